@@ -10,6 +10,7 @@ mod gpt_oss;
 mod granite;
 mod lfm;
 mod llama;
+mod minimax;
 mod olmo;
 mod phi;
 mod qwen;
@@ -35,11 +36,14 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gpt_oss::GPT_OSS,
+    &deepseek::GLM4_MOE_LITE,
     &deepseek::DEEPSEEK3,
     &deepseek::DEEPSEEK2,
     &glm::GLM4,
     &glm::GLM4_MOE,
     &qwen_next::QWEN3_NEXT,
+    &qwen_next::QWEN3_5,
+    &qwen_next::QWEN3_5_MOE,
     &phi::PHI3,
     &granite::GRANITE,
     &granite::GRANITE_MOE,
@@ -58,6 +62,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &cohere::COHERE2,
     &cohere::NEMOTRON,
     &dots::DOTS1,
+    &minimax::MINIMAX_M2,
 ];
 
 /// Embedding, last norm and output.

@@ -115,7 +115,7 @@ impl Rope {
         if class.traits.partial_rotary.is_none() && !is_whole {
             return refuse(PARTIAL[0], "only a part of each head rotates");
         }
-        let has_log = class.settings.iter().any(|s| s.kind == Kind::YarnLog);
+        let has_log = class.settings().any(|s| s.kind == Kind::YarnLog);
         let scales = ["mscale", "mscale_all_dim"].map(|field| self.scaling.number(&[field]));
         let [scale, all] = scales;
         let (scale, all) = (scale?, all?);
@@ -218,6 +218,19 @@ impl Rope {
         }
     }
 
+    /// How many pairs of a head rotate by each axis of an image: four numbers.
+    pub(super) fn sections(&self, default: [i32; 4]) -> Result<Vec<i32>> {
+        let Some((name, list)) = self.scaling.get(&[SECTIONS]) else {
+            return Ok(default.to_vec());
+        };
+        let number = |n: &Value| n.as_i64().and_then(|n| i32::try_from(n).ok());
+        let list = list.as_array().filter(|list| list.len() <= 4);
+        let list = list.and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
+        let mut list = list.ok_or_else(|| wrong(name, "it is no list of up to four numbers"))?;
+        list.resize(4, 0);
+        Ok(list)
+    }
+
     /// The field `name`: a list of `len` numbers.
     fn list(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let list = self
@@ -255,6 +268,9 @@ impl Rope {
         number.ok_or_else(|| wrong(name, format_args!("it is missing in {} rope", self.kind)))
     }
 }
+
+/// Field of how many pairs of a head rotate by each axis of an image.
+pub(super) const SECTIONS: &str = "mrope_section";
 
 /// The tensor of the factors of Llama 3's rope.
 const ROPE_FACTORS: &str = "rope_freqs.weight";

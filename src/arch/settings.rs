@@ -82,7 +82,7 @@ pub(super) fn to_gguf(
     (dims, rope): (&Dims, &Rope),
     file_type: KeyValue,
 ) -> Result<Vec<KeyValue>> {
-    let group = |settings: &[Setting]| -> Result<Vec<KeyValue>> {
+    let group = |settings: &mut dyn Iterator<Item = &'static Setting>| -> Result<Vec<KeyValue>> {
         let mut keys = Vec::new();
         for setting in settings {
             let value = value(setting, fields, (class, dims, rope))?;
@@ -90,10 +90,9 @@ pub(super) fn to_gguf(
         }
         Ok(keys)
     };
-    let usual = |settings: &[Setting]| {
-        let own = |setting: &&Setting| class.settings.iter().any(|own| own.key == setting.key);
-        let usual = settings.iter().filter(|setting| !own(setting)).copied();
-        group(&usual.collect::<Vec<_>>())
+    let usual = |settings: &'static [Setting]| {
+        let is_own = |setting: &&Setting| class.settings().any(|own| own.key == setting.key);
+        group(&mut settings.iter().filter(|setting| !is_own(setting)))
     };
     let mut all = usual(SIZES)?;
     if !class.traits.has_fixed_rope {
@@ -105,7 +104,7 @@ pub(super) fn to_gguf(
         all.extend(usual(HEAD_SIZES)?);
     }
     all.push(file_type);
-    all.extend(group(class.settings)?);
+    all.extend(group(&mut class.settings())?);
     Ok(all)
 }
 
@@ -146,6 +145,7 @@ fn value(
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))
         }
+        Kind::Sections(default) => Some(array(GgufMetadataArray::I32(rope.sections(default)?))),
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
         Kind::Layers(kind) => {
             let has_all = setting

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::containers::model::Tensor;
-use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder};
+use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder, Tiles};
 use crate::scheme::layout::transposed::TransposedStack;
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
 use crate::{AnamnesisError, Result, TargetDtype, TensorRole};
@@ -122,6 +122,7 @@ pub(super) struct Rearrangement {
     pub cols: usize,
     pub takes_turns: bool,
     pub change: Change,
+    pub columns: Option<Tiles>,
 }
 
 impl Rearrangement {
@@ -138,6 +139,7 @@ impl Rearrangement {
             cols,
             takes_turns: false,
             change: Change::None,
+            columns: None,
         }
     }
 
@@ -170,6 +172,7 @@ pub(super) fn assembled<'m>(
         cols: moved.cols,
         dtype,
         change: moved.change,
+        columns: moved.columns,
     };
     made_of(sources, (name, shape), dtype, Box::new(decoder))
 }

@@ -23,8 +23,15 @@ pub(super) struct ModelClass {
     pub biases: &'static [(&'static str, &'static [&'static str])],
     pub tensors: &'static [&'static [TensorRule]],
     /// The architecture's own settings, behind those that all have. One of the same key takes the place of theirs.
-    pub settings: &'static [Setting],
+    pub settings: &'static [&'static [Setting]],
     pub traits: Traits,
+}
+
+impl ModelClass {
+    /// The architecture's own settings.
+    pub(super) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
+        self.settings.iter().flat_map(|settings| settings.iter())
+    }
 }
 
 /// What cannot be said by a tensor or a setting.
@@ -99,6 +106,8 @@ pub(super) enum Sign {
     Rest,
     /// It has experts.
     Experts,
+    /// The pre-tokenizer is this one.
+    PreTokenizer(&'static str),
     /// A key, without the architecture's name, is this number.
     Key(&'static str, u64),
     /// It has a key, without the architecture's name.
@@ -203,6 +212,8 @@ pub(super) enum Transform {
     Latent(LatentPart),
     /// The parts of linear attention that each head of keys has in one matrix.
     Linear(LinearPart),
+    /// Heads of values in linear attention, of which each head of keys has some side by side, are tiled.
+    ValueHeads(ValuePart),
     /// `-exp(x)` of each value.
     NegExp,
     /// A stack of filters `[n, 1, k]` as `[n, k]`.
@@ -216,6 +227,23 @@ pub(super) enum LatentPart {
     Keys,
     /// Those of the values.
     Values,
+}
+
+/// Where a tensor of linear attention has heads of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ValuePart {
+    /// Rows behind those of queries and keys.
+    Projections,
+    /// Filters `[n, 1, k]` behind those of queries and keys, as `[n, k]`.
+    Filters,
+    /// All rows.
+    Rows,
+    /// One row, or one value, for each head.
+    Heads,
+    /// One value for each head, as `-exp(x)`.
+    Decays,
+    /// Columns.
+    Columns,
 }
 
 /// Which rows of each head of keys of `in_proj_qkvz` a tensor has.
@@ -265,6 +293,8 @@ pub(super) enum Kind {
     YarnLog,
     /// UINT32 that is 0 if the field is null.
     OrZero,
+    /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the numbers are these.
+    Sections([i32; 4]),
     /// STRING that is the same in all models of the class.
     Text(&'static str),
     /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.

@@ -14,7 +14,7 @@ use super::names::{Place, fill};
 use super::rope::{is_factors, scaling_of};
 use super::settings::config_of;
 use super::source::SourceTensor;
-use super::table::{ModelClass, Need, Sign, TensorRule, Transform};
+use super::table::{ModelClass, Need, Sign, TensorRule, Transform, ValuePart};
 use super::to_gguf::has_offset;
 use super::transform;
 use crate::containers::model::gguf::GgufMetadata;
@@ -152,6 +152,10 @@ fn class_of(metadata: &GgufMetadata) -> Result<&'static ModelClass> {
         let is_one = match class.traits.sign {
             Sign::Experts => has_experts,
             Sign::Key(key, number) => is_number(key, number),
+            Sign::PreTokenizer(pre) => {
+                let found = metadata.get("tokenizer.ggml.pre");
+                found.as_ref().and_then(|value| value.as_string()) == Some(pre)
+            }
             Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
             Sign::Rest => true,
             Sign::Never => false,
@@ -262,7 +266,9 @@ fn is_exact(decoder: &dyn Decode, dtype: TargetDtype, transform: Transform) -> R
         let narrow = values_of_rows(decoder, rows, dtype)?;
         let is_same = |(a, b): (&f32, &f32)| match transform {
             // The exponential function itself is exact to about 2^-23.
-            Transform::NegExp => (a - b).abs() <= 2e-7 * a.abs().max(1.0),
+            Transform::NegExp | Transform::ValueHeads(ValuePart::Decays) => {
+                (a - b).abs() <= 2e-7 * a.abs().max(1.0)
+            }
             _ => a.to_bits() == b.to_bits(),
         };
         if !wide.iter().zip(&narrow).all(is_same) {

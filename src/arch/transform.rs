@@ -3,9 +3,9 @@
 use super::dims::Dims;
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled, made_of};
-use super::table::{LatentPart, LinearPart, Transform};
+use super::table::{LatentPart, LinearPart, Transform, ValuePart};
 use crate::scheme::layout::alternate::AlternateRows;
-use crate::scheme::layout::assembled::{Change, RowOrder};
+use crate::scheme::layout::assembled::{Change, RowOrder, Tiles};
 use crate::scheme::{Group, ResolvedItem, Window};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -72,6 +72,7 @@ pub(super) fn to_gguf<'m>(
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
         Transform::Halves(half) => {
+            require_even(&sources[0].name, shape[1])?;
             let [experts, len] = [shape[0], shape[1] / 2];
             let (first, of) = (half * len, 2 * len);
             let order = RowOrder::Slice { first, len, of };
@@ -89,6 +90,14 @@ pub(super) fn to_gguf<'m>(
                 return Ok(keys.turned(dtype).renamed(name, dtype));
             }
             (moved, made)
+        }
+        Transform::ValueHeads(part) => {
+            let tiles = LinearHeads::new(dims)?.value_tiles(part);
+            let made = match part {
+                ValuePart::Filters => vec![shape[0], shape[2]],
+                _ => shape,
+            };
+            (value_heads(part, tiles, &made, dims)?, made)
         }
         Transform::Linear(part) => {
             let heads = LinearHeads::new(dims)?;
@@ -111,6 +120,34 @@ fn require_even(name: &str, rows: usize) -> Result<()> {
             "tensor `{name}`: {rows} rows are not those of two projections"
         ))),
     }
+}
+
+/// A tensor of `shape` whose heads of values are in the order `tiles`.
+fn value_heads(
+    part: ValuePart,
+    tiles: Tiles,
+    shape: &[usize],
+    dims: &Dims,
+) -> Result<Rearrangement> {
+    let size = (shape[0], shape[1..].iter().product());
+    if part == ValuePart::Columns {
+        return Ok(Rearrangement {
+            columns: Some(tiles),
+            ..Rearrangement::of_each(1, RowOrder::From(0), size)
+        });
+    }
+    let first = match part {
+        ValuePart::Projections | ValuePart::Filters => {
+            let keys = dims.need("linear_num_key_heads")?;
+            2 * keys * dims.need("linear_key_head_dim")?
+        }
+        _ => 0,
+    };
+    let mut moved = Rearrangement::of_each(1, RowOrder::Tiled { first, tiles }, size);
+    if part == ValuePart::Decays {
+        moved.change = Change::NegExp;
+    }
+    Ok(moved)
 }
 
 /// Every second row of one source, from row `first` on: `rows` rows of `cols` columns.
@@ -154,6 +191,18 @@ pub(super) fn to_hf<'m>(
             return Ok((0..shape[0]).map(expert).collect());
         }
         Transform::NegExp => Rearrangement::changed(&shape, Change::LnNeg),
+        Transform::ValueHeads(part) => {
+            let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();
+            let mut moved = value_heads(part, tiles, &shape, dims)?;
+            if part == ValuePart::Decays {
+                moved.change = Change::LnNeg;
+            }
+            let made = match part {
+                ValuePart::Filters => vec![shape[0], 1, shape[1]],
+                _ => shape,
+            };
+            return Ok(vec![assembled(vec![source], (own, made), dtype, &moved)]);
+        }
         Transform::Heads => {
             let order = RowOrder::Split(head_rows(&name, &shape, dims)?);
             let width = shape[1..].iter().product();
@@ -193,6 +242,7 @@ pub(super) fn fused<'m>(
             cols,
             takes_turns: true,
             change: Change::None,
+            columns: None,
         };
         assembled(pair, (name.clone(), shape), dtype, &moved)
     };
@@ -276,6 +326,8 @@ impl LatentHeads {
 struct LinearHeads {
     /// Heads of keys.
     count: usize,
+    /// Heads of values for each head of keys.
+    per_key: usize,
     /// Rows of a head of keys: queries, keys, values, gates.
     parts: [usize; 4],
 }
@@ -284,18 +336,30 @@ impl LinearHeads {
     fn new(dims: &Dims) -> Result<Self> {
         let count = dims.need("linear_num_key_heads")?;
         let values = dims.need("linear_num_value_heads")?;
-        if count == 0 || !values.is_multiple_of(count) {
+        if count == 0 || values == 0 || !values.is_multiple_of(count) {
             let what = "config.json: `linear_num_value_heads`: heads of keys do not divide it";
             return Err(AnamnesisError::parse(what));
         }
         let key = dims.need("linear_key_head_dim")?;
-        let value = dims
-            .need("linear_value_head_dim")?
-            .saturating_mul(values / count);
+        let value = dims.need("linear_value_head_dim")?.max(1);
+        let value = value.saturating_mul(values / count);
         Ok(Self {
             count,
+            per_key: values / count,
             parts: [key, key, value, value],
         })
+    }
+
+    /// The order of heads of values in the tensor `part`.
+    fn value_tiles(&self, part: ValuePart) -> Tiles {
+        Tiles {
+            groups: self.count,
+            parts: self.per_key,
+            len: match part {
+                ValuePart::Heads | ValuePart::Decays => 1,
+                _ => self.parts[2] / self.per_key,
+            },
+        }
     }
 
     /// The rows of `in_proj_qkvz` that are those of `part`.

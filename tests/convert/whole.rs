@@ -15,7 +15,7 @@ pub fn models() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data().join("whole")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert!(all.len() >= 37);
+    assert!(all.len() >= 41);
     all
 }
 
@@ -255,6 +255,10 @@ fn encoded_in_one_pass() {
         ("llama", "gguf:q4_0"),
         ("qwen3_moe", "gguf:iq4_nl"),
         ("gpt_oss", "gguf:q5_0"),
+        ("deepseek_v3", "gguf:q8_0"),
+        ("qwen3_next", "gguf:q8_0"),
+        ("qwen3_5", "gguf:q4_0"),
+        ("granitemoe", "gguf:iq4_nl"),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let model = data().join("whole").join(name);
@@ -286,7 +290,10 @@ fn quantized_directories() {
     let all = schemes
         .into_iter()
         .flat_map(|scheme| [(scheme, "llama"), (scheme, "mixtral")]);
-    for (scheme, name) in all.chain([("mxfp4-gpt-oss", "gpt_oss")]) {
+    // Heads that are turned or in another order, of codes in blocks, in words down columns and in flat runs.
+    let moved = ["fp8-block", "bnb-nf4", "w4a16"].into_iter();
+    let moved = moved.flat_map(|scheme| [(scheme, "deepseek_v3"), (scheme, "qwen3_5")]);
+    for (scheme, name) in all.chain(moved).chain([("mxfp4-gpt-oss", "gpt_oss")]) {
         let directory = tempfile::tempdir().unwrap();
         let model = data().join("whole").join(name);
         let scheme: ForgetScheme = scheme.parse().unwrap();

@@ -47,14 +47,14 @@ pub(super) const COHERE: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, ONE_NORM, QUERIES, VALUES, ALL_HEAD_NORMS, MLP],
-    settings: &[
+    settings: &[&[
         count(
             "context_length",
             &["model_max_length", "max_position_embeddings"],
         ),
         number("logit_scale", &["logit_scale"]),
         setting(Kind::Text("none"), "rope.scaling.type", &[]),
-    ],
+    ]],
     traits: Traits {
         ties_output: true,
         ..Traits::PLAIN
@@ -74,13 +74,13 @@ pub(super) const COHERE2: ModelClass = ModelClass {
     ],
     own_fields: &[],
     tensors: &[ENDS, ONE_NORM, QUERIES, VALUES, MLP],
-    settings: &[
+    settings: &[&[
         number("logit_scale", &["logit_scale"]),
         count("attention.sliding_window", &["sliding_window"]),
         count("vocab_size", &["vocab_size"]),
         setting(Kind::Rotating, "rope.dimension_count", &["rotary_pct"]),
         setting(Kind::Text("none"), "rope.scaling.type", &[]),
-    ],
+    ]],
     traits: Traits {
         ties_output: true,
         full_attention_every: Some(4),
@@ -113,7 +113,7 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, SQUARED_MLP],
-    settings: &[
+    settings: &[&[
         count("vocab_size", &["vocab_size"]),
         number("attention.layer_norm_epsilon", &["norm_eps"]),
         setting(
@@ -122,7 +122,7 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
             &["partial_rotary_factor"],
         ),
         setting(Kind::Text("none"), "rope.scaling.type", &[]),
-    ],
+    ]],
     traits: Traits {
         norms_plus_one: true,
         needs_output: true,

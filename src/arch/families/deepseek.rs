@@ -1,11 +1,12 @@
-//! DeepSeek 2 and 3, and models of their classes such as Kimi K2: keys and values are made of one latent vector.
+//! DeepSeek 2 and 3, models of their classes such as Kimi K2, and GLM 4.7 Flash: keys and values are made of one latent vector.
 //!
 //! llama.cpp multiplies queries by what makes the keys, so that all heads share the latent vector as their only key; hence
 //! one head of keys and values, and `kv_b_proj` in two tensors.
 //!
 //! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers 4.57.6.
 
-use super::{CHOICE_BIAS, DENSE_MLP, ENDS, NORMS, SPARSE_MLP};
+use super::glm::{PREDICTION, PREDICTION_SETTINGS};
+use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, LatentPart, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits,
@@ -150,7 +151,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP],
-    settings: SETTINGS,
+    settings: &[SETTINGS],
     traits: Traits {
         group_method: Some("group_limited_greedy"),
         prediction: Prediction::LeftOut,
@@ -193,4 +194,44 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     ..DEEPSEEK2
+};
+
+/// Source: `conversion/glm.py` of llama.cpp, class `Glm4MoeLiteModel`; defaults of transformers 5.23.
+pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
+    classes: &["Glm4MoeLiteForCausalLM"],
+    model_type: "glm4_moe_lite",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(202_752)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("moe_intermediate_size", Default::Int(1536)),
+        ("n_routed_experts", Default::Int(64)),
+        ("num_experts_per_tok", Default::Int(4)),
+        ("n_group", Default::Int(1)),
+        ("topk_group", Default::Int(1)),
+        ("scoring_func", Default::Text("sigmoid")),
+        ("first_k_dense_replace", Default::Int(1)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(1.8)),
+        ("qk_rope_head_dim", Default::Int(64)),
+        ("qk_nope_head_dim", Default::Int(192)),
+        ("v_head_dim", Default::Int(256)),
+        ("kv_lora_rank", Default::Int(512)),
+        ("n_shared_experts", Default::Int(1)),
+    ],
+    tensors: &[
+        ENDS,
+        NORMS,
+        ATTENTION,
+        DENSE_MLP,
+        SPARSE_MLP,
+        F32_CHOICE_BIAS,
+        PREDICTION,
+    ],
+    settings: &[SETTINGS, PREDICTION_SETTINGS],
+    traits: Traits {
+        prediction: Prediction::Kept,
+        sign: Sign::PreTokenizer("glm4"),
+        ..Traits::PLAIN
+    },
+    ..DEEPSEEK3
 };

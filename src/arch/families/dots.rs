@@ -38,13 +38,13 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         SPARSE_MLP,
         CHOICE_BIAS,
     ],
-    settings: &[
+    settings: &[&[
         count("leading_dense_block_count", &["first_k_dense_replace"]),
         setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
         number("expert_weights_scale", &["routed_scaling_factor"]),
         setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
-    ],
+    ]],
     traits: Traits {
         needs_output: true,
         ..Traits::PLAIN

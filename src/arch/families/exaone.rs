@@ -21,7 +21,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
-    settings: &[
+    settings: &[&[
         count("vocab_size", &["vocab_size"]),
         count("attention.sliding_window", &["sliding_window"]),
         setting(
@@ -29,7 +29,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
             "attention.sliding_window_pattern",
             &["sliding_window"],
         ),
-    ],
+    ]],
     traits: Traits {
         layer_kinds: Some(("sliding_attention", 4)),
         window_layers: Some(64),

@@ -75,11 +75,11 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
         ("final_logit_softcapping", Default::Float(30.0)),
     ],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, MLP],
-    settings: &[
+    settings: &[&[
         number("attn_logit_softcapping", &["attn_logit_softcapping"]),
         number("final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),
-    ],
+    ]],
     traits: Traits {
         has_fixed_rope: true,
         full_attention_every: Some(2),
@@ -110,10 +110,10 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
         ("attn_logit_softcapping", Default::Absent),
     ],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
-    settings: &[
+    settings: &[&[
         number("final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),
-    ],
+    ]],
     traits: Traits {
         cuts_embedding: true,
         full_attention_every: Some(6),

@@ -5,8 +5,8 @@
 use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, QUERIES, SPARSE_MLP, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Prediction, TensorRule, Traits, count, number, only, optional,
-    same, setting,
+    Default, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count, number, only,
+    optional, same, setting,
 };
 
 /// Norms before and behind both halves of a layer.
@@ -77,7 +77,7 @@ const SOME_HEAD_NORMS: &[TensorRule] = &[
 ];
 
 /// What a layer that predicts a further token has beside those of other layers.
-const PREDICTION: &[TensorRule] = &[
+pub(super) const PREDICTION: &[TensorRule] = &[
     only(
         Need::Prediction,
         "blk.{i}.nextn.eh_proj",
@@ -114,6 +114,16 @@ const PREDICTION: &[TensorRule] = &[
     ),
 ];
 
+/// How many layers predict a further token. They count as layers in GGUF.
+pub(super) const PREDICTION_SETTINGS: &[Setting] = &[
+    count("nextn_predict_layers", &["num_nextn_predict_layers"]),
+    setting(
+        Kind::Sum,
+        "block_count",
+        &["num_hidden_layers", "num_nextn_predict_layers"],
+    ),
+];
+
 /// Projections that have a bias.
 const BIASES: &[&str] = &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"];
 
@@ -133,11 +143,11 @@ pub(super) const GLM4: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[("attention_bias", BIASES)],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, FUSED_MLP],
-    settings: &[setting(
+    settings: &[&[setting(
         Kind::Rotating,
         "rope.dimension_count",
         &["partial_rotary_factor"],
-    )],
+    )]],
     traits: Traits {
         partial_rotary: Some(0.5),
         ..Traits::PLAIN
@@ -177,23 +187,20 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         PREDICTION,
     ],
     settings: &[
-        setting(
-            Kind::Rotating,
-            "rope.dimension_count",
-            &["partial_rotary_factor"],
-        ),
-        count("expert_feed_forward_length", &["moe_intermediate_size"]),
-        count("expert_shared_count", &["n_shared_experts"]),
-        count("leading_dense_block_count", &["first_k_dense_replace"]),
-        setting(Kind::Fixed(2), "expert_gating_func", &[]),
-        number("expert_weights_scale", &["routed_scaling_factor"]),
-        setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
-        count("nextn_predict_layers", &["num_nextn_predict_layers"]),
-        setting(
-            Kind::Sum,
-            "block_count",
-            &["num_hidden_layers", "num_nextn_predict_layers"],
-        ),
+        &[
+            setting(
+                Kind::Rotating,
+                "rope.dimension_count",
+                &["partial_rotary_factor"],
+            ),
+            count("expert_feed_forward_length", &["moe_intermediate_size"]),
+            count("expert_shared_count", &["n_shared_experts"]),
+            count("leading_dense_block_count", &["first_k_dense_replace"]),
+            setting(Kind::Fixed(2), "expert_gating_func", &[]),
+            number("expert_weights_scale", &["routed_scaling_factor"]),
+            setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+        ],
+        PREDICTION_SETTINGS,
     ],
     traits: Traits {
         prediction: Prediction::Kept,

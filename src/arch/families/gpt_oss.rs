@@ -101,10 +101,10 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         ("", &["blk.{i}.ffn_gate_inp"]),
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, SINKS, EXPERTS],
-    settings: &[
+    settings: &[&[
         count("attention.sliding_window", &["sliding_window"]),
         count("expert_feed_forward_length", &["intermediate_size"]),
-    ],
+    ]],
     traits: Traits {
         has_exact_yarn: true,
         full_attention_every: Some(2),

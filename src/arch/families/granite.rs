@@ -72,7 +72,7 @@ pub(super) const GRANITE: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
-    settings: SETTINGS,
+    settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Derived,
         stores_rope_factors: true,

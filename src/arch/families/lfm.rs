@@ -141,7 +141,7 @@ pub(super) const LFM2: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, LAYER, CONVOLUTIONS, ATTENTION],
-    settings: &[
+    settings: &[&[
         setting(
             Kind::KvHeadsBut("conv"),
             "attention.head_count_kv",
@@ -149,7 +149,7 @@ pub(super) const LFM2: ModelClass = ModelClass {
         ),
         count("vocab_size", &["vocab_size"]),
         count("shortconv.l_cache", &["conv_L_cache"]),
-    ],
+    ]],
     traits: Traits {
         adjusts_inner: true,
         ..Traits::PLAIN

@@ -23,7 +23,7 @@ pub(super) const ROTATED: &[TensorRule] = &[
     ),
 ];
 
-const MIXTRAL_EXPERTS: &[TensorRule] = &[
+pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.block_sparse_moe.gate",
@@ -85,7 +85,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
-    settings: SETTINGS,
+    settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Stated,
         ..TRAITS

@@ -10,7 +10,7 @@ use crate::arch::table::{
 };
 
 /// Norms of all queries and of all keys.
-const WIDE_NORMS: &[TensorRule] = &[
+pub(super) const WIDE_NORMS: &[TensorRule] = &[
     same(
         "blk.{i}.attn_q_norm",
         "model.layers.{i}.self_attn.q_norm",
@@ -53,14 +53,14 @@ pub(super) const OLMO3: ModelClass = ModelClass {
         ("rope_theta", Default::Float(10_000.0)),
         ("sliding_window", Default::Int(4096)),
     ],
-    settings: &[
+    settings: &[&[
         count("attention.sliding_window", &["sliding_window"]),
         setting(
             Kind::Layers("sliding_attention"),
             "attention.sliding_window_pattern",
             &["sliding_window"],
         ),
-    ],
+    ]],
     traits: Traits {
         layer_kinds: Some(("sliding_attention", 4)),
         sign: Sign::Has("attention.sliding_window"),

@@ -46,7 +46,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, NORMS, FUSED],
-    settings: &[
+    settings: &[&[
         count(
             "rope.scaling.original_context_length",
             &["original_max_position_embeddings"],
@@ -62,7 +62,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
             "attention.sliding_window",
             &["sliding_window"],
         ),
-    ],
+    ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
         partial_rotary: Some(1.0),

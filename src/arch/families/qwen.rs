@@ -113,13 +113,13 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
     ],
     own_fields: OWN_FIELDS,
     tensors: &[ENDS, NORMS, QUERIES, VALUES, EXPERTS, SHARED_EXPERT],
-    settings: &[
+    settings: &[&[
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
         count(
             "expert_shared_feed_forward_length",
             &["shared_expert_intermediate_size"],
         ),
-    ],
+    ]],
     ..QWEN2
 };
 
@@ -145,9 +145,9 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     own_fields: OWN_FIELDS,
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, EXPERTS],
-    settings: &[count(
+    settings: &[&[count(
         "expert_feed_forward_length",
         &["moe_intermediate_size"],
-    )],
+    )]],
     ..QWEN2
 };

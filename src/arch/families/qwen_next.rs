@@ -1,13 +1,13 @@
-//! Qwen 3 Next: linear attention in three layers of four.
+//! Qwen 3 Next and Qwen 3.5: linear attention in three layers of four.
 //!
-//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6, of Qwen 3.5 those of 5.23.
 
 use super::qwen::{EXPERTS, SHARED_EXPERT};
-use super::{ENDS, HEAD_NORMS};
+use super::{ENDS, HEAD_NORMS, MLP};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, LinearPart, ModelClass, Need, Prediction, TensorRule, Traits, Transform, count,
-    only, same, setting,
+    Default, Kind, LinearPart, ModelClass, Need, Prediction, Setting, TensorRule, Traits,
+    Transform, ValuePart, count, only, same, setting,
 };
 
 const LINEAR: Need = Need::Kind("linear_attention");
@@ -138,6 +138,121 @@ const LINEAR_ATTENTION: &[TensorRule] = &[
     ),
 ];
 
+/// A tensor that has heads of values, of the layers with linear attention.
+const fn values(
+    part: ValuePart,
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule {
+        transform: Transform::ValueHeads(part),
+        ..only(LINEAR, gguf, hf, shape)
+    }
+}
+
+/// As [`LINEAR_ATTENTION`], with a matrix for each part.
+const SPLIT_ATTENTION: &[TensorRule] = &[
+    values(
+        ValuePart::Projections,
+        "blk.{i}.attn_qkv",
+        "model.layers.{i}.linear_attn.in_proj_qkv",
+        &[PROJECTIONS, Dim::Hidden],
+    ),
+    values(
+        ValuePart::Rows,
+        "blk.{i}.attn_gate",
+        "model.layers.{i}.linear_attn.in_proj_z",
+        &[VALUES, Dim::Hidden],
+    ),
+    values(
+        ValuePart::Heads,
+        "blk.{i}.ssm_alpha",
+        "model.layers.{i}.linear_attn.in_proj_a",
+        &[VALUE_HEADS, Dim::Hidden],
+    ),
+    values(
+        ValuePart::Heads,
+        "blk.{i}.ssm_beta",
+        "model.layers.{i}.linear_attn.in_proj_b",
+        &[VALUE_HEADS, Dim::Hidden],
+    ),
+    TensorRule {
+        gguf_shape: Some(&[PROJECTIONS, FILTER]),
+        ..values(
+            ValuePart::Filters,
+            "blk.{i}.ssm_conv1d",
+            "model.layers.{i}.linear_attn.conv1d",
+            &[PROJECTIONS, Dim::One, FILTER],
+        )
+    },
+    TensorRule {
+        is_whole_name: true,
+        ..values(
+            ValuePart::Decays,
+            "blk.{i}.ssm_a",
+            "model.layers.{i}.linear_attn.A_log",
+            &[VALUE_HEADS],
+        )
+    },
+    TensorRule {
+        is_whole_name: true,
+        ..values(
+            ValuePart::Heads,
+            "blk.{i}.ssm_dt.bias",
+            "model.layers.{i}.linear_attn.dt_bias",
+            &[VALUE_HEADS],
+        )
+    },
+    only(
+        LINEAR,
+        "blk.{i}.ssm_norm",
+        "model.layers.{i}.linear_attn.norm",
+        &[VALUE],
+    ),
+    values(
+        ValuePart::Columns,
+        "blk.{i}.ssm_out",
+        "model.layers.{i}.linear_attn.out_proj",
+        &[Dim::Hidden, VALUES],
+    ),
+];
+
+const SETTINGS: &[Setting] = &[
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    count(
+        "expert_shared_feed_forward_length",
+        &["shared_expert_intermediate_size"],
+    ),
+    count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
+    count("ssm.state_size", &["linear_key_head_dim"]),
+    count("ssm.group_count", &["linear_num_key_heads"]),
+    count("ssm.time_step_rank", &["linear_num_value_heads"]),
+    setting(
+        Kind::Product,
+        "ssm.inner_size",
+        &["linear_value_head_dim", "linear_num_value_heads"],
+    ),
+    setting(
+        Kind::Layers("linear_attention"),
+        "attention.recurrent_layers",
+        &[],
+    ),
+    count("full_attention_interval", &["full_attention_interval"]),
+    setting(
+        Kind::Rotating,
+        "rope.dimension_count",
+        &["partial_rotary_factor"],
+    ),
+];
+
+/// How heads rotate by the axes of an image, which llama.cpp needs for text as well.
+const AXES: &[Setting] = &[setting(
+    Kind::Sections([11, 11, 10, 0]),
+    "rope.dimension_sections",
+    &[],
+)];
+
 pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
     gguf: "qwen3next",
     classes: &["Qwen3NextForCausalLM"],
@@ -176,33 +291,7 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
         EXPERTS,
         SHARED_EXPERT,
     ],
-    settings: &[
-        count("expert_feed_forward_length", &["moe_intermediate_size"]),
-        count(
-            "expert_shared_feed_forward_length",
-            &["shared_expert_intermediate_size"],
-        ),
-        count("ssm.conv_kernel", &["linear_conv_kernel_dim"]),
-        count("ssm.state_size", &["linear_key_head_dim"]),
-        count("ssm.group_count", &["linear_num_key_heads"]),
-        count("ssm.time_step_rank", &["linear_num_value_heads"]),
-        setting(
-            Kind::Product,
-            "ssm.inner_size",
-            &["linear_value_head_dim", "linear_num_value_heads"],
-        ),
-        setting(
-            Kind::Layers("linear_attention"),
-            "attention.recurrent_layers",
-            &[],
-        ),
-        count("full_attention_interval", &["full_attention_interval"]),
-        setting(
-            Kind::Rotating,
-            "rope.dimension_count",
-            &["partial_rotary_factor"],
-        ),
-    ],
+    settings: &[SETTINGS],
     traits: Traits {
         norms_plus_one: true,
         layer_kinds: Some(("linear_attention", 4)),
@@ -210,4 +299,63 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
         prediction: Prediction::LeftOut,
         ..Traits::PLAIN
     },
+};
+
+pub(super) const QWEN3_5: ModelClass = ModelClass {
+    gguf: "qwen35",
+    classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
+    model_type: "qwen3_5_text",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(4)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("linear_conv_kernel_dim", Default::Int(4)),
+        ("linear_key_head_dim", Default::Int(128)),
+        ("linear_value_head_dim", Default::Int(128)),
+        ("linear_num_key_heads", Default::Int(16)),
+        ("linear_num_value_heads", Default::Int(32)),
+        ("full_attention_interval", Default::Int(4)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+    ],
+    tensors: &[ENDS, NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP],
+    settings: &[SETTINGS, AXES],
+    ..QWEN3_NEXT
+};
+
+pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
+    gguf: "qwen35moe",
+    classes: &[
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    ],
+    model_type: "qwen3_5_moe_text",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(32_768)),
+        ("num_key_value_heads", Default::Int(2)),
+        ("head_dim", Default::Int(256)),
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("moe_intermediate_size", Default::Int(512)),
+        ("shared_expert_intermediate_size", Default::Int(512)),
+        ("num_experts", Default::Int(256)),
+        ("num_experts_per_tok", Default::Int(8)),
+        ("linear_conv_kernel_dim", Default::Int(4)),
+        ("linear_key_head_dim", Default::Int(128)),
+        ("linear_value_head_dim", Default::Int(128)),
+        ("linear_num_key_heads", Default::Int(16)),
+        ("linear_num_value_heads", Default::Int(32)),
+        ("full_attention_interval", Default::Int(4)),
+    ],
+    tensors: &[
+        ENDS,
+        NORMS,
+        FULL_ATTENTION,
+        SPLIT_ATTENTION,
+        EXPERTS,
+        SHARED_EXPERT,
+    ],
+    ..QWEN3_5
 };

@@ -53,7 +53,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
-    settings: SETTINGS,
+    settings: &[SETTINGS],
     traits: Traits {
         no_rope_every: Some(4),
         stores_rope_factors: true,

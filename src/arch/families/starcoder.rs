@@ -88,7 +88,7 @@ pub(super) const STABLELM: ModelClass = ModelClass {
         ("", &["blk.{i}.ffn_norm"]),
     ],
     tensors: &[ENDS, STABLE_NORMS, QUERIES, VALUES, MLP],
-    settings: &[
+    settings: &[&[
         setting(
             Kind::Rotating,
             "rope.dimension_count",
@@ -99,7 +99,7 @@ pub(super) const STABLELM: ModelClass = ModelClass {
             "use_parallel_residual",
             &["use_parallel_residual"],
         ),
-    ],
+    ]],
     traits: Traits {
         has_fixed_rope: true,
         needs_output: true,

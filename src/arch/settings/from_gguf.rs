@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, wrong_key};
 use crate::Result;
 use crate::arch::dims::{HEADS, HIDDEN};
+use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
 
@@ -26,11 +27,11 @@ pub(in crate::arch) fn config_of(
     config
         .fields
         .insert("model_type".to_owned(), class.model_type.into());
-    let own_key = |setting: &&Setting| class.settings.iter().any(|own| own.key == setting.key);
+    let own_key = |setting: &&Setting| class.settings().any(|own| own.key == setting.key);
     let usual = [SIZES, NORMS_AND_EXPERTS, HEAD_SIZES].into_iter().flatten();
     let all = usual
         .filter(|setting| !own_key(setting))
-        .chain(class.settings);
+        .chain(class.settings());
     // What is computed from other fields comes after them.
     let is_computed =
         |setting: &&Setting| matches!(setting.kind, Kind::Sum | Kind::Product | Kind::Rotating);
@@ -51,6 +52,10 @@ pub(in crate::arch) fn config_of(
         let base = base.as_ref().and_then(float);
         config.extend(base.map(|base| (field.to_owned(), base)));
     }
+    if let Some(sections) = config.remove(SECTIONS) {
+        let rope = rope_by_axes(&mut config, sections);
+        config.insert("rope_parameters".to_owned(), rope);
+    }
     let implied = class.implied.iter();
     let implied = implied.filter(|(_, value)| *value != Default::Absent);
     config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
@@ -62,6 +67,18 @@ pub(in crate::arch) fn config_of(
     let method = class.traits.group_method.filter(|_| has_groups);
     config.extend(method.map(|method| ("topk_method".to_owned(), method.into())));
     Ok(config)
+}
+
+/// The field `rope_parameters` of a model whose heads rotate by several axes.
+fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
+    let mut rope = Map::new();
+    rope.insert("rope_type".to_owned(), "default".into());
+    rope.insert("mrope_interleaved".to_owned(), true.into());
+    rope.insert(SECTIONS.to_owned(), sections);
+    for field in ["rope_theta", "partial_rotary_factor"] {
+        rope.extend(config.remove(field).map(|value| (field.to_owned(), value)));
+    }
+    Value::Object(rope)
 }
 
 /// The fields of a config while they are found.
@@ -119,6 +136,13 @@ impl ConfigFields {
                 ("partial_rotary_factor", part)
             }
             Kind::Sum | Kind::Product => (field, self.first_of(setting, key, count()?)?),
+            Kind::Sections(_) => match value.as_array() {
+                Some(GgufMetadataArray::I32(sections)) if sections.len() == 4 => {
+                    let count = if sections[3] == 0 { 3 } else { 4 };
+                    (SECTIONS, sections[..count].into())
+                }
+                _ => return Err(other_type()),
+            },
             Kind::Layers(kind) => match value.as_array() {
                 Some(GgufMetadataArray::Bool(layers)) => {
                     ("layer_types", kinds(layers.iter().copied(), kind))

@@ -26,6 +26,36 @@ pub(crate) struct Assembled<'m> {
     /// Element type of the output.
     pub dtype: TargetDtype,
     pub change: Change,
+    /// Order of the values in each row.
+    pub columns: Option<Tiles>,
+}
+
+/// Groups of parts that become tiles: the first parts of all groups, then the second ones, ….
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tiles {
+    pub groups: usize,
+    /// Parts of a group.
+    pub parts: usize,
+    /// Length of a part.
+    pub len: usize,
+}
+
+impl Tiles {
+    /// Where what is at `at` of the tiles is in the groups.
+    fn source(self, at: usize) -> usize {
+        let (part, within) = (at / self.len, at % self.len);
+        let (tile, group) = (part / self.groups, part % self.groups);
+        (group * self.parts + tile) * self.len + within
+    }
+
+    /// The order that undoes this one.
+    pub(crate) fn inverse(self) -> Self {
+        Self {
+            groups: self.parts,
+            parts: self.groups,
+            len: self.len,
+        }
+    }
 }
 
 /// Rows of one decoder.
@@ -47,6 +77,8 @@ pub(crate) enum RowOrder {
     Interleaved(usize),
     /// Of each run of `of` rows the `len` rows from row `first` on.
     Slice { first: usize, len: usize, of: usize },
+    /// All. Those from row `first` on are tiled.
+    Tiled { first: usize, tiles: Tiles },
     /// All. In each run of so many rows the even ones come before the odd ones: the inverse of `Interleaved`.
     Split(usize),
 }
@@ -87,6 +119,8 @@ impl RowOrder {
         match self {
             Self::From(first) => first + row,
             Self::Slice { first, len, of } => row / len * of + first + row % len,
+            Self::Tiled { first, .. } if row < first => row,
+            Self::Tiled { first, tiles } => first + tiles.source(row - first),
             Self::Interleaved(n) => {
                 let (run, at) = (row / n * n, row % n);
                 run + at % 2 * (n / 2) + at / 2
@@ -102,7 +136,7 @@ impl RowOrder {
     fn align(self) -> usize {
         match self {
             Self::Interleaved(n) | Self::Split(n) => n,
-            Self::From(_) | Self::Slice { .. } => 1,
+            Self::From(_) | Self::Slice { .. } | Self::Tiled { .. } => 1,
         }
     }
 }
@@ -116,6 +150,20 @@ impl Piece<'_> {
         (buffers, scratch): (&mut Buffers, &mut Assembly),
         out: &mut [f32],
     ) -> Result<()> {
+        // Rows of a tile may lie far from each other, so each run of neighbours is read for itself.
+        if let RowOrder::Tiled { .. } = self.order {
+            let (mut row, width) = (rows.start, cols.len());
+            while row < rows.end {
+                let first = self.order.source(row);
+                let is_next = |n: &usize| self.order.source(row + n) == first + n;
+                let n = (1..rows.end - row).take_while(is_next).count() + 1;
+                let out = &mut out[(row - rows.start) * width..][..n * width];
+                let place = (first..first + n, cols);
+                self.read_range(place, whole, (&mut *buffers, &mut *scratch), out)?;
+                row += n;
+            }
+            return Ok(());
+        }
         let width = cols.len();
         let source = |row| self.order.source(row);
         let (Some(least), Some(most)) = (
@@ -242,10 +290,19 @@ impl Assembled<'_> {
         (values, scratch): (&mut [f32], &mut Assembly),
     ) -> Result<()> {
         match self.takes_turns {
-            true => self.fill_in_turns(tile, buffers, (&mut *values, scratch))?,
-            false => self.fill_in_order(tile, buffers, (&mut *values, scratch))?,
+            true => self.fill_in_turns(tile, buffers, (&mut *values, &mut *scratch))?,
+            false => self.fill_in_order(tile, buffers, (&mut *values, &mut *scratch))?,
         }
         self.change.apply(values);
+        if let Some(tiles) = self.columns {
+            let line = &mut scratch.flat;
+            line.resize(self.cols, 0.0);
+            for row in values.chunks_exact_mut(self.cols.max(1)) {
+                line.copy_from_slice(row);
+                let moved = row.iter_mut().enumerate();
+                moved.for_each(|(at, value)| *value = line[tiles.source(at)]);
+            }
+        }
         Ok(())
     }
 }
@@ -272,6 +329,9 @@ impl Decode for Assembled<'_> {
             whole.transposed |= grid.transposed;
         }
         whole.col_align = whole.col_align.min(self.cols.max(1));
+        if self.columns.is_some() {
+            whole.col_align = self.cols.max(1);
+        }
         // Beside what the decoder loads: the values, a copy of them in their order there, and one that is rounded.
         whole.load_bits += if self.takes_turns { 128.0 } else { 96.0 };
         whole

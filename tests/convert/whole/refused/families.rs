@@ -131,6 +131,27 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
             json!({"decoder_sparse_step": 2}),
             "decoder_sparse_step",
         ),
+        (
+            "qwen3_5",
+            json!({"linear_num_value_heads": 3}),
+            "linear_num_value_heads",
+        ),
+        (
+            "qwen3_5",
+            json!({"linear_value_head_dim": 0}),
+            "linear_value_head_dim",
+        ),
+        (
+            "qwen3_5",
+            json!({"rope_parameters": {"mrope_section": [1, 2, 3, 4, 5]}}),
+            "mrope_section",
+        ),
+        (
+            "minimax_m2",
+            json!({"scoring_func": "softmax"}),
+            "scoring_func",
+        ),
+        ("minimax_m2", json!({"rotary_dim": null}), "rotary_dim"),
         // Short convolutions.
         (
             "lfm2",
