@@ -114,7 +114,9 @@ impl Mapping<'_> {
                 let what = format!("no tensor of {class_name} is called so");
                 return Err(refused(&source.name, what));
             }
-            for (rule, place, suffix) in found {
+            // Only projections that are fused here are made into several tensors: this clones all but the last.
+            let sources = std::iter::repeat_n(source, found.len());
+            for ((rule, place, suffix), source) in found.into_iter().zip(sources) {
                 if rule.gguf == "output" && self.class.traits.ties_output {
                     continue;
                 }
@@ -122,7 +124,7 @@ impl Mapping<'_> {
                 let name = format!("{}{suffix}", fill(rule.gguf, place));
                 let expert = place.expert.unwrap_or(0);
                 if let Some(&at) = stacks.get(&name) {
-                    tensors[at].push(expert, source.clone())?;
+                    tensors[at].push(expert, source)?;
                     continue;
                 }
                 if rule.transform == Transform::Experts {
@@ -133,7 +135,7 @@ impl Mapping<'_> {
                     rule,
                     place,
                     suffix,
-                    sources: vec![(expert, source.clone())],
+                    sources: vec![(expert, source)],
                 });
             }
         }

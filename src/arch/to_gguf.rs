@@ -16,7 +16,7 @@ use super::source::SourceTensor;
 use super::table::{HeadDim, ModelClass, Prediction, Transform};
 use super::transform;
 use crate::config::Texts;
-use crate::containers::model::gguf::GgufMetadataValue;
+use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::limits::ParseLimits;
 use crate::scheme::layout::assembled::{Change, Computed};
 use crate::scheme::{Group, QuantScheme, ResolvedItem, Window};
@@ -139,7 +139,7 @@ pub(crate) fn to_gguf<'m>(
     )?);
     metadata.push((
         "general.quantization_version".to_owned(),
-        GgufMetadataValue::U32(2),
+        GgufMetadataValue::U32(GGML_QNT_VERSION),
     ));
     metadata.extend(tokenizer.keys);
     Ok(Some(GgufModel {

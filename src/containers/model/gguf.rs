@@ -15,6 +15,9 @@ pub(crate) const MAX_ALIGNMENT: u32 = 1 << 20;
 /// Alignment of a file without `general.alignment`, in bytes.
 pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 
+/// Version of the layout of ggml's block types, as defined in ggml.h.
+pub(crate) const GGML_QNT_VERSION: u32 = 2;
+
 /// Whether `key` describes how a model is split. Such keys are not copied: an output is split in its own way.
 pub(crate) fn is_split_key(key: &str) -> bool {
     matches!(key, "split.no" | "split.count" | "split.tensors.count")

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::containers::model::gguf::{GgufMetadataValue, is_split_key};
+use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue, is_split_key};
 use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
 use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
@@ -149,9 +149,6 @@ fn keys(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> 
 
 const FILE_TYPE: &str = "general.file_type";
 const VERSION: &str = "general.quantization_version";
-
-/// Version of the layout of ggml's block types, as defined in ggml.h.
-const GGML_QNT_VERSION: u32 = 2;
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
 fn file_type(options: &ConvertOptions) -> u32 {

@@ -4,11 +4,16 @@
 //! Values are decoded tile by tile and moved as F32, so that the rows may come from any scheme. What is moved has been rounded
 //! to the dtype of the output before, and is exact.
 
+mod order;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
+pub(crate) use self::order::{Change, RowOrder, Tiles};
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::seam::decode::Assembly;
@@ -30,34 +35,6 @@ pub(crate) struct Assembled<'m> {
     pub columns: Option<Tiles>,
 }
 
-/// Groups of parts that become tiles: the first parts of all groups, then the second ones, ….
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tiles {
-    pub groups: usize,
-    /// Parts of a group.
-    pub parts: usize,
-    /// Length of a part.
-    pub len: usize,
-}
-
-impl Tiles {
-    /// Where what is at `at` of the tiles is in the groups.
-    fn source(self, at: usize) -> usize {
-        let (part, within) = (at / self.len, at % self.len);
-        let (tile, group) = (part / self.groups, part % self.groups);
-        (group * self.parts + tile) * self.len + within
-    }
-
-    /// The order that undoes this one.
-    pub(crate) fn inverse(self) -> Self {
-        Self {
-            groups: self.parts,
-            parts: self.groups,
-            len: self.len,
-        }
-    }
-}
-
 /// Rows of one decoder.
 pub(crate) struct Piece<'m> {
     pub decoder: Arc<dyn Decode + 'm>,
@@ -66,79 +43,6 @@ pub(crate) struct Piece<'m> {
     pub order: RowOrder,
     /// Rows that are taken at once, where pieces take turns. All pieces have as many turns.
     pub turn: usize,
-}
-
-/// Which rows of a decoder are taken, and in which order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowOrder {
-    /// Those from this row on.
-    From(usize),
-    /// All. In each run of so many rows the first half alternates with the second: rows 0, n/2, 1, n/2 + 1, ….
-    Interleaved(usize),
-    /// Of each run of `of` rows the `len` rows from row `first` on.
-    Slice { first: usize, len: usize, of: usize },
-    /// All. Those from row `first` on are tiled.
-    Tiled { first: usize, tiles: Tiles },
-    /// All. In each run of so many rows the even ones come before the odd ones: the inverse of `Interleaved`.
-    Split(usize),
-}
-
-/// What is done to each value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    None,
-    /// Adds 1, in F32.
-    PlusOne,
-    /// Subtracts 1, in F32.
-    MinusOne,
-    /// `-exp(x)`, rounded once to F32.
-    NegExp,
-    /// `ln(-x)`, rounded once to F32: the inverse of `NegExp`.
-    LnNeg,
-}
-
-impl Change {
-    fn apply(self, values: &mut [f32]) {
-        let each = |change: fn(f32) -> f32, values: &mut [f32]| {
-            values.iter_mut().for_each(|x| *x = change(*x));
-        };
-        match self {
-            Self::None => {}
-            Self::PlusOne => each(|x| x + 1.0, values),
-            Self::MinusOne => each(|x| x - 1.0, values),
-            // In F64, so that the result does not depend on the platform's F32 functions.
-            Self::NegExp => each(|x| -f64::from(x).exp() as f32, values),
-            Self::LnNeg => each(|x| (-f64::from(x)).ln() as f32, values),
-        }
-    }
-}
-
-impl RowOrder {
-    /// The decoder's row that is row `row` here.
-    fn source(self, row: usize) -> usize {
-        match self {
-            Self::From(first) => first + row,
-            Self::Slice { first, len, of } => row / len * of + first + row % len,
-            Self::Tiled { first, .. } if row < first => row,
-            Self::Tiled { first, tiles } => first + tiles.source(row - first),
-            Self::Interleaved(n) => {
-                let (run, at) = (row / n * n, row % n);
-                run + at % 2 * (n / 2) + at / 2
-            }
-            Self::Split(n) => {
-                let (run, at) = (row / n * n, row % n);
-                run + at % (n / 2) * 2 + at / (n / 2)
-            }
-        }
-    }
-
-    /// Rows of a tile should begin and end at multiples of this, so that the rows that they come from are a range as well.
-    fn align(self) -> usize {
-        match self {
-            Self::Interleaved(n) | Self::Split(n) => n,
-            Self::From(_) | Self::Slice { .. } | Self::Tiled { .. } => 1,
-        }
-    }
 }
 
 impl Piece<'_> {

@@ -24,18 +24,17 @@ const SPECIAL_TOKENS: [&str; 7] = [
 
 /// Special tokens of tokenizer classes where tokenizer_config.json has none, in the order of [`SPECIAL_TOKENS`]; empty if
 /// the class has none (transformers 4.57, `tokenization_*_fast.py`).
-const CLASS_DEFAULTS: &[(&str, [&str; 7])] = &[
-    ("LlamaTokenizer", ["<s>", "</s>", "<unk>", "", "", "", ""]),
+const CLASS_DEFAULTS: &[(&[&str], [&str; 7])] = &[
     (
-        "CodeLlamaTokenizer",
+        &["LlamaTokenizer", "CodeLlamaTokenizer"],
         ["<s>", "</s>", "<unk>", "", "", "", ""],
     ),
     (
-        "GemmaTokenizer",
+        &["GemmaTokenizer"],
         ["<bos>", "<eos>", "<unk>", "", "<pad>", "", ""],
     ),
     (
-        "CohereTokenizer",
+        &["CohereTokenizer"],
         [
             "<BOS_TOKEN>",
             "<|END_OF_TURN_TOKEN|>",
@@ -47,83 +46,38 @@ const CLASS_DEFAULTS: &[(&str, [&str; 7])] = &[
         ],
     ),
     (
-        "GPT2Tokenizer",
-        [
-            "<|endoftext|>",
-            "<|endoftext|>",
-            "<|endoftext|>",
-            "",
-            "",
-            "",
-            "",
-        ],
+        &["GPT2Tokenizer", "GPTNeoXTokenizer", "CodeGenTokenizer"],
+        [END_OF_TEXT, END_OF_TEXT, END_OF_TEXT, "", "", "", ""],
     ),
     (
-        "GPTNeoXTokenizer",
-        [
-            "<|endoftext|>",
-            "<|endoftext|>",
-            "<|endoftext|>",
-            "",
-            "",
-            "",
-            "",
-        ],
+        &["Qwen2Tokenizer"],
+        ["", END_OF_TEXT, END_OF_TEXT, "", END_OF_TEXT, "", ""],
     ),
     (
-        "CodeGenTokenizer",
-        [
-            "<|endoftext|>",
-            "<|endoftext|>",
-            "<|endoftext|>",
-            "",
-            "",
-            "",
-            "",
-        ],
-    ),
-    (
-        "Qwen2Tokenizer",
-        [
-            "",
-            "<|endoftext|>",
-            "<|endoftext|>",
-            "",
-            "<|endoftext|>",
-            "",
-            "",
-        ],
-    ),
-    (
-        "BloomTokenizer",
+        &["BloomTokenizer"],
         ["<s>", "</s>", "<unk>", "", "<pad>", "", ""],
     ),
     (
-        "BertTokenizer",
+        &["BertTokenizer", "DistilBertTokenizer"],
         ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
     ),
     (
-        "DistilBertTokenizer",
-        ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
-    ),
-    (
-        "MPNetTokenizer",
+        &["MPNetTokenizer"],
         ["<s>", "</s>", "[UNK]", "</s>", "<pad>", "<s>", "<mask>"],
     ),
     (
-        "RobertaTokenizer",
+        &[
+            "RobertaTokenizer",
+            "XLMRobertaTokenizer",
+            "CamembertTokenizer",
+        ],
         ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"],
     ),
-    (
-        "XLMRobertaTokenizer",
-        ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"],
-    ),
-    (
-        "CamembertTokenizer",
-        ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"],
-    ),
-    ("T5Tokenizer", ["", "</s>", "<unk>", "", "<pad>", "", ""]),
+    (&["T5Tokenizer"], ["", "</s>", "<unk>", "", "<pad>", "", ""]),
 ];
+
+/// The special token that ends texts in tokenizers which are made like GPT-2's.
+const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// A whole vocabulary: the model's tokens and the added ones, by id.
 pub(super) struct AddedTokens<'a> {
@@ -275,7 +229,9 @@ fn special_tokens(config: &Map<String, Value>) -> Vec<(HfAddedToken, bool)> {
         .and_then(Value::as_str)
         .unwrap_or_default();
     let class = class.strip_suffix("Fast").unwrap_or(class);
-    let defaults = CLASS_DEFAULTS.iter().find(|(name, _)| *name == class);
+    let defaults = CLASS_DEFAULTS
+        .iter()
+        .find(|(names, _)| names.contains(&class));
     let (mut out, mut known) = (Vec::new(), HashSet::new());
     let mut push = |entry: &Value| {
         if let Some(token) = token_of(entry).filter(|token| !token.content.is_empty())

@@ -1,0 +1,102 @@
+//! In which order rows and columns are taken, and what is done to each value.
+
+/// Groups of parts that become tiles: the first parts of all groups, then the second ones, ….
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tiles {
+    pub groups: usize,
+    /// Parts of a group.
+    pub parts: usize,
+    /// Length of a part.
+    pub len: usize,
+}
+
+impl Tiles {
+    /// Where what is at `at` of the tiles is in the groups.
+    pub(super) fn source(self, at: usize) -> usize {
+        let (part, within) = (at / self.len, at % self.len);
+        let (tile, group) = (part / self.groups, part % self.groups);
+        (group * self.parts + tile) * self.len + within
+    }
+
+    /// The order that undoes this one.
+    pub(crate) fn inverse(self) -> Self {
+        Self {
+            groups: self.parts,
+            parts: self.groups,
+            len: self.len,
+        }
+    }
+}
+
+/// Which rows of a decoder are taken, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// Those from this row on.
+    From(usize),
+    /// All. In each run of so many rows the first half alternates with the second: rows 0, n/2, 1, n/2 + 1, ….
+    Interleaved(usize),
+    /// Of each run of `of` rows the `len` rows from row `first` on.
+    Slice { first: usize, len: usize, of: usize },
+    /// All. Those from row `first` on are tiled.
+    Tiled { first: usize, tiles: Tiles },
+    /// All. In each run of so many rows the even ones come before the odd ones: the inverse of `Interleaved`.
+    Split(usize),
+}
+
+/// What is done to each value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    None,
+    /// Adds 1, in F32.
+    PlusOne,
+    /// Subtracts 1, in F32.
+    MinusOne,
+    /// `-exp(x)`, rounded once to F32.
+    NegExp,
+    /// `ln(-x)`, rounded once to F32: the inverse of `NegExp`.
+    LnNeg,
+}
+
+impl Change {
+    pub(super) fn apply(self, values: &mut [f32]) {
+        let each = |change: fn(f32) -> f32, values: &mut [f32]| {
+            values.iter_mut().for_each(|x| *x = change(*x));
+        };
+        match self {
+            Self::None => {}
+            Self::PlusOne => each(|x| x + 1.0, values),
+            Self::MinusOne => each(|x| x - 1.0, values),
+            // In F64, so that the result does not depend on the platform's F32 functions.
+            Self::NegExp => each(|x| -f64::from(x).exp() as f32, values),
+            Self::LnNeg => each(|x| (-f64::from(x)).ln() as f32, values),
+        }
+    }
+}
+
+impl RowOrder {
+    /// The decoder's row that is row `row` here.
+    pub(super) fn source(self, row: usize) -> usize {
+        match self {
+            Self::From(first) => first + row,
+            Self::Slice { first, len, of } => row / len * of + first + row % len,
+            Self::Tiled { first, .. } if row < first => row,
+            Self::Tiled { first, tiles } => first + tiles.source(row - first),
+            Self::Interleaved(n) => {
+                let (run, at) = (row / n * n, row % n);
+                run + at % 2 * (n / 2) + at / 2
+            }
+            Self::Split(n) => {
+                let (run, at) = (row / n * n, row % n);
+                run + at % (n / 2) * 2 + at / (n / 2)
+            }
+        }
+    }
+
+    /// Rows of a tile should begin and end at multiples of this, so that the rows that they come from are a range as well.
+    pub(super) fn align(self) -> usize {
+        match self {
+            Self::Interleaved(n) | Self::Split(n) => n,
+            Self::From(_) | Self::Slice { .. } | Self::Tiled { .. } => 1,
+        }
+    }
+}
