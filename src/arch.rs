@@ -9,6 +9,7 @@ mod families;
 mod fields;
 mod general;
 mod mapping;
+mod mlx;
 mod names;
 mod rope;
 mod settings;
@@ -20,5 +21,6 @@ mod to_gguf;
 mod to_hf;
 mod transform;
 
+pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};
 pub(crate) use self::to_hf::to_hf;

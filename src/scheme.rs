@@ -32,6 +32,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 #[cfg(feature = "models")]
+pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
+#[cfg(any(feature = "lethe", feature = "models"))]
+pub(crate) use self::seam::EncodedAs;
+#[cfg(feature = "models")]
 pub(crate) use self::seam::Window;
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::covering;

@@ -97,7 +97,7 @@ impl Mapping<'_> {
             if BUFFERS.iter().any(|end| name.ends_with(end)) {
                 continue;
             }
-            if OTHER_TOWERS.iter().any(|part| name.contains(part)) {
+            if is_of_other_tower(&name) {
                 left_out += 1;
                 continue;
             }
@@ -324,6 +324,11 @@ impl Mapping<'_> {
         let what = format!("there are {count} such experts, and config.json says {experts}");
         Err(refused(last, what))
     }
+}
+
+/// Whether the tensor `name` of a multimodal model is not of its language model.
+pub(super) fn is_of_other_tower(name: &str) -> bool {
+    OTHER_TOWERS.iter().any(|part| name.contains(part))
 }
 
 /// Whether the tensor `name` is of a layer behind the last of `layers`.

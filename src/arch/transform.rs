@@ -4,6 +4,7 @@ use super::dims::Dims;
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled, made_of};
 use super::table::{LatentPart, LinearPart, Transform, ValuePart};
+use crate::scheme::layout::alternate::AlternateRows;
 use crate::scheme::layout::assembled::{Change, RowOrder, Tiles};
 use crate::scheme::{Group, ResolvedItem, Window};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -11,7 +12,7 @@ use crate::{AnamnesisError, Result, TargetDtype};
 /// The tensor of GGUF that is made of `tensor`, in the type `dtype`, with `change` made to each value.
 ///
 /// # Errors
-/// `Parse` if its rows are not those of heads that can be halved, or a size is missing in the config.
+/// `Parse` if its rows are not those of heads that can be halved, or of two projections, or a size is missing in the config.
 pub(super) fn to_gguf<'m>(
     tensor: Mapped<'m>,
     dtype: TargetDtype,
@@ -53,16 +54,25 @@ pub(super) fn to_gguf<'m>(
         }
         Transform::TurnedHalf(first) => {
             let turned = sources.swap_remove(0).turned(dtype);
+            require_even(&turned.name, turned.shape[1])?;
             let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
+            if turned.decoder.grid().cols == half[2] {
+                // Codes can be moved as they are then.
+                let inner = turned.decoder.clone();
+                let rows = Box::new(AlternateRows { inner, first });
+                return Ok(made_of([turned], (name, half.to_vec()), dtype, rows));
+            }
             sources = vec![turned];
             let size = (half[0] * half[1], half[2]);
             (every_second(first, size), half.to_vec())
         }
         Transform::Half(first) => {
+            require_even(&sources[0].name, shape[1])?;
             let half = [shape[0], shape[1] / 2];
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
         Transform::Halves(half) => {
+            require_even(&sources[0].name, shape[1])?;
             let [experts, len] = [shape[0], shape[1] / 2];
             let (first, of) = (half * len, 2 * len);
             let order = RowOrder::Slice { first, len, of };
@@ -100,6 +110,16 @@ pub(super) fn to_gguf<'m>(
         }
     };
     Ok(assembled(sources, (name, made), dtype, &moved))
+}
+
+/// Fails if the tensor `name`, in which two projections take turns, has not as many rows of each.
+fn require_even(name: &str, rows: usize) -> Result<()> {
+    match rows.is_multiple_of(2) {
+        true => Ok(()),
+        false => Err(AnamnesisError::parse(format!(
+            "tensor `{name}`: {rows} rows are not those of two projections"
+        ))),
+    }
 }
 
 /// A tensor of `shape` whose heads of values are in the order `tiles`.

@@ -26,6 +26,8 @@ pub(super) use self::distance::{distance, warnings};
 pub(super) use self::drafts::{Drafted, Encodings};
 use self::in_order::InOrder;
 use self::input::EncodeInput;
+#[cfg(feature = "models")]
+pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
 use crate::forget::{Encode, Put, Survey, TileValues};

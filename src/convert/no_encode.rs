@@ -69,6 +69,12 @@ pub(super) fn file_type(_options: &ConvertOptions) -> Option<u32> {
     None
 }
 
+/// Returns `false`: nothing is encoded.
+#[cfg(feature = "models")]
+pub(super) fn is_mlx(_options: &ConvertOptions) -> bool {
+    false
+}
+
 /// Returns `None`: nothing is encoded.
 pub(super) fn fingerprint(_options: &ConvertOptions) -> Option<String> {
     None

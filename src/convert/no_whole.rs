@@ -22,6 +22,10 @@ impl WholeModel {
         match *self {}
     }
 
+    pub(super) fn format(&self) -> &'static str {
+        match *self {}
+    }
+
     pub(super) fn companions(&self) -> &[CompanionFile] {
         match *self {}
     }

@@ -1,15 +1,18 @@
-//! Whole models between Hugging Face and GGUF: what the tensors of an output are called and made from, and the metadata or
+//! Whole models of Hugging Face, GGUF and MLX: what the tensors of an output are called and made from, and the metadata or
 //! the files that go with them.
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::encode;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
-use crate::arch::{GgufRequest, to_gguf, to_hf};
+use crate::arch::{GgufRequest, MlxModel, from_mlx, to_gguf, to_hf, to_mlx, unknown_class};
+use crate::config::Texts;
 use crate::containers::model::ParsedModel;
 use crate::containers::model::gguf::GgufMetadataValue;
-use crate::scheme::Resolution;
+use crate::scheme::{Resolution, ResolvedItem};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Result};
 
@@ -19,9 +22,15 @@ pub(crate) struct WholeModel {
     metadata: Vec<(String, GgufMetadataValue)>,
     files: Vec<(String, String)>,
     companions: Vec<CompanionFile>,
+    is_mlx: bool,
 }
 
 impl WholeModel {
+    /// What the metadata of safetensors calls the framework.
+    pub(super) fn format(&self) -> &'static str {
+        if self.is_mlx { "mlx" } else { "pt" }
+    }
+
     /// Metadata of a GGUF output.
     pub(super) fn metadata(&self) -> &[(String, GgufMetadataValue)] {
         &self.metadata
@@ -50,17 +59,174 @@ pub(super) fn map<'m>(
 ) -> Result<Option<WholeModel>> {
     match options.target {
         ConvertTarget::Gguf if !model.is_gguf() => {
+            renamed(model, resolution, options, report)?;
             from_directory(model, resolution, options, report)
         }
-        ConvertTarget::Safetensors if options.scope == ModelScope::Model => {
-            from_gguf(model, resolution, options, report).map(Some)
+        ConvertTarget::Safetensors if model.is_gguf() && options.scope == ModelScope::Model => {
+            let whole = from_gguf(model, resolution, options, report)?;
+            match encode::is_mlx(options) {
+                true => gguf_to_mlx(whole, resolution, options, report).map(Some),
+                false => Ok(Some(whole)),
+            }
         }
-        _ if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
-            "a whole model",
-            "only a Hugging Face directory and GGUF become each other",
-        )),
-        _ => Ok(None),
+        // One file has tensors alone.
+        ConvertTarget::Safetensors if options.is_directory(model) => {
+            let renamed = renamed(model, resolution, options, report)?;
+            match encode::is_mlx(options) {
+                true => directory_to_mlx(model, renamed, resolution, options, report),
+                false => required(renamed, options),
+            }
+        }
+        _ => required(None, options),
     }
+}
+
+/// Fails if a whole model is asked for, and there is none.
+fn required(whole: Option<WholeModel>, options: &ConvertOptions) -> Result<Option<WholeModel>> {
+    match whole {
+        None if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
+            "a whole model",
+            "only Hugging Face directories, GGUF and MLX become each other",
+        )),
+        whole => Ok(whole),
+    }
+}
+
+/// The config of a directory that is converted as a whole model, with the files that were read for it; `None` if only tensors are
+/// asked for, or there is no config.
+fn config_of(
+    model: &ParsedModel,
+    options: &ConvertOptions,
+) -> Result<Option<(Value, Vec<CompanionFile>)>> {
+    // Some tensors of a model are no model.
+    let is_whole = options.include.is_empty() && options.exclude.is_empty();
+    let Some(directory) = &model.directory else {
+        return Ok(None);
+    };
+    if options.scope == ModelScope::Tensors || !is_whole {
+        return Ok(None);
+    }
+    let texts = Texts::new(&directory.path, &model.limits);
+    match texts.json("config.json") {
+        Ok(config) => Ok(config.map(|config| (config, texts.companions()))),
+        // Tensors can be converted beside a config that is none.
+        Err(_) if options.scope == ModelScope::Auto => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives the tensors of a directory that mlx-lm wrote the names of transformers; `None` if they have these.
+fn renamed<'m>(
+    model: &'m ParsedModel,
+    resolution: &mut Resolution<'m>,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<Option<WholeModel>> {
+    let Some((config, companions)) = config_of(model, options)? else {
+        return Ok(None);
+    };
+    let found = from_mlx(&mut resolution.items, &config, options.run.to)?;
+    Ok(found.map(|found| take(found, companions, false, resolution, report)))
+}
+
+/// Puts the items of `found` into `resolution`.
+fn take<'m>(
+    found: MlxModel<'m>,
+    companions: Vec<CompanionFile>,
+    is_mlx: bool,
+    resolution: &mut Resolution<'m>,
+    report: &mut Report,
+) -> WholeModel {
+    resolution.items = found.items;
+    // Shards have what their counterparts have, so a stack is where its first expert is.
+    resolution.items.sort_by_key(|item| match item {
+        ResolvedItem::Group(group) => group.parts.first().map(|(_, t)| t.info().source),
+        ResolvedItem::Plain(t) => Some(t.info().source),
+    });
+    report.notes.extend(found.notes);
+    let file = |config: Value| ("config.json".to_owned(), format!("{config:#}\n"));
+    WholeModel {
+        files: found.config.map(file).into_iter().collect(),
+        companions,
+        is_mlx,
+        ..WholeModel::default()
+    }
+}
+
+/// A Hugging Face model as mlx-lm has it. Of a model of MLX, `renamed` has the names of transformers.
+fn directory_to_mlx<'m>(
+    model: &'m ParsedModel,
+    renamed: Option<WholeModel>,
+    resolution: &mut Resolution<'m>,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<Option<WholeModel>> {
+    let Some((mut config, companions)) = config_of(model, options)? else {
+        return required(renamed, options);
+    };
+    if let Some(text) = renamed.as_ref().and_then(|renamed| renamed.files.first()) {
+        config = serde_json::from_str(&text.1).map_err(|e| AnamnesisError::parse(e.to_string()))?;
+    }
+    let found = to_mlx(&mut resolution.items, &config, options.run.to);
+    if let Some(mut found) = found.map_err(|error| with_hint(error, options))? {
+        // A language model that was nested has another config than the input, whether mlx-lm changes that or not.
+        let is_other = renamed.is_some_and(|renamed| !renamed.files.is_empty());
+        found.config = found.config.or_else(|| is_other.then_some(config));
+        return Ok(Some(take(found, companions, true, resolution, report)));
+    }
+    let class = config.pointer("/architectures/0").and_then(Value::as_str);
+    let Some(class) = class else {
+        return required(renamed, options);
+    };
+    if options.scope == ModelScope::Model {
+        return Err(unknown_class(class));
+    }
+    report.notes.push(format!(
+        "`{class}` has no names of mlx-lm here: tensors keep the names that they have"
+    ));
+    Ok(renamed)
+}
+
+/// `error` with what can be done about it, if the caller has not asked for a whole model.
+fn with_hint(error: AnamnesisError, options: &ConvertOptions) -> AnamnesisError {
+    match error {
+        AnamnesisError::Parse { reason } if options.scope == ModelScope::Auto => {
+            AnamnesisError::parse(format!(
+                "{reason}; mlx-lm would not load it; its tensors alone are written with --tensors-only"
+            ))
+        }
+        error => error,
+    }
+}
+
+/// The model `whole` that a GGUF file became, as mlx-lm has it.
+fn gguf_to_mlx<'m>(
+    mut whole: WholeModel,
+    resolution: &mut Resolution<'m>,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<WholeModel> {
+    let file = whole
+        .files
+        .iter_mut()
+        .find(|(name, _)| name == "config.json");
+    let Some((_, text)) = file else {
+        return Ok(whole);
+    };
+    let config: Value =
+        serde_json::from_str(text).map_err(|e| AnamnesisError::parse(e.to_string()))?;
+    let Some(mut found) = to_mlx(&mut resolution.items, &config, options.run.to)? else {
+        let class = config.pointer("/architectures/0").and_then(Value::as_str);
+        return Err(unknown_class(class.unwrap_or_default()));
+    };
+    if let Some(config) = found.config.take() {
+        *text = format!("{config:#}\n");
+    }
+    let made = take(found, vec![], true, resolution, report);
+    Ok(WholeModel {
+        is_mlx: made.is_mlx,
+        ..whole
+    })
 }
 
 /// A Hugging Face model as GGUF.
@@ -107,6 +273,7 @@ fn from_directory<'m>(
                 metadata: found.metadata,
                 files: vec![],
                 companions: found.companions,
+                is_mlx: false,
             }))
         }
         None if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(

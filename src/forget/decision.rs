@@ -7,10 +7,12 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::mlx::Mlx;
 use super::seam::names;
 use super::{Forget, Method, WeightInfo};
 use crate::config::Selection;
-use crate::scheme::ResolvedItem;
+use crate::kernels::lethe::mlx::MlxFloatMode;
+use crate::scheme::{EncodedAs, ResolvedItem};
 use crate::{Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// A logical tensor of the model, which may be encoded.
@@ -23,6 +25,8 @@ pub(crate) struct Candidate<'a> {
     pub stored: Dtype,
     /// Whether the model stores it quantized, so that it is decoded first.
     pub is_quantized: bool,
+    /// What the model's class says of it; `None`: its name decides.
+    pub encoded_as: Option<EncodedAs>,
 }
 
 /// Whether a tensor is encoded.
@@ -60,11 +64,16 @@ pub(crate) fn decide(
     match forget.scheme.method(to) {
         Some((method, scope)) => {
             let label = forget.scheme.to_string();
+            let by_default = |candidate: &Candidate<'_>, name: &str| match candidate.encoded_as {
+                Some(EncodedAs::Nothing) => Some("no weight of a layer".to_owned()),
+                Some(_) => None,
+                None => names::objection(name, scope),
+            };
             let decision = |candidate: &Candidate<'_>| match filter
-                .objection(candidate, |name| names::objection(name, scope))
+                .objection(candidate, |name| by_default(candidate, name))
             {
                 Some(reason) => Decision::Keep(reason),
-                None => encode(&method, &label, candidate),
+                None => encode_as_class(&method, &label, candidate),
             };
             Ok(Decisions {
                 all: candidates.iter().map(decision).collect(),
@@ -89,6 +98,26 @@ pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, candidate: &Candidat
             label: label.to_owned(),
         },
     }
+}
+
+/// Encodes `candidate` by `method`, or as its class has it.
+fn encode_as_class(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<'_>) -> Decision {
+    let (mode, label) = match candidate.encoded_as {
+        Some(EncodedAs::Integers { bits, group }) => {
+            // mlx-lm asks only of weights whose rows are groups of the model's size what their class says.
+            if let keep @ Decision::Keep(_) = encode(method, label, candidate) {
+                return keep;
+            }
+            (Mlx::Affine { bits, group }, format!("mlx-{bits}bit"))
+        }
+        Some(EncodedAs::Mxfp4) => {
+            let mode = Mlx::Floating(MlxFloatMode::Mxfp4);
+            (mode, "mlx-mxfp4".to_owned())
+        }
+        _ => return encode(method, label, candidate),
+    };
+    let method: Arc<dyn Method> = Arc::new(mode);
+    encode(&method, &label, candidate)
 }
 
 /// Whether `names` has the candidate, by its name in the model or by the name that it is encoded under.

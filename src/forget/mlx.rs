@@ -15,7 +15,7 @@ use crate::forget::seam::grouped::{
 };
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
-use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile, TopExponent};
+use crate::scheme::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile, TopExponent};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -140,6 +140,28 @@ impl Method for Mlx {
         skipped
             .iter()
             .for_each(|module| config[module] = json!(false));
+        Some(config)
+    }
+
+    /// As mlx-lm writes it: what is stored in another mode than the model has an entry. A model of which some is MXFP4 already
+    /// is an MXFP4 model, and all else has entries. Modules without scales have none.
+    fn config_of_class(&self, modules: &[(&str, EncodedAs)]) -> Option<Value> {
+        let mxfp4 = Self::Floating(MlxFloatMode::Mxfp4);
+        let is_mxfp4 = modules.iter().any(|(_, of)| *of == EncodedAs::Mxfp4);
+        let own = self.config(&[])?;
+        let mut config = match is_mxfp4 {
+            true => mxfp4.config(&[])?,
+            false => own.clone(),
+        };
+        for (module, of) in modules {
+            match of {
+                EncodedAs::Integers { bits, group } => {
+                    config[*module] = json!({ "group_size": group, "bits": bits });
+                }
+                EncodedAs::Scheme if is_mxfp4 => config[*module] = own.clone(),
+                _ => {}
+            }
+        }
         Some(config)
     }
 }

@@ -165,6 +165,12 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Table(row) if row.quantizes_scales)
     }
 
+    /// Whether models of the scheme are MLX's.
+    #[cfg(feature = "models")]
+    pub(crate) fn is_mlx(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.is_mlx)
+    }
+
     /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.
     pub(crate) fn file_type_number(&self) -> Option<u32> {
         match self.kind {

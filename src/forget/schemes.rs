@@ -36,6 +36,9 @@ pub(super) struct SchemeRow {
     pub config_keys: &'static [&'static str],
     /// Whether it quantizes scales, too.
     pub quantizes_scales: bool,
+    /// Whether it is one of MLX, whose models have names of their own.
+    #[cfg_attr(not(feature = "models"), allow(dead_code))]
+    pub is_mlx: bool,
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }
 
@@ -63,6 +66,7 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         scope: Scope::Linear,
         config_keys: &["quantization_config"],
         quantizes_scales: false,
+        is_mlx: false,
         make,
     }
 }
@@ -72,6 +76,7 @@ const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     SchemeRow {
         scope: Scope::LinearAndEmbeddings,
         config_keys: &["quantization", "quantization_config"],
+        is_mlx: true,
         ..linear(make)
     }
 }

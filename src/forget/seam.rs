@@ -12,7 +12,7 @@ pub(crate) mod grouped;
 pub(crate) mod names;
 pub(crate) mod rows;
 
-use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
 
@@ -172,5 +172,12 @@ pub(crate) trait Method: Send + Sync {
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         let _ = skipped;
         None
+    }
+
+    /// The description in `config.json` of a model whose class says how its tensors are encoded. `modules` are those that are
+    /// encoded, each with what the class says of it.
+    fn config_of_class(&self, modules: &[(&str, EncodedAs)]) -> Option<serde_json::Value> {
+        let _ = modules;
+        self.config(&[])
     }
 }

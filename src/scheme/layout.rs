@@ -1,6 +1,8 @@
 //! Layouts of codes and scales that several schemes share.
 
 #[cfg(feature = "models")]
+pub(crate) mod alternate;
+#[cfg(feature = "models")]
 pub(crate) mod assembled;
 pub(crate) mod group_size;
 pub(crate) mod packed;

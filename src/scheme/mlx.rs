@@ -6,7 +6,7 @@
 //! names the biases `P.qbiases` and computes in F32.
 
 mod bits;
-mod experts;
+pub(super) mod experts;
 
 use self::experts::{count_experts, expert_names, unquantized_stack};
 use crate::config::QuantMethod;

@@ -61,7 +61,24 @@ pub(crate) struct Group<'m> {
     /// along `in`.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub module: Option<Box<Self>>,
+    /// What the model's class says of encoding the tensor; `None`: its name decides.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    pub encoded_as: Option<EncodedAs>,
     pub decoder: Box<dyn Decode + 'm>,
+}
+
+/// What a model's class says of encoding one of its tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
+pub(crate) enum EncodedAs {
+    /// Not at all: it is no weight of a module that is quantized.
+    Nothing,
+    /// As the model is.
+    Scheme,
+    /// As integers of so many bits in groups of so many values, whatever the model is.
+    Integers { bits: usize, group: usize },
+    /// As MXFP4, which it is already.
+    Mxfp4,
 }
 
 impl<'m> Group<'m> {
@@ -81,6 +98,7 @@ impl<'m> Group<'m> {
             keeps: None,
             is_copied: false,
             module: None,
+            encoded_as: None,
             decoder,
         }
     }
@@ -110,6 +128,7 @@ impl<'m> Group<'m> {
                 keeps: self.keeps,
                 is_copied: false,
                 module: None,
+                encoded_as: None,
                 decoder: Box::new(window),
             }
         };

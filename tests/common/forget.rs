@@ -268,7 +268,7 @@ pub fn whole(layers: usize, rows: usize, cols: usize) -> Vec<u8> {
 
 /// A config of a model that is not quantized.
 pub const PLAIN: &str = r#"{
-  "architectures": ["LlamaForCausalLM"],
+  "architectures": ["TestForCausalLM"],
   "model_type": "llama",
   "num_hidden_layers": 3,
   "rms_norm_eps": 1e-06,

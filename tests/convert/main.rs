@@ -20,3 +20,5 @@ mod stream;
 mod tensors;
 #[cfg(feature = "models")]
 mod whole;
+#[cfg(all(feature = "lethe", feature = "models"))]
+mod whole_mlx;

@@ -1,4 +1,4 @@
-//! The heap while a whole model goes to GGUF and back: experts that are stacked, heads whose rows move.
+//! The heap while a whole model goes to GGUF or MLX and back: experts that are stacked, heads whose rows move.
 
 use std::path::Path;
 
@@ -106,4 +106,7 @@ pub fn whole_models(profiler: &Profiler, directory: &Path) {
     check(&gguf, &back, options);
     let scheme: ForgetScheme = "gguf:q8_0".parse().unwrap();
     check(&hf, &directory.join("q8_0.gguf"), scheme.into());
+    let mlx = directory.join("mlx");
+    check(&hf, &mlx, ForgetScheme::MLX_8BIT.into());
+    check(&mlx, &directory.join("from_mlx"), TargetDtype::F32.into());
 }

@@ -8,6 +8,7 @@ use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::convert::options::ModelScope;
+use crate::convert::whole::WholeModel;
 use crate::scheme::descriptions;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -81,7 +82,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     // transformers refuses a file without this key.
     metadata
         .entry("format".to_owned())
-        .or_insert_with(|| "pt".to_owned());
+        .or_insert_with(|| whole.map_or("pt", WholeModel::format).to_owned());
     let entries: Vec<OutputEntry<'_>> = drafts.iter().map(super::entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
         _ if !options.is_directory(model) => split_by_size(drafts, None),

@@ -14,7 +14,7 @@ use crate::forget::{
     Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
 };
 use crate::scheme::{
-    Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
+    Decode, EncodedAs, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -53,7 +53,9 @@ impl Encodings {
             return Ok(None);
         };
         let choices = decide_all(model, resolution, forget, options, report)?;
-        let quantization = quantization_config(&choices, resolution)
+        let quantization = config_of_class(&choices, resolution);
+        let quantization = quantization
+            .or_else(|| quantization_config(&choices, resolution))
             .map(|config| (forget.scheme.config_keys(), config));
         let writer = options.target.container().writer();
         let copies_blocks = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
@@ -339,6 +341,24 @@ fn quantization_config(
     })
 }
 
+/// As [`quantization_config`], of a model whose class says what its tensors are encoded as; `None`: it does not.
+fn config_of_class(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
+    let mut modules = Vec::new();
+    let mut first: Option<&dyn Method> = None;
+    for (choice, item) in choices.iter().zip(&resolution.items) {
+        let (Decision::Encode { method, .. }, Some(of)) = (choice, item.encoded_as()) else {
+            continue;
+        };
+        let name = item.name();
+        modules.push((name.strip_suffix(".weight").unwrap_or(name), of));
+        // That of a module without its own mode is the model's.
+        if first.is_none() || of == EncodedAs::Scheme {
+            first = Some(&**method);
+        }
+    }
+    first?.config_of_class(&modules)
+}
+
 /// Element type of an item's values: the type that a group is decoded to, or the stored type of a plain tensor.
 fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
     match item {
@@ -373,6 +393,7 @@ fn candidate<'a>(
         name: item.name(),
         weight,
         stored,
+        encoded_as: item.encoded_as(),
         is_quantized: matches!(item, ResolvedItem::Group(group) if group.scheme != QuantScheme::Unquantized),
     }
 }

@@ -32,6 +32,13 @@ pub(in crate::convert) fn with_scheme(
     })
 }
 
+/// Whether the output is a model of MLX. One that is to be like another has the names of that.
+#[cfg(feature = "models")]
+pub(in crate::convert) fn is_mlx(options: &ConvertOptions) -> bool {
+    let forget = options.forget.as_ref();
+    forget.is_some_and(|forget| forget.scheme.is_mlx() && forget.like.is_none())
+}
+
 /// The number of the scheme among llama.cpp's file types; `None`: it has none, or nothing is encoded.
 #[cfg(feature = "gguf")]
 pub(in crate::convert) fn file_type(options: &ConvertOptions) -> Option<u32> {

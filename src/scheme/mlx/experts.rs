@@ -6,7 +6,7 @@ use crate::scheme::seam::{Group, Index, PlainFloats, Prepared, QuantScheme, Tens
 use crate::{ParsedModel, Result, TargetDtype};
 
 /// Most experts of a stack. Models have some hundreds.
-const MAX_EXPERTS: usize = 4096;
+pub(crate) const MAX_EXPERTS: usize = 4096;
 
 /// Experts of all stacks together that may be of any size. The largest models have some 70 000, of megabytes each.
 const FREE_EXPERTS: u64 = 65_536;
@@ -106,18 +106,33 @@ const ARCHITECTURES: &[ExpertNames] = &[
     },
 ];
 
+/// Experts of several stacks, each of which becomes a tensor.
+#[derive(Default)]
+pub(crate) struct ExpertCount {
+    pub experts: u64,
+    bytes: u64,
+}
+
+impl ExpertCount {
+    /// Adds those of a stack of `shape` that has `bytes`. Returns whether there are more than are in proportion to their bytes.
+    pub(crate) fn add(&mut self, shape: &[usize], bytes: u64) -> bool {
+        let experts = shape.first().map_or(0, |&n| n as u64);
+        self.experts = self.experts.saturating_add(experts);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.experts > FREE_EXPERTS && self.experts.saturating_mul(EXPERT_BYTES) > self.bytes
+    }
+}
+
 /// More experts than their bytes pay for.
 struct TooManyExperts(u64);
 
 /// Counts the experts of all stacks. `None` if they are in proportion to the file.
 pub(super) fn count_experts(model: &ParsedModel) -> Option<Prepared> {
-    let (mut experts, mut bytes) = (0u64, 0u64);
+    let (mut all, mut is_too_many) = (ExpertCount::default(), false);
     for t in model.tensors().filter(|t| t.name().contains(STACK)) {
-        experts = experts.saturating_add(t.shape().first().map_or(0, |&n| n as u64));
-        bytes = bytes.saturating_add(t.info().len);
+        is_too_many = all.add(t.shape(), t.info().len);
     }
-    let is_too_many = experts > FREE_EXPERTS && experts.saturating_mul(EXPERT_BYTES) > bytes;
-    is_too_many.then(|| Box::new(TooManyExperts(experts)) as Prepared)
+    is_too_many.then(|| Box::new(TooManyExperts(all.experts)) as Prepared)
 }
 
 /// Names of the tensors that the stack `t` of `shape` becomes, one for each expert; empty if it stays a stack.

@@ -2,6 +2,8 @@
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
+#[cfg(feature = "lethe")]
+use crate::scheme::seam::EncodedAs;
 use crate::scheme::seam::leftover::Leftovers;
 use crate::scheme::seam::sizes::check_shape;
 use crate::scheme::seam::stated::check_stated;
@@ -32,6 +34,15 @@ impl<'m> ResolvedItem<'m> {
     pub(crate) fn module(&self) -> Option<&Group<'m>> {
         match self {
             Self::Group(group) => group.module.as_deref(),
+            Self::Plain(_) => None,
+        }
+    }
+
+    /// What the model's class says of encoding it.
+    #[cfg(feature = "lethe")]
+    pub(crate) fn encoded_as(&self) -> Option<EncodedAs> {
+        match self {
+            Self::Group(group) => group.encoded_as,
             Self::Plain(_) => None,
         }
     }

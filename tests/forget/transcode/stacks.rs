@@ -163,7 +163,8 @@ fn stacks_of_gpt_oss_become_weights_of_other_types() {
         }
     }
     // Patterns match the names that the model has.
-    let mut options = options(scheme("mlx-mxfp4", None), TargetDtype::BF16);
+    let options = options(scheme("mlx-mxfp4", None), TargetDtype::BF16);
+    let mut options = options.with_scope(ModelScope::Tensors);
     options.forget.as_mut().unwrap().exclude = vec!["*gate_up_proj".to_owned()];
     let report = parse(&input)
         .unwrap()

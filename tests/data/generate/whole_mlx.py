@@ -1,0 +1,222 @@
+"""Tiny models of transformers, and what mlx-lm makes of them.
+
+    python whole_mlx.py hf OUT       transformers 4.57.6, torch 2.6.0
+    python whole_mlx.py mlx OUT      mlx[cpu] 0.32.4, mlx-lm 0.32.2
+
+Two more steps check what `amn` writes; nothing of them is stored:
+
+    AMN=amn python whole_mlx.py write OUT    mlx: MLX directories and those that come back, in OUT/check, with mlx-lm's logits
+    python whole_mlx.py load OUT             transformers: every key is there, and logits are those of mlx-lm
+
+OUT/NAME.json gets the config, dtype and shape of each tensor of transformers, and then for each scheme the entries of the config
+and dtype, shape and CRC-32 of each tensor of mlx-lm. Values follow from a tensor's name (`values`), so that none are stored.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+VOCAB = 96
+BASE = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=512, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1)
+MOE = dict(num_experts=2, num_experts_per_tok=2)
+GEMMA = dict(BASE, head_dim=16, sliding_window=128)
+OSS = dict(BASE, head_dim=16, num_hidden_layers=2, num_local_experts=2, num_experts_per_tok=2, sliding_window=128,
+           tie_word_embeddings=False,
+           rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=128))
+MXFP4 = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
+# Name: model_type, config, further fields of config.json, further tensors.
+MODELS = {
+    "llama": ("llama", dict(BASE, tie_word_embeddings=False), {}, {}),
+    "llama_tied": ("llama", dict(BASE, attention_bias=True, tie_word_embeddings=True), {},
+                   {"lm_head.weight": ["BF16", [VOCAB, 64]], "model.layers.0.self_attn.rotary_emb.inv_freq": ["F32", [8]]}),
+    "mistral_f16": ("mistral", dict(BASE, head_dim=32, tie_word_embeddings=False), {"torch_dtype": "float16"}, {}),
+    "mixtral": ("mixtral", dict(BASE, num_local_experts=2, num_experts_per_tok=2, tie_word_embeddings=False), {}, {}),
+    "qwen2": ("qwen2", dict(BASE, tie_word_embeddings=True), {}, {}),
+    "qwen3": ("qwen3", dict(BASE, head_dim=32, tie_word_embeddings=True), {}, {}),
+    "qwen2_moe": ("qwen2_moe", dict(BASE, **MOE, moe_intermediate_size=96, shared_expert_intermediate_size=64, tie_word_embeddings=False), {}, {}),
+    "qwen3_moe": ("qwen3_moe", dict(BASE, **MOE, head_dim=16, moe_intermediate_size=64, norm_topk_prob=True, tie_word_embeddings=False), {}, {}),
+    "gemma": ("gemma", dict(BASE, head_dim=16), {}, {}),
+    "gemma2": ("gemma2", dict(GEMMA, query_pre_attn_scalar=16), {}, {}),
+    "gemma3": ("gemma3_text", dict(GEMMA, query_pre_attn_scalar=16), {}, {}),
+    "gemma3_vision": ("gemma3_text", dict(GEMMA, query_pre_attn_scalar=16), {},
+                      {"vision_tower.vision_model.post_layernorm.weight": ["BF16", [8]],
+                       "multi_modal_projector.mm_input_projection_weight": ["BF16", [8, 64]]}),
+    "gpt_oss": ("gpt_oss", OSS, {"quantization_config": MXFP4}, {}),
+}
+# Scheme of `amn forget`: arguments of mlx-lm.
+SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
+
+
+def to_mxfp4(tensors):
+    """Experts of gpt-oss as blocks of 32 codes with a scale."""
+    out = {}
+    for name, (dtype, shape) in tensors.items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, inner, outer = shape
+            out[name + "_blocks"] = ["U8", [experts, outer, inner // 32, 16]]
+            out[name + "_scales"] = ["U8", [experts, outer, inner // 32]]
+        else:
+            out[name] = [dtype, shape]
+    return out
+
+
+def describe(name):
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    model_type, config, fields, more = MODELS[name]
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
+    tied = model._tied_weights_keys if model.config.tie_word_embeddings else []
+    tensors = {key: ["BF16", list(value.shape)] for key, value in model.state_dict().items() if key not in (tied or [])}
+    with tempfile.TemporaryDirectory() as directory:
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(directory)
+        saved = json.loads((Path(directory) / "config.json").read_text())
+    if name == "gpt_oss":
+        tensors = to_mxfp4(tensors)
+    if name == "gemma3_vision":
+        tensors = {"language_model." + key: value for key, value in tensors.items()}
+        saved = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 2],
+                 "vocab_size": VOCAB, "text_config": {key: value for key, value in saved.items() if key != "architectures"},
+                 "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8}}
+    saved.update(fields)
+    tensors.update(more)
+    return {"config": saved, "hf": tensors}
+
+
+def values(name, dtype, shape):
+    """Bytes of a tensor: a linear congruential generator that the CRC-32 of the name begins."""
+    import numpy as np
+
+    count, state, numbers = int(np.prod(shape)), zlib.crc32(name.encode()), []
+    for _ in range(count):
+        state = (state * 1664525 + 1013904223) % 2**32
+        numbers.append(state)
+    numbers = np.array(numbers, dtype=np.uint32)
+    if dtype == "U8":
+        # Exponents near that of 1; codes of any value.
+        return (120 + (numbers >> 28) if name.endswith("_scales") else numbers >> 24).astype(np.uint8)
+    bits = (numbers >> 31 << 15) | (0x3D00 + ((numbers >> 16) & 0x1FF))
+    if dtype == "F32":
+        return (bits << 16).astype(np.uint32)
+    return bits.astype(np.uint16)
+
+
+def write_hf(model, source):
+    import mlx.core as mx
+
+    (source / "config.json").write_text(json.dumps(model["config"]))
+    types = {"BF16": mx.bfloat16, "F32": mx.float32, "U8": mx.uint8}
+    arrays = {name: mx.array(values(name, dtype, shape)).view(types[dtype]).reshape(shape) for name, (dtype, shape) in model["hf"].items()}
+    mx.save_safetensors(str(source / "model.safetensors"), arrays, metadata={"format": "pt"})
+
+
+def convert(model, directory):
+    """What mlx_lm.convert writes of `model`, without a tokenizer."""
+    import mlx.core as mx
+    import mlx_lm.convert
+    from mlx_lm.utils import load_model
+
+    class Tokenizer:
+        def save_pretrained(self, path):
+            pass
+
+    source = directory / "hf"
+    source.mkdir()
+    write_hf(model, source)
+
+    def load(path, **_):
+        loaded, config = load_model(Path(path), lazy=True)
+        return loaded, Tokenizer(), config
+
+    sys.modules["mlx_lm.convert"].load = load
+    names = {mx.bfloat16: "BF16", mx.float16: "F16", mx.float32: "F32", mx.uint32: "U32", mx.uint8: "U8"}
+    found = {}
+    for scheme, arguments in SCHEMES.items():
+        out = directory / scheme
+        sys.modules["mlx_lm.convert"].convert(str(source), str(out), quantize=True, **arguments)
+        config = json.loads((out / "config.json").read_text())
+        assert config["quantization"] == config["quantization_config"]
+        tensors = {}
+        for name, array in sorted(mx.load(str(out / "model.safetensors")).items()):
+            raw = bytes(memoryview(array.reshape(-1).view(mx.uint8)))
+            tensors[name] = [names[array.dtype], list(array.shape), zlib.crc32(raw)]
+        found[scheme] = {"quantization": config["quantization"], "keys": sorted(config), "tensors": tensors}
+        shutil.rmtree(out)
+    return found
+
+
+TOKENS = [[5, 17, 3, 88, 42, 9, 60, 31]]
+
+
+def with_six_layers(found):
+    """The model with its layer six times: mlx-lm's Gemma 3 looks for the sixth."""
+    config = found["config"].get("text_config", found["config"])
+    config.update(num_hidden_layers=6, layer_types=["sliding_attention"] * 5 + ["full_attention"])
+    for name, entry in list(found["hf"].items()):
+        for layer in range(1, 6):
+            found["hf"][name.replace("layers.0.", f"layers.{layer}.")] = entry
+
+
+def write(root, name):
+    """Runs `amn` both ways, and saves the logits that mlx-lm computes with the model."""
+    import mlx.core as mx
+    import numpy as np
+    from mlx_lm.utils import load_model
+
+    directory = root / "check" / name
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / "hf").mkdir(parents=True)
+    found = json.loads((root / f"{name}.json").read_text())
+    if name.startswith("gemma3"):
+        with_six_layers(found)
+    if name == "gpt_oss":
+        found["config"]["rope_scaling"] = None  # mlx-lm rounds YaRN's bounds, which this model does not
+    write_hf(found, directory / "hf")
+    amn = os.environ["AMN"]
+    subprocess.run([amn, "forget", directory / "hf", "--to", "mlx-8bit", "-o", directory / "mlx"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([amn, "remember", directory / "mlx", "--to", "f32", "-o", directory / "back"], check=True, stdout=subprocess.DEVNULL)
+    model, _ = load_model(directory / "mlx")
+    model.set_dtype(mx.float32)
+    np.save(directory / "logits.npy", np.array(model(mx.array(TOKENS))))
+
+
+def load(root, name):
+    """Loads what came back, and compares its logits with mlx-lm's."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    directory = root / "check" / name
+    model, info = AutoModelForCausalLM.from_pretrained(directory / "back", torch_dtype=torch.float32, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")), info
+    with torch.no_grad():
+        logits = model(torch.tensor(TOKENS)).logits.numpy()
+    expected = np.load(directory / "logits.npy")
+    error = np.abs(logits - expected).max() / np.abs(expected).max()
+    print(f"{name}: {type(model).__name__}, {error:.1e}")
+
+
+if __name__ == "__main__":
+    step, root = sys.argv[1], Path(sys.argv[2])
+    root.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[3:] or MODELS:
+        path = root / f"{name}.json"
+        if step in ("write", "load"):
+            {"write": write, "load": load}[step](root, name)
+            continue
+        if step == "hf":
+            found = describe(name)
+        else:
+            found = json.loads(path.read_text())
+            with tempfile.TemporaryDirectory() as directory:
+                found["mlx"] = convert(found, Path(directory))
+        path.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        print(name)
