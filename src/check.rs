@@ -7,7 +7,7 @@ mod values;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::containers::model::Tensor;
 use crate::{AnamnesisError, Container, ParsedModel, RememberOptions, Result};
@@ -82,11 +82,21 @@ pub struct Finding {
     /// How grave it is.
     pub severity: Severity,
     /// The file, if one is to blame.
+    #[serde(serialize_with = "path_as_text")]
     pub file: Option<PathBuf>,
     /// The tensor, if one is to blame.
     pub tensor: Option<String>,
     /// What is wrong.
     pub message: String,
+}
+
+/// Paths need not be UTF-8, and JSON is: what is not becomes `U+FFFD`.
+fn path_as_text<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    let text = path.as_ref().map(|path| path.to_string_lossy());
+    text.serialize(serializer)
 }
 
 impl Finding {

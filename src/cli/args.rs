@@ -242,7 +242,7 @@ pub(super) struct DiffArgs {
     /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// Report as JSON
+    /// Print JSON; see docs/json.md
     #[arg(long)]
     pub json: bool,
     /// Worker threads [default: one for each core]
@@ -267,7 +267,7 @@ pub(super) struct CheckArgs {
     /// Check every model in the directories and below
     #[arg(short, long)]
     pub recursive: bool,
-    /// Report as JSON
+    /// Print JSON; see docs/json.md
     #[arg(long)]
     pub json: bool,
     /// Worker threads [default: one for each core]

@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::report::print_json;
-use super::{input, signals};
+use super::{CommandError, input, signals};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Result,
-    Severity, TargetDtype, format_bytes,
+    AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Severity,
+    TargetDtype, format_bytes,
 };
 
 /// Endings of files that are models by themselves.
@@ -21,7 +21,7 @@ const MODEL_FILES: [&str; 7] = ["safetensors", "gguf", "npz", "pth", "pt", "ckpt
 /// The report on one model.
 #[derive(Serialize)]
 struct CheckedModel {
-    path: PathBuf,
+    path: String,
     #[serde(flatten)]
     report: CheckReport,
 }
@@ -30,7 +30,7 @@ struct CheckedModel {
 ///
 /// # Errors
 /// That of the first model that cannot be parsed, after all others have been checked.
-pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool> {
+pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, CommandError> {
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
     let mut run = RememberOptions::new(TargetDtype::F32).with_cancel(cancel);
@@ -48,25 +48,25 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool> {
     }
     if models.is_empty() {
         let what = "there is no model in the directories or below";
-        return Err(AnamnesisError::parse(what));
+        return Err(AnamnesisError::parse(what).into());
     }
     let (mut checked, mut unreadable) = (Vec::new(), None);
     for path in models {
         let model = input::open_path(&path, &args.limits);
         let report = match model.and_then(|model| model.check(&options)) {
             Ok(report) => report,
-            Err(AnamnesisError::Cancelled) => return Err(AnamnesisError::Cancelled),
+            Err(AnamnesisError::Cancelled) => return Err(AnamnesisError::Cancelled.into()),
             Err(error) => {
                 let report = CheckReport::of_unreadable(&path, &error);
-                unreadable.get_or_insert(error);
+                unreadable.get_or_insert(CommandError::of_model(&path, error));
                 report
             }
         };
-        let model = CheckedModel { path, report };
         if !args.json {
-            print(&model, out)?;
+            print(&path, &report, out)?;
         }
-        checked.push(model);
+        let path = path.to_string_lossy().into_owned();
+        checked.push(CheckedModel { path, report });
     }
     if args.json {
         print_json(&checked, out)?;
@@ -80,20 +80,20 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool> {
 }
 
 /// Prints a line for a model, and one for each finding.
-fn print(model: &CheckedModel, out: &mut impl Write) -> Result<()> {
-    let (path, report) = (printable(&model.path.to_string_lossy()), &model.report);
+fn print(model: &Path, report: &CheckReport, out: &mut impl Write) -> crate::Result<()> {
+    let path = printable(&model.to_string_lossy());
     let (tensors, bytes) = (report.tensors, format_bytes(report.bytes));
     match report.findings.len() {
         0 => writeln!(out, "{path}: clean ({tensors} tensors, {bytes})")?,
         n => writeln!(out, "{path}: {n} findings ({tensors} tensors, {bytes})")?,
     }
     for finding in &report.findings {
-        print_finding(finding, &model.path, out)?;
+        print_finding(finding, model, out)?;
     }
     Ok(())
 }
 
-fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> Result<()> {
+fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> crate::Result<()> {
     let severity = match finding.severity {
         Severity::Warning => "warning",
         Severity::Error => "error",
@@ -114,7 +114,7 @@ fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> Resul
 
 /// Adds the models in `directory` and below: each directory that has weights and a config or an index, and each file of weights
 /// anywhere else. Links to directories are not followed.
-fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> Result<()> {
+fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> crate::Result<()> {
     let error = |e: std::io::Error| AnamnesisError::io_at(directory, &e);
     let (mut files, mut below) = (BTreeSet::new(), BTreeSet::new());
     for entry in std::fs::read_dir(directory).map_err(error)? {

@@ -1,25 +1,31 @@
 //! `amn diff`.
 
 use std::io::Write;
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::args::DiffArgs;
 use super::report::print_json;
-use super::{input, progress, signals};
+use super::{CommandError, input, progress, signals};
 use crate::error::printable;
 use crate::{
-    CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, RememberOptions, Result,
-    TensorDiff, ValueDiff,
+    AnamnesisError, CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, ParsedModel,
+    RememberOptions, TensorDiff, ValueDiff,
 };
 
 /// Longest value of metadata or of a config that is printed whole, in characters.
 const MAX_VALUE: usize = 60;
 
 /// Compares two models and prints the differences. Returns whether there are any.
-pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
-    let a = input::open_path(&args.a, &args.limits)?;
-    let b = input::open_path(&args.b, &args.limits)?;
+///
+/// # Errors
+/// A model that cannot be parsed or decoded, with its path; what [`ParsedModel::diff`] returns.
+pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, CommandError> {
+    let open = |path: &Path| {
+        input::open_path(path, &args.limits).map_err(|error| CommandError::of_model(path, error))
+    };
+    let (a, b) = (open(&args.a)?, open(&args.b)?);
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
     let bar = progress::bar();
@@ -41,7 +47,13 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
     (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
     let report = a.diff(&b, &options);
     bar.finish_and_clear();
-    let report = report?;
+    let report = report.map_err(|error| {
+        let models = [(&a, &args.a), (&b, &args.b)];
+        match models.iter().find(|(model, _)| has_problem(model, &error)) {
+            Some((_, path)) => CommandError::of_model(path, error),
+            None => error.into(),
+        }
+    })?;
     if args.json {
         print_json(&report, out)?;
     } else {
@@ -50,8 +62,14 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
     Ok(report.is_different())
 }
 
+/// Whether `error` is what makes it impossible to decode `model`.
+fn has_problem(model: &ParsedModel, error: &AnamnesisError) -> bool {
+    let resolved = model.resolve().into_result();
+    resolved.is_err_and(|problem| problem.to_string() == error.to_string())
+}
+
 /// Prints a report as text.
-fn print(report: &DiffReport, out: &mut impl Write) -> Result<()> {
+fn print(report: &DiffReport, out: &mut impl Write) -> crate::Result<()> {
     print_tensors("Only in A", &report.only_in_a, out)?;
     print_tensors("Only in B", &report.only_in_b, out)?;
     if !report.changed.is_empty() {
@@ -75,7 +93,11 @@ fn print(report: &DiffReport, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints tensors that only one of the models has.
-fn print_tensors(title: &str, tensors: &[ComparedTensor], out: &mut impl Write) -> Result<()> {
+fn print_tensors(
+    title: &str,
+    tensors: &[ComparedTensor],
+    out: &mut impl Write,
+) -> crate::Result<()> {
     if tensors.is_empty() {
         return Ok(());
     }
@@ -88,7 +110,7 @@ fn print_tensors(title: &str, tensors: &[ComparedTensor], out: &mut impl Write) 
 }
 
 /// Prints what differs in one tensor.
-fn print_change(tensor: &TensorDiff, out: &mut impl Write) -> Result<()> {
+fn print_change(tensor: &TensorDiff, out: &mut impl Write) -> crate::Result<()> {
     writeln!(out, "  {}", printable(&tensor.name))?;
     let (a, b) = (&tensor.a, &tensor.b);
     for (what, a, b) in [
@@ -115,7 +137,7 @@ fn print_change(tensor: &TensorDiff, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints the differences of the values of one tensor.
-fn print_values(values: &ValueDiff, out: &mut impl Write) -> Result<()> {
+fn print_values(values: &ValueDiff, out: &mut impl Write) -> crate::Result<()> {
     if values.unequal == 0 {
         writeln!(out, "    values: equal")?;
         return Ok(());
@@ -149,7 +171,7 @@ fn print_values(values: &ValueDiff, out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints values of metadata or of configs.
-fn print_fields(title: &str, fields: &[FieldDiff], out: &mut impl Write) -> Result<()> {
+fn print_fields(title: &str, fields: &[FieldDiff], out: &mut impl Write) -> crate::Result<()> {
     if fields.is_empty() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::amn;
 use crate::common::{data, f32s, file, raw};
@@ -86,9 +86,14 @@ fn assert_valid(text: &[u8], schema: &str, what: &str) -> Value {
 
 /// The output of a command that must succeed.
 fn valid(schema: &str, arguments: &[&str]) -> Value {
+    valid_with_code(0, schema, arguments)
+}
+
+/// The output of a command that must end with this exit code.
+fn valid_with_code(code: i32, schema: &str, arguments: &[&str]) -> Value {
     let output = amn(&[arguments, &["--json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {error}");
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
     assert_valid(&output.stdout, schema, &format!("{arguments:?}"))
 }
 
@@ -181,6 +186,140 @@ fn what_conversions_did() {
             arguments.last().unwrap().ends_with("c.safetensors") || arguments.contains(&"bnb-nf4");
         assert_eq!(done["scheme"].is_string(), encodes, "{arguments:?}");
         assert_eq!(done["files"][0], done["output"]);
+    }
+}
+
+#[test]
+fn what_models_differ_in() {
+    for name in MODELS {
+        let path = at(name);
+        let equal = valid("diff", &["diff", &path, &path]);
+        assert!(equal["equal"].as_u64().unwrap() > 0, "{equal}");
+        assert_eq!(equal["changed"], json!([]));
+    }
+    let gptq = at("gptq/b4_v1_act_order/model.safetensors");
+    let decoded = at("gptq/b4_v1_act_order/expected-bf16.safetensors");
+    let found = valid_with_code(1, "diff", &["diff", &gptq, &decoded]);
+    let tensor = &found["changed"][0];
+    assert_eq!(
+        (&tensor["a"]["scheme"], &tensor["b"]["scheme"]),
+        (&json!("gptq"), &json!("unquantized"))
+    );
+    assert!(tensor["values"]["first"]["a"].is_number(), "{tensor}");
+    let other = at("demo/model-q4_k.gguf");
+    let found = valid_with_code(1, "diff", &["diff", &at(MODELS[0]), &other]);
+    for side in ["only_in_a", "only_in_b", "metadata"] {
+        assert!(found[side][0].is_object(), "{side}: {found}");
+    }
+    let found = valid_with_code(1, "diff", &["diff", &at(MODELS[4]), &at(MODELS[5])]);
+    assert!(found["config"][0].is_object(), "{found}");
+}
+
+/// Values that JSON has no numbers for, shapes that differ, and codes that are compared as bytes.
+#[test]
+fn values_that_are_no_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let save = |name: &str, values: [f32; 2], shape: &[usize], code: u8| {
+        let path = directory.path().join(name);
+        let tensors = [
+            raw("infinite", "F32", &[1], f32s(&values[..1])),
+            raw("nan", "F32", &[1], f32s(&values[1..])),
+            raw("code", "F8_E8M0", &[1], vec![code]),
+            raw("shape", "F32", shape, f32s(&[1.0, 2.0])),
+        ];
+        std::fs::write(&path, file(&tensors, &[])).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let a = save("a.safetensors", [f32::INFINITY, f32::NAN], &[1, 2], 1);
+    let b = save("b.safetensors", [f32::NEG_INFINITY, 1.0], &[2], 2);
+    let found = valid_with_code(1, "diff", &["diff", &a, &b]);
+    let values = |name: &str| {
+        let mut changed = found["changed"].as_array().unwrap().iter();
+        &changed.find(|t| t["name"] == name).unwrap()["values"]
+    };
+    let first = |a: Value, b: Value| json!({"index": [0], "a": a, "b": b});
+    let infinite = first(json!("Infinity"), json!("-Infinity"));
+    assert_eq!(values("infinite")["first"], infinite);
+    assert_eq!(values("nan")["first"], first(json!("NaN"), json!(1.0)));
+    assert_eq!(values("code")["first"], first(json!(1), json!(2)));
+    assert_eq!(values("code")["max_abs"], Value::Null);
+    assert_eq!(*values("shape"), Value::Null);
+}
+
+#[test]
+fn what_is_wrong_with_models() {
+    for name in MODELS {
+        let found = valid("check", &["check", "--data", &at(name)]);
+        assert_eq!(found[0]["findings"], json!([]), "{name}");
+    }
+    let hostile = at("gptq/b4_v1_hostile_f16/model.safetensors");
+    let found = valid_with_code(1, "check", &["check", "--data", &hostile]);
+    let finding = &found[0]["findings"][0];
+    assert_eq!(
+        (&finding["severity"], &finding["file"]),
+        (&json!("error"), &json!(hostile))
+    );
+    assert!(finding["tensor"].is_string(), "{finding}");
+    // A model that cannot be parsed has an object as well.
+    let text = at("README.md");
+    let found = valid_with_code(3, "check", &["check", &at(MODELS[0]), &text]);
+    let unreadable = &found[1];
+    assert_eq!(
+        (&unreadable["path"], &unreadable["container"]),
+        (&json!(text), &Value::Null)
+    );
+}
+
+/// A path that is not UTF-8 has `U+FFFD` in place of what is not.
+#[cfg(target_os = "linux")]
+#[test]
+fn paths_that_are_not_utf8() {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = tempfile::tempdir().unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"m\xff.safetensors");
+    let path = directory.path().join(name);
+    let tensors = [raw("x", "F32", &[1], f32s(&[f32::NAN]))];
+    std::fs::write(&path, file(&tensors, &[])).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_amn"))
+        .args(["check", "--data", "--json"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let found = assert_valid(&output.stdout, "check", "a path that is not UTF-8");
+    let expected = json!(path.to_string_lossy());
+    assert_eq!(
+        (&found[0]["path"], &found[0]["findings"][0]["file"]),
+        (&expected, &expected)
+    );
+}
+
+/// Of two models, an error is about the one that cannot be parsed or decoded.
+#[test]
+fn errors_of_several_models() {
+    let directory = tempfile::tempdir().unwrap();
+    let orphan = directory.path().join("orphan.safetensors");
+    let tensors = [raw("x.weight_scale", "F32", &[], f32s(&[1.0]))];
+    std::fs::write(&orphan, file(&tensors, &[])).unwrap();
+    let orphan = orphan.to_str().unwrap();
+    let (good, text) = (at("demo/model-fp8.safetensors"), at("README.md"));
+    for (command, a, b, file, code) in [
+        ("diff", &*good, &*text, &*text, 3),
+        ("diff", &*text, &*good, &*text, 3),
+        ("diff", &*good, orphan, orphan, 3),
+        ("diff", &*good, "missing", "missing", 7),
+        ("check", &*good, &*text, &*text, 3),
+        ("check", &*good, "missing", "missing", 7),
+    ] {
+        let output = amn(&[command, a, b, "--json"]);
+        assert_eq!(output.status.code(), Some(code), "{command} {a} {b}");
+        let error = assert_valid(&output.stderr, "error", command);
+        assert_eq!(error["file"], file, "{command} {a} {b}");
+        let output = amn(&[command, a, b]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            error.starts_with(&format!("error: {file}: ")) && error.matches(file).count() == 1,
+            "{command} {a} {b}: {error}"
+        );
     }
 }
 
