@@ -1,14 +1,20 @@
 //! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
 mod readers;
+mod values;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
-pub(super) use self::readers::{InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey};
-use crate::ForgetScheme;
-use crate::{ConvertTarget, ParseLimits, TargetDtype};
+pub(super) use self::readers::{
+    CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
+};
+pub(super) use self::values::ConvertTo;
+use self::values::{
+    help_of_containers, parse_dtype, parse_part, parse_scheme, parse_size, parse_target,
+};
+use crate::{ForgetScheme, ParseLimits, TargetDtype};
 
 /// Parse any tensor format, recover any precision.
 #[derive(Debug, Parser)]
@@ -222,70 +228,6 @@ pub(super) struct ForgetArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct DiffArgs {
-    /// Model file, directory of a model, or ollama:MODEL[:TAG]
-    pub a: PathBuf,
-    /// Model to compare it with
-    pub b: PathBuf,
-    /// Largest absolute difference of values that count as equal
-    #[arg(long, value_name = "X", default_value = "0", value_parser = parse_tolerance)]
-    pub tolerance: f64,
-    /// Compare names, shapes and values only: dtypes, schemes, metadata and configs may differ
-    #[arg(long)]
-    pub values_only: bool,
-    /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
-    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
-    pub to: TargetDtype,
-    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
-    #[arg(long, value_name = "GLOB")]
-    pub include: Vec<String>,
-    /// No tensors with names like this, likewise; may be repeated
-    #[arg(long, value_name = "GLOB")]
-    pub exclude: Vec<String>,
-    /// Print JSON; see docs/json.md
-    #[arg(long)]
-    pub json: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
-    #[command(flatten)]
-    pub limits: LimitArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct CheckArgs {
-    /// Model files, directories of models, or ollama:MODEL[:TAG]
-    #[arg(required = true, value_name = "MODEL")]
-    pub models: Vec<PathBuf>,
-    /// Read every value: NaN, infinities, scales, codes that cannot be decoded; and compare files in the caches of Hugging Face
-    /// and Ollama with the SHA-256 that they are named by
-    #[arg(long)]
-    pub data: bool,
-    /// Compare files with their SHA-256 in this list, as sha256sum writes it
-    #[arg(long, value_name = "SHA256SUMS")]
-    pub manifest: Option<PathBuf>,
-    /// Check every model in the directories and below
-    #[arg(short, long)]
-    pub recursive: bool,
-    /// Print JSON; see docs/json.md
-    #[arg(long)]
-    pub json: bool,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
-    #[command(flatten)]
-    pub limits: LimitArgs,
-}
-
-fn parse_tolerance(text: &str) -> Result<f64, String> {
-    let tolerance = text
-        .parse()
-        .ok()
-        .filter(|x: &f64| *x >= 0.0 && x.is_finite());
-    tolerance.ok_or_else(|| "a tolerance is a number that is not negative, e.g. 1e-6".to_owned())
-}
-
-#[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// Output file or directory [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors,
     /// and the directory NAME gives NAME-BF16]
@@ -331,77 +273,4 @@ pub(super) struct RunArgs {
     pub part: Option<(usize, usize)>,
     #[command(flatten)]
     pub limits: LimitArgs,
-}
-
-fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
-    text.parse()
-        .map_err(|_| "supported target dtypes: bf16, f32, f16".to_owned())
-}
-
-fn parse_part(text: &str) -> Result<(usize, usize), String> {
-    let part = text
-        .split_once('/')
-        .and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
-    part.filter(|&(part, of)| part >= 1 && part <= of)
-        .ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
-}
-
-/// The value of `convert --to`: a container, or a scheme that tensors are encoded to.
-#[derive(Debug, Clone)]
-pub(super) enum ConvertTo {
-    Container(ConvertTarget),
-    Scheme(ForgetScheme),
-}
-
-fn parse_target(text: &str) -> Result<ConvertTo, String> {
-    if let Ok(container) = text.parse() {
-        return Ok(ConvertTo::Container(container));
-    }
-    let scheme = parse_scheme(text).map(ConvertTo::Scheme);
-    scheme.map_err(|what| format!("containers: {}; {what}", ConvertTarget::listed()))
-}
-
-/// The scheme of this name.
-fn parse_scheme(text: &str) -> Result<ForgetScheme, String> {
-    text.parse().map_err(|e: crate::AnamnesisError| match e {
-        crate::AnamnesisError::Unsupported { detail, .. } => {
-            format!("{detail}; `amn forget --list` names all")
-        }
-        other => other.to_string(),
-    })
-}
-
-/// The help of `convert --to`.
-fn help_of_containers() -> String {
-    let listed = ConvertTarget::listed();
-    let (first, last) = listed.rsplit_once(", ").unwrap_or(("", &listed));
-    format!(
-        "Container of the output: {first} or {last}; or a scheme, as for forget: gguf:q4_k, bnb-nf4, …"
-    )
-}
-
-/// A number of bytes: `500000000`, `500MB` or `2G`, in powers of 1000, or `MiB` and `GiB` in those of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 9] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("KB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("K", 1000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-    ];
-    let unit = UNITS
-        .iter()
-        .find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n)));
-    let (number, unit) = unit.unwrap_or((text, 1));
-    let bytes = number
-        .trim()
-        .parse()
-        .ok()
-        .and_then(|n: u64| n.checked_mul(unit))
-        .filter(|&n| n > 0);
-    bytes.ok_or_else(|| "a size is a number of bytes, or of KB, MB, GB, KiB, MiB or GiB".to_owned())
 }

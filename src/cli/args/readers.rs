@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::values::{parse_dtype, parse_tolerance};
 use super::{FileArgs, LimitArgs};
+use crate::TargetDtype;
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct ParseArgs {
@@ -115,6 +117,62 @@ pub(in crate::cli) struct InspectArgs {
     /// Print JSON; see docs/json.md
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct DiffArgs {
+    /// Model file, directory of a model, or ollama:MODEL[:TAG]
+    pub a: PathBuf,
+    /// Model to compare it with
+    pub b: PathBuf,
+    /// Largest absolute difference of values that count as equal
+    #[arg(long, value_name = "X", default_value = "0", value_parser = parse_tolerance)]
+    pub tolerance: f64,
+    /// Compare names, shapes and values only: dtypes, schemes, metadata and configs may differ
+    #[arg(long)]
+    pub values_only: bool,
+    /// Element type that quantized values are decoded to before they are compared: bf16, f16 or f32
+    #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
+    pub to: TargetDtype,
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct CheckArgs {
+    /// Model files, directories of models, or ollama:MODEL[:TAG]
+    #[arg(required = true, value_name = "MODEL")]
+    pub models: Vec<PathBuf>,
+    /// Read every value: NaN, infinities, scales, codes that cannot be decoded; and compare files in the caches of Hugging Face
+    /// and Ollama with the SHA-256 that they are named by
+    #[arg(long)]
+    pub data: bool,
+    /// Compare files with their SHA-256 in this list, as sha256sum writes it
+    #[arg(long, value_name = "SHA256SUMS")]
+    pub manifest: Option<PathBuf>,
+    /// Check every model in the directories and below
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long)]
+    pub json: bool,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
     #[command(flatten)]
     pub limits: LimitArgs,
 }

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::*;
+use crate::diff::report::ValueDiff;
 
 fn diff(dtypes: (Dtype, Dtype), a: &[u8], b: &[u8], tolerance: f64) -> Vec<ValueDiff> {
     let kind = Comparable::of(dtypes).unwrap();
