@@ -135,6 +135,14 @@ impl Finding {
     }
 }
 
+/// Keeps the text of an error for a finding: only `Cancelled` ends a check.
+fn unless_cancelled<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
+    match result {
+        Err(AnamnesisError::Cancelled) => Err(AnamnesisError::Cancelled),
+        other => Ok(other.map_err(|error| error.to_string())),
+    }
+}
+
 impl CheckReport {
     /// The report on a model at `path` that cannot be parsed.
     #[must_use]

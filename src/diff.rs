@@ -1,6 +1,6 @@
 //! Comparing two models: tensors by name, values after decoding, metadata and configs.
 
-mod facts;
+mod fields;
 mod pairs;
 mod report;
 mod schedule;
@@ -10,7 +10,7 @@ use self::pairs::Pairing;
 pub use self::report::{
     ComparedTensor, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff, ValueDiff,
 };
-pub(crate) use self::schedule::Schedule;
+pub(crate) use self::schedule::{Schedule, jobs_of_bytes, pieces_of_job};
 use self::values::{Comparable, CompareRule, Sums};
 use crate::convert::pair::{PairScratch, TensorPair};
 use crate::{
@@ -70,13 +70,7 @@ impl DiffOptions {
 
     /// The options of the two conversions whose output tensors are compared.
     fn conversion(&self) -> ConvertOptions {
-        let mut options = ConvertOptions::from(RememberOptions {
-            progress: None,
-            ..self.run.clone()
-        });
-        options.single_file = true;
-        options.skip_unsupported = true;
-        options.scope = crate::ModelScope::Tensors;
+        let mut options = ConvertOptions::for_values(&self.run);
         (options.include, options.exclude) = (self.include.clone(), self.exclude.clone());
         options
     }
@@ -115,8 +109,8 @@ impl ParsedModel {
         let mut report = DiffReport::new(options);
         report.notes = pairs::notes(self, other);
         if !options.values_only {
-            report.metadata = facts::metadata(self, other);
-            report.config = facts::configs(self, other)?;
+            report.metadata = fields::metadata(self, other);
+            report.config = fields::configs(self, other)?;
         }
         let values = compare_values(&pairing, (&a, &b), options)?;
         a.require_unchanged()?;
@@ -143,11 +137,11 @@ fn compare_values(
     (a, b): (&Recovery<'_>, &Recovery<'_>),
     options: &DiffOptions,
 ) -> Result<Vec<Compared>> {
-    let stored = pairing.same_bytes(&options.run)?;
+    let same_bytes = pairing.same_bytes(&options.run)?;
     let mut results: Vec<Compared> = Vec::with_capacity(pairing.pairs.len());
     let mut pairs = Vec::new();
     let mut total_bytes = 0;
-    for (pair, is_same) in pairing.pairs.iter().zip(stored) {
+    for (pair, is_same) in pairing.pairs.iter().zip(same_bytes) {
         let tensors = TensorPair::new((a, pair.a.output), (b, pair.b.output));
         let tensors = tensors.filter(|_| pair.a.shape == pair.b.shape);
         let kind = tensors

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{CheckOptions, Finding, Severity};
+use super::{CheckOptions, Finding, Severity, unless_cancelled};
 use crate::diff::Schedule;
 use crate::{AnamnesisError, CancelToken, ParsedModel, Result};
 
@@ -19,12 +19,12 @@ const MAX_MANIFEST: u64 = 128 << 20;
 /// A file and the SHA-256 that it should have, in lower-case hexadecimal digits.
 struct Expected {
     file: PathBuf,
-    sum: String,
-    /// What the sum comes from, for messages.
+    sha256: String,
+    /// Where the SHA-256 comes from, for messages.
     origin: &'static str,
 }
 
-/// Compares files with their sums and adds what differs. Returns the number of files that were read.
+/// Compares files with the SHA-256 that they should have and adds what differs. Returns the number of files that were read.
 ///
 /// # Errors
 /// The manifest cannot be read, or is malformed; `Cancelled`.
@@ -37,7 +37,7 @@ pub(super) fn check(
     files.dedup();
     let mut expected = Vec::new();
     if options.data {
-        expected.extend(files.iter().filter_map(|file| named_by_sum(file)));
+        expected.extend(files.iter().filter_map(|file| named_by_sha256(file)));
     }
     if let Some(manifest) = &options.manifest {
         from_manifest(manifest, model, &files, &mut expected, findings)?;
@@ -45,42 +45,40 @@ pub(super) fn check(
     let schedule = Schedule::new(expected.iter().map(|_| 1));
     schedule.run(
         &options.run,
-        |i, _, buffer: &mut Vec<u8>| match sum_of(&expected[i].file, &options.run.cancel, buffer) {
-            Err(AnamnesisError::Cancelled) => Err(AnamnesisError::Cancelled),
-            other => Ok(other.map_err(|error| error.to_string())),
+        |i, _, buffer: &mut Vec<u8>| {
+            unless_cancelled(sha256_of(&expected[i].file, &options.run.cancel, buffer))
         },
-        |i, sum| {
-            let Expected {
-                file,
-                sum: right,
-                origin,
-            } = &expected[i];
-            let message = match sum {
-                Ok(sum) if sum == *right => return,
-                Ok(sum) => format!("its SHA-256 is {sum}; {origin} has {right}"),
+        |i, found| {
+            let expected = &expected[i];
+            let message = match found {
+                Ok(sha256) if sha256 == expected.sha256 => return,
+                Ok(sha256) => {
+                    let (origin, right) = (expected.origin, &expected.sha256);
+                    format!("its SHA-256 is {sha256}; {origin} has {right}")
+                }
                 Err(error) => error,
             };
-            findings.push(Finding::of_file(Severity::Error, file, message));
+            findings.push(Finding::of_file(Severity::Error, &expected.file, message));
         },
     )?;
     Ok(expected.len())
 }
 
 /// Whether `text` is a SHA-256 in hexadecimal digits.
-fn is_sum(text: &str) -> bool {
+fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The sum that a file of a cache is named by: `blobs/HEX` of Hugging Face's, to which the names in a snapshot are links, or
+/// The SHA-256 that a file of a cache is named by: `blobs/HEX` of Hugging Face's, to which the names in a snapshot are links, or
 /// `blobs/sha256-HEX` of Ollama's. Small files of the hub are named by a hash of Git's, which is shorter.
-fn named_by_sum(file: &Path) -> Option<Expected> {
+fn named_by_sha256(file: &Path) -> Option<Expected> {
     let real = std::fs::canonicalize(file).ok()?;
     let name = real.file_name()?.to_str()?;
-    let sum = name.strip_prefix("sha256-").unwrap_or(name);
+    let sha256 = name.strip_prefix("sha256-").unwrap_or(name);
     let is_blob = real.parent()?.file_name()? == "blobs";
-    (is_blob && is_sum(sum)).then(|| Expected {
+    (is_blob && is_sha256(sha256)).then(|| Expected {
         file: file.to_path_buf(),
-        sum: sum.to_ascii_lowercase(),
+        sha256: sha256.to_ascii_lowercase(),
         origin: "its name in the cache",
     })
 }
@@ -99,7 +97,7 @@ fn from_manifest(
     let directory = model.directory.as_ref().map(|d| real(&d.path));
     let weights_by_path: Vec<PathBuf> = weights.iter().map(|file| real(file)).collect();
     let mut is_listed = vec![false; weights.len()];
-    for (name, sum) in read_manifest(manifest)? {
+    for (name, sha256) in read_manifest(manifest)? {
         let file = base.join(name);
         let path = real(&file);
         let weight = weights_by_path.iter().position(|weight| *weight == path);
@@ -111,7 +109,11 @@ fn from_manifest(
         });
         if weight.is_some() || is_beside {
             let origin = "the manifest";
-            expected.push(Expected { file, sum, origin });
+            expected.push(Expected {
+                file,
+                sha256,
+                origin,
+            });
         }
     }
     for (file, _) in weights.iter().zip(is_listed).filter(|(_, listed)| !listed) {
@@ -121,7 +123,7 @@ fn from_manifest(
     Ok(())
 }
 
-/// Names and sums of a manifest: lines `HEX  NAME`, or `HEX *NAME`, as `sha256sum` writes them.
+/// Names and SHA-256 of a manifest: lines `HEX  NAME`, or `HEX *NAME`, as `sha256sum` writes them.
 ///
 /// # Errors
 /// `Io`; `Parse` for another line; `LimitExceeded`.
@@ -139,19 +141,19 @@ fn read_manifest(path: &Path) -> Result<Vec<(String, String)>> {
         .enumerate()
         .filter(|(_, line)| !line.trim().is_empty());
     let row = |(i, line): (usize, &str)| {
-        let (sum, name) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+        let (sha256, name) = line.split_once([' ', '\t']).unwrap_or((line, ""));
         let name = name.strip_prefix([' ', '*', '\t']).unwrap_or(name);
-        if !is_sum(sum) || name.is_empty() {
+        if !is_sha256(sha256) || name.is_empty() {
             let what = format!("{}: line {} is not `SHA-256  NAME`", path.display(), i + 1);
             return Err(AnamnesisError::parse(what));
         }
-        Ok((name.to_owned(), sum.to_ascii_lowercase()))
+        Ok((name.to_owned(), sha256.to_ascii_lowercase()))
     };
     lines.map(row).collect()
 }
 
 /// The SHA-256 of a file in hexadecimal digits.
-fn sum_of(path: &Path, cancel: &CancelToken, buffer: &mut Vec<u8>) -> Result<String> {
+fn sha256_of(path: &Path, cancel: &CancelToken, buffer: &mut Vec<u8>) -> Result<String> {
     let error = |e: std::io::Error| AnamnesisError::io_at(path, &e);
     let mut file = File::open(path).map_err(error)?;
     let mut hasher = Sha256::new();

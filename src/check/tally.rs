@@ -27,7 +27,7 @@ impl Tally {
     }
 
     /// Whether values of `dtype` can be tallied.
-    pub(super) fn knows(dtype: Dtype) -> bool {
+    pub(super) fn supports(dtype: Dtype) -> bool {
         FloatFormat::of(dtype).is_some()
     }
 
@@ -99,7 +99,8 @@ impl Routine for TallyBytes<'_> {
         macro_rules! count {
             ($type:ty) => {{
                 let sign: $type = 1 << (<$type>::BITS - 1);
-                // Bits of a wider type than the values have are never set.
+                // A bound that this type does not hold, such as the infinity of a format without one, is cut to all ones. No
+                // value without its sign has them.
                 let [infinity, largest, normal] = [
                     self.format.infinity,
                     self.format.largest,

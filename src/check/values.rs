@@ -3,21 +3,15 @@
 use std::collections::{HashMap, HashSet};
 
 use super::tally::Tally;
-use super::{Finding, Severity};
+use super::{Finding, Severity, unless_cancelled};
 use crate::containers::model::Tensor;
 use crate::convert::pair::{PairScratch, TensorPair};
-use crate::diff::Schedule;
+use crate::diff::{Schedule, jobs_of_bytes, pieces_of_job};
 use crate::scheme::ResolvedItem;
 use crate::{
-    AnamnesisError, ConvertOptions, Dtype, ModelScope, ParsedModel, QuantScheme, RememberOptions,
-    Result, TargetDtype, TensorRole,
+    ConvertOptions, Dtype, ParsedModel, QuantScheme, RememberOptions, Result, TargetDtype,
+    TensorRole,
 };
-
-/// Bytes that are read at once.
-const PIECE_BYTES: u64 = 128 << 10;
-
-/// Bytes that one job reads.
-const JOB_BYTES: u64 = 4 << 20;
 
 /// A tensor that is being counted: its counts so far, or why it cannot be read.
 type Outcome = std::result::Result<Tally, String>;
@@ -33,15 +27,13 @@ pub(super) fn check(
 ) -> Result<()> {
     let floats: Vec<Tensor<'_>> = model
         .tensors()
-        .filter(|t| Tally::knows(t.dtype()) && is_numbers(t.role()))
+        .filter(|t| Tally::supports(t.dtype()) && is_numbers(t.role()))
         .collect();
     let mut outcomes = vec![Outcome::Ok(Tally::default()); floats.len()];
-    let jobs = floats
-        .iter()
-        .map(|t| t.part().len.div_ceil(JOB_BYTES) as usize);
+    let jobs = floats.iter().map(|t| jobs_of_bytes(t.part().len));
     Schedule::new(jobs).run(
         run,
-        |i, job, bytes: &mut Vec<u8>| outcome(tally_stored(&floats[i], job, run, bytes)),
+        |i, job, bytes: &mut Vec<u8>| unless_cancelled(tally_stored(&floats[i], job, run, bytes)),
         |i, tally| add(&mut outcomes[i], tally),
     )?;
     let signed = signed_scales(model);
@@ -85,13 +77,10 @@ fn check_decoded(
     run: &RememberOptions,
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
-    let mut options = ConvertOptions::from(RememberOptions {
+    let options = ConvertOptions::for_values(&RememberOptions {
         to: TargetDtype::F32,
-        progress: None,
         ..run.clone()
     });
-    (options.single_file, options.skip_unsupported) = (true, true);
-    options.scope = ModelScope::Tensors;
     let (Ok(resolution), Ok(recovery)) = (model.resolve().into_result(), model.recovery(options))
     else {
         return Ok(());
@@ -116,7 +105,7 @@ fn check_decoded(
             let done = tensor.run(job, scratch, |_, bytes, _| {
                 tally.add_bytes(tensor.dtypes().0, bytes, run.level);
             });
-            outcome(done.map(|()| tally))
+            unless_cancelled(done.map(|()| tally))
         },
         |i, tally| add(&mut outcomes[i], tally),
     )?;
@@ -134,24 +123,12 @@ fn tally_stored(
     bytes: &mut Vec<u8>,
 ) -> Result<Tally> {
     let (part, mut tally) = (t.part(), Tally::default());
-    let mut at = job as u64 * JOB_BYTES;
-    let end = (at + JOB_BYTES).min(part.len);
-    while at < end {
-        let n = PIECE_BYTES.min(end - at);
-        bytes.resize(n as usize, 0);
-        part.read_at(at, bytes)?;
+    for piece in pieces_of_job(part.len, job) {
+        bytes.resize((piece.end - piece.start) as usize, 0);
+        part.read_at(piece.start, bytes)?;
         tally.add_bytes(t.dtype(), bytes, run.level);
-        at += n;
     }
     Ok(tally)
-}
-
-/// Makes an error of a tensor its outcome. Only `Cancelled` ends the check.
-fn outcome(result: Result<Tally>) -> Result<Outcome> {
-    match result {
-        Err(AnamnesisError::Cancelled) => Err(AnamnesisError::Cancelled),
-        other => Ok(other.map_err(|error| error.to_string())),
-    }
 }
 
 /// Adds the outcome of a later job. The first error of a tensor stays.

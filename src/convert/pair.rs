@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use super::Recovery;
 use super::cut::{Cut, SLAB_VALUES};
-use super::options::RememberOptions;
+use super::options::{ConvertOptions, ModelScope, RememberOptions};
 use super::output::{Output, ValueSource, Worker};
 use super::run::Run;
 use super::window::OutputWindow;
@@ -49,6 +49,25 @@ enum Walk {
     Tiles(Cut),
     /// Tiles of whole rows that are made by the jobs of the plans.
     Rows(Cut),
+}
+
+impl Walk {
+    /// Over `values` values of at most `step` bytes, which nothing decodes.
+    fn pieces(values: usize, step: usize) -> Self {
+        let cut = Cut {
+            tile_cols: JOB_BYTES / step,
+            ..Cut::single(values)
+        };
+        Self::Pieces(cut, PIECE_BYTES / step)
+    }
+
+    /// Over `values` values, of which the jobs of a plan make `granule` together.
+    fn rows(values: usize, granule: usize) -> Self {
+        Self::Rows(Cut {
+            tile_cols: granule,
+            ..Cut::single(values)
+        })
+    }
 }
 
 /// One side of a pair.
@@ -180,19 +199,11 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         }
         let walk = match (a.source(), b.source()) {
             (ValueSource::Stored(_), ValueSource::Stored(_)) => {
-                let step = a.step.max(b.step);
-                let tile = Cut {
-                    tile_cols: JOB_BYTES / step,
-                    ..Cut::single(values)
-                };
-                Walk::Pieces(tile, PIECE_BYTES / step)
+                Walk::pieces(values, a.step.max(b.step))
             }
             _ => match Self::common_grid(&a, &b) {
                 Some(grid) => Walk::Tiles(Cut::of_grid(&grid)),
-                None => Walk::Rows(Cut {
-                    tile_cols: a.granule().max(b.granule()),
-                    ..Cut::single(values)
-                }),
+                None => Walk::rows(values, a.granule().max(b.granule())),
             },
         };
         Some(Self {
@@ -211,18 +222,9 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         let a = PairSide::new(recovery, index);
         let values = a.values();
         let walk = match a.source() {
-            ValueSource::Stored(_) => Walk::Pieces(
-                Cut {
-                    tile_cols: JOB_BYTES / a.step,
-                    ..Cut::single(values)
-                },
-                PIECE_BYTES / a.step,
-            ),
+            ValueSource::Stored(_) => Walk::pieces(values, a.step),
             ValueSource::Decoded(decoder, _) => Walk::Tiles(Cut::of_grid(&decoder.grid())),
-            ValueSource::Jobs => Walk::Rows(Cut {
-                tile_cols: a.granule(),
-                ..Cut::single(values)
-            }),
+            ValueSource::Jobs => Walk::rows(values, a.granule()),
         };
         Self { a, b: None, walk }
     }
@@ -334,6 +336,21 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
             );
         }
         Ok(())
+    }
+}
+
+impl ConvertOptions {
+    /// The options of a plan whose outputs are read as values and written nowhere: tensors under the names that they have,
+    /// without arrays that no tensor can hold. Whoever reads the values reports the progress.
+    pub(crate) fn for_values(run: &RememberOptions) -> Self {
+        let mut options = Self::from(RememberOptions {
+            progress: None,
+            ..run.clone()
+        });
+        options.single_file = true;
+        options.skip_unsupported = true;
+        options.scope = ModelScope::Tensors;
+        options
     }
 }
 

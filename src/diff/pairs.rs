@@ -3,16 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::report::ComparedTensor;
-use super::schedule::Schedule;
+use super::{Schedule, jobs_of_bytes, pieces_of_job};
 use crate::containers::model::Tensor;
 use crate::scheme::ResolvedItem;
 use crate::{Dtype, ParsedModel, QuantScheme, Recovery, RememberOptions, Result, TensorRole};
-
-/// Bytes that are compared at once.
-const PIECE_BYTES: u64 = 128 << 10;
-
-/// Bytes that one job compares.
-const JOB_BYTES: u64 = 4 << 20;
 
 /// How a tensor of a model is stored.
 pub(super) struct StoredSide<'m> {
@@ -135,8 +129,7 @@ impl<'m> Pairing<'m> {
                 }
             }
         }
-        let jobs = |(a, _): &(Tensor<'m>, Tensor<'m>)| (a.part().len.div_ceil(JOB_BYTES)).max(1);
-        let schedule = Schedule::new(stored.iter().map(|pair| jobs(pair) as usize));
+        let schedule = Schedule::new(stored.iter().map(|(a, _)| jobs_of_bytes(a.part().len)));
         let mut different = HashSet::new();
         schedule.run(
             options,
@@ -206,18 +199,15 @@ fn is_same_piece(
         a.verify()?;
         b.verify()?;
     }
-    let mut at = job as u64 * JOB_BYTES;
-    let end = (at + JOB_BYTES).min(a.len);
-    while at < end {
-        let n = PIECE_BYTES.min(end - at) as usize;
+    for piece in pieces_of_job(a.len, job) {
+        let n = (piece.end - piece.start) as usize;
         bytes_a.resize(n, 0);
         bytes_b.resize(n, 0);
-        a.read_at(at, bytes_a)?;
-        b.read_at(at, bytes_b)?;
+        a.read_at(piece.start, bytes_a)?;
+        b.read_at(piece.start, bytes_b)?;
         if bytes_a != bytes_b {
             return Ok(false);
         }
-        at += n as u64;
     }
     Ok(true)
 }

@@ -1,11 +1,31 @@
 //! [`Schedule`]: jobs of many items, done by several threads and folded in order.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::{RememberOptions, Result};
+
+/// Bytes of a stored tensor that one job reads.
+const JOB_BYTES: u64 = 4 << 20;
+
+/// Bytes of a stored tensor that are read at once; those of two tensors stay in the L2 cache.
+const PIECE_BYTES: u64 = 128 << 10;
+
+/// Number of jobs that read `len` bytes. At least one, because the first job may compare a checksum.
+pub(crate) fn jobs_of_bytes(len: u64) -> usize {
+    len.div_ceil(JOB_BYTES).max(1) as usize
+}
+
+/// The ranges of bytes that job `job` of [`jobs_of_bytes`] reads one after another.
+pub(crate) fn pieces_of_job(len: u64, job: usize) -> impl Iterator<Item = Range<u64>> {
+    let start = job as u64 * JOB_BYTES;
+    let end = (start + JOB_BYTES).min(len);
+    let starts = (start..end).step_by(PIECE_BYTES as usize);
+    starts.map(move |at| at..(at + PIECE_BYTES).min(end))
+}
 
 /// The jobs of a list of items.
 pub(crate) struct Schedule {

@@ -41,7 +41,8 @@ impl Comparable {
         matches!(self, Self::Numbers(..))
     }
 
-    /// The element that number `index` belongs to: a complex value has two, and bytes have a part or several.
+    /// Index of the element that number or byte `index` lies in. A complex element has two numbers; an element that is compared
+    /// as bytes may have several bytes, or be a part of one.
     fn element(self, index: u64) -> u64 {
         match self {
             Self::Numbers(Dtype::C64, _) => index / 2,

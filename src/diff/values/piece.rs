@@ -10,7 +10,7 @@ use crate::simd::Routine;
 /// order.
 const LANES: usize = 16;
 
-/// The differences of a piece.
+/// The values of a piece, and the sums to which their differences are added.
 pub(super) struct ComparePiece<'a> {
     pub a: (Dtype, &'a [u8]),
     pub b: (Dtype, &'a [u8]),
@@ -187,7 +187,7 @@ impl ComparePiece<'_> {
         }
     }
 
-    /// A block in which values may be NaN or infinite, or so large that their squares are.
+    /// Adds a block value by value. It has NaN or infinities, or its sums of squares overflow.
     fn one_by_one<T: Widened>(&mut self, from: usize, a: &[T], b: &[T]) {
         for (i, (&a, &b)) in a.iter().zip(b).enumerate() {
             let (a, b): (f64, f64) = (a.into(), b.into());
@@ -198,7 +198,7 @@ impl ComparePiece<'_> {
         }
     }
 
-    /// Integers of 64 bits on a side: differences are those of the integers.
+    /// Adds a piece of which a side has integers of 64 bits. They are subtracted as integers, because F64 does not hold them.
     pub(super) fn run_int64(&mut self) {
         self.sums.values += self.count as u64;
         for i in 0..self.count {

@@ -12,11 +12,11 @@ use crate::{ParsedModel, Result};
 /// Elements of an array that are compared one by one. Vocabularies have far more.
 const MAX_ELEMENTS: usize = 256;
 
-/// The metadata of two models that differs: text by key, and of GGUF typed values.
+/// The differences of metadata: texts by their keys, and the typed values of GGUF.
 pub(super) fn metadata(a: &ParsedModel, b: &ParsedModel) -> Vec<FieldDiff> {
     let mut out = Vec::new();
     let none = HashMap::new();
-    // Of GGUF, the text metadata is a copy of what the typed metadata has.
+    // The text metadata of a GGUF file is a copy of its typed metadata, which `compare_gguf` compares.
     let texts = [a, b].map(|model| {
         if model.is_gguf() {
             &none
@@ -51,7 +51,7 @@ fn compare_gguf(a: &ParsedModel, b: &ParsedModel, out: &mut Vec<FieldDiff>) {
     }
 }
 
-/// The JSON files beside two models that differ.
+/// The differences of the JSON files beside two models.
 ///
 /// # Errors
 /// `Io` if a file cannot be read; `Parse` if it is no JSON; `LimitExceeded`.
@@ -61,7 +61,8 @@ pub(super) fn configs(a: &ParsedModel, b: &ParsedModel) -> Result<Vec<FieldDiff>
     let mut out = Vec::new();
     for name in names {
         let (a, b) = (files_a.remove(&name), files_b.remove(&name));
-        // Whether a model has files beside it depends on how it is stored: of a config that only one has, the file is named.
+        // A model in one file often has no configs beside it. A config that only one model has is one difference, not one for
+        // each of its keys.
         match (a, b) {
             (Some(a), Some(b)) => compare_json(&format!("{name}:"), " ", a, b, &mut out),
             (a, b) => compare(&name, a, b, &mut out),
@@ -83,7 +84,7 @@ fn compare(path: &str, a: Option<Value>, b: Option<Value>, out: &mut Vec<FieldDi
     }
 }
 
-/// Adds the differences of two values: of objects by their keys, which `separator` parts from `path`, and of arrays of one
+/// Adds the differences of two values: of objects by their keys, which `separator` joins to `path`, and of arrays of the same
 /// length by the index of the element.
 fn compare_json(path: &str, separator: &str, a: Value, b: Value, out: &mut Vec<FieldDiff>) {
     if a == b {
