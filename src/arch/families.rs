@@ -6,6 +6,7 @@ mod dots;
 mod exaone;
 mod gemma;
 mod glm;
+mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod lfm;
@@ -63,6 +64,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &cohere::NEMOTRON,
     &dots::DOTS1,
     &minimax::MINIMAX_M2,
+    &gpt_neox::GPT_NEOX,
 ];
 
 /// Embedding, last norm and output.

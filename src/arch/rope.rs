@@ -35,7 +35,12 @@ const LOCAL_BASES: &[&str] = &[
 ];
 
 /// Fields of the part of each head that rotates.
-const PARTIAL: &[&str] = &["partial_rotary_factor", "rope_pct", "rope_percent"];
+const PARTIAL: &[&str] = &[
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rope_pct",
+    "rope_percent",
+];
 
 /// The base of classes whose GGUF files state none.
 const FIXED_BASE: f64 = 10_000.0;

@@ -212,6 +212,8 @@ pub(super) enum Transform {
     Latent(LatentPart),
     /// The parts of linear attention that each head of keys has in one matrix.
     Linear(LinearPart),
+    /// Queries, keys and values of each head become all queries, all keys, all values.
+    FusedHeads,
     /// Heads of values in linear attention, of which each head of keys has some side by side, are tiled.
     ValueHeads(ValuePart),
     /// `-exp(x)` of each value.
@@ -291,6 +293,8 @@ pub(super) enum Kind {
     FlagIfTrue,
     /// FLOAT32: a tenth of `mscale_all_dim` of YaRN.
     YarnLog,
+    /// Not written.
+    Left,
     /// UINT32 that is 0 if the field is null.
     OrZero,
     /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the numbers are these.

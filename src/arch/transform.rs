@@ -91,6 +91,7 @@ pub(super) fn to_gguf<'m>(
             }
             (moved, made)
         }
+        Transform::FusedHeads => (fused_heads(&shape, fused_tiles(dims)), shape),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part);
             let made = match part {
@@ -120,6 +121,21 @@ fn require_even(name: &str, rows: usize) -> Result<()> {
             "tensor `{name}`: {rows} rows are not those of two projections"
         ))),
     }
+}
+
+/// Queries, keys and values of each head, as tiles.
+fn fused_tiles(dims: &Dims) -> Tiles {
+    Tiles {
+        groups: dims.heads,
+        parts: 3,
+        len: dims.head,
+    }
+}
+
+/// A tensor of `shape` whose rows are in the order `tiles`.
+fn fused_heads(shape: &[usize], tiles: Tiles) -> Rearrangement {
+    let size = (shape[0], shape[1..].iter().product());
+    Rearrangement::of_each(1, RowOrder::Tiled { first: 0, tiles }, size)
 }
 
 /// A tensor of `shape` whose heads of values are in the order `tiles`.
@@ -191,6 +207,7 @@ pub(super) fn to_hf<'m>(
             return Ok((0..shape[0]).map(expert).collect());
         }
         Transform::NegExp => Rearrangement::changed(&shape, Change::LnNeg),
+        Transform::FusedHeads => fused_heads(&shape, fused_tiles(dims).inverse()),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();
             let mut moved = value_heads(part, tiles, &shape, dims)?;

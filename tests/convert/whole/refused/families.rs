@@ -191,6 +191,7 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
             json!({"layer_types": vec!["full_attention"; 3]}),
             "layer_types",
         ),
+        ("gpt_neox", json!({"rotary_emb_base": 25_000}), "rope_theta"),
         // What llama.cpp takes for granted.
         (
             "olmoe",
