@@ -96,7 +96,7 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
             &["use_parallel_residual"],
         ),
         // Heads of keys and values are those of queries.
-        setting(Kind::Left, "attention.head_count_kv", &[]),
+        setting(Kind::Omitted, "attention.head_count_kv", &[]),
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,

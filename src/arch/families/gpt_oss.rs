@@ -42,12 +42,12 @@ const EXPERTS: &[TensorRule] = &[
     parameter(
         "blk.{i}.ffn_gate_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
-        (Transform::TurnedHalf(0), FUSED, PROJECTION),
+        (Transform::TransposedHalf(0), FUSED, PROJECTION),
     ),
     parameter(
         "blk.{i}.ffn_up_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
-        (Transform::TurnedHalf(1), FUSED, PROJECTION),
+        (Transform::TransposedHalf(1), FUSED, PROJECTION),
     ),
     parameter(
         "blk.{i}.ffn_gate_exps.bias",
@@ -63,7 +63,7 @@ const EXPERTS: &[TensorRule] = &[
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.mlp.experts.down_proj",
         (
-            Transform::Turned,
+            Transform::Transposed,
             PROJECTION,
             &[Dim::Experts, Dim::Hidden, Dim::Inner],
         ),
