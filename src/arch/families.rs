@@ -6,6 +6,7 @@ mod dots;
 mod exaone;
 mod gemma;
 mod glm;
+mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod lfm;
@@ -63,6 +64,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &cohere::NEMOTRON,
     &dots::DOTS1,
     &minimax::MINIMAX_M2,
+    &gpt_neox::GPT_NEOX,
 ];
 
 /// Embedding, last norm and output.
@@ -90,13 +92,19 @@ const NORMS: &[TensorRule] = &[
     ),
 ];
 
-/// Norms behind attention and the feed-forward layer.
-const LATER_NORMS: &[TensorRule] = &[
+/// As [`NORMS`], of which GGUF names the second by what it follows.
+const POST_NORMS: &[TensorRule] = &[
+    NORMS[0],
     same(
         "blk.{i}.post_attention_norm",
         "model.layers.{i}.post_attention_layernorm",
         &[Dim::Hidden],
     ),
+];
+
+/// Norms behind attention and the feed-forward layer.
+const LATER_NORMS: &[TensorRule] = &[
+    POST_NORMS[1],
     same(
         "blk.{i}.post_ffw_norm",
         "model.layers.{i}.post_feedforward_layernorm",
@@ -122,6 +130,22 @@ const MLP: &[TensorRule] = &[
         &[Dim::Hidden, Dim::Inner],
     ),
 ];
+
+/// The feed-forward layer without a gate.
+const UNGATED_MLP: &[TensorRule] = &[MLP[1], MLP[2]];
+
+/// The feed-forward layer whose gate and projection are one matrix.
+const FUSED_MLP: &[TensorRule] = &[
+    same(
+        "blk.{i}.ffn_up",
+        "model.layers.{i}.mlp.gate_up_proj",
+        &[Dim::TwoInner, Dim::Hidden],
+    ),
+    MLP[2],
+];
+
+/// Projections of the feed-forward layer that all have a bias or all have none.
+const MLP_BIASES: &[&str] = &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"];
 
 /// Queries and keys whose heads rotate halves.
 const QUERIES: &[TensorRule] = &[

@@ -190,6 +190,23 @@ impl Fields {
         self.count(names)?.ok_or_else(missing)
     }
 
+    /// The finite number that all fields of `names` say which there are.
+    ///
+    /// # Errors
+    /// `Parse` if one is something else, or two say different things.
+    pub(super) fn agreed(&self, names: &[&str]) -> Result<Option<f64>> {
+        let found = self.number(names)?;
+        for name in names {
+            if let (Some(other), Some(found)) = (self.number(&[name])?, found)
+                && other != found
+            {
+                let what = format_args!("it is {other}, and another field says {found}");
+                return Err(wrong(name, what));
+            }
+        }
+        Ok(found)
+    }
+
     /// A finite number.
     ///
     /// # Errors

@@ -35,7 +35,12 @@ const LOCAL_BASES: &[&str] = &[
 ];
 
 /// Fields of the part of each head that rotates.
-const PARTIAL: &[&str] = &["partial_rotary_factor", "rope_pct", "rope_percent"];
+const PARTIAL: &[&str] = &[
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rope_pct",
+    "rope_percent",
+];
 
 /// The base of classes whose GGUF files state none.
 const FIXED_BASE: f64 = 10_000.0;
@@ -74,7 +79,7 @@ impl Rope {
         let scaling = Fields::of(all);
         let base = match scaling.number(&["rope_theta"])? {
             Some(base) => Some(base),
-            None => fields.number(BASES)?,
+            None => fields.agreed(BASES)?,
         };
         let local_base = match local {
             Some(Value::Object(local)) => Fields(local).number(&["rope_theta"])?,
@@ -88,7 +93,7 @@ impl Rope {
         };
         let partial = match scaling.number(PARTIAL)? {
             Some(partial) => Some(partial),
-            None => fields.number(PARTIAL)?,
+            None => fields.agreed(PARTIAL)?,
         };
         if partial.is_some_and(|part| part <= 0.0 || part > 1.0) {
             return Err(wrong(PARTIAL[0], "it is no part of a head"));

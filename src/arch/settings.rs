@@ -141,6 +141,7 @@ fn value(
             flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
         }
         Kind::YarnLog => rope.yarn_log()?.map(number),
+        Kind::Omitted => None,
         Kind::OrZero => {
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))

@@ -20,8 +20,8 @@ pub(super) struct SourceTensor<'m> {
     /// Whether it is a whole stored tensor, whose bytes can be copied.
     is_plain: bool,
     pub decoder: Arc<dyn Decode + 'm>,
-    /// Shape and decoder of a stack with its matrices turned, `[…, out, in]`, if codes lie like that.
-    turned: Option<(Vec<usize>, Arc<dyn Decode + 'm>)>,
+    /// Shape and decoder of a stack with its matrices transposed, `[…, out, in]`, if codes lie like that.
+    transposed: Option<(Vec<usize>, Arc<dyn Decode + 'm>)>,
 }
 
 impl<'m> SourceTensor<'m> {
@@ -30,7 +30,7 @@ impl<'m> SourceTensor<'m> {
     pub(super) fn new(item: ResolvedItem<'m>) -> Result<Self> {
         match item {
             ResolvedItem::Group(group) => Ok(Self {
-                turned: group
+                transposed: group
                     .module
                     .map(|module| (module.shape, Arc::from(module.decoder))),
                 name: group.name,
@@ -50,7 +50,7 @@ impl<'m> SourceTensor<'m> {
                     stored: TargetDtype::of(t.dtype()),
                     is_plain: true,
                     decoder: Arc::new(plain),
-                    turned: None,
+                    transposed: None,
                 }),
                 None => {
                     let what = format!("tensor `{}`: GGUF models have no {}", t.name(), t.dtype());
@@ -75,13 +75,13 @@ impl<'m> SourceTensor<'m> {
         group
     }
 
-    /// A stack `[n, rows, cols]` with its matrices turned, `[n, cols, rows]`, as values of type `dtype`.
-    pub(super) fn turned(self, dtype: TargetDtype) -> Self {
-        if let Some((shape, decoder)) = self.turned {
+    /// A stack `[n, rows, cols]` with its matrices transposed, `[n, cols, rows]`, as values of type `dtype`.
+    pub(super) fn transposed(self, dtype: TargetDtype) -> Self {
+        if let Some((shape, decoder)) = self.transposed {
             return Self {
                 shape,
                 decoder,
-                turned: None,
+                transposed: None,
                 is_plain: false,
                 ..self
             };

@@ -200,10 +200,10 @@ pub(super) enum Transform {
     Heads,
     /// One stack of all experts.
     Experts,
-    /// Matrices of a stack are turned: `[in, out]` to `[out, in]`.
-    Turned,
-    /// Every second row of the turned stack of experts, from this one on: one of two projections that are fused.
-    TurnedHalf(usize),
+    /// Matrices of a stack are transposed: `[in, out]` to `[out, in]`.
+    Transposed,
+    /// Every second row of the transposed stack of experts, from this one on: one of two projections that are fused.
+    TransposedHalf(usize),
     /// Every second value of each expert, from this one on.
     Half(usize),
     /// One half of the rows of each expert, the first or the second.
@@ -212,6 +212,8 @@ pub(super) enum Transform {
     Latent(LatentPart),
     /// The parts of linear attention that each head of keys has in one matrix.
     Linear(LinearPart),
+    /// Queries, keys and values of each head become all queries, all keys, all values.
+    FusedHeads,
     /// Heads of values in linear attention, of which each head of keys has some side by side, are tiled.
     ValueHeads(ValuePart),
     /// `-exp(x)` of each value.
@@ -291,6 +293,8 @@ pub(super) enum Kind {
     FlagIfTrue,
     /// FLOAT32: a tenth of `mscale_all_dim` of YaRN.
     YarnLog,
+    /// Not written.
+    Omitted,
     /// UINT32 that is 0 if the field is null.
     OrZero,
     /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the numbers are these.

@@ -32,8 +32,11 @@ pub(super) fn to_gguf<'m>(
         Transform::None if change == Change::None => {
             return Ok(sources.swap_remove(0).renamed(name, dtype));
         }
-        Transform::Turned => {
-            return Ok(sources.swap_remove(0).turned(dtype).renamed(name, dtype));
+        Transform::Transposed => {
+            return Ok(sources
+                .swap_remove(0)
+                .transposed(dtype)
+                .renamed(name, dtype));
         }
         Transform::Filters => {
             let group = sources.swap_remove(0).renamed(name, dtype);
@@ -52,17 +55,21 @@ pub(super) fn to_gguf<'m>(
             let moved = Rearrangement::of_each(count, RowOrder::From(0), size);
             (moved, [&[count], &shape[..]].concat())
         }
-        Transform::TurnedHalf(first) => {
-            let turned = sources.swap_remove(0).turned(dtype);
-            require_even(&turned.name, turned.shape[1])?;
-            let half = [turned.shape[0], turned.shape[1] / 2, turned.shape[2]];
-            if turned.decoder.grid().cols == half[2] {
+        Transform::TransposedHalf(first) => {
+            let transposed = sources.swap_remove(0).transposed(dtype);
+            require_even(&transposed.name, transposed.shape[1])?;
+            let half = [
+                transposed.shape[0],
+                transposed.shape[1] / 2,
+                transposed.shape[2],
+            ];
+            if transposed.decoder.grid().cols == half[2] {
                 // Codes can be moved as they are then.
-                let inner = turned.decoder.clone();
+                let inner = transposed.decoder.clone();
                 let rows = Box::new(AlternateRows { inner, first });
-                return Ok(made_of([turned], (name, half.to_vec()), dtype, rows));
+                return Ok(made_of([transposed], (name, half.to_vec()), dtype, rows));
             }
-            sources = vec![turned];
+            sources = vec![transposed];
             let size = (half[0] * half[1], half[2]);
             (every_second(first, size), half.to_vec())
         }
@@ -87,10 +94,11 @@ pub(super) fn to_gguf<'m>(
             if part == LatentPart::Keys {
                 let keys = assembled(sources, (name.clone(), made), dtype, &moved);
                 let keys = SourceTensor::new(ResolvedItem::Group(keys))?;
-                return Ok(keys.turned(dtype).renamed(name, dtype));
+                return Ok(keys.transposed(dtype).renamed(name, dtype));
             }
             (moved, made)
         }
+        Transform::FusedHeads => (fused_heads(&shape, fused_tiles(dims)), shape),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part);
             let made = match part {
@@ -120,6 +128,21 @@ fn require_even(name: &str, rows: usize) -> Result<()> {
             "tensor `{name}`: {rows} rows are not those of two projections"
         ))),
     }
+}
+
+/// Queries, keys and values of each head, as tiles.
+fn fused_tiles(dims: &Dims) -> Tiles {
+    Tiles {
+        groups: dims.heads,
+        parts: 3,
+        len: dims.head,
+    }
+}
+
+/// A tensor of `shape` whose rows are in the order `tiles`.
+fn fused_heads(shape: &[usize], tiles: Tiles) -> Rearrangement {
+    let size = (shape[0], shape[1..].iter().product());
+    Rearrangement::of_each(1, RowOrder::Tiled { first: 0, tiles }, size)
 }
 
 /// A tensor of `shape` whose heads of values are in the order `tiles`.
@@ -174,7 +197,7 @@ pub(super) fn to_hf<'m>(
     let (shape, own) = (source.shape.clone(), hf(None));
     let moved = match transform {
         Transform::None if change == Change::None => return Ok(vec![source.renamed(own, dtype)]),
-        Transform::Turned => return Ok(vec![source.turned(dtype).renamed(own, dtype)]),
+        Transform::Transposed => return Ok(vec![source.transposed(dtype).renamed(own, dtype)]),
         Transform::Filters => {
             let group = source.renamed(own, dtype);
             let shape = vec![shape[0], 1, shape[1]];
@@ -191,6 +214,7 @@ pub(super) fn to_hf<'m>(
             return Ok((0..shape[0]).map(expert).collect());
         }
         Transform::NegExp => Rearrangement::changed(&shape, Change::LnNeg),
+        Transform::FusedHeads => fused_heads(&shape, fused_tiles(dims).inverse()),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();
             let mut moved = value_heads(part, tiles, &shape, dims)?;
@@ -216,7 +240,7 @@ pub(super) fn to_hf<'m>(
 /// Whether two tensors of GGUF make one of transformers, and this is the first of them; `None`: it is made of one.
 pub(super) fn half_of(transform: Transform) -> Option<bool> {
     match transform {
-        Transform::TurnedHalf(first) | Transform::Half(first) | Transform::Halves(first) => {
+        Transform::TransposedHalf(first) | Transform::Half(first) | Transform::Halves(first) => {
             Some(first == 0)
         }
         Transform::Latent(part) => Some(part == LatentPart::Keys),
@@ -253,7 +277,7 @@ pub(super) fn fused<'m>(
             let pieces = [heads.keys, heads.values].into_iter().enumerate();
             let pieces = pieces.map(|(source, turn)| all_rows(source, heads.count * turn, turn));
             let rows = heads.count * (heads.keys + heads.values);
-            let pair = vec![first.turned(dtype), second];
+            let pair = vec![first.transposed(dtype), second];
             Ok(whole(pair, pieces.collect(), vec![rows, cols], cols))
         }
         Transform::Linear(_) => {
@@ -277,8 +301,8 @@ pub(super) fn fused<'m>(
             if let Transform::Half(_) | Transform::Halves(_) = transform {
                 return Ok(whole);
             }
-            let turned = SourceTensor::new(ResolvedItem::Group(whole))?.turned(dtype);
-            Ok(turned.renamed(name, dtype))
+            let transposed = SourceTensor::new(ResolvedItem::Group(whole))?.transposed(dtype);
+            Ok(transposed.renamed(name, dtype))
         }
     }
 }

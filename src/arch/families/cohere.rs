@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/command_r.py` and `nemotron.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, VALUES};
+use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, UNGATED_MLP, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, ModelClass, Need, TensorRule, Traits, count, number, only, setting,
@@ -90,9 +90,6 @@ pub(super) const COHERE2: ModelClass = ModelClass {
     ..COHERE
 };
 
-/// The feed-forward layer without a gate.
-const SQUARED_MLP: &[TensorRule] = &[MLP[1], MLP[2]];
-
 pub(super) const NEMOTRON: ModelClass = ModelClass {
     gguf: "nemotron",
     classes: &["NemotronForCausalLM"],
@@ -112,7 +109,7 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
             &["blk.{i}.attn_norm", "blk.{i}.ffn_norm", "output_norm"],
         ),
     ],
-    tensors: &[ENDS, NORMS, QUERIES, VALUES, SQUARED_MLP],
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, UNGATED_MLP],
     settings: &[&[
         count("vocab_size", &["vocab_size"]),
         number("attention.layer_norm_epsilon", &["norm_eps"]),

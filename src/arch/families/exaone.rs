@@ -2,9 +2,8 @@
 //!
 //! Source: `conversion/exaone.py`, `olmo.py` and `ernie.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ENDS, HEAD_NORMS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
-use crate::arch::dims::Dim;
-use crate::arch::table::{Default, Kind, ModelClass, TensorRule, Traits, count, same, setting};
+use super::{ENDS, HEAD_NORMS, LATER_NORMS, MLP, NORMS, POST_NORMS, QUERIES, VALUES};
+use crate::arch::table::{Default, Kind, ModelClass, Traits, count, setting};
 
 pub(super) const EXAONE4: ModelClass = ModelClass {
     gguf: "exaone4",
@@ -38,11 +37,6 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     },
 };
 
-const TWO_NORMS: &[TensorRule] = &[
-    NORMS[0],
-    same("blk.{i}.post_attention_norm", NORMS[1].hf, &[Dim::Hidden]),
-];
-
 pub(super) const SEED_OSS: ModelClass = ModelClass {
     gguf: "seed_oss",
     classes: &["SeedOssForCausalLM"],
@@ -65,7 +59,7 @@ pub(super) const SEED_OSS: ModelClass = ModelClass {
         ),
         ("attention_out_bias", &["blk.{i}.attn_output"]),
     ],
-    tensors: &[ENDS, TWO_NORMS, QUERIES, VALUES, MLP],
+    tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, MLP],
     settings: &[],
     traits: Traits::PLAIN,
     ..EXAONE4

@@ -2,7 +2,10 @@
 //!
 //! Source: `conversion/glm.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{DENSE_MLP, ENDS, F32_CHOICE_BIAS, HEAD_NORMS, QUERIES, SPARSE_MLP, VALUES};
+use super::{
+    DENSE_MLP, ENDS, F32_CHOICE_BIAS, FUSED_MLP, HEAD_NORMS, POST_NORMS, QUERIES, SPARSE_MLP,
+    VALUES,
+};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count, number, only,
@@ -30,33 +33,6 @@ const FOUR_NORMS: &[TensorRule] = &[
         "blk.{i}.post_ffw_norm",
         "model.layers.{i}.post_mlp_layernorm",
         &[Dim::Hidden],
-    ),
-];
-
-const TWO_NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.post_attention_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
-];
-
-/// The feed-forward layer, gate and rest in one matrix.
-const FUSED_MLP: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.gate_up_proj",
-        &[Dim::TwoInner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.mlp.down_proj",
-        &[Dim::Hidden, Dim::Inner],
     ),
 ];
 
@@ -177,7 +153,7 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
     own_fields: &[("num_local_experts", "n_routed_experts")],
     tensors: &[
         ENDS,
-        TWO_NORMS,
+        POST_NORMS,
         QUERIES,
         VALUES,
         SOME_HEAD_NORMS,

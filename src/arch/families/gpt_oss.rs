@@ -2,24 +2,11 @@
 //!
 //! Source: `conversion/gpt_oss.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ATTENTION_BIASES, ENDS, QUERIES, VALUES};
+use super::{ATTENTION_BIASES, ENDS, POST_NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, ModelClass, TensorRule, Traits, Transform, count, parameter, same,
 };
-
-const NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.post_attention_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
-];
 
 const SINKS: &[TensorRule] = &[parameter(
     "blk.{i}.attn_sinks.weight",
@@ -42,12 +29,12 @@ const EXPERTS: &[TensorRule] = &[
     parameter(
         "blk.{i}.ffn_gate_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
-        (Transform::TurnedHalf(0), FUSED, PROJECTION),
+        (Transform::TransposedHalf(0), FUSED, PROJECTION),
     ),
     parameter(
         "blk.{i}.ffn_up_exps.weight",
         "model.layers.{i}.mlp.experts.gate_up_proj",
-        (Transform::TurnedHalf(1), FUSED, PROJECTION),
+        (Transform::TransposedHalf(1), FUSED, PROJECTION),
     ),
     parameter(
         "blk.{i}.ffn_gate_exps.bias",
@@ -63,7 +50,7 @@ const EXPERTS: &[TensorRule] = &[
         "blk.{i}.ffn_down_exps.weight",
         "model.layers.{i}.mlp.experts.down_proj",
         (
-            Transform::Turned,
+            Transform::Transposed,
             PROJECTION,
             &[Dim::Experts, Dim::Hidden, Dim::Inner],
         ),
@@ -100,7 +87,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         ("attention_bias", ATTENTION_BIASES),
         ("", &["blk.{i}.ffn_gate_inp"]),
     ],
-    tensors: &[ENDS, NORMS, QUERIES, VALUES, SINKS, EXPERTS],
+    tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, SINKS, EXPERTS],
     settings: &[&[
         count("attention.sliding_window", &["sliding_window"]),
         count("expert_feed_forward_length", &["intermediate_size"]),

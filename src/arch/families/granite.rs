@@ -3,7 +3,7 @@
 //! Source: `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::llama::ROTATED;
-use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, VALUES};
+use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, HeadDim, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number,
@@ -66,10 +66,7 @@ pub(super) const GRANITE: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
-        (
-            "mlp_bias",
-            &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"],
-        ),
+        ("mlp_bias", MLP_BIASES),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS],

@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/llama.py` of llama.cpp, class `LlamaModel`; defaults of transformers 4.57.6.
 
-use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, VALUES};
+use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads,
@@ -79,10 +79,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
-        (
-            "mlp_bias",
-            &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"],
-        ),
+        ("mlp_bias", MLP_BIASES),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS],

@@ -2,13 +2,13 @@
 //!
 //! Source: `conversion/phi.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ENDS, NORMS};
+use super::{ENDS, FUSED_MLP, NORMS};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, HeadDim, Kind, ModelClass, TensorRule, Traits, count, same, setting,
 };
 
-const FUSED: &[TensorRule] = &[
+const FUSED_ATTENTION: &[TensorRule] = &[
     same(
         "blk.{i}.attn_qkv",
         "model.layers.{i}.self_attn.qkv_proj",
@@ -18,16 +18,6 @@ const FUSED: &[TensorRule] = &[
         "blk.{i}.attn_output",
         "model.layers.{i}.self_attn.o_proj",
         &[Dim::Hidden, Dim::Queries],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.gate_up_proj",
-        &[Dim::TwoInner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.mlp.down_proj",
-        &[Dim::Hidden, Dim::Inner],
     ),
 ];
 
@@ -45,7 +35,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
-    tensors: &[ENDS, NORMS, FUSED],
+    tensors: &[ENDS, NORMS, FUSED_ATTENTION, FUSED_MLP],
     settings: &[&[
         count(
             "rope.scaling.original_context_length",

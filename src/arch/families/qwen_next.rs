@@ -3,11 +3,11 @@
 //! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6, of Qwen 3.5 those of 5.23.
 
 use super::qwen::{EXPERTS, SHARED_EXPERT};
-use super::{ENDS, HEAD_NORMS, MLP};
+use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, LinearPart, ModelClass, Need, Prediction, Setting, TensorRule, Traits,
-    Transform, ValuePart, count, only, same, setting,
+    Transform, ValuePart, count, only, setting,
 };
 
 const LINEAR: Need = Need::Kind("linear_attention");
@@ -20,19 +20,6 @@ const KEYS: Dim = Dim::Product(&[KEY_HEADS, Dim::Field("linear_key_head_dim")]);
 const VALUES: Dim = Dim::Product(&[VALUE_HEADS, VALUE]);
 const PROJECTIONS: Dim = Dim::Sum(&[KEYS, KEYS, VALUES]);
 const FILTER: Dim = Dim::Field("linear_conv_kernel_dim");
-
-const NORMS: &[TensorRule] = &[
-    same(
-        "blk.{i}.attn_norm",
-        "model.layers.{i}.input_layernorm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.post_attention_norm",
-        "model.layers.{i}.post_attention_layernorm",
-        &[Dim::Hidden],
-    ),
-];
 
 const FULL_ATTENTION: &[TensorRule] = &[
     // Each head has a gate behind its queries.
@@ -285,7 +272,7 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
     biases: &[],
     tensors: &[
         ENDS,
-        NORMS,
+        POST_NORMS,
         FULL_ATTENTION,
         LINEAR_ATTENTION,
         EXPERTS,
@@ -321,7 +308,7 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
         ("hidden_act", Default::Text("silu")),
         ("attention_bias", Default::Bool(false)),
     ],
-    tensors: &[ENDS, NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP],
+    tensors: &[ENDS, POST_NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP],
     settings: &[SETTINGS, AXES],
     ..QWEN3_NEXT
 };
@@ -351,7 +338,7 @@ pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
     ],
     tensors: &[
         ENDS,
-        NORMS,
+        POST_NORMS,
         FULL_ATTENTION,
         SPLIT_ATTENTION,
         EXPERTS,

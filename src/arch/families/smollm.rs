@@ -3,25 +3,8 @@
 //! Source: `conversion/llama.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::llama::ROTATED;
-use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, VALUES};
-use crate::arch::dims::Dim;
-use crate::arch::table::{
-    Default, HeadDim, Kind, ModelClass, Setting, TensorRule, Traits, count, same, setting,
-};
-
-/// The feed-forward layer without a gate.
-const SQUARED_MLP: &[TensorRule] = &[
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.mlp.up_proj",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.mlp.down_proj",
-        &[Dim::Hidden, Dim::Inner],
-    ),
-];
+use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
+use crate::arch::table::{Default, HeadDim, Kind, ModelClass, Setting, Traits, count, setting};
 
 const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
@@ -47,10 +30,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[
         ("attention_bias", ATTENTION_BIASES),
-        (
-            "mlp_bias",
-            &["blk.{i}.ffn_gate", "blk.{i}.ffn_up", "blk.{i}.ffn_down"],
-        ),
+        ("mlp_bias", MLP_BIASES),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
     settings: &[SETTINGS],
@@ -75,7 +55,7 @@ pub(super) const ARCEE: ModelClass = ModelClass {
         ("attention_bias", ATTENTION_BIASES),
         ("mlp_bias", &["blk.{i}.ffn_up", "blk.{i}.ffn_down"]),
     ],
-    tensors: &[ENDS, NORMS, ROTATED, VALUES, SQUARED_MLP],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, UNGATED_MLP],
     traits: Traits {
         head_dim: HeadDim::Stated,
         stores_rope_factors: true,

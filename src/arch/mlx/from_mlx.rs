@@ -116,7 +116,7 @@ impl NamedClass<'_> {
         let (base, _) = split_suffix(name);
         let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
         rules.any(|rule| {
-            matches!(rule.transform, Transform::TurnedHalf(_)) && find(rule.hf, base).is_some()
+            matches!(rule.transform, Transform::TransposedHalf(_)) && find(rule.hf, base).is_some()
         })
     }
 
@@ -172,7 +172,7 @@ impl<'m> Maker<'_, 'm> {
         let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
         let rank = match rule.transform {
-            Transform::Experts | Transform::Turned | Transform::TurnedHalf(_) => 3,
+            Transform::Experts | Transform::Transposed | Transform::TransposedHalf(_) => 3,
             _ => 2,
         };
         if source.shape.len() != rank || source.shape.contains(&0) {

@@ -83,7 +83,10 @@ fn tensor_of<'m>(
     let name = format!("{}{name}{}", found.prefix(), tensor.suffix);
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
     let mut group = match rule.transform {
-        Transform::Experts | Transform::Turned | Transform::TurnedHalf(_) | Transform::Half(_) => {
+        Transform::Experts
+        | Transform::Transposed
+        | Transform::TransposedHalf(_)
+        | Transform::Half(_) => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
         // Of the classes here, all else that differs is GGUF's alone.

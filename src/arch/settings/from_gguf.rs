@@ -117,7 +117,7 @@ impl ConfigFields {
         let count = || value.as_unsigned().ok_or_else(other_type);
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
-            Kind::YarnLog => return Ok(()),
+            Kind::YarnLog | Kind::Omitted => return Ok(()),
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
             Kind::Number => (field, float(value).ok_or_else(other_type)?),

@@ -83,6 +83,9 @@ MODELS.update({
     "dots1": ("dots1", dict(BASE, num_hidden_layers=3, num_key_value_heads=4, scoring_func="sigmoid", n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2,
                             first_k_dense_replace=1, n_group=1, topk_group=1, pad_token_id=0), "llama3"),
 })
+MODELS.update({
+    "gpt_neox": ("gpt_neox", dict(BASE, num_key_value_heads=4, rotary_pct=0.5), "llama3"),
+})
 # Classes that transformers 4.57.6 does not know: these are of 5.23.0 with torch 2.15.0.
 LINEAR = dict(TIED, num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
               rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.5, mrope_interleaved=True, mrope_section=[2, 1, 1]))

@@ -191,6 +191,17 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
             json!({"layer_types": vec!["full_attention"; 3]}),
             "layer_types",
         ),
+        (
+            "gpt_neox",
+            json!({"rotary_emb_base": 25_000}),
+            "rotary_emb_base",
+        ),
+        (
+            "gpt_neox",
+            json!({"rotary_emb_base": 25_000, "rope_theta": 25_000}),
+            "rope_theta",
+        ),
+        ("gpt_neox", json!({"rotary_pct": 0.75}), "rotary_pct"),
         // What llama.cpp takes for granted.
         (
             "olmoe",
