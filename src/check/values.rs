@@ -38,11 +38,12 @@ pub(super) fn check(
     )?;
     let signed = signed_scales(model);
     for (t, outcome) in floats.iter().zip(outcomes) {
-        match t.role() {
-            TensorRole::Scale | TensorRole::NestedScale => {
-                judge_scales(t, signed.contains(&t.index), outcome, findings);
+        match (outcome, t.role()) {
+            (Ok(tally), TensorRole::Scale | TensorRole::NestedScale) => {
+                judge_scales(t, signed.contains(&t.index), &tally, findings);
             }
-            _ => judge(t, "values", outcome, findings),
+            (Ok(tally), _) => judge(t, "values", &tally, findings),
+            (Err(error), _) => findings.push(Finding::of_tensor(Severity::Error, t, error)),
         }
     }
     check_decoded(model, run, findings)
@@ -110,7 +111,10 @@ fn check_decoded(
         |i, tally| add(&mut outcomes[i], tally),
     )?;
     for ((t, _), outcome) in decoded.iter().zip(outcomes) {
-        judge(t, "decoded values", outcome, findings);
+        match outcome {
+            Ok(tally) => judge(t, "decoded values", &tally, findings),
+            Err(error) => findings.push(Finding::of_tensor(Severity::Error, t, error)),
+        }
     }
     Ok(())
 }
@@ -141,21 +145,13 @@ fn add(total: &mut Outcome, later: Outcome) {
 }
 
 /// Adds what is wrong with values: NaN, infinities, and a matrix of zeros. Vectors of zeros are usual: biases begin as such.
-fn judge(t: &Tensor<'_>, what: &str, outcome: Outcome, findings: &mut Vec<Finding>) {
-    let tally = match outcome {
-        Ok(tally) => tally,
-        Err(error) => return findings.push(Finding::of_tensor(Severity::Error, t, error)),
-    };
-    let all = tally.values;
-    for (severity, count, are) in [
+fn judge(t: &Tensor<'_>, what: &str, tally: &Tally, findings: &mut Vec<Finding>) {
+    let counts = [
         (Severity::Error, tally.nan, "NaN"),
         (Severity::Warning, tally.infinite, "infinite"),
-    ] {
-        if count > 0 {
-            let message = format!("{count} of {all} {what} are {are}");
-            findings.push(Finding::of_tensor(severity, t, message));
-        }
-    }
+    ];
+    let all = tally.values;
+    add_counts(t, &format!("{all} {what}"), &counts, findings);
     if all > 0 && tally.zero == all && t.shape().len() > 1 {
         let message = format!("all {all} {what} are zero");
         findings.push(Finding::of_tensor(Severity::Warning, t, message));
@@ -163,25 +159,29 @@ fn judge(t: &Tensor<'_>, what: &str, outcome: Outcome, findings: &mut Vec<Findin
 }
 
 /// Adds what is wrong with scales. Eight-bit scales are subnormal in models that are fine, for they have a second scale.
-fn judge_scales(t: &Tensor<'_>, is_signed: bool, outcome: Outcome, findings: &mut Vec<Finding>) {
-    let tally = match outcome {
-        Ok(tally) => tally,
-        Err(error) => return findings.push(Finding::of_tensor(Severity::Error, t, error)),
-    };
+fn judge_scales(t: &Tensor<'_>, is_signed: bool, tally: &Tally, findings: &mut Vec<Finding>) {
     let is_narrow = matches!(t.dtype(), Dtype::F8E4M3 | Dtype::F8E5M2);
     let subnormal = if is_narrow { 0 } else { tally.subnormal };
     let negative = if is_signed { 0 } else { tally.negative };
-    let all = tally.values;
-    for (severity, count, are) in [
+    let counts = [
         (Severity::Error, tally.nan, "NaN"),
         (Severity::Error, tally.infinite, "infinite"),
         (Severity::Warning, tally.zero, "zero"),
         (Severity::Warning, negative, "negative"),
         (Severity::Warning, subnormal, "subnormal"),
-    ] {
-        if count > 0 {
-            let message = format!("{count} of {all} scales are {are}");
-            findings.push(Finding::of_tensor(severity, t, message));
-        }
+    ];
+    add_counts(t, &format!("{} scales", tally.values), &counts, findings);
+}
+
+/// Adds a finding for each count that is not zero. `all` names the values that were counted, with their number.
+fn add_counts(
+    t: &Tensor<'_>,
+    all: &str,
+    counts: &[(Severity, u64, &str)],
+    findings: &mut Vec<Finding>,
+) {
+    for (severity, count, are) in counts.iter().filter(|(_, count, _)| *count > 0) {
+        let message = format!("{count} of {all} are {are}");
+        findings.push(Finding::of_tensor(*severity, t, message));
     }
 }
