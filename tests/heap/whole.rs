@@ -103,7 +103,7 @@ fn qwen3_5() -> Vec<Raw> {
 }
 
 /// Writes a model like `whole/NAME` of the test data, but with these tensors and fields of its config.
-fn write(directory: &Path, name: &str, tensors: &[Raw], fields: serde_json::Value) {
+fn write(directory: &Path, name: &str, tensors: &[Raw], fields: &serde_json::Value) {
     std::fs::create_dir(directory).unwrap();
     std::fs::write(directory.join("model.safetensors"), file(tensors, &[])).unwrap();
     let from = data().join("whole").join(name).join("hf");
@@ -128,7 +128,7 @@ pub fn whole_models(profiler: &Profiler, directory: &Path) {
         "num_hidden_layers": LAYERS,
         "num_local_experts": EXPERTS,
     });
-    write(&hf, "mixtral", &mixtral(), fields);
+    write(&hf, "mixtral", &mixtral(), &fields);
     let check = |from: &Path, to: &Path, mut options: ConvertOptions| {
         options.run = options.run.with_threads(THREADS).with_force(true);
         let convert = || parse(from).unwrap().convert(to, options).unwrap();
@@ -164,7 +164,7 @@ pub fn whole_models(profiler: &Profiler, directory: &Path) {
         "linear_key_head_dim": LINEAR[2],
         "linear_value_head_dim": LINEAR[2],
     });
-    write(&hf, "qwen3_5", &qwen3_5(), fields);
+    write(&hf, "qwen3_5", &qwen3_5(), &fields);
     check(&hf, &gguf, ConvertTarget::Gguf.into());
     let options = ConvertOptions::from(TargetDtype::F32).with_scope(ModelScope::Model);
     check(&gguf, &back, options);
