@@ -18,6 +18,12 @@ use crate::{
 /// Endings of files that are models by themselves.
 const MODEL_FILES: [&str; 7] = ["safetensors", "gguf", "npz", "pth", "pt", "ckpt", "qnat"];
 
+/// The reports on all models.
+#[derive(Serialize)]
+struct CheckedModels<'a> {
+    models: &'a [CheckedModel],
+}
+
 /// The report on one model.
 #[derive(Serialize)]
 struct CheckedModel {
@@ -69,7 +75,7 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
         checked.push(CheckedModel { path, report });
     }
     if args.json {
-        print_json(&checked, out)?;
+        print_json(&CheckedModels { models: &checked }, out)?;
     }
     match unreadable {
         Some(error) => Err(error),

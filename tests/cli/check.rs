@@ -18,14 +18,18 @@ fn check(model: &Path, options: &[&str]) -> (i32, Vec<String>) {
     let run = amn(&arguments);
     let found: Value = serde_json::from_str(&stdout(&run)).unwrap();
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    let findings = found.as_array().unwrap().iter().flat_map(|model| {
-        let findings = model["findings"].as_array().unwrap().iter();
-        findings.map(|f| {
-            let [severity, tensor, message] =
-                ["severity", "tensor", "message"].map(|k| text(&f[k]));
-            format!("{severity} {tensor}: {message}")
-        })
-    });
+    let findings = found["models"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|model| {
+            let findings = model["findings"].as_array().unwrap().iter();
+            findings.map(|f| {
+                let [severity, tensor, message] =
+                    ["severity", "tensor", "message"].map(|k| text(&f[k]));
+                format!("{severity} {tensor}: {message}")
+            })
+        });
     (run.status.code().unwrap(), findings.collect())
 }
 
@@ -254,7 +258,7 @@ fn several_models() {
     let run = amn(&["check", "-r", "--json", root]);
     assert_eq!(run.status.code(), Some(3));
     let found: Value = serde_json::from_str(&stdout(&run)).unwrap();
-    let rows = found.as_array().unwrap().iter().map(|model| {
+    let rows = found["models"].as_array().unwrap().iter().map(|model| {
         let path = model["path"].as_str().unwrap().strip_prefix(root).unwrap();
         (path, model["findings"].as_array().unwrap().len())
     });

@@ -250,11 +250,11 @@ fn values_that_are_no_numbers() {
 fn what_is_wrong_with_models() {
     for name in MODELS {
         let found = valid("check", &["check", "--data", &at(name)]);
-        assert_eq!(found[0]["findings"], json!([]), "{name}");
+        assert_eq!(found["models"][0]["findings"], json!([]), "{name}");
     }
     let hostile = at("gptq/b4_v1_hostile_f16/model.safetensors");
     let found = valid_with_code(1, "check", &["check", "--data", &hostile]);
-    let finding = &found[0]["findings"][0];
+    let finding = &found["models"][0]["findings"][0];
     assert_eq!(
         (&finding["severity"], &finding["file"]),
         (&json!("error"), &json!(hostile))
@@ -263,7 +263,7 @@ fn what_is_wrong_with_models() {
     // A model that cannot be parsed has an object as well.
     let text = at("README.md");
     let found = valid_with_code(3, "check", &["check", &at(MODELS[0]), &text]);
-    let unreadable = &found[1];
+    let unreadable = &found["models"][1];
     assert_eq!(
         (&unreadable["path"], &unreadable["container"]),
         (&json!(text), &Value::Null)
@@ -288,7 +288,10 @@ fn paths_that_are_not_utf8() {
     let found = assert_valid(&output.stdout, "check", "a path that is not UTF-8");
     let expected = json!(path.to_string_lossy());
     assert_eq!(
-        (&found[0]["path"], &found[0]["findings"][0]["file"]),
+        (
+            &found["models"][0]["path"],
+            &found["models"][0]["findings"][0]["file"]
+        ),
         (&expected, &expected)
     );
 }

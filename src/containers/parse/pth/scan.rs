@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use super::{PickleGlobal, PickleRisk, collect_globals};
+use crate::containers::parse::detect_format;
+#[cfg(feature = "npz")]
+use crate::containers::parse::parse_with_limits;
 use crate::containers::parse::zip::ZipArchive;
-use crate::containers::parse::{detect_format, parse_with_limits};
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Container, ParseLimits, Result};
