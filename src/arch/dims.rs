@@ -194,9 +194,12 @@ impl Dims {
     /// The value of the field `name` as a size.
     ///
     /// # Errors
-    /// `Parse` if it is missing or no size.
+    /// `Parse` if it is missing, 0 or no size.
     pub(super) fn need(&self, name: &str) -> Result<usize> {
-        Ok(self.fields.need(&[name])? as usize)
+        match self.fields.need(&[name])? {
+            0 => Err(wrong(name, "it is 0")),
+            size => Ok(size as usize),
+        }
     }
 
     /// What each layer is, as `layer_types` says.

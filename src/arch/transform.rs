@@ -87,10 +87,7 @@ pub(super) fn to_gguf<'m>(
             (moved, vec![experts, len, shape[2]])
         }
         Transform::Latent(part) => {
-            let heads = LatentHeads::new(dims)?;
-            let (order, len) = heads.rows_of(part);
-            let made = vec![heads.count, len, shape[1]];
-            let moved = Rearrangement::of_each(1, order, (heads.count * len, shape[1]));
+            let (moved, made) = latent(part, &shape, dims)?;
             if part == LatentPart::Keys {
                 let keys = assembled(sources, (name.clone(), made), dtype, &moved);
                 let keys = SourceTensor::new(ResolvedItem::Group(keys))?;
@@ -107,17 +104,27 @@ pub(super) fn to_gguf<'m>(
             };
             (value_heads(part, tiles, &made, dims)?, made)
         }
-        Transform::Linear(part) => {
-            let heads = LinearHeads::new(dims)?;
-            let moved = Rearrangement {
-                pieces: heads.slices(part),
-                ..Rearrangement::of_each(1, RowOrder::From(0), (0, shape[1]))
-            };
-            let rows = moved.pieces.iter().map(|piece| piece.rows).sum();
-            (moved, vec![rows, shape[1]])
-        }
+        Transform::Linear(part) => linear(part, &shape, dims)?,
     };
     Ok(assembled(sources, (name, made), dtype, &moved))
+}
+
+/// The rows of `kv_b_proj` that are those of `part`, head by head, and their shape.
+fn latent(part: LatentPart, shape: &[usize], dims: &Dims) -> Result<(Rearrangement, Vec<usize>)> {
+    let heads = LatentHeads::new(dims)?;
+    let (order, len) = heads.rows_of(part);
+    let moved = Rearrangement::of_each(1, order, (heads.count * len, shape[1]));
+    Ok((moved, vec![heads.count, len, shape[1]]))
+}
+
+/// The rows of `in_proj_qkvz` that are those of `part`, and their shape.
+fn linear(part: LinearPart, shape: &[usize], dims: &Dims) -> Result<(Rearrangement, Vec<usize>)> {
+    let moved = Rearrangement {
+        pieces: LinearHeads::new(dims)?.slices(part),
+        ..Rearrangement::of_each(1, RowOrder::From(0), (0, shape[1]))
+    };
+    let rows = moved.pieces.iter().map(|piece| piece.rows).sum();
+    Ok((moved, vec![rows, shape[1]]))
 }
 
 /// Fails if the tensor `name`, in which two projections take turns, has not as many rows of each.
@@ -360,12 +367,12 @@ impl LinearHeads {
     fn new(dims: &Dims) -> Result<Self> {
         let count = dims.need("linear_num_key_heads")?;
         let values = dims.need("linear_num_value_heads")?;
-        if count == 0 || values == 0 || !values.is_multiple_of(count) {
+        if !values.is_multiple_of(count) {
             let what = "config.json: `linear_num_value_heads`: heads of keys do not divide it";
             return Err(AnamnesisError::parse(what));
         }
         let key = dims.need("linear_key_head_dim")?;
-        let value = dims.need("linear_value_head_dim")?.max(1);
+        let value = dims.need("linear_value_head_dim")?;
         let value = value.saturating_mul(values / count);
         Ok(Self {
             count,

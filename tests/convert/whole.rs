@@ -1,5 +1,6 @@
 //! Whole models between Hugging Face and GGUF, against llama.cpp's converter.
 
+mod edits;
 mod refused;
 
 use std::collections::BTreeMap;
