@@ -67,6 +67,12 @@ pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads"];
 pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads"];
 /// Fields of the number of experts.
 pub(super) const EXPERTS: &[&str] = &["num_local_experts", "num_experts", "n_routed_experts"];
+/// Fields of the number of experts that a token gets.
+pub(super) const EXPERTS_USED: &[&str] = &[
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "top_k_experts",
+];
 /// Fields of the width of a feed-forward layer.
 pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim"];
 /// Fields of the number of layers in front of the first one with experts.
@@ -77,6 +83,28 @@ pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
 
 /// Most layers of a model.
 const MOST_LAYERS: u32 = 1 << 14;
+
+/// Fails unless a model of `experts` experts can use as many of them as `fields` say, and they can be in such groups.
+fn check_experts(fields: &Fields, experts: usize) -> Result<()> {
+    let outside = |names: &[&str], most: usize| -> Result<Option<usize>> {
+        let Some(n) = fields.count(names)?.map(|n| n as usize) else {
+            return Ok(None);
+        };
+        match n == 0 || n > most {
+            true => Err(wrong(names[0], format!("{n} of {most}"))),
+            false => Ok(Some(n)),
+        }
+    };
+    outside(EXPERTS_USED, experts)?;
+    if let Some(groups) = outside(&["n_group"], experts)? {
+        outside(&["topk_group"], groups)?;
+        if !experts.is_multiple_of(groups) {
+            let what = format!("{groups} groups of {experts} experts");
+            return Err(wrong("n_group", what));
+        }
+    }
+    Ok(())
+}
 
 impl Dims {
     /// # Errors
@@ -117,6 +145,15 @@ impl Dims {
         if dense > layers {
             let what = format!("{dense} of {layers} layers");
             return Err(wrong(DENSE[0], what));
+        }
+        if let Some(experts) = experts {
+            check_experts(fields, experts)?;
+        }
+        if let Some(rotary) = fields.count(&["rotary_dim"])?
+            && (rotary == 0 || rotary as usize > head)
+        {
+            let what = format!("it is {rotary}, and a head has {head} dimensions");
+            return Err(wrong("rotary_dim", what));
         }
         let prediction = fields.count(&[PREDICTION])?.unwrap_or(0);
         if prediction > MOST_LAYERS {

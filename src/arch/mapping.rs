@@ -229,7 +229,11 @@ impl Mapping<'_> {
 
     /// Checks one dimension of tensor `name`.
     fn check_dim(&self, name: &str, shape: &[usize], (found, dim): (usize, Dim)) -> Result<()> {
-        match self.dims.size(dim).filter(|size| *size != found) {
+        let size = self.dims.size(dim);
+        if size.is_none() && dim == Dim::Experts {
+            return Err(refused(name, "the config says that there are no experts"));
+        }
+        match size.filter(|size| *size != found) {
             Some(size) => {
                 let fields = self.dims.fields_of(dim);
                 let what = format!("its shape is {shape:?}, and {fields} is {size}");

@@ -223,8 +223,8 @@ impl Rope {
         }
     }
 
-    /// How many pairs of a head rotate by each axis of an image: four numbers.
-    pub(super) fn sections(&self, default: [i32; 4]) -> Result<Vec<i32>> {
+    /// How many pairs of a head, of which `rotating` dimensions rotate, do so by each axis of an image: four numbers.
+    pub(super) fn sections(&self, default: [i32; 4], rotating: usize) -> Result<Vec<i32>> {
         let Some((name, list)) = self.scaling.get(&[SECTIONS]) else {
             return Ok(default.to_vec());
         };
@@ -232,6 +232,11 @@ impl Rope {
         let list = list.as_array().filter(|list| list.len() <= 4);
         let list = list.and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
         let mut list = list.ok_or_else(|| wrong(name, "it is no list of up to four numbers"))?;
+        let pairs: i64 = list.iter().map(|n| i64::from(*n)).sum();
+        if usize::try_from(pairs).ok() != Some(rotating / 2) {
+            let what = format_args!("{pairs} pairs, and {rotating} dimensions of a head rotate");
+            return Err(wrong(name, what));
+        }
         list.resize(4, 0);
         Ok(list)
     }

@@ -5,7 +5,7 @@
 mod from_gguf;
 
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
-use super::dims::{Dims, EXPERTS, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
+use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::rope::Rope;
 use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
@@ -46,14 +46,7 @@ pub(super) const NORMS_AND_EXPERTS: &[Setting] = &[
         &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"],
     ),
     count("expert_count", EXPERTS),
-    count(
-        "expert_used_count",
-        &[
-            "num_experts_per_tok",
-            "num_experts_per_token",
-            "top_k_experts",
-        ],
-    ),
+    count("expert_used_count", EXPERTS_USED),
     count("expert_group_count", &["n_group"]),
     count("expert_group_used_count", &["topk_group"]),
 ];
@@ -146,7 +139,9 @@ fn value(
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))
         }
-        Kind::Sections(default) => Some(array(GgufMetadataArray::I32(rope.sections(default)?))),
+        Kind::Sections(default) => Some(array(GgufMetadataArray::I32(
+            rope.sections(default, rope.rotating(class, dims))?,
+        ))),
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
         Kind::Layers(kind) => {
             let has_all = setting

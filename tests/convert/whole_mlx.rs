@@ -461,7 +461,7 @@ fn contradictions_are_refused() {
         ),
         (
             Box::new(field("qwen2_moe", "num_experts", json!(1))),
-            "num_experts is 1",
+            "num_experts_per_tok",
         ),
         (
             Box::new(without("llama", "lm_head.weight")),

@@ -110,6 +110,7 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
         ("hidden_act", Default::Text("silu")),
         ("use_sliding_window", Default::Bool(false)),
         ("norm_topk_prob", Default::Bool(false)),
+        ("decoder_sparse_step", Default::Int(1)),
     ],
     own_fields: OWN_FIELDS,
     tensors: &[ENDS, NORMS, QUERIES, VALUES, EXPERTS, SHARED_EXPERT],
@@ -141,6 +142,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     implied: &[
         ("hidden_act", Default::Text("silu")),
         ("norm_topk_prob", Default::Bool(true)),
+        ("decoder_sparse_step", Default::Int(1)),
     ],
     own_fields: OWN_FIELDS,
     biases: &[("attention_bias", ATTENTION_BIASES)],

@@ -60,8 +60,14 @@ pub(in crate::arch) fn config_of(
     let implied = implied.filter(|(_, value)| *value != Default::Absent);
     config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
     for (field, other) in class.equal_fields {
-        let value = config.get(*other).cloned();
-        config.extend(value.map(|value| ((*field).to_owned(), value)));
+        let Some(value) = config.get(*other).cloned() else {
+            continue;
+        };
+        if let Some(found) = config.get(*field).filter(|found| **found != value) {
+            let what = format_args!("{field} is {found}, and {other} is {value}");
+            return Err(wrong_key(class.gguf, what));
+        }
+        config.insert((*field).to_owned(), value);
     }
     let has_groups = config.get("n_group").and_then(Value::as_u64) > Some(1);
     let method = class.traits.group_method.filter(|_| has_groups);

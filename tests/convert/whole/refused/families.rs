@@ -12,6 +12,30 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
     let long = |n: usize| json!({"type": "longrope", "long_factor": vec![1.0; n], "short_factor": vec![1.0; n]});
     let linear = ["linear_attention"; 3];
     vec![
+        // Experts.
+        (
+            "mixtral",
+            json!({"num_experts_per_tok": 5}),
+            "num_experts_per_tok",
+        ),
+        (
+            "mixtral",
+            json!({"num_experts_per_tok": 0}),
+            "num_experts_per_tok",
+        ),
+        ("deepseek_v3", json!({"n_group": 3}), "n_group"),
+        ("deepseek_v3", json!({"topk_group": 3}), "topk_group"),
+        (
+            "qwen3_moe",
+            json!({"decoder_sparse_step": 2}),
+            "decoder_sparse_step",
+        ),
+        ("minimax_m2", json!({"rotary_dim": 17}), "rotary_dim"),
+        (
+            "qwen3_5",
+            json!({"rope_parameters": {"mrope_section": [2, 2, 1], "partial_rotary_factor": 0.5}}),
+            "mrope_section",
+        ),
         // Latent keys and values.
         (
             "deepseek_v3",
@@ -354,6 +378,19 @@ fn metadata() {
             "command-r.rope.scaling.type",
             Text("yarn".into()),
             "rope.scaling.type",
+        ),
+        (
+            "olmoe",
+            "olmoe.attention.head_count_kv",
+            U32(2),
+            "num_key_value_heads",
+        ),
+        ("qwen3_moe", "qwen3moe.expert_count", U32(0), "experts"),
+        (
+            "qwen3_moe",
+            "qwen3moe.expert_used_count",
+            U32(5),
+            "num_experts_per_tok",
         ),
     ];
     let mut wrong = Vec::new();
