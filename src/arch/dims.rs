@@ -1,6 +1,6 @@
 //! The sizes of a model, and the shapes that follow from them.
 
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::table::Need;
 use crate::Result;
 
@@ -241,8 +241,7 @@ impl Dims {
 
     /// What each layer is, as `layer_types` says.
     pub(super) fn kinds(&self) -> Option<impl Iterator<Item = &str>> {
-        let (_, kinds) = self.fields.get(&["layer_types"])?;
-        let kinds = kinds.as_array()?.iter();
+        let kinds = self.fields.0.get(LAYER_KINDS)?.as_array()?.iter();
         Some(kinds.map(|kind| kind.as_str().unwrap_or_default()))
     }
 
@@ -259,7 +258,8 @@ impl Dims {
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
             Need::Kind(kind) => {
-                Some(self.kinds().and_then(|mut kinds| kinds.nth(layer)) == Some(kind))
+                let kinds = self.fields.0.get(LAYER_KINDS);
+                Some(kinds.and_then(|kinds| kinds.get(layer)?.as_str()) == Some(kind))
             }
         }
     }

@@ -90,12 +90,7 @@ impl Fields {
             );
             Err(wrong(field, what))
         };
-        for (field, value) in class.implied {
-            let (found, expected) = (self.0.get(*field), Value::from(value));
-            if let Some(found) = found.filter(|found| **found != expected) {
-                return refuse(field, found, &expected);
-            }
-        }
+        self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;
         let expect = |field: &str, expected: Value| match self.0.get(field) {
             Some(found) if *found != expected => refuse(field, found, &expected),
             _ => Ok(()),
@@ -145,6 +140,18 @@ impl Fields {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Fails if a field says something else than `owner` takes for granted.
+    pub(super) fn check_values(&self, implied: &[(&str, Default)], owner: &str) -> Result<()> {
+        for (field, value) in implied {
+            let expected = Value::from(value);
+            if let Some(found) = self.0.get(*field).filter(|found| **found != expected) {
+                let what = format_args!("it is {found}, and {owner} has {expected}");
+                return Err(wrong(field, what));
+            }
+        }
+        Ok(())
     }
 
     /// The first field of `names` that there is, with its name.
@@ -222,7 +229,7 @@ impl Fields {
 }
 
 /// Field of what each layer is.
-const LAYER_KINDS: &str = "layer_types";
+pub(super) const LAYER_KINDS: &str = "layer_types";
 
 /// The kinds of `layers` layers: `kind`, and every so many layers one of full attention.
 fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {

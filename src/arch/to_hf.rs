@@ -1,7 +1,6 @@
 //! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
 //! configs beside them.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use serde_json::{Map, Value, json};
@@ -16,7 +15,7 @@ use super::settings::config_of;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule, Transform, ValuePart};
 use super::to_gguf::has_offset;
-use super::transform;
+use super::transform::{self, Halves};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening};
@@ -71,13 +70,13 @@ pub(crate) fn to_hf<'m>(
         dims: &dims,
         main,
         to,
-        halves: HashMap::new(),
+        halves: Halves::default(),
         out: Vec::with_capacity(mapped.len()),
     };
     mapped
         .into_iter()
         .try_for_each(|tensor| maker.add(tensor))?;
-    if let Some(name) = maker.halves.keys().next() {
+    if let Some((name, _)) = maker.halves.into_waiting() {
         let what =
             format!("tensor `{name}`: one of the two projections that it is made of is missing");
         return Err(AnamnesisError::parse(what));
@@ -191,8 +190,7 @@ struct Maker<'a, 'm> {
     main: TargetDtype,
     /// Element type of what is quantized.
     to: TargetDtype,
-    /// First halves of fused tensors, by the tensor's name.
-    halves: HashMap<String, SourceTensor<'m>>,
+    halves: Halves<'m>,
     out: Vec<Group<'m>>,
 }
 
@@ -213,14 +211,8 @@ impl<'m> Maker<'_, 'm> {
         let own = source.stored.unwrap_or(self.to);
         if let Some(is_first) = transform::half_of(rule.transform) {
             let name = hf_name(None);
-            let Some(other) = self.halves.remove(&name) else {
-                self.halves.insert(name, source);
+            let Some(pair) = self.halves.pair(&name, source, is_first) else {
                 return Ok(());
-            };
-            let pair = if is_first {
-                [source, other]
-            } else {
-                [other, source]
             };
             let own = pair[0].stored.unwrap_or(self.to);
             let whole = transform::fused(pair, (name, rule.transform), own, self.dims)?;

@@ -1,5 +1,7 @@
 //! How the rows of a tensor change on the way to GGUF, and how they come back.
 
+use std::collections::BTreeMap;
+
 use super::dims::Dims;
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled, made_of};
@@ -253,6 +255,34 @@ pub(super) fn half_of(transform: Transform) -> Option<bool> {
         Transform::Latent(part) => Some(part == LatentPart::Keys),
         Transform::Linear(part) => Some(part == LinearPart::Projections),
         _ => None,
+    }
+}
+
+/// Tensors that wait for the other one with which they make a tensor of transformers, by its name.
+#[derive(Default)]
+pub(super) struct Halves<'m>(BTreeMap<String, SourceTensor<'m>>);
+
+impl<'m> Halves<'m> {
+    /// Both tensors that make `name`, the first one first; `None`: `source` waits for the other.
+    pub(super) fn pair(
+        &mut self,
+        name: &str,
+        source: SourceTensor<'m>,
+        is_first: bool,
+    ) -> Option<[SourceTensor<'m>; 2]> {
+        match self.0.remove(name) {
+            Some(other) if is_first => Some([source, other]),
+            Some(other) => Some([other, source]),
+            None => {
+                self.0.insert(name.to_owned(), source);
+                None
+            }
+        }
+    }
+
+    /// A tensor that still waits, and the name of what it is a part of.
+    pub(super) fn into_waiting(self) -> Option<(String, SourceTensor<'m>)> {
+        self.0.into_iter().next()
     }
 }
 

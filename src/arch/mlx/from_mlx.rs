@@ -1,7 +1,5 @@
 //! A model of mlx-lm under the names of transformers.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::{MlxModel, NamedClass};
@@ -11,7 +9,7 @@ use crate::arch::mapping::is_of_other_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
 use crate::arch::source::SourceTensor;
 use crate::arch::table::{TensorRule, Transform};
-use crate::arch::transform;
+use crate::arch::transform::{self, Halves};
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -46,7 +44,7 @@ pub(crate) fn from_mlx<'m>(
         to,
         dims: &dims,
         stacks: ExpertCount::default(),
-        halves: BTreeMap::new(),
+        halves: Halves::default(),
         out: Vec::with_capacity(items.len()),
     };
     for item in std::mem::take(items) {
@@ -62,7 +60,7 @@ pub(crate) fn from_mlx<'m>(
             }
         }
     }
-    if let Some((name, half)) = maker.halves.into_iter().next() {
+    if let Some((name, half)) = maker.halves.into_waiting() {
         let what = format!(
             "tensor `{}`: the other projection of `{name}` is missing",
             half.name
@@ -140,8 +138,7 @@ struct Maker<'a, 'm> {
     to: TargetDtype,
     dims: &'a Dims,
     stacks: ExpertCount,
-    /// First halves of fused tensors, by the tensor's name.
-    halves: BTreeMap<String, SourceTensor<'m>>,
+    halves: Halves<'m>,
     out: Vec<ResolvedItem<'m>>,
 }
 
@@ -192,22 +189,17 @@ impl<'m> Maker<'_, 'm> {
             made.into_iter().for_each(|group| self.push(group));
             return Ok(());
         };
-        let Some(other) = self.halves.remove(&name) else {
-            self.halves.insert(name, source);
+        let Some(pair) = self.halves.pair(&name, source, is_first) else {
             return Ok(());
         };
-        if other.shape != source.shape {
+        let [first, second] = &pair;
+        if first.shape != second.shape {
             let what = format!(
                 "tensor `{}`: its shape is not that of `{}`",
-                source.name, other.name
+                second.name, first.name
             );
             return Err(AnamnesisError::parse(what));
         }
-        let pair = if is_first {
-            [source, other]
-        } else {
-            [other, source]
-        };
         let group = transform::fused(pair, (name, rule.transform), own, self.dims)?;
         self.push(group);
         Ok(())

@@ -33,7 +33,7 @@ pub(crate) fn to_mlx<'m>(
     let mut fields = Fields::new(config)?;
     fields.complete(class)?;
     let dims = Dims::new(&fields)?;
-    check_implied(mlx, &fields)?;
+    fields.check_values(mlx.implied, &format!("mlx-lm's {}", mlx.model_type))?;
     let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let mapping = Mapping { class, dims: &dims };
@@ -129,21 +129,6 @@ fn stated_dtype(config: &Value) -> Option<TargetDtype> {
         "float32" => Some(TargetDtype::F32),
         _ => None,
     }
-}
-
-/// Fails if the config says something else than what mlx-lm takes for granted.
-fn check_implied(mlx: &MlxClass, fields: &Fields) -> Result<()> {
-    for (field, value) in mlx.implied {
-        let expected = Value::from(value);
-        if let Some(found) = fields.0.get(*field).filter(|found| **found != expected) {
-            let what = format!(
-                "it is {found}, and mlx-lm's {} has {expected}",
-                mlx.model_type
-            );
-            return Err(wrong(field, what));
-        }
-    }
-    Ok(())
 }
 
 /// Fails if projections have biases and the fields say that they have none, or the other way round: mlx-lm would not load them.

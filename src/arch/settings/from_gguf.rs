@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, wrong_key};
 use crate::Result;
 use crate::arch::dims::{HEADS, HIDDEN};
+use crate::arch::fields::LAYER_KINDS;
 use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
@@ -151,14 +152,14 @@ impl ConfigFields {
             },
             Kind::Layers(kind) => match value.as_array() {
                 Some(GgufMetadataArray::Bool(layers)) => {
-                    ("layer_types", kinds(layers.iter().copied(), kind))
+                    (LAYER_KINDS, kinds(layers.iter().copied(), kind))
                 }
                 _ => return Err(other_type()),
             },
             Kind::KvHeadsBut(kind) => match value.as_array() {
                 Some(GgufMetadataArray::I32(heads)) => {
                     let layers = kinds(heads.iter().map(|n| *n == 0), kind);
-                    self.set("layer_types", layers, key)?;
+                    self.set(LAYER_KINDS, layers, key)?;
                     (field, heads.iter().copied().max().unwrap_or(0).into())
                 }
                 _ => return Err(other_type()),
