@@ -104,7 +104,10 @@ pub(super) fn to_gguf<'m>(
                 ValuePart::Filters => vec![shape[0], shape[2]],
                 _ => shape,
             };
-            (value_heads(part, tiles, &made, dims)?, made)
+            (
+                value_heads((part, Change::NegExp), tiles, &made, dims)?,
+                made,
+            )
         }
         Transform::Linear(part) => linear(part, &shape, dims)?,
     };
@@ -154,9 +157,9 @@ fn fused_heads(shape: &[usize], tiles: Tiles) -> Rearrangement {
     Rearrangement::of_each(1, RowOrder::Tiled { first: 0, tiles }, size)
 }
 
-/// A tensor of `shape` whose heads of values are in the order `tiles`.
+/// A tensor of `shape` whose heads of values are in the order `tiles`, with `decay` made to the values of decays.
 fn value_heads(
-    part: ValuePart,
+    (part, decay): (ValuePart, Change),
     tiles: Tiles,
     shape: &[usize],
     dims: &Dims,
@@ -177,7 +180,7 @@ fn value_heads(
     };
     let mut moved = Rearrangement::of_each(1, RowOrder::Tiled { first, tiles }, size);
     if part == ValuePart::Decays {
-        moved.change = Change::NegExp;
+        moved.change = decay;
     }
     Ok(moved)
 }
@@ -226,10 +229,7 @@ pub(super) fn to_hf<'m>(
         Transform::FusedHeads => fused_heads(&shape, fused_tiles(dims).inverse()),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();
-            let mut moved = value_heads(part, tiles, &shape, dims)?;
-            if part == ValuePart::Decays {
-                moved.change = Change::LnNeg;
-            }
+            let moved = value_heads((part, Change::LnNeg), tiles, &shape, dims)?;
             let made = match part {
                 ValuePart::Filters => vec![shape[0], 1, shape[1]],
                 _ => shape,
