@@ -12,6 +12,8 @@ pub struct Report {
     pub schemes: Vec<SchemeCount>,
     /// Number of tensors that are copied unchanged; if tensors are encoded, the number of those that are not.
     pub passthrough: usize,
+    /// Number of tensors of plain floats that are converted to another type ([`RememberOptions::cast`](crate::RememberOptions)).
+    pub cast: usize,
     /// Tensors that are encoded, with their schemes.
     pub encoded: Vec<Encoded>,
     /// Tensors that are not encoded although the conversion encodes, with the reasons.
@@ -90,6 +92,7 @@ impl Report {
             to,
             schemes: vec![],
             passthrough: 0,
+            cast: 0,
             encoded: vec![],
             kept: vec![],
             distance: None,
