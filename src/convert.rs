@@ -206,6 +206,12 @@ impl<'m> Recovery<'m> {
         self.plan.shard_names.is_some()
     }
 
+    /// Whether the output is a model of another family of formats, with settings and tokenizer.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_whole_model(&self) -> bool {
+        self.plan.whole.is_some()
+    }
+
     /// Paths of the weight files that [`write`](Self::write) creates for `output`.
     ///
     /// One file is `output` itself. A split GGUF is `NAME-00001-of-0000N.gguf` and so on, beside `output`. A directory has its

@@ -45,11 +45,7 @@ pub(super) fn draft_outputs<'m>(
     let mut resolution = model.resolve().into_result()?;
     let selection = Selection::new(&options.include, &options.exclude)?;
     resolution.items.retain(|item| selection.has(item.name()));
-    if resolution.items.is_empty() && !model.tensors.is_empty() {
-        return Err(AnamnesisError::parse(
-            "no tensor is left: none has a name that is included and not excluded",
-        ));
-    }
+    require_some(resolution.items.len(), model)?;
     let mut report = summary(model, &resolution, options);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     // Between the two the tables of the class say which tensors have which type.
@@ -70,6 +66,11 @@ pub(super) fn draft_outputs<'m>(
         };
         let cast = cast_of_item(&item, is_of_class, options);
         report.cast += usize::from(cast.is_some());
+        if let ResolvedItem::Plain(t) = &item
+            && cast.is_none()
+        {
+            report.count_kept(t.dtype());
+        }
         drafts.push(draft_unencoded(item, cast, model, options)?);
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
@@ -84,17 +85,29 @@ pub(super) fn draft_outputs<'m>(
     })
 }
 
+/// Fails if patterns leave none of a model's tensors.
+fn require_some(left: usize, model: &ParsedModel) -> Result<()> {
+    match left {
+        0 if !model.tensors.is_empty() => Err(AnamnesisError::parse(
+            "no tensor is left: none has a name that is included and not excluded",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
 /// another container.
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
     let mut report = Report::new(options.run.to);
+    let selection = Selection::new(&options.include, &options.exclude)?;
     let mut drafts = Vec::with_capacity(model.tensors().len());
-    for t in model.tensors() {
+    for t in model.tensors().filter(|t| selection.has(t.name())) {
         let cast = cast_target(t.dtype(), t.shape().len(), options);
         let cast = cast.filter(|_| !options.copies_all);
         drafts.push(draft_plain(t.name().to_owned(), &t, cast, options)?);
         report.cast += usize::from(cast.is_some());
     }
+    require_some(drafts.len(), model)?;
     verify_once(&mut drafts);
     report.passthrough = drafts.len() - report.cast;
     Ok(Drafts {

@@ -1,6 +1,7 @@
 //! The report of a conversion.
 
-use crate::{SchemeCount, TargetDtype};
+use crate::scheme::is_plain_float;
+use crate::{Dtype, SchemeCount, TargetDtype};
 
 /// What a conversion does with each tensor. Before the conversion, what it would do.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -26,6 +27,9 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Length of all output files together, in bytes.
     pub output_bytes: u64,
+    /// Number of copied tensors of each type of float but `to`, in the order of the model.
+    #[serde(skip)]
+    pub(super) kept_floats: Vec<(Dtype, usize)>,
 }
 
 /// A tensor that was encoded.
@@ -99,7 +103,25 @@ impl Report {
             dropped: vec![],
             notes: vec![],
             output_bytes: 0,
+            kept_floats: vec![],
         }
+    }
+
+    /// Counts a copied tensor, if it has another type of float than `to`.
+    pub(super) fn count_kept(&mut self, dtype: Dtype) {
+        if !is_plain_float(dtype) || dtype == self.to.dtype() {
+            return;
+        }
+        match self.kept_floats.iter_mut().find(|(d, _)| *d == dtype) {
+            Some((_, n)) => *n += 1,
+            None => self.kept_floats.push((dtype, 1)),
+        }
+    }
+
+    /// Number of copied tensors of each type of float (F64, F32, F16, BF16) but `to`.
+    #[cfg(feature = "cli")]
+    pub(crate) fn kept_floats(&self) -> &[(Dtype, usize)] {
+        &self.kept_floats
     }
 
     /// Number of decoded tensors.
