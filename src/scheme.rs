@@ -46,7 +46,8 @@ pub(crate) use self::seam::{
 pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 #[cfg(any(feature = "lethe", feature = "models"))]
-pub(crate) use self::seam::{PlainFloats, Widening, is_plain_float};
+pub(crate) use self::seam::Widening;
+pub(crate) use self::seam::{PlainFloats, is_plain_float};
 use self::seam::{Registry, Scheme};
 use crate::ParsedModel;
 
