@@ -5,6 +5,7 @@ mod deepseek;
 mod dots;
 mod exaone;
 mod gemma;
+mod gemma4;
 mod glm;
 mod gpt_neox;
 mod gpt_oss;
@@ -36,6 +37,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma4::GEMMA4,
     &gpt_oss::GPT_OSS,
     &deepseek::GLM4_MOE_LITE,
     &deepseek::DEEPSEEK3,

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::dims::{Dims, LAYERS};
+use super::layer_sizes;
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
 use crate::config::TEXT_CONFIGS;
@@ -54,6 +55,9 @@ impl Fields {
                 .map_or(every, |n| n as usize);
             let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
             self.0.insert(LAYER_KINDS.to_owned(), kinds);
+        }
+        if class.traits.has_layer_sizes {
+            layer_sizes::complete(self)?;
         }
         if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
             self.adjust_inner()?;

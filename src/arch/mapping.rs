@@ -120,7 +120,12 @@ impl Mapping<'_> {
                 if rule.gguf == "output" && self.class.traits.ties_output {
                     continue;
                 }
-                self.check_shape(&source.name, rule.shape, suffix, &source.shape)?;
+                self.check_shape(
+                    &source.name,
+                    (rule.shape, place.layer),
+                    suffix,
+                    &source.shape,
+                )?;
                 let name = format!("{}{suffix}", fill(rule.gguf, place));
                 let expert = place.expert.unwrap_or(0);
                 if let Some(&at) = stacks.get(&name) {
@@ -172,13 +177,13 @@ impl Mapping<'_> {
             };
             let matrix = match (rule.transform, source.shape.split_first()) {
                 (Transform::Experts, Some((&experts, rest))) => {
-                    self.check_dim(&source.name, &source.shape, (experts, Dim::Experts))?;
+                    self.check_dim(&source.name, &source.shape, (experts, Dim::Experts, None))?;
                     rest
                 }
                 _ => &source.shape[..],
             };
             let shape = rule.gguf_shape.unwrap_or(rule.shape);
-            self.check_shape(&source.name, shape, suffix, matrix)?;
+            self.check_shape(&source.name, (shape, place.layer), suffix, matrix)?;
             tensors.push(Mapped {
                 name: source.name.clone(),
                 rule,
@@ -208,7 +213,13 @@ impl Mapping<'_> {
     }
 
     /// Checks the shape of tensor `name` against what the config says.
-    fn check_shape(&self, name: &str, dims: &[Dim], suffix: &str, shape: &[usize]) -> Result<()> {
+    fn check_shape(
+        &self,
+        name: &str,
+        (dims, layer): (&[Dim], Option<usize>),
+        suffix: &str,
+        shape: &[usize],
+    ) -> Result<()> {
         let dims = match suffix {
             // A bias has a value for each row.
             ".bias" => &dims[..1],
@@ -224,12 +235,17 @@ impl Mapping<'_> {
         let found = shape.iter().copied().zip(dims.iter().copied());
         found
             .into_iter()
-            .try_for_each(|found| self.check_dim(name, shape, found))
+            .try_for_each(|(found, dim)| self.check_dim(name, shape, (found, dim, layer)))
     }
 
     /// Checks one dimension of tensor `name`.
-    fn check_dim(&self, name: &str, shape: &[usize], (found, dim): (usize, Dim)) -> Result<()> {
-        let size = self.dims.size(dim);
+    fn check_dim(
+        &self,
+        name: &str,
+        shape: &[usize],
+        (found, dim, layer): (usize, Dim, Option<usize>),
+    ) -> Result<()> {
+        let size = self.dims.size(dim, layer);
         if size.is_none() && dim == Dim::Experts {
             return Err(refused(name, "the config says that there are no experts"));
         }

@@ -11,6 +11,7 @@ pub(super) use self::llama3::Llama3;
 
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
+use super::layer_sizes::proportional;
 use super::settings::{CONTEXT, KeyValue, float, wrong_key};
 use super::table::{Kind, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
@@ -50,6 +51,8 @@ const FIXED_BASE: f64 = 10_000.0;
 pub(super) struct Rope {
     pub base: Option<f64>,
     pub local_base: Option<f64>,
+    /// Whether the config says more of layers with a sliding window than their base.
+    has_local_scaling: bool,
     /// Name of the scaling; `default` if there is none.
     pub kind: String,
     /// The part of each head that rotates, if the config says it.
@@ -81,9 +84,16 @@ impl Rope {
             Some(base) => Some(base),
             None => fields.agreed(BASES)?,
         };
+        let local = local.as_ref().and_then(Value::as_object);
+        let is_plain = |(name, value): (&String, &Value)| match name.as_str() {
+            "rope_theta" => true,
+            "rope_type" | "type" => value == "default",
+            _ => value.is_null() || value.as_f64() == Some(1.0),
+        };
+        let has_local_scaling = !local.into_iter().flatten().all(is_plain);
         let local_base = match local {
-            Some(Value::Object(local)) => Fields(local).number(&["rope_theta"])?,
-            _ => fields.number(LOCAL_BASES)?,
+            Some(local) => Fields(local.clone()).number(&["rope_theta"])?,
+            None => fields.number(LOCAL_BASES)?,
         };
         let kind = scaling.get(&["rope_type", "type"]).map(|(_, kind)| kind);
         let kind = match kind {
@@ -101,6 +111,7 @@ impl Rope {
         Ok(Self {
             base,
             local_base,
+            has_local_scaling,
             kind,
             partial,
             scaling,
@@ -126,6 +137,21 @@ impl Rope {
         let (scale, all) = (scale?, all?);
         if scale.or(all).is_some() && (!has_log || scale != all) {
             return refuse("mscale", "it is not `mscale_all_dim`");
+        }
+        if self.has_local_scaling {
+            return refuse("rope_parameters", "layers with a window have a scaling");
+        }
+        if class.traits.has_layer_sizes {
+            if self.kind != "proportional" {
+                return refuse("rope_type", &format!("it is `{}`", self.kind));
+            }
+            if self
+                .scaling
+                .number(&["factor"])?
+                .is_some_and(|factor| factor != 1.0)
+            {
+                return refuse("factor", "it is not 1");
+            }
         }
         if self.kind == "llama3" && !class.traits.stores_rope_factors {
             return refuse("rope_type", "it is `llama3`");
@@ -164,6 +190,7 @@ impl Rope {
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
+            "proportional" if class.traits.has_layer_sizes => {}
             "longrope" | "su" if class.traits.has_long_factors => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));
             }
@@ -214,6 +241,11 @@ impl Rope {
         match self.kind.as_str() {
             "llama3" if class.traits.stores_rope_factors => {
                 Ok(vec![(ROPE_FACTORS, self.llama3_factors(rotating)?)])
+            }
+            "proportional" => {
+                let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);
+                let factors = proportional(dims.full_head(), part).unwrap_or_default();
+                Ok(vec![(ROPE_FACTORS, factors)])
             }
             "longrope" | "su" if class.traits.has_long_factors => {
                 let factors = |(name, field)| Ok((name, self.list(field, rotating / 2)?));
@@ -283,7 +315,7 @@ impl Rope {
 pub(super) const SECTIONS: &str = "mrope_section";
 
 /// The tensor of the factors of Llama 3's rope.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// The tensors of factors for long and for short texts, with the fields that have them.
 const LONG_FACTORS: [(&str, &str); 2] = [

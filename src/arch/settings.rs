@@ -7,6 +7,7 @@ mod from_gguf;
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
 use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
+use super::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS};
 use super::rope::Rope;
 use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -151,6 +152,18 @@ fn value(
             let kinds = dims.kinds().filter(|_| has_all);
             kinds.map(|kinds| array(GgufMetadataArray::Bool(kinds.map(|k| k == kind).collect())))
         }
+        Kind::Inner if fields.flag(DOUBLE_WIDE) => {
+            let widths = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();
+            let widths = (0..dims.layers).map(widths).collect::<Option<_>>();
+            let wrong = || wrong(setting.fields[0], "it is too large");
+            Some(array(GgufMetadataArray::I32(widths.ok_or_else(wrong)?)))
+        }
+        Kind::KvHeads if fields.get(&[FULL_KV_HEADS]).is_some() => {
+            let heads = |layer| i32::try_from(dims.kv_heads_of(Some(layer))).unwrap_or(i32::MAX);
+            let heads = (0..dims.layers).map(heads).collect();
+            Some(array(GgufMetadataArray::I32(heads)))
+        }
+        Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
         Kind::KvHeadsBut(kind) => {
             let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
             let of_layer = |k: &str| if k == kind { 0 } else { heads };

@@ -73,6 +73,8 @@ pub(super) struct Traits {
     pub group_method: Option<&'static str>,
     /// The part of each head that rotates where a config does not say it; `None`: all of it, always.
     pub partial_rotary: Option<f64>,
+    /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
+    pub has_layer_sizes: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -136,6 +138,7 @@ impl Traits {
         has_long_factors: false,
         group_method: None,
         partial_rotary: None,
+        has_layer_sizes: false,
         sign: Sign::Rest,
     };
 }
@@ -184,12 +187,18 @@ pub(super) enum Need {
     With(&'static str),
     /// All, unless the config has a field.
     Without(&'static str),
+    /// All, if a field of the config is above 0.
+    Above0(&'static str),
     /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has the weight.
     If(&'static str),
     /// Those that `layer_types` calls so.
     Kind(&'static str),
     /// Those behind the last one, which predict further tokens.
     Prediction,
+    /// Those that do not use the keys of an earlier one. The others may have it.
+    OwnKeys,
+    /// Those that do not use the values of an earlier one, and whose keys are not their values.
+    OwnValues,
 }
 
 /// How the rows of a tensor change on the way to GGUF.
@@ -303,6 +312,10 @@ pub(super) enum Kind {
     Text(&'static str),
     /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.
     Layers(&'static str),
+    /// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where some have twice the width.
+    Inner,
+    /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has another field for some.
+    KvHeads,
     /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls so.
     KvHeadsBut(&'static str),
 }

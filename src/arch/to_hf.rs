@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::dims::Dims;
 use super::families::CLASSES;
 use super::fields::{Fields, attention_scalar};
+use super::layer_sizes;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
 use super::rope::{is_factors, scaling_of};
@@ -52,13 +53,20 @@ pub(crate) fn to_hf<'m>(
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
     config.extend(flags_of(class, |name| sizes(name).is_some()));
-    let dims = Dims::new(&Fields::of(config.clone()))?;
+    if class.traits.has_layer_sizes {
+        layer_sizes::from_tensors(&mut config, sizes);
+    }
+    let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
     let factors = factors.collect::<Result<Vec<_>>>()?;
-    let scaling = scaling_of(class, metadata, &factors, &dims)?;
-    config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
+    if class.traits.has_layer_sizes {
+        let rope = layer_sizes::rope_parameters(&mut config, &factors)?;
+        config.insert("rope_parameters".to_owned(), rope);
+    } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
+        config.insert("rope_scaling".to_owned(), scaling);
+    }
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mapped = mapping.to_hf(sources.collect::<Result<_>>()?)?;

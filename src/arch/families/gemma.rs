@@ -7,7 +7,7 @@ use crate::arch::dims::Dim;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, number, same};
 
 /// Norms before and behind both halves of a layer.
-const FOUR_NORMS: &[TensorRule] = &[
+pub(super) const FOUR_NORMS: &[TensorRule] = &[
     same(
         "blk.{i}.attn_norm",
         "model.layers.{i}.input_layernorm",

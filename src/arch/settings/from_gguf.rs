@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, wrong_key};
 use crate::Result;
-use crate::arch::dims::{HEADS, HIDDEN};
+use crate::arch::dims::{HEADS, HIDDEN, LAYERS};
 use crate::arch::fields::LAYER_KINDS;
+use crate::arch::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS, SHARED};
 use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
@@ -156,6 +157,14 @@ impl ConfigFields {
                 }
                 _ => return Err(other_type()),
             },
+            Kind::Inner => match value.as_array() {
+                Some(GgufMetadataArray::I32(widths)) => (field, self.least_width(key, widths)?),
+                _ => (field, count()?.into()),
+            },
+            Kind::KvHeads => match value.as_array() {
+                Some(GgufMetadataArray::I32(heads)) => (field, self.kv_heads(key, heads)?),
+                _ => (field, count()?.into()),
+            },
             Kind::KvHeadsBut(kind) => match value.as_array() {
                 Some(GgufMetadataArray::I32(heads)) => {
                     let layers = kinds(heads.iter().map(|n| *n == 0), kind);
@@ -185,6 +194,45 @@ impl ConfigFields {
         }
         self.fields.insert(name.to_owned(), value);
         Ok(())
+    }
+
+    /// The width of most feed-forward layers, if `widths` has twice as much for those that use keys of earlier layers.
+    fn least_width(&mut self, key: &str, widths: &[i32]) -> Result<Value> {
+        let least = widths.iter().copied().min().unwrap_or(0);
+        let number = |field: &str| self.fields.get(field).and_then(Value::as_u64).unwrap_or(0);
+        let (layers, shared) = (number(LAYERS[0]), number(SHARED));
+        let width = |layer: u64| match layer + shared >= layers {
+            true => least.checked_mul(2),
+            false => Some(least),
+        };
+        let is_so = widths.len() as u64 == layers
+            && (0..)
+                .zip(widths)
+                .all(|(layer, found)| width(layer) == Some(*found));
+        if !is_so {
+            let what = "it is not one width, and twice as much in layers without keys";
+            return Err(wrong_key(key, what));
+        }
+        self.set(DOUBLE_WIDE, true.into(), key)?;
+        Ok(least.into())
+    }
+
+    /// The heads of keys and values of layers with a window, of `heads`, the heads of each layer.
+    fn kv_heads(&mut self, key: &str, heads: &[i32]) -> Result<Value> {
+        let kinds = self.fields.get(LAYER_KINDS).and_then(Value::as_array);
+        let kinds = kinds.filter(|kinds| kinds.len() == heads.len());
+        let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
+        let mut found: [Option<i32>; 2] = [None; 2];
+        for (kind, heads) in kinds.iter().zip(heads) {
+            let of_kind = &mut found[usize::from(kind == FULL_ATTENTION)];
+            if *of_kind.get_or_insert(*heads) != *heads {
+                return Err(wrong_key(key, "layers of one kind have different numbers"));
+            }
+        }
+        let [windowed, full] = found;
+        let full = full.or(windowed).unwrap_or(0);
+        self.set(FULL_KV_HEADS, full.into(), key)?;
+        Ok(windowed.unwrap_or(full).into())
     }
 
     /// The first field of a sum or product whose value is `whole`.
