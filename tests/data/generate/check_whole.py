@@ -40,7 +40,7 @@ def logits(model):
 
 def check(amn, whole, name, scratch):
     hf, gguf, back = whole / name / "hf", scratch / f"{name}.gguf", scratch / name
-    subprocess.run([amn, "convert", hf, "--to", "gguf:f32", "-o", gguf], check=True, capture_output=True)
+    subprocess.run([amn, "convert", hf, "--to", "gguf", "--out-dtype", "f32", "-o", gguf], check=True, capture_output=True)
     subprocess.run([amn, "remember", whole / name / "canonical.gguf", "-o", back], check=True, capture_output=True)
     model = AutoModelForCausalLM.from_pretrained(hf, torch_dtype=torch.float32)
     expected = logits(model)
