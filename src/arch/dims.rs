@@ -37,6 +37,8 @@ pub(super) enum Dim {
     Field(&'static str),
     Sum(&'static [Dim]),
     Product(&'static [Dim]),
+    /// The first divided by the second, if it is a multiple of it
+    Quotient(&'static [Dim; 2]),
 }
 
 /// The sizes of a model as its config states them.
@@ -187,9 +189,13 @@ impl Dims {
     /// # Errors
     /// As [`new`](Self::new).
     pub(super) fn of_class(fields: &Fields, class: &ModelClass) -> Result<Self> {
-        let mut dims = Self::new(fields)?;
+        let mut fields = fields.clone();
+        if class.traits.is_recurrent {
+            fields.0.insert(HEADS[0].to_owned(), 1.into());
+        }
+        let mut dims = Self::new(&fields)?;
         if class.traits.has_layer_sizes {
-            let sizes = LayerSizes::new(fields, dims.layers, dims.heads, dims.kv_heads)?;
+            let sizes = LayerSizes::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
             dims.layer_sizes = Some(sizes);
         }
         Ok(dims)
@@ -248,6 +254,11 @@ impl Dims {
             Dim::Field(name) => Some(self.fields.count(&[name]).ok()?? as usize),
             Dim::Sum(dims) => all(dims, 0, usize::saturating_add),
             Dim::Product(dims) => all(dims, 1, usize::saturating_mul),
+            Dim::Quotient([whole, part]) => {
+                let (whole, part) = (self.size(*whole, layer)?, self.size(*part, layer)?);
+                let is_multiple = part > 0 && whole.is_multiple_of(part);
+                is_multiple.then(|| whole / part)
+            }
         }
     }
 
@@ -275,6 +286,7 @@ impl Dims {
             Dim::Field(name) => name,
             Dim::Sum(dims) => return format!("({})", all(dims, " + ")),
             Dim::Product(dims) => return all(dims, " × "),
+            Dim::Quotient(dims) => return all(dims, " / "),
         };
         text.to_owned()
     }

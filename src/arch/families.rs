@@ -10,8 +10,10 @@ mod glm;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod lfm;
 mod llama;
+mod mamba;
 mod minimax;
 mod olmo;
 mod phi;
@@ -51,6 +53,10 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &granite::GRANITE,
     &granite::GRANITE_MOE,
     &lfm::LFM2,
+    &lfm::LFM2_MOE,
+    &mamba::MAMBA,
+    &mamba::MAMBA2,
+    &granite_hybrid::GRANITE_HYBRID,
     &smollm::SMOLLM3,
     &smollm::ARCEE,
     &olmo::OLMO3,

@@ -48,6 +48,23 @@ impl Fields {
                 .entry((*key).to_owned())
                 .or_insert_with(|| default.into());
         }
+        if let Some(Value::Array(kinds)) = self.0.get_mut(LAYER_KINDS) {
+            for kind in kinds {
+                let meant = class
+                    .traits
+                    .kind_names
+                    .iter()
+                    .find(|(name, _)| kind == name);
+                if let Some((_, meant)) = meant {
+                    *kind = (*meant).into();
+                }
+            }
+        }
+        // Nothing but positions by rotation is called `rope`.
+        let positions = "position_embedding_type";
+        if self.0.get(positions).is_some_and(|kind| kind == "nope") {
+            self.0.remove(positions);
+        }
         let has_kinds = self.0.contains_key(LAYER_KINDS);
         if let Some((kind, every)) = class.traits.layer_kinds.filter(|_| !has_kinds) {
             let every = self
@@ -95,6 +112,7 @@ impl Fields {
             Err(wrong(field, what))
         };
         self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;
+        self.check_time_steps()?;
         let expect = |field: &str, expected: Value| match self.0.get(field) {
             Some(found) if *found != expected => refuse(field, found, &expected),
             _ => Ok(()),
@@ -117,6 +135,16 @@ impl Fields {
                 .is_none_or(|kinds| kinds.len() != dims.layers)
         {
             let what = format_args!("it is no list of {} layers", dims.layers);
+            return Err(wrong(LAYER_KINDS, what));
+        }
+        if let Some(kind) = class.traits.needs_kind
+            && !dims
+                .kinds()
+                .into_iter()
+                .flatten()
+                .any(|found| found == kind)
+        {
+            let what = format_args!("no layer is of {kind}; llama.cpp has another class for that");
             return Err(wrong(LAYER_KINDS, what));
         }
         if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
@@ -143,6 +171,25 @@ impl Fields {
                 refuse(field, found, &expected.into())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Fails if steps of a state space have a limit, which llama.cpp does not know.
+    fn check_time_steps(&self) -> Result<()> {
+        let field = "time_step_limit";
+        let limits = self
+            .0
+            .get(field)
+            .and_then(Value::as_array)
+            .map(Vec::as_slice);
+        match limits {
+            None => Ok(()),
+            // Infinity is no number of JSON: files have a name, an object with the name, or what it is read as.
+            Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(()),
+            Some(limits) => {
+                let what = format_args!("it is {limits:?}, and llama.cpp has no limits");
+                Err(wrong(field, what))
+            }
         }
     }
 

@@ -135,7 +135,8 @@ fn value(
             flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
         }
         Kind::YarnLog => rope.yarn_log()?.map(number),
-        Kind::Omitted => None,
+        Kind::Omitted | Kind::ProductToo => None,
+        Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::OrZero => {
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))
@@ -164,7 +165,7 @@ fn value(
             Some(array(GgufMetadataArray::I32(heads)))
         }
         Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
-        Kind::KvHeadsBut(kind) => {
+        Kind::KvHeadsBut(kind, _) => {
             let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
             let of_layer = |k: &str| if k == kind { 0 } else { heads };
             let kinds = dims.kinds();

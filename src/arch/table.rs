@@ -22,6 +22,8 @@ pub(super) struct ModelClass {
     /// they always have one.
     pub biases: &'static [(&'static str, &'static [&'static str])],
     pub tensors: &'static [&'static [TensorRule]],
+    /// Tensors that some checkpoints have in place of others, under the same names in GGUF. They are not written.
+    pub other_tensors: &'static [TensorRule],
     /// The architecture's own settings, behind those that all have. One of the same key takes the place of theirs.
     pub settings: &'static [&'static [Setting]],
     pub traits: Traits,
@@ -75,6 +77,12 @@ pub(super) struct Traits {
     pub partial_rotary: Option<f64>,
     /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
     pub has_layer_sizes: bool,
+    /// No layer has attention, and the config states no heads.
+    pub is_recurrent: bool,
+    /// Names of kinds of layers that mean others, each with the other.
+    pub kind_names: &'static [(&'static str, &'static str)],
+    /// A kind of which there must be a layer.
+    pub needs_kind: Option<&'static str>,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -139,6 +147,9 @@ impl Traits {
         group_method: None,
         partial_rotary: None,
         has_layer_sizes: false,
+        is_recurrent: false,
+        kind_names: &[],
+        needs_kind: None,
         sign: Sign::Rest,
     };
 }
@@ -225,8 +236,10 @@ pub(super) enum Transform {
     FusedHeads,
     /// Heads of values in linear attention, of which each head of keys has some side by side, are tiled.
     ValueHeads(ValuePart),
-    /// `-exp(x)` of each value.
+    /// `-exp(x)` of each value, with the dimensions of GGUF.
     NegExp,
+    /// The same values of a vector with the dimensions of GGUF.
+    Reshaped,
     /// A stack of filters `[n, 1, k]` as `[n, k]`.
     Filters,
 }
@@ -316,8 +329,13 @@ pub(super) enum Kind {
     Inner,
     /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has another field for some.
     KvHeads,
-    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls so.
-    KvHeadsBut(&'static str),
+    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls by the first name; the second is
+    /// that of the others.
+    KvHeadsBut(&'static str, &'static str),
+    /// As `Product`, of a key that another setting writes.
+    ProductToo,
+    /// BOOL that is the same in all models of the class.
+    FixedFlag(bool),
 }
 
 /// A tensor that is the same on both sides.

@@ -230,7 +230,7 @@ impl<'m> Maker<'_, 'm> {
             true => Change::MinusOne,
             false => Change::None,
         };
-        let rule_of = (&hf_name as &dyn Fn(_) -> _, rule.transform);
+        let rule_of = (&hf_name as &dyn Fn(_) -> _, rule);
         let made = transform::to_hf((name, source), rule_of, own, change, self.dims)?;
         made.into_iter()
             .try_for_each(|group| self.push(group, rule))

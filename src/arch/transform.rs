@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::dims::Dims;
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled, made_of};
-use super::table::{LatentPart, LinearPart, Transform, ValuePart};
+use super::table::{LatentPart, LinearPart, TensorRule, Transform, ValuePart};
 use crate::scheme::layout::alternate::AlternateRows;
 use crate::scheme::layout::assembled::{Change, RowOrder, Tiles};
 use crate::scheme::{Group, ResolvedItem, Window};
@@ -46,7 +46,15 @@ pub(super) fn to_gguf<'m>(
             return Ok(Group { shape, ..group });
         }
         Transform::None => (Rearrangement::changed(&shape, change), shape),
-        Transform::NegExp => (Rearrangement::changed(&shape, Change::NegExp), shape),
+        Transform::Reshaped => {
+            let shape = reshaped(&name, rule, &shape, dims)?;
+            let group = sources.swap_remove(0).renamed(name, dtype);
+            return Ok(Group { shape, ..group });
+        }
+        Transform::NegExp => {
+            let moved = Rearrangement::changed(&shape, Change::NegExp);
+            (moved, reshaped(&name, rule, &shape, dims)?)
+        }
         Transform::Heads => {
             let order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
             let moved = Rearrangement::of_each(1, order, (shape[0], width(&shape)));
@@ -81,12 +89,16 @@ pub(super) fn to_gguf<'m>(
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
         Transform::Halves(half) => {
-            require_even(&sources[0].name, shape[1])?;
-            let [experts, len] = [shape[0], shape[1] / 2];
+            // Of a stack, or of one matrix.
+            let axis = shape.len() - 2;
+            require_even(&sources[0].name, shape[axis])?;
+            let mut made = shape;
+            made[axis] /= 2;
+            let len = made[axis];
             let (first, of) = (half * len, 2 * len);
             let order = RowOrder::Slice { first, len, of };
-            let moved = Rearrangement::of_each(1, order, (experts * len, shape[2]));
-            (moved, vec![experts, len, shape[2]])
+            let size = (made[..=axis].iter().product(), made[axis + 1]);
+            (Rearrangement::of_each(1, order, size), made)
         }
         Transform::Latent(part) => {
             let (moved, made) = latent(part, &shape, dims)?;
@@ -112,6 +124,54 @@ pub(super) fn to_gguf<'m>(
         Transform::Linear(part) => linear(part, &shape, dims)?,
     };
     Ok(assembled(sources, (name, made), dtype, &moved))
+}
+
+/// The dimensions of GGUF of a tensor of `shape`, which `rule` states if they are others.
+///
+/// # Errors
+/// `Parse` if they have another number of values.
+fn reshaped(name: &str, rule: &TensorRule, shape: &[usize], dims: &Dims) -> Result<Vec<usize>> {
+    let Some(wanted) = rule.gguf_shape else {
+        return Ok(shape.to_vec());
+    };
+    let sizes = wanted.iter().map(|dim| dims.size(*dim, None));
+    let sizes: Option<Vec<usize>> = sizes.collect();
+    let values: usize = shape.iter().product();
+    let fits = |sizes: &Vec<usize>| {
+        sizes
+            .iter()
+            .try_fold(1, |all: usize, n| all.checked_mul(*n))
+            == Some(values)
+    };
+    sizes.filter(fits).ok_or_else(|| {
+        let all: Vec<_> = wanted.iter().map(|dim| dims.fields_of(*dim)).collect();
+        let what = format!(
+            "tensor `{name}`: {values} values are not [{}]",
+            all.join(", ")
+        );
+        AnamnesisError::parse(what)
+    })
+}
+
+/// The one dimension of a vector that GGUF has with the dimensions `shape`, if that is what `rule` says.
+///
+/// # Errors
+/// `Parse` if the config prescribes another length.
+fn flattened(name: &str, rule: &TensorRule, shape: Vec<usize>, dims: &Dims) -> Result<Vec<usize>> {
+    let (Some(_), [dim]) = (rule.gguf_shape, rule.shape) else {
+        return Ok(shape);
+    };
+    let values: usize = shape.iter().product();
+    match dims.size(*dim, None).filter(|len| *len != values) {
+        None => Ok(vec![values]),
+        Some(len) => {
+            let what = format!(
+                "tensor `{name}`: its shape is {shape:?}, and {} is {len}",
+                dims.fields_of(*dim)
+            );
+            Err(AnamnesisError::parse(what))
+        }
+    }
 }
 
 /// The rows of `kv_b_proj` that are those of `part`, head by head, and their shape.
@@ -201,13 +261,13 @@ fn every_second(first: usize, size: (usize, usize)) -> Rearrangement {
 /// As [`to_gguf`]; those that several tensors make together go to [`fused`].
 pub(super) fn to_hf<'m>(
     (name, source): (String, SourceTensor<'m>),
-    (hf, transform): (&dyn Fn(Option<usize>) -> String, Transform),
+    (hf, rule): (&dyn Fn(Option<usize>) -> String, &TensorRule),
     dtype: TargetDtype,
     change: Change,
     dims: &Dims,
 ) -> Result<Vec<Group<'m>>> {
     let (shape, own) = (source.shape.clone(), hf(None));
-    let moved = match transform {
+    let moved = match rule.transform {
         Transform::None if change == Change::None => return Ok(vec![source.renamed(own, dtype)]),
         Transform::Transposed => return Ok(vec![source.transposed(dtype).renamed(own, dtype)]),
         Transform::Filters => {
@@ -225,7 +285,16 @@ pub(super) fn to_hf<'m>(
             };
             return Ok((0..shape[0]).map(expert).collect());
         }
-        Transform::NegExp => Rearrangement::changed(&shape, Change::LnNeg),
+        Transform::Reshaped => {
+            let shape = flattened(&name, rule, shape, dims)?;
+            let group = source.renamed(own, dtype);
+            return Ok(vec![Group { shape, ..group }]);
+        }
+        Transform::NegExp => {
+            let moved = Rearrangement::changed(&shape, Change::LnNeg);
+            let shape = flattened(&name, rule, shape, dims)?;
+            return Ok(vec![assembled(vec![source], (own, shape), dtype, &moved)]);
+        }
         Transform::FusedHeads => fused_heads(&shape, fused_tiles(dims).inverse()),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();
@@ -324,16 +393,16 @@ pub(super) fn fused<'m>(
             Ok(whole(vec![first, second], pieces, vec![rows, cols], cols))
         }
         _ => {
-            let rows = shape[0] * shape[1];
-            // Rows alternate, or the halves of each expert do.
-            let turn = match transform {
-                Transform::Halves(_) => shape[1],
-                _ => 1,
+            // Rows alternate, or the halves of each expert or of one matrix do.
+            let (axis, turn) = match transform {
+                Transform::Halves(_) => (shape.len() - 2, shape[shape.len() - 2]),
+                _ => (1, 1),
             };
+            let rows = shape[..=axis].iter().product();
             let pieces = vec![all_rows(0, rows, turn), all_rows(1, rows, turn)];
-            let cols = shape[2..].iter().product();
+            let cols = shape[axis + 1..].iter().product();
             let mut doubled = shape;
-            doubled[1] *= 2;
+            doubled[axis] *= 2;
             let whole = whole(vec![first, second], pieces, doubled, cols);
             if let Transform::Half(_) | Transform::Halves(_) = transform {
                 return Ok(whole);

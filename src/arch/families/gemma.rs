@@ -52,6 +52,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
+    other_tensors: &[],
     settings: &[],
     traits: Traits {
         has_fixed_rope: true,

@@ -165,6 +165,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, FOUR_NORMS, ATTENTION, MLP, INPUTS, EXPERTS],
+    other_tensors: &[],
     settings: &[&[
         number("final_logit_softcapping", &["final_logit_softcapping"]),
         count("attention.sliding_window", &["sliding_window"]),

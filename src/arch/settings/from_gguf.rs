@@ -35,8 +35,10 @@ pub(in crate::arch) fn config_of(
         .filter(|setting| !own_key(setting))
         .chain(class.settings());
     // What is computed from other fields comes after them.
-    let is_computed =
-        |setting: &&Setting| matches!(setting.kind, Kind::Sum | Kind::Product | Kind::Rotating);
+    let is_computed = |setting: &&Setting| {
+        use Kind::{Product, ProductToo, Rotating, Sum};
+        matches!(setting.kind, Sum | Product | ProductToo | Rotating)
+    };
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
         let key = format!("{}.{}", class.gguf, setting.key);
@@ -143,7 +145,10 @@ impl ConfigFields {
                 let part = self.rotating_part(count()?).ok_or_else(other_type)?;
                 ("partial_rotary_factor", part)
             }
-            Kind::Sum | Kind::Product => (field, self.first_of(setting, key, count()?)?),
+            Kind::Sum | Kind::Product | Kind::ProductToo => {
+                (field, self.first_of(setting, key, count()?)?)
+            }
+            Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
             Kind::Sections(_) => match value.as_array() {
                 Some(GgufMetadataArray::I32(sections)) if sections.len() == 4 => {
                     let count = if sections[3] == 0 { 3 } else { 4 };
@@ -152,9 +157,10 @@ impl ConfigFields {
                 _ => return Err(other_type()),
             },
             Kind::Layers(kind) => match value.as_array() {
-                Some(GgufMetadataArray::Bool(layers)) => {
-                    (LAYER_KINDS, kinds(layers.iter().copied(), kind))
-                }
+                Some(GgufMetadataArray::Bool(layers)) => (
+                    LAYER_KINDS,
+                    kinds(layers.iter().copied(), (kind, FULL_ATTENTION)),
+                ),
                 _ => return Err(other_type()),
             },
             Kind::Inner => match value.as_array() {
@@ -165,9 +171,9 @@ impl ConfigFields {
                 Some(GgufMetadataArray::I32(heads)) => (field, self.kv_heads(key, heads)?),
                 _ => (field, count()?.into()),
             },
-            Kind::KvHeadsBut(kind) => match value.as_array() {
+            Kind::KvHeadsBut(kind, other) => match value.as_array() {
                 Some(GgufMetadataArray::I32(heads)) => {
-                    let layers = kinds(heads.iter().map(|n| *n == 0), kind);
+                    let layers = kinds(heads.iter().map(|n| *n == 0), (kind, other));
                     self.set(LAYER_KINDS, layers, key)?;
                     (field, heads.iter().copied().max().unwrap_or(0).into())
                 }
@@ -266,9 +272,9 @@ impl ConfigFields {
     }
 }
 
-/// The kinds of layers: `kind` where it is so, and full attention elsewhere.
-fn kinds(layers: impl Iterator<Item = bool>, kind: &str) -> Value {
-    let name = |is_so| if is_so { kind } else { FULL_ATTENTION };
+/// The kinds of layers: `kind` where it is so, and `other` elsewhere.
+fn kinds(layers: impl Iterator<Item = bool>, (kind, other): (&str, &str)) -> Value {
+    let name = |is_so| if is_so { kind } else { other };
     layers.map(name).collect()
 }
 

@@ -95,6 +95,18 @@ MODELS.update({
     "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, rotary_dim=8, partial_rotary_factor=0.5, scoring_func="sigmoid", num_local_experts=4, num_experts_per_tok=2), "llama3"),
     "glm4_moe_lite": ("glm4_moe_lite", dict(LATENT, scoring_func="sigmoid"), "glm"),
 })
+MODELS.update({
+    "lfm2_moe": ("lfm2_moe", dict(TIED, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_L_cache=3, num_dense_layers=1, num_experts=4,
+                                  num_experts_per_tok=2, moe_intermediate_size=20), "llama3"),
+    "mamba2": ("mamba2", dict(hidden_size=32, num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, num_heads=4, head_dim=16, n_groups=2, state_size=8), "llama3"),
+})
+STATES = dict(TIED, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_d_state=8, mamba_n_groups=1, pad_token_id=0,
+              attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
+MODELS.update({
+    "mamba": ("mamba", dict(hidden_size=32, num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, state_size=8, time_step_rank=6), "llama3"),
+    "granite_hybrid": ("granitemoehybrid", dict(STATES, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48), "llama3"),
+    "granite_hybrid_moe": ("granitemoehybrid", dict(STATES, intermediate_size=20, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=24), "llama3"),
+})
 GEMMA4 = dict(TIED, intermediate_size=24, head_dim=8, global_head_dim=16, sliding_window=128, vocab_size=VOCAB + 64, vocab_size_per_layer_input=VOCAB + 64)
 KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
 MODELS.update({
@@ -231,7 +243,7 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
 
 PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
        "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default",
-       "lfm2": "lfm2", "gemma4": "default"}
+       "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default"}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
