@@ -15,6 +15,7 @@ mod lfm;
 mod llama;
 mod mamba;
 mod minimax;
+mod nemotron_h;
 mod olmo;
 mod phi;
 mod qwen;
@@ -57,6 +58,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &mamba::MAMBA,
     &mamba::MAMBA2,
     &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_h::NEMOTRON_H,
     &smollm::SMOLLM3,
     &smollm::ARCEE,
     &olmo::OLMO3,

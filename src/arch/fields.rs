@@ -48,6 +48,9 @@ impl Fields {
                 .entry((*key).to_owned())
                 .or_insert_with(|| default.into());
         }
+        if !class.traits.layer_letters.is_empty() {
+            self.kinds_by_letter(class)?;
+        }
         if let Some(Value::Array(kinds)) = self.0.get_mut(LAYER_KINDS) {
             for kind in kinds {
                 let meant = class
@@ -79,6 +82,32 @@ impl Fields {
         if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
             self.adjust_inner()?;
         }
+        Ok(())
+    }
+
+    /// Sets `layer_types` to what `hybrid_override_pattern` or `layers_block_type` says.
+    fn kinds_by_letter(&mut self, class: &ModelClass) -> Result<()> {
+        let letters = class.traits.layer_letters;
+        let Some(pattern) = self.0.get(LETTERS) else {
+            let kinds = self.0.remove("layers_block_type");
+            self.0
+                .extend(kinds.map(|kinds| (LAYER_KINDS.to_owned(), kinds)));
+            return Ok(());
+        };
+        let kind = |letter: char| letters.iter().find(|(_, known)| *known == letter);
+        let text = pattern.as_str().unwrap_or_default().chars();
+        let kinds: Option<Value> = text
+            .map(|letter| Some(kind(letter)?.0))
+            .collect::<Option<Vec<_>>>()
+            .map(Value::from);
+        let Some(kinds) = kinds else {
+            let what = format_args!(
+                "{pattern} has layers that llama.cpp's {} has not",
+                class.gguf
+            );
+            return Err(wrong(LETTERS, what));
+        };
+        self.0.insert(LAYER_KINDS.to_owned(), kinds);
         Ok(())
     }
 
@@ -278,6 +307,9 @@ impl Fields {
         number.map(Some).ok_or_else(wrong)
     }
 }
+
+/// Field of what each layer is, a letter each.
+pub(super) const LETTERS: &str = "hybrid_override_pattern";
 
 /// Field of what each layer is.
 pub(super) const LAYER_KINDS: &str = "layer_types";

@@ -165,9 +165,18 @@ fn value(
             Some(array(GgufMetadataArray::I32(heads)))
         }
         Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
-        Kind::KvHeadsBut(kind, _) => {
+        Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
+        Kind::InnerOf(kind) => {
+            let inner = dims.inner_of(None).and_then(|n| i32::try_from(n).ok());
+            let inner =
+                inner.ok_or_else(|| wrong(setting.fields[0], "it is missing or too large"))?;
+            let of_layer = |k: &str| if k == kind { inner } else { 0 };
+            let kinds = dims.kinds();
+            kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
+        }
+        Kind::KvHeadsBut(_, other) => {
             let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
-            let of_layer = |k: &str| if k == kind { 0 } else { heads };
+            let of_layer = |k: &str| if k == other { heads } else { 0 };
             let kinds = dims.kinds();
             kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
         }

@@ -81,6 +81,9 @@ pub(super) struct Traits {
     pub is_recurrent: bool,
     /// Names of kinds of layers that mean others, each with the other.
     pub kind_names: &'static [(&'static str, &'static str)],
+    /// Letters of the kinds of layers, of classes whose config has a text (`hybrid_override_pattern`) or `layers_block_type` in
+    /// place of `layer_types`.
+    pub layer_letters: &'static [(&'static str, char)],
     /// A kind of which there must be a layer.
     pub needs_kind: Option<&'static str>,
     /// What tells this class from others of the same name in GGUF.
@@ -149,6 +152,7 @@ impl Traits {
         has_layer_sizes: false,
         is_recurrent: false,
         kind_names: &[],
+        layer_letters: &[],
         needs_kind: None,
         sign: Sign::Rest,
     };
@@ -336,6 +340,10 @@ pub(super) enum Kind {
     ProductToo,
     /// BOOL that is the same in all models of the class.
     FixedFlag(bool),
+    /// UINT32: hidden size / heads, which nothing reads.
+    PlainHead,
+    /// INT32\[\]: the width of the feed-forward layer of those layers that `layer_types` calls so, 0 for others.
+    InnerOf(&'static str),
 }
 
 /// A tensor that is the same on both sides.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dims::Dims;
 use super::families::CLASSES;
-use super::fields::{Fields, attention_scalar};
+use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::layer_sizes;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
@@ -88,6 +88,19 @@ pub(crate) fn to_hf<'m>(
         let what =
             format!("tensor `{name}`: one of the two projections that it is made of is missing");
         return Err(AnamnesisError::parse(what));
+    }
+    let letters = class.traits.layer_letters;
+    if !letters.is_empty() {
+        let kinds = config.remove(LAYER_KINDS).unwrap_or_default();
+        let letter = |kind: &Value| {
+            letters
+                .iter()
+                .find(|(name, _)| kind == name)
+                .map(|(_, c)| *c)
+        };
+        let kinds = kinds.as_array().map(Vec::as_slice).unwrap_or_default();
+        let text: String = kinds.iter().filter_map(letter).collect();
+        config.insert(LETTERS.to_owned(), text.into());
     }
     let context = config
         .get("max_position_embeddings")

@@ -127,7 +127,7 @@ impl ConfigFields {
         let count = || value.as_unsigned().ok_or_else(other_type);
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
-            Kind::YarnLog | Kind::Omitted => return Ok(()),
+            Kind::YarnLog | Kind::Omitted | Kind::PlainHead => return Ok(()),
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
@@ -166,6 +166,12 @@ impl ConfigFields {
             Kind::Inner => match value.as_array() {
                 Some(GgufMetadataArray::I32(widths)) => (field, self.least_width(key, widths)?),
                 _ => (field, count()?.into()),
+            },
+            Kind::InnerOf(kind) => match value.as_array() {
+                Some(GgufMetadataArray::I32(widths)) => {
+                    (field, self.inner_of(key, (kind, widths))?)
+                }
+                _ => return Err(other_type()),
             },
             Kind::KvHeads => match value.as_array() {
                 Some(GgufMetadataArray::I32(heads)) => (field, self.kv_heads(key, heads)?),
@@ -221,6 +227,30 @@ impl ConfigFields {
         }
         self.set(DOUBLE_WIDE, true.into(), key)?;
         Ok(least.into())
+    }
+
+    /// The width of the feed-forward layers, of the `widths` of all layers. Layers that have one become of `kind`.
+    fn inner_of(&mut self, key: &str, (kind, widths): (&str, &[i32])) -> Result<Value> {
+        let inner = widths.iter().copied().find(|n| *n != 0).unwrap_or(0);
+        let kinds = self
+            .fields
+            .get_mut(LAYER_KINDS)
+            .and_then(Value::as_array_mut);
+        let kinds = kinds.filter(|kinds| kinds.len() == widths.len());
+        let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
+        for (found, width) in kinds.iter_mut().zip(widths) {
+            match *width {
+                0 => {}
+                width if width == inner && *found != "attention" => *found = kind.into(),
+                _ => {
+                    return Err(wrong_key(
+                        key,
+                        "layers have several parts, or several widths",
+                    ));
+                }
+            }
+        }
+        Ok(inner.into())
     }
 
     /// The heads of keys and values of layers with a window, of `heads`, the heads of each layer.

@@ -3,7 +3,7 @@
     python check_whole.py AMN WHOLE [NAME...]
 
 AMN is the program, WHOLE is tests/data/whole. Needs torch, transformers 4.57.6 (5.23.0 for Qwen 3.5,
-GLM 4.7 Flash and MiniMax) and llama-cpp-python 0.3.36.
+GLM 4.7 Flash, MiniMax, Gemma 4, LFM 2 with experts and Mamba) and llama-cpp-python 0.3.36.
 
 To GGUF: llama.cpp loads what `amn convert` writes, its logits are those of transformers (everything in F32), and a page of mixed text
 has the same token ids. Back: transformers loads what `amn remember` makes of `canonical.gguf` without a missing or an
