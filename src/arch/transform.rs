@@ -1,7 +1,12 @@
 //! How the rows of a tensor change on the way to GGUF, and how they come back.
 
+mod heads;
+mod reshaped;
+
 use std::collections::BTreeMap;
 
+use self::heads::{LatentHeads, LinearHeads, head_rows};
+use self::reshaped::{flattened, reshaped};
 use super::dims::Dims;
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled, made_of};
@@ -124,54 +129,6 @@ pub(super) fn to_gguf<'m>(
         Transform::Linear(part) => linear(part, &shape, dims)?,
     };
     Ok(assembled(sources, (name, made), dtype, &moved))
-}
-
-/// The dimensions of GGUF of a tensor of `shape`, which `rule` states if they are others.
-///
-/// # Errors
-/// `Parse` if they have another number of values.
-fn reshaped(name: &str, rule: &TensorRule, shape: &[usize], dims: &Dims) -> Result<Vec<usize>> {
-    let Some(wanted) = rule.gguf_shape else {
-        return Ok(shape.to_vec());
-    };
-    let sizes = wanted.iter().map(|dim| dims.size(*dim, None));
-    let sizes: Option<Vec<usize>> = sizes.collect();
-    let values: usize = shape.iter().product();
-    let fits = |sizes: &Vec<usize>| {
-        sizes
-            .iter()
-            .try_fold(1, |all: usize, n| all.checked_mul(*n))
-            == Some(values)
-    };
-    sizes.filter(fits).ok_or_else(|| {
-        let all: Vec<_> = wanted.iter().map(|dim| dims.fields_of(*dim)).collect();
-        let what = format!(
-            "tensor `{name}`: {values} values are not [{}]",
-            all.join(", ")
-        );
-        AnamnesisError::parse(what)
-    })
-}
-
-/// The one dimension of a vector that GGUF has with the dimensions `shape`, if that is what `rule` says.
-///
-/// # Errors
-/// `Parse` if the config prescribes another length.
-fn flattened(name: &str, rule: &TensorRule, shape: Vec<usize>, dims: &Dims) -> Result<Vec<usize>> {
-    let (Some(_), [dim]) = (rule.gguf_shape, rule.shape) else {
-        return Ok(shape);
-    };
-    let values: usize = shape.iter().product();
-    match dims.size(*dim, None).filter(|len| *len != values) {
-        None => Ok(vec![values]),
-        Some(len) => {
-            let what = format!(
-                "tensor `{name}`: its shape is {shape:?}, and {} is {len}",
-                dims.fields_of(*dim)
-            );
-            Err(AnamnesisError::parse(what))
-        }
-    }
 }
 
 /// The rows of `kv_b_proj` that are those of `part`, head by head, and their shape.
@@ -421,131 +378,4 @@ fn all_rows(source: usize, rows: usize, turn: usize) -> SourceRows {
         rows,
         turn,
     }
-}
-
-/// Heads whose keys and values are made of one latent vector.
-struct LatentHeads {
-    count: usize,
-    /// Rows of a head that make its keys, without the part that rotates.
-    keys: usize,
-    /// Rows of a head that make its values.
-    values: usize,
-}
-
-impl LatentHeads {
-    fn new(dims: &Dims) -> Result<Self> {
-        Ok(Self {
-            count: dims.heads,
-            keys: dims.need("qk_nope_head_dim")?,
-            values: dims.need("v_head_dim")?,
-        })
-    }
-
-    /// Which rows of `kv_b_proj` are those of `part`, and how many there are of a head.
-    fn rows_of(&self, part: LatentPart) -> (RowOrder, usize) {
-        let (first, len) = match part {
-            LatentPart::Keys => (0, self.keys),
-            LatentPart::Values => (self.keys, self.values),
-        };
-        let of = self.keys + self.values;
-        (RowOrder::Slice { first, len, of }, len)
-    }
-}
-
-/// Heads of linear attention.
-struct LinearHeads {
-    /// Heads of keys.
-    count: usize,
-    /// Heads of values for each head of keys.
-    per_key: usize,
-    /// Rows of a head of keys: queries, keys, values, gates.
-    parts: [usize; 4],
-}
-
-impl LinearHeads {
-    fn new(dims: &Dims) -> Result<Self> {
-        let count = dims.need("linear_num_key_heads")?;
-        let values = dims.need("linear_num_value_heads")?;
-        if !values.is_multiple_of(count) {
-            let what = "config.json: `linear_num_value_heads`: heads of keys do not divide it";
-            return Err(AnamnesisError::parse(what));
-        }
-        let key = dims.need("linear_key_head_dim")?;
-        let value = dims.need("linear_value_head_dim")?;
-        let value = value.saturating_mul(values / count);
-        Ok(Self {
-            count,
-            per_key: values / count,
-            parts: [key, key, value, value],
-        })
-    }
-
-    /// The order of heads of values in the tensor `part`.
-    fn value_tiles(&self, part: ValuePart) -> Tiles {
-        Tiles {
-            groups: self.count,
-            parts: self.per_key,
-            len: match part {
-                ValuePart::Heads | ValuePart::Decays => 1,
-                _ => self.parts[2] / self.per_key,
-            },
-        }
-    }
-
-    /// The rows of `in_proj_qkvz` that are those of `part`.
-    fn slices(&self, part: LinearPart) -> Vec<SourceRows> {
-        let of = self.parts.iter().sum();
-        let slice = |at: usize| SourceRows {
-            source: 0,
-            order: RowOrder::Slice {
-                first: self.parts[..at].iter().sum(),
-                len: self.parts[at],
-                of,
-            },
-            rows: self.count * self.parts[at],
-            turn: 1,
-        };
-        match part {
-            LinearPart::Projections => (0..3).map(slice).collect(),
-            LinearPart::Gate => vec![slice(3)],
-        }
-    }
-
-    /// The rows of the projections and the gate that make `in_proj_qkvz`, in turns.
-    fn turns(&self) -> Vec<SourceRows> {
-        let mut first = 0;
-        let pieces = self.parts.iter().enumerate().map(|(at, &turn)| {
-            let rows = self.count * turn;
-            let (source, from) = if at == 3 { (1, 0) } else { (0, first) };
-            first += rows;
-            SourceRows {
-                source,
-                order: RowOrder::From(from),
-                rows,
-                turn,
-            }
-        });
-        pieces.collect()
-    }
-}
-
-/// Rows of a head of the tensor that GGUF calls `name`.
-///
-/// # Errors
-/// `Parse` if its rows are not those of heads that can be halved.
-fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usize> {
-    let heads = if name.contains(".attn_k.") {
-        dims.kv_heads
-    } else {
-        dims.heads
-    };
-    let rows = shape[0] / heads;
-    if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
-        return Ok(rows);
-    }
-    let what = format!(
-        "tensor `{name}`: {} rows are no {heads} heads of two halves",
-        shape[0]
-    );
-    Err(AnamnesisError::parse(what))
 }

@@ -236,6 +236,46 @@ fn gguf_comes_back() {
     }
 }
 
+/// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the sizes of single layers.
+#[test]
+fn gemma4_with_towers() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/gemma4_moe"), directory.path());
+    let mut text = json(&from.join("config.json"));
+    let fields = text.as_object_mut().unwrap();
+    for field in ["per_layer_config", "architectures"] {
+        fields.remove(field).unwrap();
+    }
+    fields.insert("global_head_dim".to_owned(), 16.into());
+    fields.insert("num_global_key_value_heads".to_owned(), 1.into());
+    let config = serde_json::json!({
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": {"hidden_size": 7, "num_hidden_layers": 9},
+    });
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let path = from.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let renamed = |(name, view): (String, _)| {
+        let rest = name.strip_prefix("model.").unwrap();
+        (format!("model.language_model.{rest}"), view)
+    };
+    let mut all: Vec<_> = file.tensors().into_iter().map(renamed).collect();
+    let view = || safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, vec![1], &[0, 0]);
+    for tower in [
+        "vision_tower.a",
+        "embed_vision.a",
+        "audio_tower.a",
+        "embed_audio.a",
+    ] {
+        all.push((format!("model.{tower}.weight"), view().unwrap()));
+    }
+    std::fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
+    let found = tensors(&to_gguf(&from, directory.path()));
+    assert!(found == tensors(&data().join("whole/gemma4_moe/canonical.gguf")));
+}
+
 /// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become the same as those with a tensor
 /// for each.
 #[test]
