@@ -223,7 +223,7 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         (
             "gemma4",
             json!({"num_kv_shared_layers": 0}),
-            "self_attn.k_proj",
+            "intermediate_size",
         ),
         (
             "gemma4",
@@ -248,7 +248,7 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         ("gemma4", json!({"attention_k_eq_v": true}), "v_proj"),
         (
             "gemma4",
-            json!({"layer_types": vec!["sliding_attention"; 5]}),
+            json!({"layer_types": vec!["sliding_attention"; 5], "per_layer_config": null, "global_head_dim": 16}),
             "layer_types",
         ),
         (
@@ -334,7 +334,7 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         (
             "granite_hybrid",
             json!({"layer_types": vec!["mamba"; 3]}),
-            "self_attn",
+            "mamba.in_proj",
         ),
         (
             "granite_hybrid",
@@ -570,7 +570,7 @@ fn metadata() {
             "granite_hybrid",
             "granitehybrid.attention.head_count_kv",
             counts(&[0, 0, 0]),
-            "attn_k",
+            "num_key_value_heads",
         ),
         (
             "granite_hybrid",
@@ -588,7 +588,7 @@ fn metadata() {
             "nemotron_h",
             "nemotron_h.feed_forward_length",
             counts(&[0, 0, 0, 0]),
-            "blk.2",
+            "intermediate_size",
         ),
         (
             "nemotron_h",
