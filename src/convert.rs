@@ -20,6 +20,7 @@ mod output;
 mod overlap;
 pub(crate) mod pair;
 mod plan;
+pub(crate) mod progress;
 mod report;
 mod run;
 mod sidecars;
@@ -34,7 +35,6 @@ mod whole;
 mod window;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 
 pub use self::directory::finish_parts;
 #[cfg(feature = "cli")]
@@ -52,6 +52,7 @@ use crate::limits::{Budget, zeroed};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 use plan::{Plan, PlannedFile};
+use progress::ProgressSum;
 
 impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied unchanged.
@@ -183,6 +184,15 @@ pub struct Recovery<'m> {
     verified: VerifiedInputs,
 }
 
+/// What is left of an interrupted conversion to a directory.
+#[cfg(feature = "cli")]
+pub(crate) struct Unfinished {
+    /// The hidden directory.
+    pub path: PathBuf,
+    /// How many files of weights it has.
+    pub finished: usize,
+}
+
 impl<'m> Recovery<'m> {
     /// The report as far as it is known before the work: which tensors are decoded, copied, encoded and left out.
     #[must_use]
@@ -224,6 +234,21 @@ impl<'m> Recovery<'m> {
             .unwrap_or(&name);
         let names = self.plan.file_names(target, stem);
         names.iter().map(|n| output.with_file_name(n)).collect()
+    }
+
+    /// What an interrupted [`write`](Self::write) has left of a directory at `output`; `None` if nothing is there, or the output
+    /// is no directory.
+    #[cfg(feature = "cli")]
+    pub(crate) fn unfinished(&self, output: &Path) -> Option<Unfinished> {
+        let names = self.plan.shard_names.as_ref()?;
+        let path = destination::partial_path(output).ok()?;
+        path.is_dir().then(|| Unfinished {
+            finished: names
+                .iter()
+                .filter(|name| path.join(name).is_file())
+                .count(),
+            path,
+        })
     }
 
     /// Carries out the plan and writes the output file, files or directory. Returns the complete report.
@@ -286,7 +311,7 @@ impl<'m> Recovery<'m> {
                 .try_for_each(|(at, piece)| file.write_at(*at, piece))?;
             files.push(file);
         }
-        let done = AtomicU64::new(0);
+        let done = ProgressSum::new(options, plan.data_len, plan.outputs.len());
         let run = run::Run::new(plan, plan.all(), options, &done);
         run.run(&files)?;
         run.patch(&files)?;
@@ -331,7 +356,7 @@ impl<'m> Recovery<'m> {
         file.pieces
             .iter()
             .try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
-        let done = AtomicU64::new(0);
+        let done = ProgressSum::new(&self.options.run, plan.data_len, plan.outputs.len());
         let run = run::Run::new(plan, plan.all(), &self.options.run, &done);
         run.run(&sink)?;
         run.patch(&sink)?;
@@ -357,7 +382,13 @@ impl Recovery<'_> {
             threads: Some(1),
             ..self.options.run.clone()
         };
-        run::Run::new(&self.plan, self.plan.all(), &options, &AtomicU64::new(0)).run(&Nowhere)
+        run::Run::new(
+            &self.plan,
+            self.plan.all(),
+            &options,
+            &ProgressSum::silent(),
+        )
+        .run(&Nowhere)
     }
 
     /// Sets the instruction set that the plan's jobs use.

@@ -44,6 +44,7 @@ mod forget;
 pub mod inspect;
 mod kernels;
 pub mod limits;
+mod records;
 mod scheme;
 mod simd;
 mod source;

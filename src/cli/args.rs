@@ -1,5 +1,6 @@
 //! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
+mod messages;
 mod readers;
 mod run;
 mod values;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+pub(super) use self::messages::{MessageArgs, ProgressArgs, ProgressMode};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
 };
@@ -73,6 +75,37 @@ impl Command {
             Self::Completions(_) | Self::Man(_) => return None,
         };
         json.then_some(file)
+    }
+
+    /// How the command shows its progress; `None` if it reads headers alone.
+    pub(super) fn progress(&self) -> Option<ProgressMode> {
+        let args = match self {
+            Self::Show(args) => &args.progress,
+            Self::Remember(args) => &args.run.progress,
+            Self::Forget(args) => &args.run.progress,
+            Self::Convert(args) => &args.run.progress,
+            Self::Diff(args) => &args.progress,
+            Self::Check(args) => &args.progress,
+            _ => return None,
+        };
+        Some(args.progress)
+    }
+
+    /// How much the command says; `None` if it reads no model.
+    pub(super) fn messages(&self) -> Option<&MessageArgs> {
+        Some(match self {
+            Self::Parse(args) => &args.messages,
+            Self::Ls(args) => &args.messages,
+            Self::Show(args) => &args.messages,
+            Self::Scan(args) => &args.messages,
+            Self::Inspect(args) => &args.messages,
+            Self::Remember(args) => &args.run.messages,
+            Self::Forget(args) => &args.run.messages,
+            Self::Convert(args) => &args.run.messages,
+            Self::Diff(args) => &args.messages,
+            Self::Check(args) => &args.messages,
+            Self::Completions(_) | Self::Man(_) => return None,
+        })
     }
 }
 
@@ -179,9 +212,6 @@ pub(super) struct ConvertArgs {
     /// One text value of GGUF metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub gguf_kv: Vec<String>,
-    /// Name every tensor that is not encoded, if FORMAT is a scheme
-    #[arg(short, long)]
-    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -220,9 +250,6 @@ pub(super) struct ForgetArgs {
     /// Give all tensors of a GGUF file the same type
     #[arg(long)]
     pub pure: bool,
-    /// Name every tensor that is not encoded
-    #[arg(short, long)]
-    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }

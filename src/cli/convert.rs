@@ -3,25 +3,28 @@
 use std::io::Write;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
-use super::input;
 use super::report::print_line;
 use super::write::{OutputStyle, run_options, settle, write};
+use super::{CommandResult, input};
 use crate::error::printable;
 use crate::{AnamnesisError, ConvertOptions, Result};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
-pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResult {
     if args.finish {
         let output = &args.input.file;
-        if !settle(output)?
-            && let Some(note) = crate::convert::finish(output, args.run.output.force, true)?
-        {
-            print_line(out, format_args!("Note: {}", printable(&note)));
+        let is_quiet = args.run.messages.quiet;
+        let note = match settle(output, is_quiet)? {
+            true => None,
+            false => crate::convert::finish(output, args.run.output.force, true)?,
+        };
+        if !is_quiet {
+            if let Some(note) = note {
+                print_line(out, format_args!("Note: {}", printable(&note)));
+            }
+            let path = printable(&output.to_string_lossy());
+            print_line(out, format_args!("Output: {path}"));
         }
-        print_line(
-            out,
-            format_args!("Output: {}", printable(&args.input.file.to_string_lossy())),
-        );
         return Ok(());
     }
     let input = input::open(&args.input, &args.run.limits)?;
@@ -31,16 +34,13 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         &input,
         &options,
         &args.run,
-        &OutputStyle {
-            suffix: &suffix,
-            verbose: false,
-        },
+        &OutputStyle { suffix: &suffix },
         out,
     )
 }
 
 /// Writes a model into another container.
-pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult {
     let mut options = match &args.to {
         ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
@@ -53,7 +53,8 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         return Err(AnamnesisError::unsupported(
             "GGUF metadata",
             "only a GGUF output has it; use --to gguf",
-        ));
+        )
+        .into());
     }
     options.gguf_metadata = metadata(args)?;
     let input = input::open(&args.input, &args.run.limits)?;
@@ -70,10 +71,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         &input,
         &options,
         &args.run,
-        &OutputStyle {
-            suffix: &suffix,
-            verbose: args.verbose,
-        },
+        &OutputStyle { suffix: &suffix },
         out,
     )
 }

@@ -3,15 +3,15 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::input;
 use super::write::{OutputStyle, run_options, write};
+use super::{CommandResult, input};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
-pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     let named = args.to.clone().filter(|_| !args.list);
     let (Some(mut scheme), Some(file)) = (named, &args.input) else {
-        return list(out);
+        return Ok(list(out)?);
     };
     if let Some(group) = args.group_size {
         scheme = scheme.with_group_size(group as usize);
@@ -37,10 +37,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
         &input,
         &options,
         &args.run,
-        &OutputStyle {
-            suffix: &suffix,
-            verbose: args.verbose,
-        },
+        &OutputStyle { suffix: &suffix },
         out,
     )
 }

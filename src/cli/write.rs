@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use super::args::RunArgs;
 use super::plan::{parsing_line, print_plan};
+use super::progress::{Meter, Work};
 use super::report::{
     ConversionReport, by_reason, print_distance, print_json, print_kept, print_line,
 };
-use super::{input, progress, signals};
+use super::{CommandError, CommandResult, input, signals};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,
+    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel, Recovery,
     RememberOptions, Report, Result, TargetDtype, format_bytes,
 };
 
@@ -34,8 +35,6 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
 pub(super) struct OutputStyle<'a> {
     /// Suffix of the output's default name, such as `bf16`.
     pub suffix: &'a str,
-    /// Whether to name the tensors that are not encoded.
-    pub verbose: bool,
 }
 
 /// Converts the model and prints what is done; with `--dry-run`, only prints the plan.
@@ -45,9 +44,11 @@ pub(super) fn write(
     args: &RunArgs,
     style: &OutputStyle<'_>,
     out: &mut impl Write,
-) -> Result<()> {
-    let bar = progress::bar();
-    let (moving, started) = (bar.clone(), Instant::now());
+) -> CommandResult {
+    let (meter, started) = (
+        Meter::new(&args.messages, args.progress.progress),
+        Instant::now(),
+    );
     let mut options = options.clone();
     options.skip_unsupported = args.select.skip_unsupported;
     (options.max_shard_size, options.part, options.resume) =
@@ -68,9 +69,7 @@ pub(super) fn write(
         scope(&input.model, &options, args),
         args.output.tokenizer_pre.clone(),
     );
-    options.run = options
-        .run
-        .with_progress(move |p| moving.set_position(p.done_bytes));
+    options.run = options.run.with_progress(meter.listener());
     let keep = options.carries_blocks(&input.model);
     let scheme = options
         .forget
@@ -87,7 +86,7 @@ pub(super) fn write(
         });
     let report = recovery.report();
     if let Some(scheme) = scheme.as_ref().filter(|_| report.encoded.is_empty()) {
-        return Err(nothing_encoded(scheme, report));
+        return Err(nothing_encoded(scheme, report).into());
     }
     let conversion = |report, seconds| {
         ConversionReport::new(
@@ -100,12 +99,14 @@ pub(super) fn write(
         )
     };
     if args.dry_run {
-        return match args.json {
-            true => print_json(&conversion(report, None), out),
-            false => print_plan(input, &recovery, &output, out),
-        };
+        match args.json {
+            true => print_json(&conversion(report, None), out)?,
+            false => print_plan(input, &recovery, &output, out)?,
+        }
+        return Ok(());
     }
-    if !args.json {
+    let says = !args.json && !args.messages.quiet;
+    if says {
         print_line(out, format_args!("{}", parsing_line(input, report)));
     }
     let (verb, n) = match (report.recovered(), report.encoded.len()) {
@@ -114,21 +115,33 @@ pub(super) fn write(
         (_, n) => ("Forgetting...", n),
     };
     if recovery.is_directory() {
-        settle(&output)?;
+        settle(&output, args.messages.quiet)?;
     }
-    progress::start(&bar, verb, n, report.output_bytes);
+    let files = recovery.paths(&output);
+    meter.start(Work {
+        verb,
+        files: files
+            .iter()
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect(),
+        total_bytes: report.output_bytes,
+        total_tensors: recovery.outputs().len(),
+    });
     let result = recovery.write(&output);
-    bar.finish_and_clear();
-    let report = result?;
+    meter.finish(result.is_ok());
+    let report = result.map_err(|error| with_advice(error, &recovery, &output))?;
     let seconds = started.elapsed().as_secs_f64();
     if args.json {
-        return print_json(&conversion(&report, Some(seconds)), out);
+        print_json(&conversion(&report, Some(seconds)), out)?;
+    }
+    if !says {
+        return Ok(());
     }
     print_line(
         out,
         format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
     );
-    print_kept(&report, style.verbose, out);
+    print_kept(&report, args.messages.verbose, out);
     for note in &report.notes {
         print_line(out, format_args!("Note: {}", printable(note)));
     }
@@ -163,6 +176,24 @@ pub(super) fn write(
     Ok(())
 }
 
+/// Adds to an error of an interrupted conversion what is left of it.
+fn with_advice(error: AnamnesisError, recovery: &Recovery<'_>, output: &Path) -> CommandError {
+    let mut failed = CommandError::from(error);
+    if matches!(failed.error, AnamnesisError::Cancelled) {
+        let unfinished = recovery.unfinished(output);
+        failed.advice = Some(match unfinished {
+            Some(unfinished) => format!(
+                "`{}` has {} of {} files of weights; the same command with --resume makes the others",
+                printable(&unfinished.path.to_string_lossy()),
+                unfinished.finished,
+                recovery.paths(output).len()
+            ),
+            None => "nothing of the output is left".to_owned(),
+        });
+    }
+    failed
+}
+
 /// The error that no tensor can be encoded to `scheme`, with the reasons.
 fn nothing_encoded(scheme: &str, report: &Report) -> AnamnesisError {
     let reasons = by_reason(report).into_iter();
@@ -186,12 +217,14 @@ fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> Model
     }
 }
 
-/// Finishes or undoes what an interrupted run left at its end, and says so on stderr at once: the run that follows may be refused.
-/// Returns whether that run's output has its name now.
-pub(super) fn settle(output: &Path) -> Result<bool> {
+/// Finishes or undoes what an interrupted run left at its end, and unless `is_quiet` says so on stderr at once: the run that
+/// follows may be refused. Returns whether that run's output has its name now.
+pub(super) fn settle(output: &Path, is_quiet: bool) -> Result<bool> {
     let Some(settled) = crate::convert::settle(output)? else {
         return Ok(false);
     };
-    let _ = writeln!(std::io::stderr(), "note: {}", printable(&settled.note));
+    if !is_quiet {
+        let _ = writeln!(std::io::stderr(), "note: {}", printable(&settled.note));
+    }
     Ok(settled.is_finished)
 }

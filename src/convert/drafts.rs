@@ -10,6 +10,7 @@ use super::summary::summary;
 use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::ParsedModel;
+use crate::records::debug;
 use crate::scheme::ResolvedItem;
 use crate::{AnamnesisError, Result};
 
@@ -45,6 +46,17 @@ pub(super) fn draft_outputs<'m>(
             "no tensor is left: none has a name that is included and not excluded",
         ));
     }
+    for item in &resolution.items {
+        match item {
+            ResolvedItem::Group(group) => {
+                debug!("tensor `{}`: {}", group.name, group.scheme.phrase())
+            }
+            ResolvedItem::Plain(t) => debug!("tensor `{}`: not quantized, {}", t.name(), t.dtype()),
+        }
+    }
+    for t in &resolution.dropped {
+        debug!("tensor `{}`: left out", t.name());
+    }
     let mut report = summary(model, &resolution, options);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     let mut encodings = Encodings::new(model, &mut resolution, options, &mut report)?;
@@ -60,7 +72,12 @@ pub(super) fn draft_outputs<'m>(
                 Drafted::NotEncoded(item) => item,
             },
         };
-        drafts.push(draft_unencoded(item, model, options)?);
+        let draft = draft_unencoded(item, model, options)?;
+        debug!(
+            "tensor `{}`: written as {} {:?}",
+            draft.name, draft.dtype, draft.shape
+        );
+        drafts.push(draft);
     }
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
@@ -78,7 +95,14 @@ pub(super) fn draft_outputs<'m>(
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
     let mut drafts: Vec<_> = model
         .tensors()
-        .map(|t| Draft::copy(&t))
+        .map(|t| {
+            debug!(
+                "tensor `{}`: copied as it is stored, {}",
+                t.name(),
+                t.dtype()
+            );
+            Draft::copy(&t)
+        })
         .collect::<Result<_>>()?;
     verify_once(&mut drafts);
     let mut report = Report::new(options.run.to);

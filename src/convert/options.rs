@@ -11,17 +11,25 @@ use crate::forget::Forget;
 use crate::simd::Level;
 use crate::{CancelToken, ConvertTarget, ParsedModel, Result, TargetDtype};
 
-/// The progress of a conversion, in bytes of tensor data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The progress of a conversion, or of reading the values of models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes of tensor data written so far.
+    /// Bytes of tensor data written or compared so far.
     pub done_bytes: u64,
-    /// Bytes of tensor data in the whole output.
+    /// Bytes of tensor data in the whole output; of a comparison or a check, all bytes that it reads or decodes.
     pub total_bytes: u64,
+    /// Tensors that are done.
+    pub done_tensors: usize,
+    /// Tensors of the whole output, or all that are compared or checked.
+    pub total_tensors: usize,
+    /// Index of the output's file that was written to last, as in [`Recovery::paths`](crate::Recovery::paths).
+    pub file: usize,
+    /// Bytes that the last job added.
+    pub(crate) step_bytes: u64,
 }
 
-type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
+pub(super) type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] converts into them, with defaults for the rest.
 #[derive(Clone, Default)]

@@ -19,6 +19,7 @@ mod json;
 mod limits;
 mod listings;
 mod ls;
+mod messages;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod ollama;

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::LimitArgs;
 use super::values::{parse_part, parse_size};
+use super::{LimitArgs, MessageArgs, ProgressArgs};
 
 /// Headings of the options in `--help`.
-const SELECTION: &str = "Which tensors";
-const OUTPUT: &str = "Output";
-const RUN: &str = "How it runs";
+pub(super) const SELECTION: &str = "Which tensors";
+pub(super) const OUTPUT: &str = "Output";
+pub(super) const RUN: &str = "How it runs";
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct RunArgs {
@@ -31,6 +31,10 @@ pub(in crate::cli) struct RunArgs {
     /// Make part I of N of a directory; any number of processes can make the others; --finish ends it
     #[arg(long, value_name = "I/N", help_heading = RUN, value_parser = parse_part)]
     pub part: Option<(usize, usize)>,
+    #[command(flatten)]
+    pub messages: MessageArgs,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Error;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::PartWriter;
 use super::shard::{ShardCommit, ShardFile};
@@ -13,9 +12,11 @@ use crate::containers::write::Sink;
 use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::index_name;
 use crate::convert::manifest::{self, InputRecord, Manifest, changed_input};
+use crate::convert::progress::ProgressSum;
 use crate::convert::run;
 use crate::convert::sidecars::{self, Sidecars};
 use crate::convert::whole::WholeModel;
+use crate::records::info;
 use crate::{AnamnesisError, Result};
 
 /// A part in its unfinished directory.
@@ -67,22 +68,30 @@ impl PartWork<'_, '_> {
     fn write_shards(&self, mine: &[usize], manifest: &mut Manifest) -> Result<Vec<String>> {
         let (plan, names) = (self.writer.plan, self.writer.names);
         let mut notes = Vec::new();
-        let done = AtomicU64::new(0);
+        let data_len = |&file: &usize| {
+            let planned = &plan.files[file];
+            let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
+            planned.len - header as u64
+        };
+        let tensors = mine.iter().map(|&file| plan.outputs_of(file).len());
+        let (bytes, options) = (mine.iter().map(data_len).sum(), &self.writer.options.run);
+        let done = ProgressSum::new(options, bytes, tensors.sum());
         let mut pending: Option<ShardCommit> = None;
         for &file in mine {
             let (name, planned) = (&names[file], &plan.files[file]);
             // The manifest names only durable shards, but a user or a disk may have damaged one since.
             if let Some(finished) = manifest.finished(name) {
                 if self.is_whole(name, planned.len, finished.crc)? {
+                    info!("shard `{name}`: finished by an earlier run");
                     // Counted as done, so that progress ends at its total.
-                    let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
-                    done.fetch_add(planned.len - header as u64, Ordering::Relaxed);
+                    done.add(data_len(&file), plan.outputs_of(file).len(), file);
                     continue;
                 }
                 notes.push(format!(
                     "shard `{name}` was not as it had been written, and was made again"
                 ));
             }
+            info!("shard `{name}`: made now");
             let made = self.write_shard(file, &done);
             // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
             // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
@@ -114,9 +123,9 @@ impl PartWork<'_, '_> {
         }
     }
 
-    /// Writes the shard number `file` under its temporary name. Adds the written bytes to `done`. Returns the shard with its
+    /// Writes the shard number `file` under its temporary name. Adds what is done to `done`. Returns the shard with its
     /// CRC-32.
-    fn write_shard(&self, file: usize, done: &AtomicU64) -> Result<(ShardFile, u32)> {
+    fn write_shard(&self, file: usize, done: &ProgressSum) -> Result<(ShardFile, u32)> {
         let PartWriter {
             plan,
             model,

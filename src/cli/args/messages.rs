@@ -1,0 +1,32 @@
+//! How much a command says.
+
+use super::run::RUN;
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(in crate::cli) struct MessageArgs {
+    /// Print errors and results alone: no notes, no summary, no progress
+    #[arg(short, long, conflicts_with = "verbose", help_heading = RUN)]
+    pub quiet: bool,
+    /// Say on stderr which files are opened and what is decided for each tensor
+    #[arg(short, long, help_heading = RUN)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(in crate::cli) struct ProgressArgs {
+    /// Progress on stderr
+    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = RUN)]
+    pub progress: ProgressMode,
+}
+
+/// The values of `--progress`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum ProgressMode {
+    /// A bar on a terminal; elsewhere a line every 10 seconds
+    Auto,
+    /// Also with --quiet, and elsewhere also a first and a last line
+    Always,
+    Never,
+    /// A line of JSON several times a second; see docs/json.md
+    Json,
+}
