@@ -5,6 +5,7 @@ mod check;
 mod convert;
 mod diff;
 mod documents;
+mod finish;
 mod forget;
 mod input;
 mod inspect;
@@ -17,6 +18,7 @@ mod report;
 mod scan;
 mod show;
 mod signals;
+mod sums;
 mod table;
 mod write;
 

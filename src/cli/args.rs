@@ -191,7 +191,7 @@ pub(super) struct RememberArgs {
     #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_dtype)]
     pub to: TargetDtype,
     /// Give the directory FILE its name, now that all its parts are made (see --part)
-    #[arg(long, conflicts_with_all = ["part", "resume", "output", "json"])]
+    #[arg(long, conflicts_with_all = ["part", "part_index", "resume", "output", "json"])]
     pub finish: bool,
     #[command(flatten)]
     pub run: RunArgs,

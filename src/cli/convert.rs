@@ -3,29 +3,15 @@
 use std::io::Write;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
-use super::report::print_line;
-use super::write::{OutputStyle, run_options, settle, write};
+use super::finish::finish;
+use super::write::{OutputStyle, run_options, write};
 use super::{CommandResult, input};
-use crate::error::printable;
 use crate::{AnamnesisError, ConvertOptions, Result};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResult {
     if args.finish {
-        let output = &args.input.file;
-        let is_quiet = args.run.messages.quiet;
-        let note = match settle(output, is_quiet)? {
-            true => None,
-            false => crate::convert::finish(output, args.run.output.force, true)?,
-        };
-        if !is_quiet {
-            if let Some(note) = note {
-                print_line(out, format_args!("Note: {}", printable(&note)));
-            }
-            let path = printable(&output.to_string_lossy());
-            print_line(out, format_args!("Output: {path}"));
-        }
-        return Ok(());
+        return finish(&args.input.file, &args.run, out);
     }
     let input = input::open(&args.input, &args.run.limits)?;
     let options = ConvertOptions::from(run_options(args.to, &args.run)?);

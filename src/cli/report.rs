@@ -63,7 +63,7 @@ impl<'a> ConversionReport<'a> {
             input_bytes: input.model.tensor_bytes(),
             output: text(output),
             files: recovery
-                .paths(output)
+                .written_paths(output)
                 .iter()
                 .map(|path| text(path))
                 .collect(),

@@ -1,7 +1,7 @@
 //! Writes the output of `amn remember`, `forget` and `convert`, and says what was done.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::args::RunArgs;
@@ -10,7 +10,7 @@ use super::progress::{Meter, Work};
 use super::report::{
     ConversionReport, by_reason, print_distance, print_json, print_kept, print_line,
 };
-use super::{CommandError, CommandResult, input, signals};
+use super::{CommandError, CommandResult, input, signals, sums};
 use crate::error::printable;
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel, Recovery,
@@ -52,7 +52,8 @@ pub(super) fn write(
     let mut options = options.clone();
     options.skip_unsupported = args.select.skip_unsupported;
     (options.max_shard_size, options.part, options.resume) =
-        (args.output.max_shard_size, args.part, args.resume);
+        (args.output.max_shard_size, args.part(), args.resume);
+    options.sha256 = args.output.hashes();
     if !options.encodes() {
         (options.include, options.exclude) =
             (args.select.include.clone(), args.select.exclude.clone());
@@ -114,66 +115,79 @@ pub(super) fn write(
         (n, 0) => ("Recalling...", n),
         (_, n) => ("Forgetting...", n),
     };
+    if let Some(manifest) = &args.output.manifest {
+        sums::check_place(manifest, &output, args.output.force)?;
+    }
     if recovery.is_directory() {
         settle(&output, args.messages.quiet)?;
     }
     let files = recovery.paths(&output);
+    let (total_bytes, total_tensors) = recovery.work();
     meter.start(Work {
         verb,
         files: files
             .iter()
             .map(|path| path.to_string_lossy().into_owned())
             .collect(),
-        total_bytes: report.output_bytes,
-        total_tensors: recovery.outputs().len(),
+        total_bytes,
+        total_tensors,
     });
     let result = recovery.write(&output);
     meter.finish(result.is_ok());
     let report = result.map_err(|error| with_advice(error, &recovery, &output))?;
     let seconds = started.elapsed().as_secs_f64();
+    let manifest = args.output.manifest.as_deref();
+    if let Some(manifest) = manifest {
+        sums::write(manifest, &report.sha256, args.output.force)?;
+    }
     if args.json {
         print_json(&conversion(&report, Some(seconds)), out)?;
     }
-    if !says {
-        return Ok(());
+    if says {
+        let done = format!("{verb} {n} tensors [====================] {seconds:.1}s");
+        print_line(out, format_args!("{done}"));
+        print_kept(&report, args.messages.verbose, out);
+        for note in &report.notes {
+            print_line(out, format_args!("Note: {}", printable(note)));
+        }
+        print_distance(&report, out);
+        print_outputs(&recovery, &output, &report, out);
     }
-    print_line(
-        out,
-        format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
-    );
-    print_kept(&report, args.messages.verbose, out);
-    for note in &report.notes {
-        print_line(out, format_args!("Note: {}", printable(note)));
-    }
-    print_distance(&report, out);
-    let paths = recovery.paths(&output);
-    if recovery.is_directory() {
-        let (path, size) = (
-            printable(&output.to_string_lossy()),
-            format_bytes(report.output_bytes),
-        );
-        print_line(
-            out,
-            format_args!("Output: {path} ({} files of weights, {size})", paths.len()),
-        );
-        return Ok(());
-    }
-    for path in &paths {
-        let bytes = if paths.len() == 1 {
-            report.output_bytes
-        } else {
-            path.metadata().map_or(0, |m| m.len())
-        };
-        print_line(
-            out,
-            format_args!(
-                "Output: {} ({})",
-                printable(&path.to_string_lossy()),
-                format_bytes(bytes)
-            ),
-        );
+    if !args.json && args.output.sha256 {
+        sums::print(&report.sha256, out);
     }
     Ok(())
+}
+
+/// Prints the files that were written: their directory, or each of them.
+fn print_outputs(recovery: &Recovery<'_>, output: &Path, report: &Report, out: &mut impl Write) {
+    let paths = recovery.written_paths(output);
+    let len = |path: &PathBuf| path.metadata().map_or(0, |there| there.len());
+    let line = |out: &mut _, path: &Path, what: &str| {
+        let path = printable(&path.to_string_lossy());
+        print_line(out, format_args!("Output: {path} ({what})"));
+    };
+    let all = recovery.paths(output).len();
+    match paths.first().and_then(|path| path.parent()) {
+        Some(unfinished) if recovery.is_directory() && unfinished != output => {
+            let size = format_bytes(paths.iter().map(len).sum());
+            let what = format!("{} of {all} files of weights, {size}", paths.len());
+            line(out, unfinished, &what);
+        }
+        _ if recovery.is_directory() => {
+            let size = format_bytes(report.output_bytes);
+            line(out, output, &format!("{all} files of weights, {size}"));
+        }
+        _ => {
+            for path in &paths {
+                let bytes = match paths.len() {
+                    1 => report.output_bytes,
+                    _ => len(path),
+                };
+                line(out, path, &format_bytes(bytes));
+            }
+        }
+    }
 }
 
 /// Adds to an error of an interrupted conversion what is left of it.

@@ -156,6 +156,9 @@ pub struct ConvertOptions {
     /// Which part of a directory is made, and the number of parts; parts count from 1. When all parts are done,
     /// [`finish_parts`](crate::finish_parts) gives the directory its name.
     pub part: Option<(usize, usize)>,
+    /// Whether the SHA-256 of each output file is computed while it is written; see [`Report::sha256`](crate::Report). It takes
+    /// the feature `check`, and does not concern outputs in memory and streams.
+    pub sha256: bool,
     /// Whether an unfinished directory is continued. It must have been begun with the same options and input.
     pub resume: bool,
     /// Whether the output is a model that other programs run, or only its tensors.
@@ -242,6 +245,13 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_scope(mut self, scope: ModelScope) -> Self {
         self.scope = scope;
+        self
+    }
+
+    /// Sets whether the SHA-256 of each output file is computed.
+    #[must_use]
+    pub fn with_sha256(mut self, sha256: bool) -> Self {
+        self.sha256 = sha256;
         self
     }
 
