@@ -173,13 +173,26 @@ fn read_manifest(path: &Path) -> Result<Vec<(String, String)>> {
             return Err(AnamnesisError::parse(what));
         }
         let name = match is_escaped {
-            true => name
-                .replace("\\n", "\n")
-                .replace("\\r", "\r")
-                .replace("\\\\", "\\"),
+            true => unescaped(name),
             false => name.to_owned(),
         };
         Ok((name, sha256.to_ascii_lowercase()))
     };
     lines.map(row).collect()
+}
+
+/// `name` without the escapes of `sha256sum`: a backslash before a backslash, an `n` or an `r`.
+fn unescaped(name: &str) -> String {
+    let (mut out, mut rest) = (String::new(), name.chars());
+    while let Some(c) = rest.next() {
+        out.push(match c {
+            '\\' => match rest.next() {
+                Some('n') => '\n',
+                Some('r') => '\r',
+                other => other.unwrap_or('\\'),
+            },
+            c => c,
+        });
+    }
+    out
 }

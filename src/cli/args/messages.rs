@@ -14,19 +14,17 @@ pub(in crate::cli) struct MessageArgs {
 
 #[derive(Debug, Clone, clap::Args)]
 pub(in crate::cli) struct ProgressArgs {
-    /// Progress on stderr
+    /// Progress on stderr: a bar on a terminal and elsewhere a line every 10 seconds (auto), also with --quiet and for short
+    /// runs (always), none (never), or lines of JSON as in docs/json.md (json)
     #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = RUN)]
     pub progress: ProgressMode,
 }
 
-/// The values of `--progress`.
+/// The values of `--progress`. Their texts would turn each option of `--help` into a paragraph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum ProgressMode {
-    /// A bar on a terminal; elsewhere a line every 10 seconds
     Auto,
-    /// Also with --quiet, and elsewhere also a first and a last line
     Always,
     Never,
-    /// A line of JSON several times a second; see docs/json.md
     Json,
 }

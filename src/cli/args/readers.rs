@@ -34,16 +34,16 @@ pub(in crate::cli) struct LsArgs {
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub exclude: Vec<String>,
     /// Order of the list: largest first, by name or by dtype [default: the order of the data]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, help_heading = OUTPUT, value_name = "KEY")]
     pub sort: Option<SortKey>,
     /// Group the tensors by the parts of their names, with totals
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub tree: bool,
     /// Levels of the tree [default: all]
-    #[arg(long, value_name = "N", requires = "tree", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, help_heading = OUTPUT, value_name = "N", requires = "tree", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
     /// Show the metadata and config.json first
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub meta: bool,
     /// Print JSON; see docs/json.md
     #[arg(long, conflicts_with = "tree", help_heading = RUN)]
@@ -77,13 +77,13 @@ pub(in crate::cli) struct ShowArgs {
     #[arg(value_name = "TENSOR")]
     pub tensors: Vec<String>,
     /// Values to show, e.g. "[0, :8]" [default: the first rows and columns]
-    #[arg(long, value_name = "SLICE", allow_hyphen_values = true)]
+    #[arg(long, help_heading = OUTPUT, value_name = "SLICE", allow_hyphen_values = true)]
     pub slice: Option<String>,
     /// Parts of the histogram; 0: none
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub bins: u32,
     /// Show tensors as they are stored, codes and scales too, instead of decoded
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub stored: bool,
     /// Print CSV: all values of one tensor or of its slice, or the statistics of several
     #[arg(long, conflicts_with_all = ["json", "npy"], help_heading = OUTPUT)]
@@ -121,7 +121,7 @@ pub(in crate::cli) struct InspectArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// List every global that a pickle names, allowed or not; nothing is executed
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub globals: bool,
     /// Print JSON; see docs/json.md
     #[arg(long, help_heading = RUN)]
