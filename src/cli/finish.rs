@@ -16,6 +16,7 @@ use crate::{AnamnesisError, CancelToken, Result};
 /// it has its name already is no error.
 pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> CommandResult {
     let (is_quiet, force) = (args.messages.quiet, args.output.force);
+    refuse_unfinished_name(output)?;
     if let Some(manifest) = &args.output.manifest {
         sums::check_place(manifest, output, force)?;
     }
@@ -50,6 +51,23 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
     Ok(())
 }
 
+/// Refuses the name of a hidden directory of parts. It looks like an output whose last steps were interrupted, and settling that
+/// would remove the records of its parts.
+///
+/// # Errors
+/// `Io` with the name that is expected.
+fn refuse_unfinished_name(output: &Path) -> Result<()> {
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    let expected = name
+        .strip_prefix('.')
+        .and_then(|name| name.strip_suffix(".partial"));
+    expected.map_or(Ok(()), |expected| {
+        let what = format!("--finish takes the name that the output is to have: `{expected}`");
+        let error = Error::new(ErrorKind::InvalidInput, what);
+        Err(AnamnesisError::io_at(output, &error))
+    })
+}
+
 /// Fails unless `output`, of which no part is there, is a directory that can have been finished before.
 ///
 /// # Errors
@@ -64,18 +82,11 @@ fn require_finished(output: &Path) -> Result<()> {
         );
         return refuse(ErrorKind::InvalidInput, &what);
     }
-    let name = output.file_name().unwrap_or_default().to_string_lossy();
-    if let Some(expected) = name
-        .strip_prefix('.')
-        .and_then(|name| name.strip_suffix(".partial"))
-    {
-        let what = format!("--finish takes the name that the output is to have: `{expected}`");
-        return refuse(ErrorKind::InvalidInput, &what);
-    }
     let Ok(there) = output.metadata() else {
         let what = format!(
-            "there is nothing to finish: neither this nor its parts in `.{name}.partial`; --finish takes the output \
-             that the parts were made for"
+            "there is nothing to finish: neither this nor its parts in `.{}.partial`; --finish takes the output \
+             that the parts were made for",
+            output.file_name().unwrap_or_default().to_string_lossy()
         );
         return refuse(ErrorKind::NotFound, &what);
     };
