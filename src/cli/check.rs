@@ -86,8 +86,8 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
                 report
             }
         };
-        let is_clean = report.findings.is_empty();
-        if !args.json && !(args.messages.quiet && is_clean) {
+        let is_said = !args.messages.quiet || !report.findings.is_empty();
+        if is_said && !args.json {
             print(&path, &report, out)?;
         }
         let path = path.to_string_lossy().into_owned();
