@@ -6,7 +6,7 @@ pub(crate) use log::{debug, info};
 
 /// Stands in for the macros of `log`: checks the arguments and evaluates none.
 #[cfg(not(feature = "log"))]
-macro_rules! ignore {
+macro_rules! discard {
     ($($argument:tt)*) => {
         if false {
             let _ = format_args!($($argument)*);
@@ -14,4 +14,4 @@ macro_rules! ignore {
     };
 }
 #[cfg(not(feature = "log"))]
-pub(crate) use {ignore as debug, ignore as info};
+pub(crate) use {discard as debug, discard as info};

@@ -89,10 +89,13 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         start(&meter, &wanted, args);
     }
     let shown = match (wanted.as_slice(), &args.npy) {
-        ([one], Some(path)) => write_npy(recovery, one, path, args.force),
-        ([one], None) if args.csv => write_csv(recovery, one, out),
+        ([one], Some(path)) => {
+            write_npy(recovery, one, path, args.force).inspect(|()| meter.add_tensor())
+        }
+        ([one], None) if args.csv => write_csv(recovery, one, out).inspect(|()| meter.add_tensor()),
         ([one], None) if !args.json => {
             let found = recovery.statistics(one.tensor.name, args.bins as usize);
+            meter.add_tensor();
             meter.finish(found.is_ok());
             let corner = SliceText::corner(one.tensor.shape.len());
             let slice = one.slice.clone().unwrap_or(corner);

@@ -92,12 +92,11 @@ impl<const N: usize> Table<N> {
             line.extend([gap, before, cell, after]);
         }
         let line = line.trim_end();
-        Ok(
-            match self.line_width.filter(|width| line.width() > *width) {
-                Some(width) => writeln!(out, "{}…", beginning(line, width.saturating_sub(1)))?,
-                None => writeln!(out, "{line}")?,
-            },
-        )
+        match self.line_width.filter(|width| line.width() > *width) {
+            Some(width) => writeln!(out, "{}…", beginning(line, width.saturating_sub(1)))?,
+            None => writeln!(out, "{line}")?,
+        }
+        Ok(())
     }
 }
 

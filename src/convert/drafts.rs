@@ -49,9 +49,11 @@ pub(super) fn draft_outputs<'m>(
     for item in &resolution.items {
         match item {
             ResolvedItem::Group(group) => {
-                debug!("tensor `{}`: {}", group.name, group.scheme.phrase())
+                debug!("tensor `{}`: {}", group.name, group.scheme.phrase());
             }
-            ResolvedItem::Plain(t) => debug!("tensor `{}`: not quantized, {}", t.name(), t.dtype()),
+            ResolvedItem::Plain(t) => {
+                debug!("tensor `{}`: not quantized, {}", t.name(), t.dtype());
+            }
         }
     }
     for t in &resolution.dropped {

@@ -6,6 +6,7 @@
 //! bytes instead would take the memory of whatever the other threads write in that time.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -225,9 +226,9 @@ pub(crate) fn sums_of_directory(
         .map(|sum| (sum.file, sum.sha256))
         .collect();
     for file in files {
-        if !sums.contains_key(&file) {
-            let sha256 = sha256_of_file(&file, &mut buffer, &mut |_| cancel.check())?;
-            sums.insert(file, sha256);
+        if let Entry::Vacant(sum) = sums.entry(file) {
+            let sha256 = sha256_of_file(sum.key(), &mut buffer, &mut |_| cancel.check())?;
+            sum.insert(sha256);
         }
     }
     let sums = sums.into_iter();

@@ -119,7 +119,7 @@ fn finishing_what_is_no_output() {
         ),
         (
             &parts.input.join("config.json"),
-            "it is the input, and".to_owned(),
+            "there is nothing to finish, and it is no output of parts".to_owned(),
         ),
         (
             &parts.root.path().to_path_buf(),
