@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use crate::containers::model::Tensor;
+use crate::convert::progress::ProgressSum;
 use crate::{AnamnesisError, Container, ParsedModel, RememberOptions, Result};
 
 /// Options of [`ParsedModel::check`].
@@ -187,10 +188,16 @@ impl ParsedModel {
     /// What is wrong with the model is no error, but a finding.
     pub fn check(&self, options: &CheckOptions) -> Result<CheckReport> {
         let mut findings = self.check_structure(options)?;
-        if options.data {
-            values::check(self, &options.run, &mut findings)?;
-        }
-        let hashed_files = digest::check(self, options, &mut findings)?;
+        let mut found_in_files = Vec::new();
+        let expected = digest::expected(self, options, &mut found_in_files)?;
+        let hashed_files = expected.len();
+        let hashed_bytes = digest::byte_len(&expected);
+        let done = match options.data {
+            true => values::check(self, &options.run, hashed_bytes, &mut findings)?,
+            false => ProgressSum::new(&options.run, hashed_bytes, 0),
+        };
+        findings.extend(found_in_files);
+        digest::check(&expected, &options.run, &done, &mut findings)?;
         self.require_unchanged()?;
         Ok(CheckReport {
             container: Some(self.container()),

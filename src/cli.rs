@@ -6,17 +6,21 @@ mod check;
 mod convert;
 mod diff;
 mod documents;
+mod finish;
 mod forget;
 mod input;
 mod inspect;
 mod listing;
+mod logger;
 mod ls;
+mod outcome;
 mod plan;
 mod progress;
 mod report;
 mod scan;
 mod show;
 mod signals;
+mod sums;
 mod table;
 mod write;
 
@@ -26,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use self::args::{Args, Command};
+use self::args::{Args, Command, ProgressMode};
 use crate::AnamnesisError;
 use crate::error::printable;
 
@@ -43,8 +47,16 @@ pub fn run() -> ExitCode {
             .error(clap::error::ErrorKind::ArgumentConflict, what)
             .exit();
     }
+    if args
+        .command
+        .messages()
+        .is_some_and(|messages| messages.verbose)
+    {
+        logger::print_records();
+    }
     let mut out = std::io::stdout().lock();
     let json_input = args.command.json_input().map(Path::to_path_buf);
+    let is_line = args.command.progress() == Some(ProgressMode::Json);
     let result = run_command(args.command, &mut out);
     match result.and_then(|code| Ok(out.flush().map(|()| code)?)) {
         Ok(code) => ExitCode::from(code),
@@ -53,15 +65,13 @@ pub fn run() -> ExitCode {
             error: AnamnesisError::Io(e),
             ..
         }) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(CommandError { error, model }) => {
+        Err(failed) => {
             let mut stderr = std::io::stderr();
-            let _ = match (json_input, model) {
-                (Some(input), model) => {
-                    report::print_error(&error, &model.unwrap_or(input), &mut stderr)
-                }
-                (None, model) => print_error(&error, model.as_deref(), &mut stderr),
+            let _ = match json_input {
+                Some(input) => report::print_error(&failed, &input, is_line, &mut stderr),
+                None => print_error(&failed, &mut stderr),
             };
-            ExitCode::from(exit_code(&error))
+            ExitCode::from(exit_code(&failed.error))
         }
     }
 }
@@ -71,7 +81,11 @@ struct CommandError {
     error: AnamnesisError,
     /// The model at fault, of a command that reads several.
     model: Option<PathBuf>,
+    /// What the user can do now.
+    advice: Option<String>,
 }
+
+type CommandResult<T = ()> = Result<T, CommandError>;
 
 impl CommandError {
     /// An error about the model at `path`, which is one of several.
@@ -79,6 +93,16 @@ impl CommandError {
         Self {
             error,
             model: Some(path.to_path_buf()),
+            advice: None,
+        }
+    }
+}
+
+impl std::fmt::Display for CommandError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.advice {
+            Some(advice) => write!(f, "{}; {advice}", self.error),
+            None => self.error.fmt(f),
         }
     }
 }
@@ -88,12 +112,13 @@ impl<E: Into<AnamnesisError>> From<E> for CommandError {
         Self {
             error: error.into(),
             model: None,
+            advice: None,
         }
     }
 }
 
 /// Runs a command and returns the exit code.
-fn run_command(command: Command, out: &mut impl Write) -> Result<u8, CommandError> {
+fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
     match command {
         Command::Parse(args) => inspect::parse(&args, out)?,
         Command::Ls(args) => ls::ls(&args, out)?,
@@ -112,18 +137,15 @@ fn run_command(command: Command, out: &mut impl Write) -> Result<u8, CommandErro
 }
 
 /// Prints an error as a line of text. It begins with the path of the model at fault, unless the message names that file itself.
-fn print_error(
-    error: &AnamnesisError,
-    model: Option<&Path>,
-    out: &mut impl Write,
-) -> crate::Result<()> {
-    match model.filter(|_| error.file().is_none()) {
+fn print_error(failed: &CommandError, out: &mut impl Write) -> crate::Result<()> {
+    let model = failed.model.as_deref();
+    match model.filter(|_| failed.error.file().is_none()) {
         Some(model) => writeln!(
             out,
-            "error: {}: {error}",
+            "error: {}: {failed}",
             printable(&model.to_string_lossy())
         )?,
-        None => writeln!(out, "error: {error}")?,
+        None => writeln!(out, "error: {failed}")?,
     }
     Ok(())
 }

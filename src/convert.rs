@@ -14,6 +14,7 @@ mod encode;
 #[cfg(not(feature = "lethe"))]
 #[path = "convert/no_encode.rs"]
 mod encode;
+pub(crate) mod hashed;
 mod manifest;
 mod options;
 mod outcome;
@@ -21,6 +22,7 @@ mod output;
 mod overlap;
 pub(crate) mod pair;
 mod plan;
+pub(crate) mod progress;
 mod report;
 mod run;
 mod sidecars;
@@ -35,14 +37,15 @@ mod whole;
 mod window;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 
 pub(crate) use self::cast::coordinates;
+#[cfg(feature = "cli")]
+pub(crate) use self::destination::partial_path;
 pub use self::directory::finish_parts;
 #[cfg(feature = "cli")]
-pub(crate) use self::directory::{finish, settle};
+pub(crate) use self::directory::{finish, is_input_of, settle};
 pub use self::options::{ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions};
-pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
+pub use self::report::{Distance, Encoded, Errors, FileSum, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;
 use self::tensors::VerifiedInputs;
@@ -53,7 +56,9 @@ use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::limits::{Budget, zeroed};
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
+use hashed::HashingSink;
 use plan::{Plan, PlannedFile};
+use progress::ProgressSum;
 
 impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied unchanged.
@@ -185,6 +190,15 @@ pub struct Recovery<'m> {
     verified: VerifiedInputs,
 }
 
+/// What is left of an interrupted conversion to a directory.
+#[cfg(feature = "cli")]
+pub(crate) struct Unfinished {
+    /// The hidden directory.
+    pub path: PathBuf,
+    /// How many files of weights it has.
+    pub finished: usize,
+}
+
 impl<'m> Recovery<'m> {
     /// The report as far as it is known before the work: which tensors are decoded, copied, encoded and left out.
     #[must_use]
@@ -234,6 +248,50 @@ impl<'m> Recovery<'m> {
         names.iter().map(|n| output.with_file_name(n)).collect()
     }
 
+    /// Bytes and number of the output tensors that [`write`](Self::write) makes; of one of several parts, its own.
+    #[cfg(feature = "cli")]
+    pub(crate) fn work(&self) -> (u64, usize) {
+        let (part, parts) = self.options.part.unwrap_or((1, 1));
+        let outputs = self.plan.outputs.iter();
+        let mine = outputs.filter(|output| output.file % parts == part - 1);
+        mine.fold((0, 0), |(bytes, n), output| {
+            (bytes + output.byte_len(), n + 1)
+        })
+    }
+
+    /// Paths of the weight files that are there after [`write`](Self::write): as [`paths`](Self::paths), but of one of several
+    /// parts its own files, which are in a hidden directory until all are made.
+    #[cfg(feature = "cli")]
+    pub(crate) fn written_paths(&self, output: &Path) -> Vec<PathBuf> {
+        let parts = self.options.part.filter(|(_, parts)| *parts > 1);
+        match (
+            parts,
+            &self.plan.shard_names,
+            destination::partial_path(output),
+        ) {
+            (Some((part, parts)), Some(names), Ok(partial)) => {
+                let mine = names.iter().skip(part - 1).step_by(parts);
+                mine.map(|name| partial.join(name)).collect()
+            }
+            _ => self.paths(output),
+        }
+    }
+
+    /// What an interrupted [`write`](Self::write) has left of a directory at `output`; `None` if nothing is there, or the output
+    /// is no directory.
+    #[cfg(feature = "cli")]
+    pub(crate) fn unfinished(&self, output: &Path) -> Option<Unfinished> {
+        let names = self.plan.shard_names.as_ref()?;
+        let path = destination::partial_path(output).ok()?;
+        path.is_dir().then(|| Unfinished {
+            finished: names
+                .iter()
+                .filter(|name| path.join(name).is_file())
+                .count(),
+            path,
+        })
+    }
+
     /// Carries out the plan and writes the output file, files or directory. Returns the complete report.
     ///
     /// # Errors
@@ -257,9 +315,10 @@ impl<'m> Recovery<'m> {
                 options,
                 names,
             };
-            let notes = writer.write(output.as_ref())?;
+            let made = writer.write(output.as_ref())?;
             let mut report = self.final_report();
-            report.notes.extend(notes);
+            report.notes.extend(made.notes);
+            report.sha256 = made.sha256;
             return Ok(report);
         }
         for (is_set, what, can_be) in [
@@ -275,7 +334,8 @@ impl<'m> Recovery<'m> {
         let (inputs, options): (Vec<_>, _) = (model.sources.iter().collect(), &options.run);
         // All files are created, at their full length, before the first job: what is wrong with a path shows at once.
         let mut files = Vec::with_capacity(plan.files.len());
-        for (path, planned) in self.paths(output).iter().zip(&plan.files) {
+        let paths = self.paths(output);
+        for (path, planned) in paths.iter().zip(&plan.files) {
             let mut companions = model.companions().chain(plan.companions());
             if let Some(read) = companions.find(|companion| companion.is_at(path)) {
                 let what = format!("the output is `{}`, which is read", read.path.display());
@@ -294,10 +354,23 @@ impl<'m> Recovery<'m> {
                 .try_for_each(|(at, piece)| file.write_at(*at, piece))?;
             files.push(file);
         }
-        let done = AtomicU64::new(0);
+        let done = ProgressSum::new(options, plan.data_len, plan.outputs.len());
         let run = run::Run::new(plan, plan.all(), options, &done);
-        run.run(&files)?;
+        let hashing = match self.options.sha256 {
+            true => Some(HashingSink::new(
+                &files,
+                plan,
+                (0, files.len()),
+                &options.cancel,
+            )?),
+            false => None,
+        };
+        match &hashing {
+            Some(hashing) => run.run(hashing)?,
+            None => run.run(&files)?,
+        }
         run.patch(&files)?;
+        let sums = hashing.map_or(Ok(vec![]), HashingSink::finish)?;
         for (file, planned) in files.iter().zip(&plan.files) {
             verify_header(planned, file)?;
         }
@@ -307,7 +380,12 @@ impl<'m> Recovery<'m> {
         // The first file of several is named last. Readers of a split model open the first file, so until then nobody sees a
         // model of which a part is missing.
         files.into_iter().rev().try_for_each(OutputFile::commit)?;
-        Ok(self.final_report())
+        let mut report = self.final_report();
+        let sums = paths.into_iter().zip(sums);
+        report.sha256 = sums
+            .map(|(file, sha256)| FileSum { file, sha256 })
+            .collect();
+        Ok(report)
     }
 
     /// The report with what only the work has shown: the error of encoding and the warnings of encoders.
@@ -339,7 +417,7 @@ impl<'m> Recovery<'m> {
         file.pieces
             .iter()
             .try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
-        let done = AtomicU64::new(0);
+        let done = ProgressSum::new(&self.options.run, plan.data_len, plan.outputs.len());
         let run = run::Run::new(plan, plan.all(), &self.options.run, &done);
         run.run(&sink)?;
         run.patch(&sink)?;
@@ -365,7 +443,13 @@ impl Recovery<'_> {
             threads: Some(1),
             ..self.options.run.clone()
         };
-        run::Run::new(&self.plan, self.plan.all(), &options, &AtomicU64::new(0)).run(&Nowhere)
+        run::Run::new(
+            &self.plan,
+            self.plan.all(),
+            &options,
+            &ProgressSum::silent(),
+        )
+        .run(&Nowhere)
     }
 
     /// Sets the instruction set that the plan's jobs use.

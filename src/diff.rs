@@ -6,16 +6,15 @@ mod report;
 mod schedule;
 mod values;
 
-use self::pairs::Pairing;
+use self::pairs::{Pairing, StoredPair};
 pub use self::report::{
     ComparedTensor, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff, ValueDiff,
 };
 pub(crate) use self::schedule::{Schedule, jobs_of_bytes, pieces_of_job};
 use self::values::{Comparable, CompareRule, Sums};
 use crate::convert::pair::{PairScratch, TensorPair};
-use crate::{
-    ConvertOptions, ParsedModel, Progress, Recovery, RememberOptions, Result, TargetDtype,
-};
+use crate::convert::progress::ProgressSum;
+use crate::{ConvertOptions, ParsedModel, Recovery, RememberOptions, Result, TargetDtype};
 
 /// Options of [`ParsedModel::diff`].
 #[derive(Debug, Clone)]
@@ -137,25 +136,31 @@ fn compare_values(
     (a, b): (&Recovery<'_>, &Recovery<'_>),
     options: &DiffOptions,
 ) -> Result<Vec<Compared>> {
-    let same_bytes = pairing.same_bytes(&options.run)?;
+    let comparable = |pair: &StoredPair<'_>| {
+        let tensors = TensorPair::new((a, pair.a.output), (b, pair.b.output));
+        let tensors = tensors.filter(|_| pair.a.shape == pair.b.shape)?;
+        let kind = Comparable::of(tensors.dtypes())?;
+        Some((tensors, kind))
+    };
+    let all: Vec<_> = pairing.pairs.iter().map(comparable).collect();
+    let decoded = all.iter().flatten().map(|(tensors, _)| tensors.byte_len());
+    let alike = pairing.stored_alike();
+    let stored = alike.iter().map(|(a, b)| a.part().len + b.part().len);
+    let total_bytes = decoded.sum::<u64>() + stored.sum::<u64>();
+    let done = ProgressSum::new(&options.run, total_bytes, all.iter().flatten().count());
+    let same_bytes = pairing.same_bytes(&alike, &options.run, &done)?;
     let mut results: Vec<Compared> = Vec::with_capacity(pairing.pairs.len());
     let mut pairs = Vec::new();
-    let mut total_bytes = 0;
-    for (pair, is_same) in pairing.pairs.iter().zip(same_bytes) {
-        let tensors = TensorPair::new((a, pair.a.output), (b, pair.b.output));
-        let tensors = tensors.filter(|_| pair.a.shape == pair.b.shape);
-        let kind = tensors
-            .as_ref()
-            .and_then(|pair| Comparable::of(pair.dtypes()));
-        let (Some(tensors), Some(kind)) = (tensors, kind) else {
+    for (pair, is_same) in all.into_iter().zip(same_bytes) {
+        let Some((tensors, kind)) = pair else {
             results.push(Compared::Incomparable);
             continue;
         };
         if is_same {
+            done.add(tensors.byte_len(), 1, 0);
             results.push(Compared::Same);
             continue;
         }
-        total_bytes += tensors.byte_len();
         pairs.push((results.len(), tensors, kind));
         results.push(Compared::Sums(Sums::default(), kind));
     }
@@ -163,7 +168,7 @@ fn compare_values(
         tolerance: options.tolerance,
         level: options.run.level,
     };
-    let mut done_bytes = 0;
+    let mut jobs_left: Vec<usize> = pairs.iter().map(|(_, pair, _)| pair.jobs()).collect();
     let schedule = Schedule::new(pairs.iter().map(|(_, pair, _)| pair.jobs()));
     schedule.run(
         &options.run,
@@ -180,13 +185,12 @@ fn compare_values(
             if let Compared::Sums(total, _) = &mut results[*result] {
                 total.add(&sums);
             }
-            done_bytes += tensors.byte_len() / tensors.jobs() as u64;
-            if let Some(progress) = &options.run.progress {
-                progress(Progress {
-                    done_bytes,
-                    total_bytes,
-                });
-            }
+            jobs_left[pair] -= 1;
+            done.add(
+                tensors.bytes_of_job(jobs_left[pair]),
+                usize::from(jobs_left[pair] == 0),
+                0,
+            );
         },
     )?;
     Ok(results)

@@ -64,6 +64,7 @@ mod forget;
 pub mod inspect;
 mod kernels;
 pub mod limits;
+mod records;
 mod scheme;
 mod simd;
 mod source;
@@ -84,8 +85,8 @@ pub use containers::parse::{
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, FloatCast, Kept, ModelScope, OutputTensor, Panel,
-    Progress, Recovery, RememberOptions, Report, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, FileSum, FloatCast, Kept, ModelScope, OutputTensor,
+    Panel, Progress, Recovery, RememberOptions, Report, TensorErrors, finish_parts,
 };
 pub use diff::{
     ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,

@@ -9,6 +9,11 @@ pub(crate) mod directory;
 mod files;
 pub(crate) mod platform;
 mod seeking;
+#[cfg(feature = "check")]
+mod sha256;
+#[cfg(not(feature = "check"))]
+#[path = "source/no_sha256.rs"]
+mod sha256;
 mod state;
 
 use std::borrow::Cow;
@@ -24,9 +29,11 @@ use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
 use self::platform::read_exact_at;
 pub(crate) use self::seeking::{ReadSeek, Seeking};
+pub(crate) use self::sha256::{FileHasher, sha256_of_file};
 use self::state::state_of_name;
 pub(crate) use self::state::{CompanionFile, FileState};
 use crate::limits::zeroed;
+use crate::records::info;
 use crate::{AnamnesisError, Result};
 
 /// The bytes behind a [`ParsedModel`](crate::ParsedModel).
@@ -62,6 +69,7 @@ impl Source {
     /// `Io` if `path` is anything else: a directory, a device, a pipe.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut source = Self::from_file(&open_regular(path)?)?;
+        info!("opened {}", path.display());
         if let Self::File { path: opened, .. } = &mut source {
             *opened = Some(path.into());
         }
@@ -71,6 +79,7 @@ impl Source {
     /// Opens a regular file as file `number` of `pool`, which closes and reopens files as they are read.
     pub(crate) fn open_pooled(pool: &Arc<FilePool>, number: usize, path: &Path) -> Result<Self> {
         let file = open_regular(path)?;
+        info!("opened {}", path.display());
         let state = FileState::of(&file.metadata()?);
         Ok(Self::File {
             file: FileHandle::pooled(pool, number, path, file, state),

@@ -4,35 +4,33 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
 use super::{CheckOptions, Finding, Severity, unless_cancelled};
+use crate::convert::progress::ProgressSum;
 use crate::diff::Schedule;
-use crate::{AnamnesisError, CancelToken, ParsedModel, Result};
-
-/// Bytes that are read at once.
-const PIECE_BYTES: usize = 256 << 10;
+use crate::source::sha256_of_file;
+use crate::{AnamnesisError, ParsedModel, RememberOptions, Result};
 
 /// Largest manifest that is read, in bytes: a million lines.
 const MAX_MANIFEST: u64 = 128 << 20;
 
 /// A file and the SHA-256 that it should have, in lower-case hexadecimal digits.
-struct Expected {
+pub(super) struct Expected {
     file: PathBuf,
     sha256: String,
     /// Where the SHA-256 comes from, for messages.
     origin: &'static str,
 }
 
-/// Compares files with the SHA-256 that they should have and adds what differs. Returns the number of files that were read.
+/// The files that have a SHA-256 to be compared. Adds findings for weight files without one in the manifest, and for lines of
+/// it without a file.
 ///
 /// # Errors
-/// The manifest cannot be read, or is malformed; `Cancelled`.
-pub(super) fn check(
+/// The manifest cannot be read, or is malformed.
+pub(super) fn expected(
     model: &ParsedModel,
     options: &CheckOptions,
     findings: &mut Vec<Finding>,
-) -> Result<usize> {
+) -> Result<Vec<Expected>> {
     let mut files: Vec<&Path> = model.sources.iter().filter_map(|s| s.path()).collect();
     files.dedup();
     let mut expected = Vec::new();
@@ -42,11 +40,34 @@ pub(super) fn check(
     if let Some(manifest) = &options.manifest {
         from_manifest(manifest, model, &files, &mut expected, findings)?;
     }
+    Ok(expected)
+}
+
+/// Bytes of these files.
+pub(super) fn byte_len(expected: &[Expected]) -> u64 {
+    let len = |expected: &Expected| expected.file.metadata().map_or(0, |there| there.len());
+    expected.iter().map(len).sum()
+}
+
+/// Compares files with the SHA-256 that they should have and adds what differs. Adds the bytes that are read to `done`.
+///
+/// # Errors
+/// `Cancelled`.
+pub(super) fn check(
+    expected: &[Expected],
+    run: &RememberOptions,
+    done: &ProgressSum,
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
     let schedule = Schedule::new(expected.iter().map(|_| 1));
     schedule.run(
-        &options.run,
+        run,
         |i, _, buffer: &mut Vec<u8>| {
-            unless_cancelled(sha256_of(&expected[i].file, &options.run.cancel, buffer))
+            let hashed = sha256_of_file(&expected[i].file, buffer, &mut |bytes| {
+                done.add(bytes, 0, 0);
+                run.cancel.check()
+            });
+            unless_cancelled(hashed)
         },
         |i, found| {
             let expected = &expected[i];
@@ -60,8 +81,7 @@ pub(super) fn check(
             };
             findings.push(Finding::of_file(Severity::Error, &expected.file, message));
         },
-    )?;
-    Ok(expected.len())
+    )
 }
 
 /// Whether `text` is a SHA-256 in hexadecimal digits.
@@ -123,7 +143,8 @@ fn from_manifest(
     Ok(())
 }
 
-/// Names and SHA-256 of a manifest: lines `HEX  NAME`, or `HEX *NAME`, as `sha256sum` writes them.
+/// Names and SHA-256 of a manifest: lines `HEX  NAME`, or `HEX *NAME`, as `sha256sum` writes them. A line that begins with a
+/// backslash has a name in which backslashes and ends of lines are escaped.
 ///
 /// # Errors
 /// `Io`; `Parse` for another line; `LimitExceeded`.
@@ -141,35 +162,37 @@ fn read_manifest(path: &Path) -> Result<Vec<(String, String)>> {
         .enumerate()
         .filter(|(_, line)| !line.trim().is_empty());
     let row = |(i, line): (usize, &str)| {
+        let (is_escaped, line) = match line.strip_prefix('\\') {
+            Some(line) => (true, line),
+            None => (false, line),
+        };
         let (sha256, name) = line.split_once([' ', '\t']).unwrap_or((line, ""));
         let name = name.strip_prefix([' ', '*', '\t']).unwrap_or(name);
         if !is_sha256(sha256) || name.is_empty() {
             let what = format!("{}: line {} is not `SHA-256  NAME`", path.display(), i + 1);
             return Err(AnamnesisError::parse(what));
         }
-        Ok((name.to_owned(), sha256.to_ascii_lowercase()))
+        let name = match is_escaped {
+            true => unescaped(name),
+            false => name.to_owned(),
+        };
+        Ok((name, sha256.to_ascii_lowercase()))
     };
     lines.map(row).collect()
 }
 
-/// The SHA-256 of a file in hexadecimal digits.
-fn sha256_of(path: &Path, cancel: &CancelToken, buffer: &mut Vec<u8>) -> Result<String> {
-    let error = |e: std::io::Error| AnamnesisError::io_at(path, &e);
-    let mut file = File::open(path).map_err(error)?;
-    let mut hasher = Sha256::new();
-    buffer.resize(PIECE_BYTES, 0);
-    loop {
-        cancel.check()?;
-        let n = file.read(buffer).map_err(error)?;
-        if n == 0 {
-            break;
-        }
-        hasher.update(&buffer[..n]);
+/// `name` without the escapes of `sha256sum`: a backslash before a backslash, an `n` or an `r`.
+fn unescaped(name: &str) -> String {
+    let (mut out, mut rest) = (String::new(), name.chars());
+    while let Some(c) = rest.next() {
+        out.push(match c {
+            '\\' => match rest.next() {
+                Some('n') => '\n',
+                Some('r') => '\r',
+                other => other.unwrap_or('\\'),
+            },
+            c => c,
+        });
     }
-    let digits = hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Ok(digits)
+    out
 }

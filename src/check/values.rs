@@ -6,35 +6,55 @@ use super::tally::Tally;
 use super::{Finding, Severity, unless_cancelled};
 use crate::containers::model::Tensor;
 use crate::convert::pair::{PairScratch, TensorPair};
+use crate::convert::progress::ProgressSum;
 use crate::diff::{Schedule, jobs_of_bytes, pieces_of_job};
 use crate::scheme::ResolvedItem;
 use crate::{
-    ConvertOptions, Dtype, ParsedModel, QuantScheme, RememberOptions, Result, TargetDtype,
-    TensorRole,
+    ConvertOptions, Dtype, ParsedModel, QuantScheme, Recovery, RememberOptions, Result,
+    TargetDtype, TensorRole,
 };
 
 /// A tensor that is being counted: its counts so far, or why it cannot be read.
 type Outcome = std::result::Result<Tally, String>;
 
-/// Adds what the values show. Errors of single tensors are findings.
+/// Adds what the values show. Errors of single tensors are findings. Returns the progress, to which the caller adds
+/// `more_bytes` bytes.
 ///
 /// # Errors
 /// `Cancelled`.
 pub(super) fn check(
     model: &ParsedModel,
     run: &RememberOptions,
+    more_bytes: u64,
     findings: &mut Vec<Finding>,
-) -> Result<()> {
+) -> Result<ProgressSum> {
     let floats: Vec<Tensor<'_>> = model
         .tensors()
         .filter(|t| Tally::supports(t.dtype()) && is_numbers(t.role()))
         .collect();
+    let recovery = model.recovery(ConvertOptions::for_values(&RememberOptions {
+        to: TargetDtype::F32,
+        ..run.clone()
+    }));
+    // If a tensor cannot be decoded, none is: the structure has shown that.
+    let decoded = recovery.as_ref().map_or(vec![], |r| decoded(model, r));
+    let bytes = floats.iter().map(|t| t.part().len).sum::<u64>()
+        + decoded.iter().map(|(_, t)| t.byte_len()).sum::<u64>();
+    let done = ProgressSum::new(run, bytes + more_bytes, floats.len() + decoded.len());
+    let mut jobs_left: Vec<usize> = floats.iter().map(|t| jobs_of_bytes(t.part().len)).collect();
     let mut outcomes = vec![Outcome::Ok(Tally::default()); floats.len()];
     let jobs = floats.iter().map(|t| jobs_of_bytes(t.part().len));
     Schedule::new(jobs).run(
         run,
         |i, job, bytes: &mut Vec<u8>| unless_cancelled(tally_stored(&floats[i], job, run, bytes)),
-        |i, tally| add(&mut outcomes[i], tally),
+        |i, tally| {
+            jobs_left[i] -= 1;
+            let job = jobs_of_bytes(floats[i].part().len) - 1 - jobs_left[i];
+            let read =
+                pieces_of_job(floats[i].part().len, job).map(|piece| piece.end - piece.start);
+            done.add(read.sum(), usize::from(jobs_left[i] == 0), 0);
+            add(&mut outcomes[i], tally);
+        },
     )?;
     let signed = signed_scales(model);
     for (t, outcome) in floats.iter().zip(outcomes) {
@@ -46,7 +66,8 @@ pub(super) fn check(
             (Err(error), _) => findings.push(Finding::of_tensor(Severity::Error, t, error)),
         }
     }
-    check_decoded(model, run, findings)
+    check_decoded(&decoded, run, &done, findings)?;
+    Ok(done)
 }
 
 /// Indices of the scales that are negative in models that are fine: MLX makes a scale negative where the bound of the larger
@@ -72,43 +93,50 @@ fn is_numbers(role: TensorRole) -> bool {
     )
 }
 
-/// Decodes every quantized tensor. Does nothing if one of them cannot be decoded: the structure has shown that.
-fn check_decoded(
-    model: &ParsedModel,
-    run: &RememberOptions,
-    findings: &mut Vec<Finding>,
-) -> Result<()> {
-    let options = ConvertOptions::for_values(&RememberOptions {
-        to: TargetDtype::F32,
-        ..run.clone()
-    });
-    let (Ok(resolution), Ok(recovery)) = (model.resolve().into_result(), model.recovery(options))
-    else {
-        return Ok(());
-    };
+/// The quantized tensors of `model`: their codes, and their values as `recovery` decodes them.
+fn decoded<'a, 'm>(
+    model: &'m ParsedModel,
+    recovery: &'a Recovery<'m>,
+) -> Vec<(Tensor<'m>, TensorPair<'a, 'm, 'm>)> {
+    let resolution = model.resolve();
     let items = resolution.items.iter().filter_map(|item| match item {
-        ResolvedItem::Group(group) if !group.is_copied => Some((&group.name, group.parts[0].1)),
+        ResolvedItem::Group(group) if !group.is_copied => Some((&*group.name, group.parts[0].1)),
         _ => None,
     });
-    let codes: HashMap<_, _> = items.collect();
+    let codes: HashMap<&str, Tensor<'m>> = items.collect();
     let outputs = recovery.outputs().enumerate();
-    let decoded: Vec<_> = outputs
+    outputs
         .filter_map(|(i, output)| {
-            let t = codes.get(&output.name.to_owned())?;
-            Some((*t, TensorPair::single(&recovery, i)))
+            let t = codes.get(output.name)?;
+            Some((*t, TensorPair::single(recovery, i)))
         })
-        .collect();
+        .collect()
+}
+
+/// Decodes every quantized tensor.
+fn check_decoded(
+    decoded: &[(Tensor<'_>, TensorPair<'_, '_, '_>)],
+    run: &RememberOptions,
+    done: &ProgressSum,
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
+    let mut jobs_left: Vec<usize> = decoded.iter().map(|(_, tensor)| tensor.jobs()).collect();
     let mut outcomes = vec![Outcome::Ok(Tally::default()); decoded.len()];
     Schedule::new(decoded.iter().map(|(_, tensor)| tensor.jobs())).run(
         run,
         |i, job, scratch: &mut PairScratch| {
             let (tensor, mut tally) = (&decoded[i].1, Tally::default());
-            let done = tensor.run(job, scratch, |_, bytes, _| {
+            let read = tensor.run(job, scratch, |_, bytes, _| {
                 tally.add_bytes(tensor.dtypes().0, bytes, run.level);
             });
-            unless_cancelled(done.map(|()| tally))
+            unless_cancelled(read.map(|()| tally))
         },
-        |i, tally| add(&mut outcomes[i], tally),
+        |i, tally| {
+            jobs_left[i] -= 1;
+            let bytes = decoded[i].1.bytes_of_job(jobs_left[i]);
+            done.add(bytes, usize::from(jobs_left[i] == 0), 0);
+            add(&mut outcomes[i], tally);
+        },
     )?;
     for ((t, _), outcome) in decoded.iter().zip(outcomes) {
         match outcome {

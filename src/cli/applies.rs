@@ -122,9 +122,15 @@ const OPTIONS: &[Applicability] = &[
     },
     Applicability {
         option: "--part",
-        is_set: |r| r.run.part.is_some(),
+        is_set: |r| r.run.part().is_some(),
         applies: |r| r.is_to_file(),
         needs: "only a directory is made in parts, and the output goes to stdout (-o -)",
+    },
+    Applicability {
+        option: "--sha256",
+        is_set: |r| r.run.output.hashes(),
+        applies: |r| r.is_to_file(),
+        needs: "sums are of files, and the output goes to stdout (-o -)",
     },
     Applicability {
         option: "-o -",

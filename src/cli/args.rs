@@ -1,5 +1,7 @@
 //! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
+mod examples;
+mod messages;
 mod readers;
 mod run;
 mod values;
@@ -8,17 +10,25 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+pub(super) use self::messages::{MessageArgs, ProgressArgs, ProgressMode};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
 };
 pub(super) use self::run::{CastArgs, RunArgs};
+use self::run::{OUTPUT, RUN, SELECTION};
 pub(super) use self::values::ConvertTo;
 use self::values::{help_of_containers, parse_dtype, parse_scheme, parse_size, parse_target};
 use crate::{ForgetScheme, ParseLimits, TargetDtype};
 
 /// Parse any tensor format, recover any precision.
 #[derive(Debug, Parser)]
-#[command(name = "anamnesis", version, arg_required_else_help = true)]
+#[command(
+    name = "anamnesis",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = examples::PROGRAM
+)]
 pub(super) struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -27,32 +37,40 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Check a model file, count its tensors by role, and list them
+    #[command(after_help = examples::PARSE)]
     Parse(ParseArgs),
     /// List a model's tensors with dtype, shape, parameters, size, scheme and file
-    #[command(visible_alias = "list")]
+    #[command(visible_alias = "list", after_help = examples::LS)]
     Ls(LsArgs),
     /// Show values, range and distribution of tensors, decoded from whatever they are stored in
+    #[command(after_help = examples::SHOW)]
     Show(ShowArgs),
     /// Grade what files could do to somebody who opens them with Python: safe, suspicious or dangerous
+    #[command(after_help = examples::SCAN)]
     Scan(ScanArgs),
     /// Show a model's format and sizes, before and after recovery
-    #[command(visible_alias = "info")]
+    #[command(visible_alias = "info", after_help = examples::INSPECT)]
     Inspect(InspectArgs),
     /// Decode every quantized tensor and write a standard safetensors file
-    #[command(visible_alias = "dequantize")]
+    #[command(visible_alias = "dequantize", after_help = examples::REMEMBER)]
     Remember(RememberArgs),
     /// Encode a model into another precision; what is quantized already is decoded on the way
-    #[command(visible_alias = "quantize")]
+    #[command(visible_alias = "quantize", after_help = examples::FORGET)]
     Forget(ForgetArgs),
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
+    #[command(after_help = examples::CONVERT)]
     Convert(ConvertArgs),
     /// Compare two models, tensor by tensor and value by value; exit code 1 if they differ
+    #[command(after_help = examples::DIFF)]
     Diff(DiffArgs),
     /// Look for everything that can be wrong with models; exit code 1 if something is
+    #[command(after_help = examples::CHECK)]
     Check(CheckArgs),
     /// Print a script that completes commands and options in a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsArgs),
     /// Print a manual page, in roff
+    #[command(after_help = examples::MAN)]
     Man(ManArgs),
 }
 
@@ -74,6 +92,37 @@ impl Command {
         };
         json.then_some(file)
     }
+
+    /// How the command shows its progress; `None` if it reads headers alone.
+    pub(super) fn progress(&self) -> Option<ProgressMode> {
+        let args = match self {
+            Self::Show(args) => &args.progress,
+            Self::Remember(args) => &args.run.progress,
+            Self::Forget(args) => &args.run.progress,
+            Self::Convert(args) => &args.run.progress,
+            Self::Diff(args) => &args.progress,
+            Self::Check(args) => &args.progress,
+            _ => return None,
+        };
+        Some(args.progress)
+    }
+
+    /// How much the command says; `None` if it reads no model.
+    pub(super) fn messages(&self) -> Option<&MessageArgs> {
+        Some(match self {
+            Self::Parse(args) => &args.messages,
+            Self::Ls(args) => &args.messages,
+            Self::Show(args) => &args.messages,
+            Self::Scan(args) => &args.messages,
+            Self::Inspect(args) => &args.messages,
+            Self::Remember(args) => &args.run.messages,
+            Self::Forget(args) => &args.run.messages,
+            Self::Convert(args) => &args.run.messages,
+            Self::Diff(args) => &args.messages,
+            Self::Check(args) => &args.messages,
+            Self::Completions(_) | Self::Man(_) => return None,
+        })
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -93,9 +142,15 @@ pub(super) struct FileArgs {
     /// Model file, directory of a model, or ollama:MODEL[:TAG]
     pub file: PathBuf,
     /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
-    #[arg(long, visible_alias = "prefix", value_name = "KEY")]
+    #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
     pub root: Option<String>,
 }
+
+/// Heading of what is encoded, and how, in `--help`.
+const ENCODING: &str = "Encoding";
+
+/// Heading of the options of the input in `--help`.
+const INPUT: &str = "Input";
 
 /// Bounds of [`ParseLimits`]; see `docs/safety.md`.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -155,11 +210,11 @@ pub(super) struct RememberArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// Element type of recovered weights: bf16, f16 or f32
-    #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_dtype)]
+    #[arg(long, value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_dtype)]
     pub to: TargetDtype,
     /// Give the directory FILE its name, now that all its parts are made (see --part)
-    #[arg(long, conflicts_with_all = [
-        "to", "cast", "part", "resume", "output", "json", "include", "exclude", "skip_unsupported", "max_shard_size",
+    #[arg(long, help_heading = RUN, conflicts_with_all = [
+        "to", "cast", "part", "part_index", "resume", "output", "json", "include", "exclude", "skip_unsupported", "max_shard_size",
         "tensors_only", "tokenizer_pre", "dry_run", "root",
     ])]
     pub finish: bool,
@@ -173,22 +228,19 @@ pub(super) struct RememberArgs {
 pub(super) struct ConvertArgs {
     #[command(flatten)]
     pub input: FileArgs,
-    #[arg(long, value_name = "FORMAT", value_parser = parse_target, help = help_of_containers())]
+    #[arg(long, value_name = "FORMAT", help_heading = OUTPUT, value_parser = parse_target, help = help_of_containers())]
     pub to: ConvertTo,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
-    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    #[arg(long, value_name = "DTYPE", help_heading = OUTPUT, value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
     #[command(flatten)]
     pub cast: CastArgs,
     /// GGUF metadata from a JSON object; plain values, or {"type": "u8", "value": 3}
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub gguf_metadata: Option<PathBuf>,
     /// One text value of GGUF metadata; may be repeated
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = OUTPUT)]
     pub gguf_kv: Vec<String>,
-    /// Name every tensor that is not encoded, if FORMAT is a scheme
-    #[arg(short, long)]
-    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -202,34 +254,32 @@ pub(super) struct ForgetArgs {
         long,
         visible_alias = "scheme",
         value_name = "SCHEME",
+        help_heading = ENCODING,
         value_parser = parse_scheme,
         required_unless_present = "list"
     )]
     pub to: Option<ForgetScheme>,
     /// Name every scheme, and do nothing
-    #[arg(long, exclusive = true)]
+    #[arg(long, exclusive = true, help_heading = ENCODING)]
     pub list: bool,
     /// Element type of values that are quantized now, and of those among them that are not encoded
-    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    #[arg(long, value_name = "DTYPE", help_heading = ENCODING, value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
     /// Encode the tensors that are quantized in this model of the same names
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", help_heading = SELECTION)]
     pub like: Option<PathBuf>,
     /// Importance matrix of llama.cpp's, for GGUF
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = ENCODING)]
     pub imatrix: Option<PathBuf>,
     /// Values that share a scale, where a scheme leaves a choice: the group or the block [default: what is usual]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", help_heading = ENCODING, value_parser = clap::value_parser!(u32).range(1..))]
     pub group_size: Option<u32>,
     /// Whose scales MXFP4 and MXFP8 get: compressed-tensors, modelopt, floor, ceil, even, rceil or ggml
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", help_heading = ENCODING)]
     pub scale_rule: Option<String>,
     /// Give all tensors of a GGUF file the same type
-    #[arg(long)]
+    #[arg(long, help_heading = ENCODING)]
     pub pure: bool,
-    /// Name every tensor that is not encoded
-    #[arg(short, long)]
-    pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::args::CheckArgs;
+use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{CommandError, input, signals};
 use crate::error::printable;
@@ -59,7 +60,24 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
     let (mut checked, mut unreadable) = (Vec::new(), None);
     for path in models {
         let model = input::open_path(&path, &args.limits);
-        let report = match model.and_then(|model| model.check(&options)) {
+        let checked_model = model.and_then(|model| {
+            let meter = Meter::new(&args.messages, args.progress.progress);
+            let reads_data = args.data || args.manifest.is_some();
+            if reads_data {
+                meter.start(Work {
+                    verb: "Checking",
+                    files: vec![path.to_string_lossy().into_owned()],
+                    ..Work::default()
+                });
+            }
+            let run = options.run.clone().with_progress(meter.listener());
+            let report = model.check(&options.clone().with_run(run));
+            if reads_data {
+                meter.finish(report.is_ok());
+            }
+            report
+        });
+        let report = match checked_model {
             Ok(report) => report,
             Err(AnamnesisError::Cancelled) => return Err(AnamnesisError::Cancelled.into()),
             Err(error) => {
@@ -68,7 +86,8 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
                 report
             }
         };
-        if !args.json {
+        let is_said = !args.messages.quiet || !report.findings.is_empty();
+        if is_said && !args.json {
             print(&path, &report, out)?;
         }
         let path = path.to_string_lossy().into_owned();

@@ -3,26 +3,15 @@
 use std::io::Write;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
-use super::report::print_line;
-use super::write::{OutputStyle, run_options, settle, write};
-use super::{applies, input};
-use crate::error::printable;
+use super::finish::finish;
+use super::write::{OutputStyle, run_options, write};
+use super::{CommandResult, applies, input};
 use crate::{AnamnesisError, ConvertOptions, Result};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
-pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResult {
     if args.finish {
-        let output = &args.input.file;
-        if !settle(output)?
-            && let Some(note) = crate::convert::finish(output, args.run.output.force, true)?
-        {
-            print_line(out, format_args!("Note: {}", printable(&note)));
-        }
-        print_line(
-            out,
-            format_args!("Output: {}", printable(&args.input.file.to_string_lossy())),
-        );
-        return Ok(());
+        return finish(&args.input.file, &args.run, out);
     }
     let input = input::open(&args.input, &args.run.limits)?;
     let run = run_options(args.to, &args.run)?.with_cast(args.cast.cast());
@@ -35,7 +24,6 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         &args.run,
         &OutputStyle {
             suffix: None,
-            verbose: false,
             asks_dtype: true,
         },
         out,
@@ -43,7 +31,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
 }
 
 /// Writes a model into another container.
-pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult {
     let mut options = match &args.to {
         ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
@@ -69,7 +57,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         &args.run,
         &OutputStyle {
             suffix: suffix.as_deref(),
-            verbose: args.verbose,
             asks_dtype: args.out_dtype.is_some(),
         },
         out,

@@ -6,8 +6,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::args::DiffArgs;
+use super::progress::{Meter, Work};
 use super::report::print_json;
-use super::{CommandError, input, progress, signals};
+use super::{CommandError, input, signals};
 use crate::error::printable;
 use crate::{
     AnamnesisError, CancelToken, ComparedTensor, DiffOptions, DiffReport, FieldDiff, ParsedModel,
@@ -28,17 +29,16 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
     let (a, b) = (open(&args.a)?, open(&args.b)?);
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
-    let bar = progress::bar();
+    let meter = Meter::new(&args.messages, args.progress.progress);
     let mut run = RememberOptions::new(args.to).with_cancel(cancel);
     if let Some(threads) = args.threads {
         run = run.with_threads(threads as usize);
     }
-    let (shown, tensors) = (bar.clone(), a.tensors().len());
-    let run = run.with_progress(move |progress| {
-        if shown.length() != Some(progress.total_bytes) {
-            progress::start(&shown, "Comparing", tensors, progress.total_bytes);
-        }
-        shown.set_position(progress.done_bytes);
+    let run = run.with_progress(meter.listener());
+    meter.start(Work {
+        verb: "Comparing",
+        files: vec![args.a.to_string_lossy().into_owned()],
+        ..Work::default()
     });
     let mut options = DiffOptions::default()
         .with_run(run)
@@ -46,7 +46,7 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
         .with_values_only(args.values_only);
     (options.include, options.exclude) = (args.include.clone(), args.exclude.clone());
     let report = a.diff(&b, &options);
-    bar.finish_and_clear();
+    meter.finish(report.is_ok());
     let report = report.map_err(|error| {
         let models = [(&a, &args.a), (&b, &args.b)];
         match models.iter().find(|(model, _)| has_problem(model, &error)) {

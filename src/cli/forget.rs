@@ -4,14 +4,14 @@ use std::io::Write;
 
 use super::args::ForgetArgs;
 use super::write::{OutputStyle, run_options, write};
-use super::{applies, input};
+use super::{CommandResult, applies, input};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
-pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     let named = args.to.clone().filter(|_| !args.list);
     let (Some(mut scheme), Some(file)) = (named, &args.input) else {
-        return list(out);
+        return Ok(list(out)?);
     };
     if let Some(group) = args.group_size {
         scheme = scheme.with_group_size(group as usize);
@@ -40,7 +40,6 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
         &args.run,
         &OutputStyle {
             suffix: Some(&suffix),
-            verbose: args.verbose,
             asks_dtype: false,
         },
         out,

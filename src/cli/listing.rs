@@ -7,26 +7,20 @@ use crate::error::printable;
 use crate::inspect::format_bytes;
 use crate::{Container, Dtype, ParsedModel, Result};
 
-/// Longest name for which all lines make room.
-pub(super) const WIDEST_NAME: usize = 120;
-
-/// Longest shape for which all lines make room.
-pub(super) const WIDEST_SHAPE: usize = 40;
-
 const COLUMNS: [Column; 4] = [
     Column {
         least: 40,
-        ..Column::text("", WIDEST_NAME)
+        ..Column::text("")
     },
     Column {
         least: 8,
-        ..Column::text("", 16)
+        ..Column::text("")
     },
     Column {
         least: 15,
-        ..Column::text("", WIDEST_SHAPE)
+        ..Column::text("")
     },
-    Column::text("", 0),
+    Column::text(""),
 ];
 
 /// Prints a line for each tensor with name, dtype, shape and size, and a last line with their number and bytes.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use self::meta::ModelTexts;
 use super::args::{LsArgs, SortKey};
 use super::input;
-use super::listing::{Total, WIDEST_NAME, WIDEST_SHAPE, shape_text};
+use super::listing::{Total, shape_text};
 use super::report::print_json;
 use super::table::{Column, Table};
 use crate::config::Selection;
@@ -91,13 +91,13 @@ fn print_table(
     out: &mut impl Write,
 ) -> Result<()> {
     const COLUMNS: [Column; 7] = [
-        Column::text("NAME", WIDEST_NAME),
-        Column::text("DTYPE", 16),
-        Column::text("SHAPE", WIDEST_SHAPE),
+        Column::text("NAME"),
+        Column::text("DTYPE"),
+        Column::text("SHAPE"),
         Column::number("PARAMETERS"),
         Column::number("SIZE"),
-        Column::text("SCHEME", WIDEST_SHAPE),
-        Column::text("FILE", WIDEST_NAME),
+        Column::text("SCHEME"),
+        Column::text("FILE"),
     ];
     let container = model.container();
     let row = |t: &ListedTensor<'_>| {

@@ -1,16 +1,257 @@
-//! The progress bar. It is drawn on stderr, and only if that is a terminal.
+//! Progress on stderr: a bar on a terminal, a line now and then elsewhere, or lines of JSON.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
+use indicatif::{ProgressBar, ProgressStyle};
 
-/// Time between two drawings while no progress is reported.
+use super::args::{MessageArgs, ProgressMode};
+use crate::{Progress, format_bytes};
+
+/// Time between two looks at what was done.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Returns a bar that is not drawn yet.
-pub(super) fn bar() -> ProgressBar {
+/// Time between two lines of text.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Time between two lines of JSON.
+const JSON_EVERY: Duration = Duration::from_millis(250);
+
+/// The bar that is drawn, above which other lines are printed.
+static DRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// How the progress is shown.
+enum Display {
+    Silent,
+    Bar(ProgressBar),
+    Lines {
+        out: Box<dyn Write + Send>,
+        every: Duration,
+        /// Whether the first and the last line are printed however short the work is.
+        is_eager: bool,
+    },
+    Json(Box<dyn Write + Send>),
+}
+
+/// What is worked on.
+#[derive(Default)]
+pub(super) struct Work {
+    /// What is done, such as `Recalling...`.
+    pub verb: &'static str,
+    /// The files that are written, or the one that is read.
+    pub files: Vec<String>,
+    pub total_bytes: u64,
+    pub total_tensors: usize,
+}
+
+/// Shows the progress of one command.
+pub(super) struct Meter(Arc<Mutex<MeterState>>);
+
+struct MeterState {
+    display: Display,
+    work: Work,
+    now: Progress,
+    /// Start of the work.
+    started: Instant,
+    /// Time of the last line.
+    shown: Instant,
+}
+
+/// A line of `--progress json`.
+#[derive(serde::Serialize)]
+struct ProgressEvent<'a> {
+    event: &'static str,
+    file: Option<&'a str>,
+    done_tensors: usize,
+    total_tensors: usize,
+    done_bytes: u64,
+    total_bytes: u64,
+    seconds: f64,
+}
+
+impl Meter {
+    /// A meter that shows nothing before it is [started](Self::start).
+    pub(super) fn new(args: &MessageArgs, mode: ProgressMode) -> Self {
+        let stderr = || Box::new(std::io::stderr()) as Box<dyn Write + Send>;
+        let lines = |is_eager| Display::Lines {
+            out: stderr(),
+            every: LINE_EVERY,
+            is_eager,
+        };
+        Self::of_display(match (mode, std::io::stderr().is_terminal()) {
+            (ProgressMode::Json, _) => Display::Json(stderr()),
+            (ProgressMode::Never, _) => Display::Silent,
+            (ProgressMode::Auto, _) if args.quiet => Display::Silent,
+            (ProgressMode::Auto | ProgressMode::Always, true) => Display::Bar(bar()),
+            (ProgressMode::Auto, false) => lines(false),
+            (ProgressMode::Always, false) => lines(true),
+        })
+    }
+
+    fn of_display(display: Display) -> Self {
+        Self(Arc::new(Mutex::new(MeterState {
+            display,
+            work: Work::default(),
+            now: Progress::default(),
+            started: Instant::now(),
+            shown: Instant::now(),
+        })))
+    }
+
+    /// A function that takes the progress of a conversion or a comparison.
+    pub(super) fn listener(&self) -> impl Fn(Progress) + Send + Sync + 'static {
+        let state = self.0.clone();
+        move |progress| {
+            let mut state = lock(&state);
+            // Threads report in any order.
+            let now = &mut state.now;
+            now.done_bytes = now.done_bytes.max(progress.done_bytes);
+            now.done_tensors = now.done_tensors.max(progress.done_tensors);
+            now.file = progress.file;
+            // The totals are first known here if several passes are one work.
+            let totals = (progress.total_bytes, progress.total_tensors);
+            (state.work.total_bytes, state.work.total_tensors) = totals;
+            state.look();
+        }
+    }
+
+    /// A function that takes the progress of several passes, each of which begins anew, and adds it up.
+    pub(super) fn summing_listener(&self) -> impl Fn(Progress) + Send + Sync + 'static {
+        let state = self.0.clone();
+        move |progress| {
+            let mut state = lock(&state);
+            state.now.done_bytes += progress.step_bytes;
+            state.look();
+        }
+    }
+
+    /// Counts a tensor as done.
+    pub(super) fn add_tensor(&self) {
+        lock(&self.0).now.done_tensors += 1;
+    }
+
+    /// Begins to show the progress of `work`.
+    pub(super) fn start(&self, work: Work) {
+        let mut state = lock(&self.0);
+        (state.started, state.shown, state.work) = (Instant::now(), Instant::now(), work);
+        state.now = Progress::default();
+        match &mut state.display {
+            Display::Silent => return,
+            Display::Bar(bar) => {
+                bar.reset();
+                *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
+            }
+            Display::Lines { is_eager: true, .. } => state.write_line(),
+            Display::Lines { .. } => {}
+            Display::Json(_) => state.write_event("start"),
+        }
+        drop(state);
+        // Without this thread the progress is shown at each report alone.
+        let weak = Arc::downgrade(&self.0);
+        let _ = thread::Builder::new().spawn(move || tick(&weak));
+    }
+
+    /// Shows the end of the work, and nothing more.
+    pub(super) fn finish(&self, is_done: bool) {
+        let mut state = lock(&self.0);
+        match &state.display {
+            Display::Silent => {}
+            Display::Bar(bar) => {
+                bar.finish_and_clear();
+                *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+            Display::Lines { is_eager: true, .. } => state.write_line(),
+            Display::Lines { .. } => {}
+            Display::Json(_) => state.write_event(if is_done { "end" } else { "failed" }),
+        }
+        state.display = Display::Silent;
+    }
+}
+
+/// Looks again and again at what was done, until the work is finished.
+fn tick(state: &Weak<Mutex<MeterState>>) {
+    while let Some(state) = state.upgrade() {
+        let mut now = lock(&state);
+        if matches!(now.display, Display::Silent) {
+            return;
+        }
+        now.look();
+        drop(now);
+        drop(state);
+        thread::sleep(TICK);
+    }
+}
+
+fn lock(state: &Mutex<MeterState>) -> MutexGuard<'_, MeterState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MeterState {
+    /// Shows what was done, if it is time.
+    fn look(&mut self) {
+        let (work, since) = (&self.work, self.shown.elapsed());
+        match &self.display {
+            Display::Bar(bar) => {
+                bar.set_length(work.total_bytes);
+                bar.set_message(format!("{} {} tensors", work.verb, work.total_tensors));
+                bar.set_position(self.now.done_bytes);
+                bar.tick();
+            }
+            Display::Lines { every, .. } if since >= *every => self.write_line(),
+            Display::Json(_) if since >= JSON_EVERY => self.write_event("progress"),
+            _ => {}
+        }
+    }
+
+    /// Writes a line of text.
+    fn write_line(&mut self) {
+        let (work, now) = (&self.work, &self.now);
+        let seconds = self.started.elapsed().as_secs_f64();
+        let rate = now.done_bytes as f64 / seconds.max(1e-9);
+        let mut line = format!(
+            "{} {} of {} tensors, {} of {}",
+            work.verb.trim_end(),
+            now.done_tensors,
+            work.total_tensors,
+            format_bytes(now.done_bytes),
+            format_bytes(work.total_bytes)
+        );
+        if now.done_bytes > 0 && work.total_bytes > 0 {
+            let percent = now.done_bytes as f64 / work.total_bytes as f64 * 100.0;
+            let left = work.total_bytes.saturating_sub(now.done_bytes) as f64 / rate;
+            let rate = format_bytes(rate as u64);
+            line += &format!(" ({percent:.0} %), {rate}/s, {left:.0} s left");
+        }
+        self.shown = Instant::now();
+        if let Display::Lines { out, .. } = &mut self.display {
+            let _ = writeln!(out, "{line}");
+        }
+    }
+
+    /// Writes a line of JSON.
+    fn write_event(&mut self, event: &'static str) {
+        let event = ProgressEvent {
+            event,
+            file: self.work.files.get(self.now.file).map(String::as_str),
+            done_tensors: self.now.done_tensors,
+            total_tensors: self.work.total_tensors,
+            done_bytes: self.now.done_bytes,
+            total_bytes: self.work.total_bytes,
+            seconds: self.started.elapsed().as_secs_f64(),
+        };
+        // In one write, so that no line of another thread comes between.
+        let line = serde_json::to_string(&event).map(|line| line + "\n");
+        self.shown = Instant::now();
+        if let (Display::Json(out), Ok(line)) = (&mut self.display, line) {
+            let _ = out.write_all(line.as_bytes());
+        }
+    }
+}
+
+/// A bar that is not drawn yet.
+fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) =
         ProgressStyle::with_template("{msg} [{bar:20}] {percent}% {binary_bytes_per_sec} ETA {eta}")
@@ -20,23 +261,83 @@ pub(super) fn bar() -> ProgressBar {
     bar
 }
 
-/// Starts to draw `bar` for a conversion of `tensors` tensors and `bytes` bytes.
-pub(super) fn start(bar: &ProgressBar, verb: &str, tensors: usize, bytes: u64) {
-    bar.set_length(bytes);
-    bar.reset();
-    bar.set_message(format!("{verb} {tensors} tensors"));
-    if std::io::stderr().is_terminal() {
-        // `enable_steady_tick` panics if no thread can be started. Without this one the bar is drawn at each progress alone.
-        let weak = bar.downgrade();
-        let _ = thread::Builder::new().spawn(move || tick(&weak));
+/// Prints a line on stderr, above the bar if one is drawn.
+pub(super) fn print_above_bar(line: &str) {
+    let bar = DRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let print = || {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    };
+    match bar {
+        Some(bar) => bar.suspend(print),
+        None => print(),
     }
 }
 
-/// Draws the bar again and again until it is finished or gone.
-fn tick(bar: &WeakProgressBar) {
-    while let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) {
-        bar.tick();
-        drop(bar);
-        thread::sleep(TICK);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer whose lines can be read while it is written to.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn meter(lines: &Lines, every: Duration, is_eager: bool) -> Meter {
+        let meter = Meter::of_display(Display::Lines {
+            out: Box::new(lines.clone()),
+            every,
+            is_eager,
+        });
+        meter.start(Work {
+            verb: "Copying...  ",
+            total_bytes: 2048,
+            total_tensors: 2,
+            files: vec![],
+        });
+        meter
+    }
+
+    fn half() -> Progress {
+        Progress {
+            done_bytes: 1024,
+            total_bytes: 2048,
+            done_tensors: 1,
+            total_tensors: 2,
+            ..Progress::default()
+        }
+    }
+
+    #[test]
+    fn a_line_each_interval_also_without_reports() {
+        let lines = Lines::default();
+        let meter = meter(&lines, Duration::from_millis(50), false);
+        meter.listener()(half());
+        let begun = Instant::now();
+        while lines.0.lock().unwrap().is_empty() && begun.elapsed().as_secs() < 20 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        meter.finish(true);
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let expected = "Copying... 1 of 2 tensors, 1.0 KB of 2.0 KB (50 %), ";
+        assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn nothing_of_short_work() {
+        let lines = Lines::default();
+        let meter = meter(&lines, LINE_EVERY, false);
+        meter.listener()(half());
+        meter.finish(true);
+        assert!(lines.0.lock().unwrap().is_empty());
     }
 }

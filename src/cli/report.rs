@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
+use super::CommandError;
 use super::input::NamedModel;
 use crate::error::printable;
 use crate::{AnamnesisError, ErrorKind, Errors, Recovery, Report, Result};
@@ -62,7 +63,7 @@ impl<'a> ConversionReport<'a> {
             input_bytes: input.model.tensor_bytes(),
             output: text(output),
             files: recovery
-                .paths(output)
+                .written_paths(output)
                 .iter()
                 .map(|path| text(path))
                 .collect(),
@@ -85,19 +86,24 @@ struct ErrorReport<'a> {
     file: Cow<'a, str>,
 }
 
-/// Prints an error about `input` as JSON.
+/// Prints an error about `input`, or about the model that it names itself, as JSON; in one line if `is_line`.
 pub(super) fn print_error(
-    error: &AnamnesisError,
+    failed: &CommandError,
     input: &Path,
+    is_line: bool,
     out: &mut impl Write,
 ) -> Result<()> {
+    let (error, model) = (&failed.error, failed.model.as_deref());
     let report = ErrorReport {
         kind: error.kind(),
-        message: error.to_string(),
+        message: failed.to_string(),
         tensor: error.tensor(),
-        file: error.file().unwrap_or(input).to_string_lossy(),
+        file: error.file().or(model).unwrap_or(input).to_string_lossy(),
     };
-    print_json(&report, out)
+    match serde_json::to_string(&report) {
+        Ok(line) if is_line => Ok(writeln!(out, "{line}")?),
+        _ => print_json(&report, out),
+    }
 }
 
 /// Prints the number of tensors that are not encoded for each reason, the most frequent reason first; if `verbose`, also their

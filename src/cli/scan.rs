@@ -44,7 +44,7 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> Result<u8> {
         let file = path.to_string_lossy().into_owned();
         match args.json {
             true => files.push(ScannedFile { file, scan }),
-            false => print(&file, &scan, args.verbose, out)?,
+            false => print(&file, &scan, args.messages.verbose, out)?,
         }
     }
     match args.json {

@@ -4,20 +4,21 @@ mod elements;
 mod print;
 mod slice;
 
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 use self::elements::{for_each_text, in_numpy, json, numpy_bytes};
 use self::print::{print_table, print_tensor, write_csv_table};
 use self::slice::{Slice, SliceText};
 use super::args::ShowArgs;
-use super::input;
+use super::progress::{Meter, Work};
 use super::report::print_json;
+use super::{input, signals};
 use crate::config::Selection;
 use crate::containers::write::npz::{descr, npy_header};
 use crate::{
-    AnamnesisError, ConvertOptions, ModelScope, OutputTensor, Recovery, RememberOptions, Result,
-    TargetDtype, TensorStatistics,
+    AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, Recovery,
+    RememberOptions, Result, TargetDtype, TensorStatistics,
 };
 
 /// A tensor to show.
@@ -50,7 +51,17 @@ struct ShownSlice {
 /// Shows one tensor in full, or several as a table.
 pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
-    let run = RememberOptions::new(TargetDtype::F32);
+    let (cancel, meter) = (
+        CancelToken::new(),
+        Meter::new(&args.messages, args.progress.progress),
+    );
+    // Only a file is to be removed; whatever is printed may end anywhere.
+    if args.npy.is_some() {
+        signals::cancel_at_termination(&cancel)?;
+    }
+    let run = RememberOptions::new(TargetDtype::F32)
+        .with_cancel(cancel)
+        .with_progress(meter.summing_listener());
     let run = match args.threads {
         Some(threads) => run.with_threads(threads as usize),
         None => run,
@@ -69,18 +80,31 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let wanted = wanted(recovery, args)?;
     let mut buffered = BufWriter::new(out);
     let out = &mut buffered;
-    match (wanted.as_slice(), &args.npy) {
-        ([one], Some(path)) => write_npy(recovery, one, path, args.force)?,
-        (_, Some(_)) => return Err(several("--npy")),
-        ([one], None) if args.csv => write_csv(recovery, one, out)?,
+    let is_one = wanted.len() == 1;
+    if args.npy.is_some() && !is_one {
+        return Err(several("--npy"));
+    }
+    let prints_meanwhile = is_one && args.csv && std::io::stdout().is_terminal();
+    if !prints_meanwhile {
+        start(&meter, &wanted, args);
+    }
+    let shown = match (wanted.as_slice(), &args.npy) {
+        ([one], Some(path)) => {
+            write_npy(recovery, one, path, args.force).inspect(|()| meter.add_tensor())
+        }
+        ([one], None) if args.csv => write_csv(recovery, one, out).inspect(|()| meter.add_tensor()),
         ([one], None) if !args.json => {
-            let found = recovery.statistics(one.tensor.name, args.bins as usize)?;
+            let found = recovery.statistics(one.tensor.name, args.bins as usize);
+            meter.add_tensor();
+            meter.finish(found.is_ok());
             let corner = SliceText::corner(one.tensor.shape.len());
             let slice = one.slice.clone().unwrap_or(corner);
-            print_tensor(recovery, &found, &slice, out)?;
+            found.and_then(|found| print_tensor(recovery, &found, &slice, out))
         }
-        (several, None) => show_several(recovery, several, args, out)?,
-    }
+        (several, _) => show_several(recovery, several, args, &meter, out),
+    };
+    meter.finish(shown.is_ok());
+    shown?;
     Ok(out.flush()?)
 }
 
@@ -132,6 +156,28 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
     Ok(found)
 }
 
+/// Begins to show the progress of reading the tensors `wanted`, some of them several times.
+fn start(meter: &Meter, wanted: &[Wanted<'_>], args: &ShowArgs) {
+    let has_histogram = args.bins > 0 && (args.json || wanted.len() == 1);
+    let reads = |one: &Wanted<'_>| match args.npy.is_some() || args.csv {
+        true => 1,
+        false => 1 + u64::from(has_histogram) + u64::from(args.json && one.slice.is_some()),
+    };
+    let bytes = |one: &Wanted<'_>| {
+        let values = one.tensor.shape.iter().product::<usize>() as u64;
+        values.saturating_mul(one.tensor.dtype.bits() as u64) / 8
+    };
+    meter.start(Work {
+        verb: "Reading",
+        files: vec![args.input.file.to_string_lossy().into_owned()],
+        total_bytes: wanted
+            .iter()
+            .map(|one| bytes(one).saturating_mul(reads(one)))
+            .sum(),
+        total_tensors: wanted.len(),
+    });
+}
+
 fn several(option: &str) -> AnamnesisError {
     AnamnesisError::unsupported(
         option,
@@ -144,6 +190,7 @@ fn show_several(
     recovery: &Recovery<'_>,
     wanted: &[Wanted<'_>],
     args: &ShowArgs,
+    meter: &Meter,
     out: &mut impl Write,
 ) -> Result<()> {
     let bins = match args.json {
@@ -161,7 +208,9 @@ fn show_several(
             _ => None,
         };
         all.push(Shown { statistics, slice });
+        meter.add_tensor();
     }
+    meter.finish(true);
     let statistics = || all.iter().map(|shown| &shown.statistics);
     match () {
         () if args.json => print_json(&ShownTensors { tensors: all }, out),

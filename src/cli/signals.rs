@@ -2,8 +2,12 @@
 
 use crate::{AnamnesisError, CancelToken, Result};
 
+/// Exit code of a command that was interrupted.
+#[cfg_attr(not(any(unix, windows)), expect(dead_code, reason = "no signals"))]
+const INTERRUPTED: i32 = 130;
+
 /// Sets `cancel` when the process is asked to end (SIGINT, SIGTERM, SIGHUP; on Windows Ctrl-C and the closing of the console),
-/// so that temporary files are removed.
+/// so that temporary files are removed. A second such signal ends the process at once.
 ///
 /// # Errors
 /// `Io` if a handler cannot be set.
@@ -18,13 +22,21 @@ fn set_handlers(cancel: &CancelToken) -> std::io::Result<()> {
 
     [SIGINT, SIGTERM, SIGHUP]
         .into_iter()
-        .try_for_each(|signal| signal_hook::flag::register(signal, cancel.flag()).map(drop))
+        .try_for_each(|signal| {
+            // In this order: the flag is not set yet when the first signal comes.
+            signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, cancel.flag())?;
+            signal_hook::flag::register(signal, cancel.flag()).map(drop)
+        })
 }
 
 #[cfg(windows)]
 fn set_handlers(cancel: &CancelToken) -> std::io::Result<()> {
     let cancel = cancel.clone();
-    ctrlc::set_handler(move || cancel.cancel()).map_err(std::io::Error::other)
+    let handler = move || match cancel.is_cancelled() {
+        true => std::process::exit(INTERRUPTED),
+        false => cancel.cancel(),
+    };
+    ctrlc::set_handler(handler).map_err(std::io::Error::other)
 }
 
 #[cfg(not(any(unix, windows)))]

@@ -1,27 +1,32 @@
 //! Tables of text. Rows are made twice, once to measure the columns and once to print them, so that no text is kept: a table
 //! crate would hold the cells of all rows, of which a model can have hundreds of thousands.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+
+use terminal_size::terminal_size_of;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::Result;
 
-/// Least and most characters of a column: most tables look alike, and one long text does not widen every line.
+/// Most character cells of a column. It holds the names of all common models; one longer text does not widen every line.
+const WIDEST: usize = 120;
+
+/// A column, as wide as its longest text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub title: &'static str,
+    /// Least character cells: short tables look alike.
     pub least: usize,
-    pub most: usize,
-    /// Whether texts end at the same character, as numbers do.
+    /// Whether texts end at the same place, as numbers do.
     pub is_right: bool,
 }
 
 impl Column {
-    /// A column of texts, as wide as its longest text but at most `most`.
-    pub(super) const fn text(title: &'static str, most: usize) -> Self {
+    /// A column of texts.
+    pub(super) const fn text(title: &'static str) -> Self {
         Self {
             title,
             least: 0,
-            most,
             is_right: false,
         }
     }
@@ -30,7 +35,7 @@ impl Column {
     pub(super) const fn number(title: &'static str) -> Self {
         Self {
             is_right: true,
-            ..Self::text(title, 40)
+            ..Self::text(title)
         }
     }
 }
@@ -41,21 +46,26 @@ pub(super) struct Table<const N: usize> {
     widths: [usize; N],
     /// What is between two columns.
     pub gap: &'static str,
+    /// Width of the terminal that lines are cut at. A file or a pipe gets whole lines.
+    line_width: Option<usize>,
 }
 
 impl<const N: usize> Table<N> {
-    /// Measures the columns of a table with a line of titles and these rows.
+    /// Measures the columns of a table with a line of titles and these rows, which goes to stdout.
     pub(super) fn new(columns: [Column; N], rows: impl Iterator<Item = [String; N]>) -> Self {
-        let mut widths = columns.map(|column| column.least.max(column.title.chars().count()));
+        let mut widths = columns.map(|column| column.least.max(column.title.width()));
         for row in rows {
-            for ((width, cell), column) in widths.iter_mut().zip(&row).zip(&columns) {
-                *width = cell.chars().count().min(column.most).max(*width);
+            for (width, cell) in widths.iter_mut().zip(&row) {
+                *width = cell.width().min(WIDEST).max(*width);
             }
         }
+        let stdout = std::io::stdout();
+        let size = stdout.is_terminal().then(|| terminal_size_of(&stdout));
         Self {
             columns,
             widths,
             gap: "  ",
+            line_width: size.flatten().map(|(width, _)| width.0.into()),
         }
     }
 
@@ -73,8 +83,7 @@ impl<const N: usize> Table<N> {
     ) -> Result<()> {
         let mut line = margin.to_owned();
         for (i, cell) in row.iter().enumerate() {
-            let padding = self.widths[i].saturating_sub(cell.chars().count());
-            let padding = " ".repeat(padding);
+            let padding = " ".repeat(self.widths[i].saturating_sub(cell.width()));
             let (before, after) = match self.columns[i].is_right {
                 true => (padding.as_str(), ""),
                 false => ("", padding.as_str()),
@@ -82,6 +91,68 @@ impl<const N: usize> Table<N> {
             let gap = if i == 0 { "" } else { self.gap };
             line.extend([gap, before, cell, after]);
         }
-        Ok(writeln!(out, "{}", line.trim_end())?)
+        let line = line.trim_end();
+        match self.line_width.filter(|width| line.width() > *width) {
+            Some(width) => writeln!(out, "{}…", beginning(line, width.saturating_sub(1)))?,
+            None => writeln!(out, "{line}")?,
+        }
+        Ok(())
+    }
+}
+
+/// As much of `text` as takes at most `width` character cells.
+fn beginning(text: &str, width: usize) -> &str {
+    let mut taken = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        taken += c.width().unwrap_or(0);
+        taken > width
+    });
+    &text[..end.map_or(text.len(), |(at, _)| at)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(line_width: Option<usize>, rows: &[[String; 3]]) -> Vec<String> {
+        let columns = [
+            Column::text("NAME"),
+            Column::text("DTYPE"),
+            Column::number("SIZE"),
+        ];
+        let mut table = Table::new(columns, rows.iter().cloned());
+        table.line_width = line_width;
+        let mut out = Vec::new();
+        for row in rows {
+            table.write_row("", row, &mut out).unwrap();
+        }
+        let text = String::from_utf8(out).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn rows() -> Vec<[String; 3]> {
+        let row = |name: &str, dtype: &str| [name, dtype, "1 KB"].map(str::to_owned);
+        vec![
+            row("a", "F32"),
+            row(&"x".repeat(100), "a dtype of more than sixteen characters"),
+            row("層.重み", "U8"),
+        ]
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let lines = lines(None, &rows());
+        let end = lines[0].width();
+        assert_eq!(end, 100 + 2 + 39 + 2 + 4);
+        assert!(lines.iter().all(|line| line.width() == end), "{lines:#?}");
+    }
+
+    #[test]
+    fn lines_end_at_the_terminal() {
+        let lines = lines(Some(20), &rows());
+        assert_eq!(lines[1], format!("{}…", "x".repeat(19)));
+        assert!(lines.iter().all(|line| line.width() == 20), "{lines:#?}");
+        // A character of two cells that does not fit is left out.
+        assert_eq!(beginning("層層", 3), "層");
     }
 }

@@ -1,16 +1,16 @@
 //! Writes the output of `amn remember`, `forget` and `convert`, and says what was done.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::args::RunArgs;
+use super::outcome::{kept_note, not_quietly, nothing_encoded, print_outputs, with_advice};
 use super::plan::{parsing_line, print_plan};
-use super::report::{
-    ConversionReport, by_reason, print_distance, print_json, print_kept, print_line,
-};
-use super::{input, progress, signals};
+use super::progress::{Meter, Work};
+use super::report::{ConversionReport, print_distance, print_json, print_kept, print_line};
+use super::{CommandResult, input, signals, sums};
 use crate::error::printable;
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel, Recovery,
@@ -35,10 +35,62 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
 pub(super) struct OutputStyle<'a> {
     /// Suffix of the output's default name, such as `nf4`; `None`: the element type of its tensors, such as `bf16`.
     pub suffix: Option<&'a str>,
-    /// Whether to name the tensors that are not encoded.
-    pub verbose: bool,
     /// Whether the user has said, or the command says, which element type the output has.
     pub asks_dtype: bool,
+}
+
+/// Plans the conversion, and returns it with the path of its output.
+///
+/// # Errors
+/// Those of [`ParsedModel::recovery`], and `Unsupported` if nothing can be encoded or an option has no effect on this model.
+pub(super) fn plan<'m>(
+    input: &'m input::NamedModel,
+    mut options: ConvertOptions,
+    args: &RunArgs,
+    style: &OutputStyle<'_>,
+) -> Result<(Recovery<'m>, PathBuf)> {
+    options.skip_unsupported = args.select.skip_unsupported;
+    (options.max_shard_size, options.part, options.resume) =
+        (args.output.max_shard_size, args.part(), args.resume);
+    options.sha256 = args.output.hashes();
+    if !options.encodes() {
+        (options.include, options.exclude) =
+            (args.select.include.clone(), args.select.exclude.clone());
+    }
+    let extension = options.target.extension();
+    let named = args.output.path.as_deref().and_then(Path::extension);
+    options.single_file = named.is_some_and(|ending| ending.eq_ignore_ascii_case(extension))
+        && args.output.max_shard_size.is_none()
+        || args.output.is_stdout();
+    (options.scope, options.pre_tokenizer) = (
+        scope(&input.model, &options, args),
+        args.output.tokenizer_pre.clone(),
+    );
+    let keep = options.carries_blocks(&input.model);
+    let scheme = scheme_of(&options);
+    let recovery = input.model.recovery(options)?;
+    if args.output.tokenizer_pre.is_some() && !recovery.is_whole_model() {
+        let what = "the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
+        return Err(AnamnesisError::unsupported("--tokenizer-pre", what));
+    }
+    if let Some(scheme) = scheme.filter(|_| recovery.report().encoded.is_empty()) {
+        return Err(nothing_encoded(&scheme, recovery.report()));
+    }
+    let suffix = style
+        .suffix
+        .map_or_else(|| dtype_suffix(&recovery), str::to_owned);
+    let named = args.output.path.clone();
+    let output = named.unwrap_or_else(|| match recovery.is_directory() {
+        true => input::output_directory(&input.named, &suffix),
+        false => input::output_file(&input.named, &suffix, extension, keep),
+    });
+    Ok((recovery, output))
+}
+
+/// Name of the scheme that tensors are encoded to.
+fn scheme_of(options: &ConvertOptions) -> Option<String> {
+    let forget = options.forget.as_ref();
+    forget.map(|forget| forget.scheme.to_string())
 }
 
 /// Converts the model and prints what is done; with `--dry-run`, only prints the plan. What is printed goes to stderr if the output
@@ -49,16 +101,10 @@ pub(super) fn write(
     args: &RunArgs,
     style: &OutputStyle<'_>,
     out: &mut impl Write,
-) -> Result<()> {
+) -> CommandResult {
+    let mut stderr = std::io::stderr();
     match args.output.is_stdout() {
-        true => carry_out(
-            input,
-            options,
-            args,
-            style,
-            &mut std::io::stderr(),
-            Some(out),
-        ),
+        true => carry_out(input, options, args, style, &mut stderr, Some(out)),
         false => carry_out(input, options, args, style, out, None::<&mut std::io::Sink>),
     }
 }
@@ -71,54 +117,13 @@ fn carry_out(
     style: &OutputStyle<'_>,
     out: &mut impl Write,
     stdout: Option<&mut impl Write>,
-) -> Result<()> {
-    let bar = progress::bar();
-    let (moving, started) = (bar.clone(), Instant::now());
+) -> CommandResult {
+    let meter = Meter::new(&args.messages, args.progress.progress);
+    let started = Instant::now();
     let mut options = options.clone();
-    options.skip_unsupported = args.select.skip_unsupported;
-    (options.max_shard_size, options.part, options.resume) =
-        (args.output.max_shard_size, args.part, args.resume);
-    if !options.encodes() {
-        (options.include, options.exclude) =
-            (args.select.include.clone(), args.select.exclude.clone());
-    }
-    let extension = options.target.extension();
-    let named = args
-        .output
-        .path
-        .as_deref()
-        .and_then(|output| output.extension());
-    options.single_file = named.is_some_and(|ending| ending.eq_ignore_ascii_case(extension))
-        && args.output.max_shard_size.is_none()
-        || stdout.is_some();
-    (options.scope, options.pre_tokenizer) = (
-        scope(&input.model, &options, args),
-        args.output.tokenizer_pre.clone(),
-    );
-    options.run = options
-        .run
-        .with_progress(move |p| moving.set_position(p.done_bytes));
-    let keep = options.carries_blocks(&input.model);
-    let scheme = options
-        .forget
-        .as_ref()
-        .map(|forget| forget.scheme.to_string());
-    let recovery = input.model.recovery(options)?;
-    if args.output.tokenizer_pre.is_some() && !recovery.is_whole_model() {
-        let what = "the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
-        return Err(AnamnesisError::unsupported("--tokenizer-pre", what));
-    }
-    let suffix = style
-        .suffix
-        .map_or_else(|| dtype_suffix(&recovery), str::to_owned);
-    let output = args
-        .output
-        .path
-        .clone()
-        .unwrap_or_else(|| match recovery.is_directory() {
-            true => input::output_directory(&input.named, &suffix),
-            false => input::output_file(&input.named, &suffix, extension, keep),
-        });
+    options.run = options.run.with_progress(meter.listener());
+    let scheme = scheme_of(&options);
+    let (recovery, output) = plan(input, options, args, style)?;
     let note = kept_note(recovery.report()).filter(|_| style.asks_dtype);
     let with_note = |report: &Report| {
         let mut report = report.clone();
@@ -126,9 +131,6 @@ fn carry_out(
         report
     };
     let report = &with_note(recovery.report());
-    if let Some(scheme) = scheme.as_ref().filter(|_| report.encoded.is_empty()) {
-        return Err(nothing_encoded(scheme, report));
-    }
     let conversion = |report, seconds| {
         ConversionReport::new(
             input,
@@ -140,78 +142,81 @@ fn carry_out(
         )
     };
     if args.dry_run {
-        return match args.json {
-            true => print_json(&conversion(report, None), out),
-            false => print_plan(input, &recovery, report, &output, out),
-        };
+        match args.json {
+            true => print_json(&conversion(report, None), out)?,
+            false => print_plan(input, &recovery, report, &output, out)?,
+        }
+        return Ok(());
     }
-    if !args.json {
+    let says = !args.json && !args.messages.quiet;
+    if says {
         print_line(out, format_args!("{}", parsing_line(input, report)));
     }
-    let (verb, n) = match (report.recovered(), report.encoded.len(), report.cast) {
-        (0, 0, 0) => ("Copying...  ", report.passthrough),
-        (0, 0, n) => ("Casting...  ", n),
-        (n, 0, _) => ("Recalling...", n),
-        (_, n, _) => ("Forgetting...", n),
-    };
-    if recovery.is_directory() {
-        settle(&output)?;
+    let (verb, n) = verb(report);
+    if let Some(manifest) = &args.output.manifest {
+        sums::check_place(manifest, &output, args.output.force)?;
     }
-    progress::start(&bar, verb, n, report.output_bytes);
+    if recovery.is_directory() {
+        settle(&output, args.messages.quiet)?;
+    }
+    meter.start(work(verb, &recovery, &output));
     let result = match stdout {
         Some(stdout) => recovery.write_in_order(stdout).map_err(not_quietly),
         None => recovery.write(&output),
     };
-    bar.finish_and_clear();
-    let report = with_note(&result?);
+    meter.finish(result.is_ok());
+    let report = with_note(&result.map_err(|error| with_advice(error, &recovery, &output))?);
     let seconds = started.elapsed().as_secs_f64();
+    if let Some(manifest) = &args.output.manifest {
+        sums::write(manifest, &report.sha256, args.output.force)?;
+    }
     if args.json {
-        return print_json(&conversion(&report, Some(seconds)), out);
+        print_json(&conversion(&report, Some(seconds)), out)?;
     }
-    print_line(
-        out,
-        format_args!("{verb} {n} tensors [====================] {seconds:.1}s"),
-    );
-    print_kept(&report, style.verbose, out);
-    for note in &report.notes {
-        print_line(out, format_args!("Note: {}", printable(note)));
+    if says {
+        let done = format!("{verb} {n} tensors [====================] {seconds:.1}s");
+        print_line(out, format_args!("{done}"));
+        print_kept(&report, args.messages.verbose, out);
+        for note in &report.notes {
+            print_line(out, format_args!("Note: {}", printable(note)));
+        }
+        print_distance(&report, out);
+        match args.output.is_stdout() {
+            true => {
+                let size = format_bytes(report.output_bytes);
+                print_line(out, format_args!("Output: stdout ({size})"));
+            }
+            false => print_outputs(&recovery, &output, &report, out),
+        }
     }
-    print_distance(&report, out);
-    if args.output.is_stdout() {
-        print_line(
-            out,
-            format_args!("Output: stdout ({})", format_bytes(report.output_bytes)),
-        );
-        return Ok(());
-    }
-    let paths = recovery.paths(&output);
-    if recovery.is_directory() {
-        let (path, size) = (
-            printable(&output.to_string_lossy()),
-            format_bytes(report.output_bytes),
-        );
-        print_line(
-            out,
-            format_args!("Output: {path} ({} files of weights, {size})", paths.len()),
-        );
-        return Ok(());
-    }
-    for path in &paths {
-        let bytes = if paths.len() == 1 {
-            report.output_bytes
-        } else {
-            path.metadata().map_or(0, |m| m.len())
-        };
-        print_line(
-            out,
-            format_args!(
-                "Output: {} ({})",
-                printable(&path.to_string_lossy()),
-                format_bytes(bytes)
-            ),
-        );
+    if !args.json && args.output.sha256 {
+        sums::print(&report.sha256, out);
     }
     Ok(())
+}
+
+/// What is done, as a verb, and to how many tensors.
+fn verb(report: &Report) -> (&'static str, usize) {
+    match (report.recovered(), report.encoded.len(), report.cast) {
+        (0, 0, 0) => ("Copying...  ", report.passthrough),
+        (0, 0, n) => ("Casting...  ", n),
+        (n, 0, _) => ("Recalling...", n),
+        (_, n, _) => ("Forgetting...", n),
+    }
+}
+
+/// What a progress meter shows of the conversion.
+fn work(verb: &'static str, recovery: &Recovery<'_>, output: &Path) -> Work {
+    let (total_bytes, total_tensors) = recovery.work();
+    let files = recovery.paths(output).into_iter();
+    Work {
+        verb,
+        files: files
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect(),
+        total_bytes,
+        total_tensors,
+    }
 }
 
 /// End of the default name of an output that is not encoded: the element type that was asked for, if a tensor has been decoded or
@@ -231,42 +236,6 @@ fn dtype_suffix(recovery: &Recovery<'_>) -> String {
     }
 }
 
-/// The note that floats which are not quantized keep their types; `None` if there are none but of the type that was asked for.
-fn kept_note(report: &Report) -> Option<String> {
-    let kept = report.kept_floats();
-    let n: usize = kept.iter().map(|(_, n)| n).sum();
-    let each: Vec<String> = kept
-        .iter()
-        .map(|(dtype, n)| format!("{n} {dtype}"))
-        .collect();
-    let each = each.join(", ");
-    (n > 0).then(|| {
-        format!("{n} tensors are not quantized and keep their type ({each}); --cast converts them")
-    })
-}
-
-/// An error of writing to stdout. A pipe that is closed ends listings quietly, but here the output is not complete.
-fn not_quietly(error: AnamnesisError) -> AnamnesisError {
-    match error {
-        AnamnesisError::Io(e) if e.kind() == ErrorKind::BrokenPipe => {
-            let what = "stdout was closed before the whole output was written";
-            AnamnesisError::Io(std::io::Error::other(what))
-        }
-        error => error,
-    }
-}
-
-/// The error that no tensor can be encoded to `scheme`, with the reasons.
-fn nothing_encoded(scheme: &str, report: &Report) -> AnamnesisError {
-    let reasons = by_reason(report).into_iter();
-    let reasons = reasons.map(|(reason, names)| format!("{}: {reason}", names.len()));
-    let what = match reasons.collect::<Vec<_>>().as_slice() {
-        [] => "the model has no tensors".to_owned(),
-        reasons => format!("no tensor can be encoded to it ({})", reasons.join("; ")),
-    };
-    AnamnesisError::unsupported(scheme, what)
-}
-
 /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are none.
 fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> ModelScope {
     let is_some = !(args.select.include.is_empty() && args.select.exclude.is_empty());
@@ -279,12 +248,14 @@ fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> Model
     }
 }
 
-/// Finishes or undoes what an interrupted run left at its end, and says so on stderr at once: the run that follows may be refused.
-/// Returns whether that run's output has its name now.
-pub(super) fn settle(output: &Path) -> Result<bool> {
+/// Finishes or undoes what an interrupted run left at its end, and unless `is_quiet` says so on stderr at once: the run that
+/// follows may be refused. Returns whether that run's output has its name now.
+pub(super) fn settle(output: &Path, is_quiet: bool) -> Result<bool> {
     let Some(settled) = crate::convert::settle(output)? else {
         return Ok(false);
     };
-    let _ = writeln!(std::io::stderr(), "note: {}", printable(&settled.note));
+    if !is_quiet {
+        let _ = writeln!(std::io::stderr(), "note: {}", printable(&settled.note));
+    }
     Ok(settled.is_finished)
 }

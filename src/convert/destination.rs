@@ -11,7 +11,7 @@ use crate::{AnamnesisError, Result};
 ///
 /// # Errors
 /// `Io` if `output` has no last component, such as `..`.
-pub(super) fn partial_path(output: &Path) -> Result<PathBuf> {
+pub(crate) fn partial_path(output: &Path) -> Result<PathBuf> {
     let name = output.file_name().ok_or_else(|| {
         AnamnesisError::io_at(
             output,

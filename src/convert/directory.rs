@@ -21,10 +21,13 @@ use std::sync::Arc;
 
 pub(crate) use self::finish::finish;
 pub use self::finish::finish_parts;
-use self::part::PartWork;
+#[cfg(feature = "cli")]
+pub(crate) use self::finish::is_input_of;
+use self::part::{MadePart, PartWork};
 pub(crate) use self::replacement::settle;
 pub(super) use self::unfinished::UnfinishedDirectory;
 use super::destination::{check_destination, partial_path};
+use super::hashed::sums_of_directory;
 use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
 use super::options::{ConvertOptions, FloatCast};
 use super::overlap::require_apart;
@@ -45,19 +48,24 @@ pub(super) struct PartWriter<'a, 'm> {
 }
 
 impl PartWriter<'_, '_> {
-    /// Writes the part, and finishes the directory if it is the only part. Returns notes for the report.
+    /// Writes the part, and finishes the directory if it is the only part.
     ///
     /// # Errors
     /// `Unsupported` if the options name a part that does not exist. `Io` if the output or the unfinished directory may not
     /// be replaced or continued, if the input has changed, if the disk is too small, or if the operating system fails. Also
     /// the errors of the jobs.
-    pub(super) fn write(&self, output: &Path) -> Result<Vec<String>> {
+    pub(super) fn write(&self, output: &Path) -> Result<MadePart> {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         if part == 0 || part > parts {
             return Err(AnamnesisError::unsupported(
                 "part",
                 format!("{part} of {parts}: parts count from 1"),
             ));
+        }
+        if self.options.sha256 && self.options.part.is_some() {
+            let what =
+                "a part has none: `amn remember OUT --finish --sha256` sums the whole directory";
+            return Err(AnamnesisError::unsupported("SHA-256", what));
         }
         let settled = settle(output)?;
         check_destination(output, self.options.run.replaces())?;
@@ -97,7 +105,11 @@ impl PartWriter<'_, '_> {
             };
         }
         let mut notes: Vec<String> = settled.into_iter().map(|settled| settled.note).collect();
-        notes.extend(made?);
+        let MadePart {
+            notes: more,
+            sha256,
+        } = made?;
+        notes.extend(more);
         if part == 1 {
             notes.extend(sidecars.notes);
         }
@@ -107,10 +119,15 @@ impl PartWriter<'_, '_> {
             notes.extend(finish(output, self.options.run.replaces(), false)?);
         } else {
             notes.push(format!(
-                "part {part} of {parts}; when all are there, `amn remember --finish` ends it"
+                "part {part} of {parts}; when all are there, `amn remember {} --finish` ends it",
+                output.display()
             ));
         }
-        Ok(notes)
+        let sha256 = match self.options.sha256 {
+            true => sums_of_directory(output, sha256, &self.options.run.cancel)?,
+            false => vec![],
+        };
+        Ok(MadePart { notes, sha256 })
     }
 
     /// Refuses an output that is the input or contains a part of it.

@@ -11,6 +11,7 @@ use super::summary::summary;
 use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::{ParsedModel, Tensor};
+use crate::records::debug;
 use crate::scheme::ResolvedItem;
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -46,6 +47,19 @@ pub(super) fn draft_outputs<'m>(
     let selection = Selection::new(&options.include, &options.exclude)?;
     resolution.items.retain(|item| selection.has(item.name()));
     require_some(resolution.items.len(), model)?;
+    for item in &resolution.items {
+        match item {
+            ResolvedItem::Group(group) => {
+                debug!("tensor `{}`: {}", group.name, group.scheme.phrase());
+            }
+            ResolvedItem::Plain(t) => {
+                debug!("tensor `{}`: not quantized, {}", t.name(), t.dtype());
+            }
+        }
+    }
+    for t in &resolution.dropped {
+        debug!("tensor `{}`: left out", t.name());
+    }
     let mut report = summary(model, &resolution, options);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     // Between the two the tables of the class say which tensors have which type.
@@ -71,7 +85,12 @@ pub(super) fn draft_outputs<'m>(
         {
             report.count_kept(t.dtype());
         }
-        drafts.push(draft_unencoded(item, cast, model, options)?);
+        let draft = draft_unencoded(item, cast, model, options)?;
+        debug!(
+            "tensor `{}`: written as {} {:?}",
+            draft.name, draft.dtype, draft.shape
+        );
+        drafts.push(draft);
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
@@ -104,6 +123,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
     for t in model.tensors().filter(|t| selection.has(t.name())) {
         let cast = cast_target(t.dtype(), t.shape().len(), options);
         let cast = cast.filter(|_| !options.copies_all);
+        debug!("tensor `{}`: copied, {}", t.name(), t.dtype());
         drafts.push(draft_plain(t.name().to_owned(), &t, cast, options)?);
         report.cast += usize::from(cast.is_some());
     }

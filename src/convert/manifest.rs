@@ -217,6 +217,16 @@ pub(super) fn has_manifest_prefix(name: &str) -> bool {
 }
 
 impl Manifest {
+    /// Whether the files in `directory` have the states of the input's files when the part was begun.
+    #[cfg(feature = "cli")]
+    pub(super) fn is_of(&self, directory: &Path) -> bool {
+        !self.inputs.is_empty()
+            && self.inputs.iter().all(|then| {
+                let now = InputRecord::new(then.name.clone(), &directory.join(&then.name), false);
+                now.is_ok_and(|now| then.state.difference(&now.state).is_none())
+            })
+    }
+
     /// The record of shard `name`, if it is finished.
     pub(super) fn finished(&self, name: &str) -> Option<&FinishedShard> {
         self.finished.iter().find(|shard| shard.name == name)

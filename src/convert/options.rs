@@ -11,17 +11,25 @@ use crate::forget::Forget;
 use crate::simd::Level;
 use crate::{CancelToken, ConvertTarget, ParsedModel, Result, TargetDtype};
 
-/// The progress of a conversion, in bytes of tensor data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The progress of a conversion, or of reading the values of models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes of tensor data written so far.
+    /// Bytes of tensor data written or compared so far.
     pub done_bytes: u64,
-    /// Bytes of tensor data in the whole output.
+    /// Bytes of tensor data in the whole output; of a comparison or a check, all bytes that it reads or decodes.
     pub total_bytes: u64,
+    /// Tensors that are done.
+    pub done_tensors: usize,
+    /// Tensors of the whole output, or all that are compared or checked.
+    pub total_tensors: usize,
+    /// Index of the output's file that was written to last, as in [`Recovery::paths`](crate::Recovery::paths).
+    pub file: usize,
+    /// Bytes that the last job added.
+    pub(crate) step_bytes: u64,
 }
 
-type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
+pub(super) type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// What becomes of tensors that hold floats and are not quantized: F64, F32, F16 and BF16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -173,6 +181,9 @@ pub struct ConvertOptions {
     /// Which part of a directory is made, and the number of parts; parts count from 1. When all parts are done,
     /// [`finish_parts`](crate::finish_parts) gives the directory its name.
     pub part: Option<(usize, usize)>,
+    /// Whether the SHA-256 of each output file is computed while it is written; see [`Report::sha256`](crate::Report). It takes
+    /// the feature `check`, and does not concern outputs in memory and streams.
+    pub sha256: bool,
     /// Whether an unfinished directory is continued. It must have been begun with the same options and input.
     pub resume: bool,
     /// Whether the output is a model that other programs run, or only its tensors.
@@ -259,6 +270,13 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_scope(mut self, scope: ModelScope) -> Self {
         self.scope = scope;
+        self
+    }
+
+    /// Sets whether the SHA-256 of each output file is computed.
+    #[must_use]
+    pub fn with_sha256(mut self, sha256: bool) -> Self {
+        self.sha256 = sha256;
         self
     }
 

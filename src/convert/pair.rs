@@ -5,7 +5,6 @@
 //! conversion has for one tile, and decoded slab by slab.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
 
 use zerocopy::IntoBytes;
 
@@ -13,6 +12,7 @@ use super::Recovery;
 use super::cut::{Cut, SLAB_VALUES};
 use super::options::{ConvertOptions, ModelScope, RememberOptions};
 use super::output::{Output, ValueSource, Worker};
+use super::progress::ProgressSum;
 use super::run::Run;
 use super::window::OutputWindow;
 use crate::containers::model::Part;
@@ -177,12 +177,9 @@ impl<'a, 'm> PairSide<'a, 'm> {
             return part.read_at(bytes.start, out);
         }
         let output = self.output();
-        let options = RememberOptions {
-            progress: None,
-            ..options.run.clone()
-        };
-        let (done, first) = (AtomicU64::new(0), plan.first_job[self.index]);
-        let run = Run::new(plan, self.index..self.index + 1, &options, &done).without_verifying();
+        let (done, first) = (ProgressSum::silent(), plan.first_job[self.index]);
+        let run =
+            Run::new(plan, self.index..self.index + 1, &options.run, &done).without_verifying();
         let tiles = output.tiles_of(&bytes);
         let window = OutputWindow::new(output.offset + bytes.start, out);
         run.run_here(first + tiles.start..first + tiles.end, &window, worker)
@@ -270,6 +267,15 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
     pub(crate) fn byte_len(&self) -> u64 {
         let b = self.b.as_ref().map_or(0, |b| b.output().byte_len());
         self.a.output().byte_len() + b
+    }
+
+    /// Bytes that a job stands for in the progress, of which `later` jobs are left: about as many for each, and all together.
+    pub(crate) fn bytes_of_job(&self, later: usize) -> u64 {
+        let (bytes, jobs) = (self.byte_len(), self.jobs().max(1) as u64);
+        match later {
+            0 => bytes - bytes / jobs * (jobs - 1),
+            _ => bytes / jobs,
+        }
     }
 
     /// Does job `job`: passes the index of a first value and the bytes of consecutive values of all sides to `take`, again and

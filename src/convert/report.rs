@@ -1,5 +1,7 @@
 //! The report of a conversion.
 
+use std::path::{Path, PathBuf};
+
 use crate::scheme::is_plain_float;
 use crate::{Dtype, SchemeCount, TargetDtype};
 
@@ -27,9 +29,27 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Length of all output files together, in bytes.
     pub output_bytes: u64,
+    /// SHA-256 of each output file, those beside the weights of a directory included. Empty unless the options ask for it.
+    pub sha256: Vec<FileSum>,
     /// Number of copied tensors of each type of float but `to`, in the order of the model.
     #[serde(skip)]
     pub(super) kept_floats: Vec<(Dtype, usize)>,
+}
+
+/// The SHA-256 of a file.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct FileSum {
+    /// Path of the file.
+    #[serde(serialize_with = "path_as_text")]
+    pub file: PathBuf,
+    /// The sum in lower-case hexadecimal digits.
+    pub sha256: String,
+}
+
+/// Paths need not be UTF-8, and JSON is: what is not becomes `U+FFFD`.
+fn path_as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// A tensor that was encoded.
@@ -103,6 +123,7 @@ impl Report {
             dropped: vec![],
             notes: vec![],
             output_bytes: 0,
+            sha256: vec![],
             kept_floats: vec![],
         }
     }

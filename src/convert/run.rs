@@ -13,14 +13,15 @@
 mod tests;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::checksum::{ChecksumAccumulator, TensorChecksums, checksum_of_pieces};
-use super::options::{Progress, RememberOptions};
+use super::options::RememberOptions;
 use super::outcome::Outcome;
 use super::output::{Job, Worker};
 use super::plan::Plan;
+use super::progress::ProgressSum;
 use crate::Result;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
@@ -33,8 +34,10 @@ pub(super) struct Run<'a, 'm> {
     /// The output tensors that are made.
     outputs: Range<usize>,
     options: &'a RememberOptions,
-    /// Bytes of data written so far, over all runs of one output.
-    done: &'a AtomicU64,
+    /// What is done so far, over all runs of one output.
+    done: &'a ProgressSum,
+    /// Of each of `outputs`, how many jobs are not done; empty if nobody is told of the progress.
+    jobs_left: Vec<AtomicUsize>,
     /// One for each of `outputs`.
     checksums: Vec<TensorChecksums>,
     /// Whether the first job of a tensor compares the checksums of [`Output::verify`](super::output::Output).
@@ -42,13 +45,16 @@ pub(super) struct Run<'a, 'm> {
 }
 
 impl<'a, 'm> Run<'a, 'm> {
-    /// A run of the output tensors `outputs` of `plan`. Adds the written bytes to `done`.
+    /// A run of the output tensors `outputs` of `plan`. Adds what is done to `done`.
     pub(super) fn new(
         plan: &'a Plan<'m>,
         outputs: Range<usize>,
         options: &'a RememberOptions,
-        done: &'a AtomicU64,
+        done: &'a ProgressSum,
     ) -> Self {
+        let jobs = |i: usize| plan.first_job[i + 1] - plan.first_job[i];
+        let jobs_left = outputs.clone().filter(|_| done.is_heard());
+        let jobs_left = jobs_left.map(|i| AtomicUsize::new(jobs(i)));
         let checksums = plan.outputs[outputs.clone()].iter();
         let checksums = checksums.map(|output| TensorChecksums {
             input: ChecksumAccumulator::default(),
@@ -62,6 +68,7 @@ impl<'a, 'm> Run<'a, 'm> {
             options,
             done,
             checksums: checksums.collect(),
+            jobs_left: jobs_left.collect(),
             outputs,
             verifies: true,
         }
@@ -108,7 +115,19 @@ impl<'a, 'm> Run<'a, 'm> {
         let first_job = &self.plan.first_job;
         let jobs = first_job[self.outputs.start]..first_job[self.outputs.end];
         self.run_jobs(jobs, sink)?;
+        self.count_tensors_without_jobs();
         self.check()
+    }
+
+    /// Counts as done the tensors that are empty, and those that the jobs of others have written.
+    fn count_tensors_without_jobs(&self) {
+        let first_job = &self.plan.first_job;
+        let has_none = |i: &usize| first_job[*i] == first_job[i + 1];
+        let without = self.outputs.clone().filter(has_none).count();
+        if without > 0 {
+            let file = self.plan.outputs[self.outputs.start].file;
+            self.done.add(0, without, file);
+        }
     }
 
     /// Does the jobs `jobs` of the plan without comparing checksums. [`check`](Self::check) does that once all jobs are done.
@@ -231,22 +250,23 @@ impl JobQueue<'_, '_> {
             let cancel = &self.run.options.cancel;
             let result = cancel.check().and_then(|()| self.run_job(job, &mut worker));
             match result {
-                Ok(written) => self.advance(written),
+                Ok(written) => self.advance(job, written),
                 Err(error) => self.outcome.fail(job, error),
             }
         }
     }
 
-    /// Counts `written` bytes and reports the progress.
-    fn advance(&self, written: u64) {
-        let done_bytes = self.run.done.fetch_add(written, Ordering::Relaxed) + written;
-        if let Some(progress) = &self.run.options.progress {
-            let total_bytes = self.run.plan.data_len;
-            progress(Progress {
-                done_bytes,
-                total_bytes,
-            });
+    /// Counts job `number`, which has written `written` bytes, and reports the progress.
+    fn advance(&self, number: usize, written: u64) {
+        let run = self.run;
+        if run.jobs_left.is_empty() {
+            return;
         }
+        let (index, _) = run.plan.job(number);
+        let left = &run.jobs_left[index - run.outputs.start];
+        let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
+        let file = run.plan.outputs[index].file;
+        run.done.add(written, usize::from(is_last), file);
     }
 
     /// Does job `number` of the plan. Returns the number of bytes written.

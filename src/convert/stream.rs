@@ -6,11 +6,11 @@
 
 use std::io::{Read, Write};
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
 
 use super::Recovery;
 use super::options::ConvertOptions;
 use super::output::Output;
+use super::progress::ProgressSum;
 use super::report::Report;
 use super::run::{self, Run};
 use super::window::OutputWindow;
@@ -200,15 +200,16 @@ fn pad(writer: &mut impl Write, len: u64) -> Result<()> {
 /// Makes the output tensors of a plan one after another, in memory.
 pub(super) struct OutputStream<'a, 'm> {
     recovery: &'a Recovery<'m>,
-    done: AtomicU64,
+    done: ProgressSum,
     bytes: Vec<u8>,
 }
 
 impl<'a, 'm> OutputStream<'a, 'm> {
     pub(super) fn new(recovery: &'a Recovery<'m>) -> Self {
+        let plan = &recovery.plan;
         Self {
             recovery,
-            done: AtomicU64::new(0),
+            done: ProgressSum::new(&recovery.options.run, plan.data_len, plan.outputs.len()),
             bytes: Vec::new(),
         }
     }

@@ -5,12 +5,11 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use super::Recovery;
-use super::options::RememberOptions;
 use super::output::Output;
+use super::progress::ProgressSum;
 use super::run::Run;
 use super::stream::{BYTES_PER_THREAD, OutputStream, Panel};
 use super::window::OutputWindow;
@@ -285,12 +284,8 @@ impl Recovery<'_> {
         if let Some(part) = summed.filter(|_| !is_whole) {
             self.verified.verify(part)?;
         }
-        let options = RememberOptions {
-            progress: None,
-            ..self.options.run.clone()
-        };
-        let done = AtomicU64::new(0);
-        let run = Run::new(&self.plan, i..i + 1, &options, &done).without_verifying();
+        let done = ProgressSum::silent();
+        let run = Run::new(&self.plan, i..i + 1, &self.options.run, &done).without_verifying();
         let (first, tiles) = (self.plan.first_job[i], output.tiles_of(&bytes));
         let window = OutputWindow::new(output.offset + bytes.start, out);
         run.run_jobs(first + tiles.start..first + tiles.end, &window)?;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::report::ComparedTensor;
 use super::{Schedule, jobs_of_bytes, pieces_of_job};
 use crate::containers::model::Tensor;
+use crate::convert::progress::ProgressSum;
 use crate::scheme::ResolvedItem;
 use crate::{Dtype, ParsedModel, QuantScheme, Recovery, RememberOptions, Result, TensorRole};
 
@@ -112,29 +113,49 @@ impl<'m> Pairing<'m> {
         })
     }
 
-    /// Whether each pair is made of the same stored bytes in the same way, so that its values are equal and need no decoding.
-    /// Reads the parts of quantized tensors that are stored alike. Tensors that are not quantized are read once, as values.
-    ///
-    /// # Errors
-    /// A file cannot be read; `Cancelled`.
-    pub(super) fn same_bytes(&self, options: &RememberOptions) -> Result<Vec<bool>> {
+    fn is_alike(&self, pair: &StoredPair<'m>) -> bool {
+        self.decodes_alike && pair.is_stored_alike()
+    }
+
+    /// The parts of quantized tensors that are stored alike in both models, each once. Tensors that are not quantized are read
+    /// as values alone.
+    pub(super) fn stored_alike(&self) -> Vec<(Tensor<'m>, Tensor<'m>)> {
         // Several tensors can be parts of one stored tensor, as experts are of a stack: each is read once.
         let mut seen = HashSet::new();
         let mut stored: Vec<(Tensor<'m>, Tensor<'m>)> = Vec::new();
-        let is_alike = |pair: &StoredPair<'m>| self.decodes_alike && pair.is_stored_alike();
-        for pair in self.pairs.iter().filter(|pair| is_alike(pair)) {
+        for pair in self.pairs.iter().filter(|pair| self.is_alike(pair)) {
             for ((_, a), (_, b)) in pair.a.parts.iter().zip(&pair.b.parts) {
                 if seen.insert((a.index, b.index)) {
                     stored.push((*a, *b));
                 }
             }
         }
+        stored
+    }
+
+    /// Whether each pair is made of the same stored bytes in the same way, so that its values are equal and need no decoding.
+    /// Reads `stored`, which are the parts that are [stored alike](Self::stored_alike), and adds them to `done`.
+    ///
+    /// # Errors
+    /// A file cannot be read; `Cancelled`.
+    pub(super) fn same_bytes(
+        &self,
+        stored: &[(Tensor<'m>, Tensor<'m>)],
+        options: &RememberOptions,
+        done: &ProgressSum,
+    ) -> Result<Vec<bool>> {
         let schedule = Schedule::new(stored.iter().map(|(a, _)| jobs_of_bytes(a.part().len)));
         let mut different = HashSet::new();
         schedule.run(
             options,
-            |i, job, scratch| is_same_piece(&stored[i], job, scratch),
-            |i, is_same| {
+            |i, job, scratch| {
+                let read: u64 = pieces_of_job(stored[i].0.part().len, job)
+                    .map(|piece| piece.end - piece.start)
+                    .sum();
+                Ok((is_same_piece(&stored[i], job, scratch)?, read))
+            },
+            |i, (is_same, read)| {
+                done.add(read * 2, 0, 0);
                 if !is_same {
                     different.insert((stored[i].0.index, stored[i].1.index));
                 }
@@ -145,7 +166,7 @@ impl<'m> Pairing<'m> {
             let is_same = |((_, a), (_, b)): (&(_, Tensor<'m>), &(_, Tensor<'m>))| {
                 !different.contains(&(a.index, b.index))
             };
-            is_alike(pair) && parts().all(is_same)
+            self.is_alike(pair) && parts().all(is_same)
         });
         Ok(same.collect())
     }

@@ -126,7 +126,9 @@ fn tensors_that_stay_are_reported_after_a_run() {
         counted > 1 && lines[3 + counted].starts_with("Lethe distance"),
         "{text}"
     );
-    let text = run(&["-v"]);
+    let output = output.to_str().unwrap();
+    let verbose = amn(&[&arguments[..], &[output, "--force", "-v"]].concat());
+    let text = String::from_utf8(verbose.stdout).unwrap();
     for kept in &report.kept {
         let reason = text.find(&format!(" {}\n", kept.reason)).unwrap();
         assert!(

@@ -76,7 +76,7 @@ fn wrong(value: &Value, schema: &Value, defs: &Value, at: &str) -> Option<String
     })
 }
 
-fn assert_valid(text: &[u8], schema: &str, what: &str) -> Value {
+pub fn assert_valid(text: &[u8], schema: &str, what: &str) -> Value {
     let all = schemas();
     let value: Value = serde_json::from_slice(text).unwrap_or_else(|e| panic!("{what}: {e}"));
     let found = wrong(&value, &all[schema], &all["definitions"], "");

@@ -13,23 +13,32 @@ mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+mod help;
 mod inspect;
 mod json;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod limits;
 mod listings;
 mod ls;
+mod messages;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod ollama;
 #[cfg(unix)]
 mod open_files;
+#[cfg(unix)]
+mod parts;
 #[cfg(target_os = "linux")]
 mod reads;
 mod resume;
 mod scan;
 mod show;
+#[cfg(unix)]
+mod signals;
 mod silent;
+mod sums;
+#[cfg(target_os = "linux")]
+mod terminal;
 #[cfg(unix)]
 mod transcripts;
 mod whole;

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::run::{OUTPUT, RUN, SELECTION};
 use super::values::{parse_dtype, parse_tolerance};
-use super::{FileArgs, LimitArgs};
+use super::{FileArgs, LimitArgs, MessageArgs, ProgressArgs};
 use crate::TargetDtype;
 
 #[derive(Debug, clap::Args)]
@@ -11,8 +12,10 @@ pub(in crate::cli) struct ParseArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// Print JSON; see docs/json.md
-    #[arg(long)]
+    #[arg(long, help_heading = RUN)]
     pub json: bool,
+    #[command(flatten)]
+    pub messages: MessageArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }
@@ -25,41 +28,43 @@ pub(in crate::cli) struct LsArgs {
     #[arg(value_name = "GLOB")]
     pub patterns: Vec<String>,
     /// Only tensors with names like this, likewise; may be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub include: Vec<String>,
     /// No tensors with names like this, likewise; may be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub exclude: Vec<String>,
     /// Order of the list: largest first, by name or by dtype [default: the order of the data]
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, help_heading = OUTPUT, value_name = "KEY")]
     pub sort: Option<SortKey>,
     /// Group the tensors by the parts of their names, with totals
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub tree: bool,
     /// Levels of the tree [default: all]
-    #[arg(long, value_name = "N", requires = "tree", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, help_heading = OUTPUT, value_name = "N", requires = "tree", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
     /// Show the metadata and config.json first
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub meta: bool,
     /// Print JSON; see docs/json.md
-    #[arg(long, conflicts_with = "tree")]
+    #[arg(long, conflicts_with = "tree", help_heading = RUN)]
     pub json: bool,
+    #[command(flatten)]
+    pub messages: MessageArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }
 
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("verbose", |verbose| verbose.help("Name every file and every global, safe ones too")))]
 pub(in crate::cli) struct ScanArgs {
     /// Files, or directories with all that is below them
     #[arg(required = true, value_name = "FILE")]
     pub paths: Vec<PathBuf>,
-    /// Name every file and every global, safe ones too
-    #[arg(short, long)]
-    pub verbose: bool,
     /// Print JSON; see docs/json.md
-    #[arg(long)]
+    #[arg(long, help_heading = RUN)]
     pub json: bool,
+    #[command(flatten)]
+    pub messages: MessageArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }
@@ -72,29 +77,33 @@ pub(in crate::cli) struct ShowArgs {
     #[arg(value_name = "TENSOR")]
     pub tensors: Vec<String>,
     /// Values to show, e.g. "[0, :8]" [default: the first rows and columns]
-    #[arg(long, value_name = "SLICE", allow_hyphen_values = true)]
+    #[arg(long, help_heading = OUTPUT, value_name = "SLICE", allow_hyphen_values = true)]
     pub slice: Option<String>,
     /// Parts of the histogram; 0: none
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub bins: u32,
     /// Show tensors as they are stored, codes and scales too, instead of decoded
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub stored: bool,
     /// Print CSV: all values of one tensor or of its slice, or the statistics of several
-    #[arg(long, conflicts_with_all = ["json", "npy"])]
+    #[arg(long, conflicts_with_all = ["json", "npy"], help_heading = OUTPUT)]
     pub csv: bool,
     /// Write the values of one tensor, or of its slice, to a NumPy file
-    #[arg(long, value_name = "OUT", conflicts_with = "json")]
+    #[arg(long, value_name = "OUT", conflicts_with = "json", help_heading = OUTPUT)]
     pub npy: Option<PathBuf>,
     /// Print JSON; see docs/json.md
-    #[arg(long)]
+    #[arg(long, help_heading = RUN)]
     pub json: bool,
     /// Replace an existing output
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = OUTPUT)]
     pub force: bool,
     /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
+    #[command(flatten)]
+    pub messages: MessageArgs,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }
@@ -112,11 +121,13 @@ pub(in crate::cli) struct InspectArgs {
     #[command(flatten)]
     pub input: FileArgs,
     /// List every global that a pickle names, allowed or not; nothing is executed
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub globals: bool,
     /// Print JSON; see docs/json.md
-    #[arg(long)]
+    #[arg(long, help_heading = RUN)]
     pub json: bool,
+    #[command(flatten)]
+    pub messages: MessageArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }
@@ -137,17 +148,21 @@ pub(in crate::cli) struct DiffArgs {
     #[arg(long, value_name = "DTYPE", default_value = "f32", value_parser = parse_dtype)]
     pub to: TargetDtype,
     /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub include: Vec<String>,
     /// No tensors with names like this, likewise; may be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub exclude: Vec<String>,
     /// Print JSON; see docs/json.md
-    #[arg(long)]
+    #[arg(long, help_heading = RUN)]
     pub json: bool,
     /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
+    #[command(flatten)]
+    pub messages: MessageArgs,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }
@@ -168,11 +183,15 @@ pub(in crate::cli) struct CheckArgs {
     #[arg(short, long)]
     pub recursive: bool,
     /// Print JSON; see docs/json.md
-    #[arg(long)]
+    #[arg(long, help_heading = RUN)]
     pub json: bool,
     /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
+    #[command(flatten)]
+    pub messages: MessageArgs,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::LimitArgs;
-use super::values::{parse_part, parse_size};
+use super::values::{parse_part, parse_part_index, parse_size};
+use super::{LimitArgs, MessageArgs, ProgressArgs};
 use crate::FloatCast;
 
 /// Headings of the options in `--help`.
-const SELECTION: &str = "Which tensors";
-const OUTPUT: &str = "Output";
-const RUN: &str = "How it runs";
+pub(super) const SELECTION: &str = "Which tensors";
+pub(super) const OUTPUT: &str = "Output";
+pub(super) const RUN: &str = "How it runs";
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct RunArgs {
@@ -29,11 +29,38 @@ pub(in crate::cli) struct RunArgs {
     /// Go on with an unfinished directory
     #[arg(long, help_heading = RUN)]
     pub resume: bool,
-    /// Make part I of N of a directory; any number of processes can make the others; --finish ends it
+    /// Make part I of N of a directory, I from 1 to N; any number of processes can make the others; --finish ends it
     #[arg(long, value_name = "I/N", help_heading = RUN, value_parser = parse_part)]
     pub part: Option<(usize, usize)>,
+    /// As --part, with I from 0 to N-1, e.g. $SLURM_ARRAY_TASK_ID/4 of a job array 0-3
+    #[arg(
+        long,
+        value_name = "I/N",
+        help_heading = RUN,
+        conflicts_with = "part",
+        value_parser = parse_part_index
+    )]
+    pub part_index: Option<(usize, usize)>,
+    #[command(flatten)]
+    pub messages: MessageArgs,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+impl RunArgs {
+    /// The part of a directory that is made, counted from 1, and the number of parts.
+    pub(in crate::cli) fn part(&self) -> Option<(usize, usize)> {
+        self.part.or(self.part_index)
+    }
+}
+
+impl OutputArgs {
+    /// Whether the SHA-256 of the output's files is wanted.
+    pub(in crate::cli) fn hashes(&self) -> bool {
+        self.sha256 || self.manifest.is_some()
+    }
 }
 
 /// Which tensors of the input are written.
@@ -61,7 +88,13 @@ pub(in crate::cli) struct OutputArgs {
     /// Replace an existing output
     #[arg(short, long, help_heading = OUTPUT)]
     pub force: bool,
-    /// Split the output into files of at most this size, e.g. 5GB [default: as the input is]
+    /// Print the SHA-256 of each output file, computed while it is written, as sha256sum does
+    #[arg(long, help_heading = OUTPUT)]
+    pub sha256: bool,
+    /// Write the SHA-256 of each output file to a list for sha256sum -c and check --manifest
+    #[arg(long, value_name = "SHA256SUMS", help_heading = OUTPUT)]
+    pub manifest: Option<PathBuf>,
+    /// Split the output into files of at most this size, e.g. 5GB, in powers of 1024 [default: as the input is]
     #[arg(long, value_name = "SIZE", help_heading = OUTPUT, value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
     /// Write the tensors under the names that they have, and no model: no settings, no tokenizer

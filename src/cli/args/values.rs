@@ -20,7 +20,17 @@ pub(super) fn parse_part(text: &str) -> Result<(usize, usize), String> {
         .split_once('/')
         .and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
     part.filter(|&(part, of)| part >= 1 && part <= of)
-        .ok_or_else(|| "a part is I/N, from 1/N to N/N".to_owned())
+        .ok_or_else(|| "a part is I/N, from 1/N to N/N; --part-index counts from 0".to_owned())
+}
+
+/// A part counted from 0; returns it counted from 1.
+pub(super) fn parse_part_index(text: &str) -> Result<(usize, usize), String> {
+    let part = text
+        .split_once('/')
+        .and_then(|(part, of)| Some((part.parse::<usize>().ok()?, of.parse::<usize>().ok()?)));
+    part.filter(|&(part, of)| part < of)
+        .map(|(part, of)| (part + 1, of))
+        .ok_or_else(|| "a part that is counted from 0 is I/N, from 0/N to N-1/N".to_owned())
 }
 
 /// The value of `convert --to`: a container, or a scheme that tensors are encoded to.
@@ -57,28 +67,77 @@ pub(super) fn help_of_containers() -> String {
     )
 }
 
-/// A number of bytes: `500000000`, `500MB` or `2G`, in powers of 1000, or `MiB` and `GiB` in those of 1024.
+/// A size as [`format_bytes`](crate::format_bytes) prints it, `1.50 GB`, or shorter: `5G`, `500MB`, `2GiB`, `500000000`. Units are
+/// powers of 1024, in upper or lower case.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 9] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("KB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("K", 1000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-    ];
-    let unit = UNITS
-        .iter()
-        .find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n)));
-    let (number, unit) = unit.unwrap_or((text, 1));
+    let lower = text.to_ascii_lowercase();
+    let number = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let power = match &lower[number.len()..] {
+        "" | "b" => Some(0),
+        "k" | "kb" | "kib" => Some(10),
+        "m" | "mb" | "mib" => Some(20),
+        "g" | "gb" | "gib" => Some(30),
+        "t" | "tb" | "tib" => Some(40),
+        _ => None,
+    };
+    let bytes = power.and_then(|power| bytes_of(number.trim(), power));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| {
+        "a size is a number of bytes, or of KB, MB or GB, which are powers of 1024, e.g. 5GB, 1.5G, 512MiB".to_owned()
+    })
+}
+
+/// `number` times 2 to the power of `power`, exactly if it is an integer, else rounded down.
+fn bytes_of(number: &str, power: u32) -> Option<u64> {
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << power);
+    }
+    let is_decimal = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let bytes = number
-        .trim()
-        .parse()
+        .parse::<f64>()
         .ok()
-        .and_then(|n: u64| n.checked_mul(unit))
-        .filter(|&n| n > 0);
-    bytes.ok_or_else(|| "a size is a number of bytes, or of KB, MB, GB, KiB, MiB or GiB".to_owned())
+        .filter(|_| is_decimal && power > 0)?
+        * f64::from(power).exp2();
+    // Above 2^53 fractions of bytes say nothing; u64 ends at 2^64.
+    (bytes < f64::from(53).exp2()).then_some(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_they_are_printed() {
+        for bytes in [1, 1023, 1024, 1536, 3 << 20, 5 << 30, (5 << 30) + (1 << 29)] {
+            assert_eq!(parse_size(&crate::format_bytes(bytes)), Ok(bytes));
+        }
+        for text in [
+            "5G",
+            "5g",
+            "5GB",
+            "5 GB",
+            "5GiB",
+            "5.0gb",
+            "5368709120",
+            "5120M",
+        ] {
+            assert_eq!(parse_size(text), Ok(5 << 30), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "G",
+            "-1",
+            "1.5",
+            "1e3K",
+            "inf",
+            "nanG",
+            "5 X",
+            "5GBB",
+            "99999999T",
+            "1.5.2K",
+            "٣K",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 
-use crate::cli::listing::{WIDEST_NAME, shape_text};
+use crate::cli::listing::shape_text;
 use crate::cli::table::{Column, Table};
 use crate::error::printable;
 use crate::{ListedTensor, ParsedModel, Result, format_bytes};
@@ -101,11 +101,11 @@ pub(super) fn print(
     out: &mut impl Write,
 ) -> Result<()> {
     const COLUMNS: [Column; 5] = [
-        Column::text("NAME", WIDEST_NAME),
+        Column::text("NAME"),
         Column::number("TENSORS"),
         Column::number("PARAMETERS"),
         Column::number("SIZE"),
-        Column::text("TENSOR", WIDEST_NAME),
+        Column::text("TENSOR"),
     ];
     let (tree, depth) = (
         Tree::new(tensors),

@@ -5,7 +5,6 @@ use std::io::Write;
 use super::elements::{for_each_text, short};
 use super::for_each_run;
 use super::slice::SliceText;
-use crate::cli::listing::{WIDEST_NAME, WIDEST_SHAPE};
 use crate::cli::table::{Column, Table};
 use crate::error::printable;
 use crate::{AnamnesisError, Histogram, Recovery, Result, TensorStatistics};
@@ -95,9 +94,9 @@ pub(super) fn print_table<'a, I: Iterator<Item = &'a TensorStatistics>>(
     out: &mut impl Write,
 ) -> Result<()> {
     const COLUMNS: [Column; 10] = [
-        Column::text("NAME", WIDEST_NAME),
-        Column::text("DTYPE", 16),
-        Column::text("SHAPE", WIDEST_SHAPE),
+        Column::text("NAME"),
+        Column::text("DTYPE"),
+        Column::text("SHAPE"),
         Column::number("MIN"),
         Column::number("MAX"),
         Column::number("MEAN"),

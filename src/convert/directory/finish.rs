@@ -108,6 +108,26 @@ pub(crate) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<O
     publish(directory, output)
 }
 
+/// Whether the files of `input`, a directory or a file, are those that the unfinished directory `partial` is made of, as they
+/// were when it was begun. What cannot be read is not.
+#[cfg(feature = "cli")]
+pub(crate) fn is_input_of(input: &Path, partial: &Path) -> bool {
+    let directory = match input.is_dir() {
+        true => input,
+        false => directory_of(input),
+    };
+    let found = || -> Result<bool> {
+        let Some(unfinished) = UnfinishedDirectory::open(partial)? else {
+            return Ok(false);
+        };
+        let names = unfinished.manifests()?;
+        let first = names.first().map(|name| Manifest::read(&unfinished, name));
+        let first = first.transpose()?.flatten();
+        Ok(first.is_some_and(|first| first.is_of(directory)))
+    };
+    found().unwrap_or(false)
+}
+
 /// Removes from `directory` the weights and indexes that are not of this output, and manifests that were never whole.
 ///
 /// A directory whose manifests were removed by hand looks new. A later conversion with other parameters then begins in it,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Error;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::PartWriter;
 use super::shard::{ShardCommit, ShardFile};
@@ -12,11 +11,22 @@ use super::unfinished::UnfinishedDirectory;
 use crate::containers::write::Sink;
 use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::index_name;
+use crate::convert::hashed::HashingSink;
 use crate::convert::manifest::{self, InputRecord, Manifest, changed_input};
+use crate::convert::progress::ProgressSum;
 use crate::convert::run;
 use crate::convert::sidecars::{self, Sidecars};
 use crate::convert::whole::WholeModel;
-use crate::{AnamnesisError, Result};
+use crate::records::info;
+use crate::{AnamnesisError, FileSum, Result};
+
+/// What the report says of a part.
+#[derive(Default)]
+pub(in crate::convert) struct MadePart {
+    pub notes: Vec<String>,
+    /// SHA-256 of the shards that this run made, if the options ask for it.
+    pub sha256: Vec<FileSum>,
+}
 
 /// A part in its unfinished directory.
 pub(super) struct PartWork<'a, 'm> {
@@ -28,23 +38,22 @@ pub(super) struct PartWork<'a, 'm> {
 }
 
 impl PartWork<'_, '_> {
-    /// Makes everything of the part: the shards `mine`, and of the first part the files beside the weights. Returns notes for
-    /// the report.
+    /// Makes everything of the part: the shards `mine`, and of the first part the files beside the weights.
     pub(super) fn make(
         &self,
         mine: &[usize],
         sidecars: &Sidecars,
         manifest: &mut Manifest,
-    ) -> Result<Vec<String>> {
+    ) -> Result<MadePart> {
         manifest.write(self.directory, self.record)?;
-        let notes = self.write_shards(mine, manifest)?;
+        let made = self.write_shards(mine, manifest)?;
         if self.writer.options.part.is_none_or(|(part, _)| part == 1) {
             self.write_companion_files(sidecars)?;
         }
         self.require_unchanged(&manifest.inputs)?;
         manifest.done = true;
         manifest.write(self.directory, self.record)?;
-        Ok(notes)
+        Ok(made)
     }
 
     /// Fails with `Io` unless the input's files are as they were when the part was begun, as `inputs` has them.
@@ -60,42 +69,53 @@ impl PartWork<'_, '_> {
     }
 
     /// Writes the shards `mine`, except those that are finished. While the workers make one shard, another thread syncs the
-    /// one before. Returns a note for each finished shard that has to be made again.
+    /// one before. Notes each finished shard that has to be made again.
     ///
     /// # Errors
     /// The error of the lowest job that failed, or `Io`. Shards that were finished before stay in the manifest.
-    fn write_shards(&self, mine: &[usize], manifest: &mut Manifest) -> Result<Vec<String>> {
+    fn write_shards(&self, mine: &[usize], manifest: &mut Manifest) -> Result<MadePart> {
         let (plan, names) = (self.writer.plan, self.writer.names);
-        let mut notes = Vec::new();
-        let done = AtomicU64::new(0);
+        let mut all = MadePart::default();
+        let data_len = |&file: &usize| {
+            let planned = &plan.files[file];
+            let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
+            planned.len - header as u64
+        };
+        let tensors = mine.iter().map(|&file| plan.outputs_of(file).len());
+        let (bytes, options) = (mine.iter().map(data_len).sum(), &self.writer.options.run);
+        let done = ProgressSum::new(options, bytes, tensors.sum());
         let mut pending: Option<ShardCommit> = None;
         for &file in mine {
             let (name, planned) = (&names[file], &plan.files[file]);
             // The manifest names only durable shards, but a user or a disk may have damaged one since.
             if let Some(finished) = manifest.finished(name) {
                 if self.is_whole(name, planned.len, finished.crc)? {
+                    info!("shard `{name}`: finished by an earlier run");
                     // Counted as done, so that progress ends at its total.
-                    let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
-                    done.fetch_add(planned.len - header as u64, Ordering::Relaxed);
+                    done.add(data_len(&file), plan.outputs_of(file).len(), file);
                     continue;
                 }
-                notes.push(format!(
+                all.notes.push(format!(
                     "shard `{name}` was not as it had been written, and was made again"
                 ));
             }
+            info!("shard `{name}`: made now");
             let made = self.write_shard(file, &done);
             // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
             // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
             if let Some(before) = pending.take() {
                 before.wait(manifest, self.record)?;
             }
-            let (shard, crc) = made?;
+            let (shard, crc, sha256) = made?;
+            let file = self.output.join(name);
+            all.sha256
+                .extend(sha256.map(|sha256| FileSum { file, sha256 }));
             pending = Some(ShardCommit::start(shard, crc));
         }
         if let Some(last) = pending {
             last.wait(manifest, self.record)?;
         }
-        Ok(notes)
+        Ok(all)
     }
 
     /// Whether shard `name` has `len` bytes with the checksum `crc`. One that cannot be read has not.
@@ -114,9 +134,13 @@ impl PartWork<'_, '_> {
         }
     }
 
-    /// Writes the shard number `file` under its temporary name. Adds the written bytes to `done`. Returns the shard with its
-    /// CRC-32.
-    fn write_shard(&self, file: usize, done: &AtomicU64) -> Result<(ShardFile, u32)> {
+    /// Writes the shard number `file` under its temporary name. Adds what is done to `done`. Returns the shard with its
+    /// CRC-32, and with its SHA-256 if the options ask for that.
+    fn write_shard(
+        &self,
+        file: usize,
+        done: &ProgressSum,
+    ) -> Result<(ShardFile, u32, Option<String>)> {
         let PartWriter {
             plan,
             model,
@@ -131,10 +155,20 @@ impl PartWork<'_, '_> {
             .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
         let run = run::Run::new(plan, plan.outputs_of(file), &options.run, done);
         let run = run.with_file_checksum();
-        run.run(&shard)?;
+        let sha256 = match options.sha256 {
+            true => {
+                let hashing = HashingSink::new(&shard, plan, (file, 1), &options.run.cancel)?;
+                run.run(&hashing)?;
+                hashing.finish()?.pop()
+            }
+            false => {
+                run.run(&shard)?;
+                None
+            }
+        };
         model.require_unchanged()?;
         options.run.cancel.check()?;
-        Ok((shard, run.file_checksum(file)))
+        Ok((shard, run.file_checksum(file), sha256))
     }
 
     /// Writes the files beside the shards: copies of the input's other files, the config and the index.

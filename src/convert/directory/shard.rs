@@ -7,8 +7,9 @@ use std::thread;
 
 use super::unfinished::UnfinishedDirectory;
 use crate::containers::write::Sink;
+use crate::convert::hashed::ReadBack;
 use crate::convert::manifest::{FinishedShard, Manifest};
-use crate::source::platform::write_all_at;
+use crate::source::platform::{read_exact_at, write_all_at};
 use crate::{AnamnesisError, Result};
 
 /// A shard that is being written, under the temporary name `NAME.partial`.
@@ -69,6 +70,12 @@ impl Sink for ShardFile {
     fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let failed = |e| AnamnesisError::io_at(&self.directory.path().join(&self.temporary), &e);
         write_all_at(&self.file, offset, bytes).map_err(failed)
+    }
+}
+
+impl ReadBack for ShardFile {
+    fn read_back(&self, _file: usize, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        Ok(read_exact_at(&self.file, offset, bytes)?)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::convert::report::{Encoded, Kept, Report};
 use crate::forget::{
     Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
 };
+use crate::records::debug;
 use crate::scheme::{
     Decode, EncodedAs, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
@@ -300,14 +301,16 @@ fn decide_all(
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
         match choice {
-            Decision::Encode { label, .. } => report.encoded.push(Encoded {
-                name,
-                scheme: label.clone(),
-            }),
-            Decision::Keep(reason) => report.kept.push(Kept {
-                name,
-                reason: reason.clone(),
-            }),
+            Decision::Encode { label, .. } => {
+                debug!("tensor `{name}`: encoded to {label}");
+                let scheme = label.clone();
+                report.encoded.push(Encoded { name, scheme });
+            }
+            Decision::Keep(reason) => {
+                debug!("tensor `{name}`: not encoded: {reason}");
+                let reason = reason.clone();
+                report.kept.push(Kept { name, reason });
+            }
         }
     }
     report.passthrough = report.kept.len();

@@ -1,0 +1,103 @@
+//! What is said of a conversion that has ended, and of one that cannot begin.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use super::CommandError;
+use super::report::{by_reason, print_line};
+use crate::error::printable;
+use crate::{AnamnesisError, Recovery, Report, format_bytes};
+
+/// Prints the files that were written: their directory, or each of them.
+pub(super) fn print_outputs(
+    recovery: &Recovery<'_>,
+    output: &Path,
+    report: &Report,
+    out: &mut impl Write,
+) {
+    let paths = recovery.written_paths(output);
+    let len = |path: &PathBuf| path.metadata().map_or(0, |there| there.len());
+    let line = |out: &mut _, path: &Path, what: &str| {
+        let path = printable(&path.to_string_lossy());
+        print_line(out, format_args!("Output: {path} ({what})"));
+    };
+    let all = recovery.paths(output).len();
+    match paths.first().and_then(|path| path.parent()) {
+        Some(unfinished) if recovery.is_directory() && unfinished != output => {
+            let size = format_bytes(paths.iter().map(len).sum());
+            let what = format!("{} of {all} files of weights, {size}", paths.len());
+            line(out, unfinished, &what);
+        }
+        _ if recovery.is_directory() => {
+            let size = format_bytes(report.output_bytes);
+            line(out, output, &format!("{all} files of weights, {size}"));
+        }
+        _ => {
+            for path in &paths {
+                let bytes = match paths.len() {
+                    1 => report.output_bytes,
+                    _ => len(path),
+                };
+                line(out, path, &format_bytes(bytes));
+            }
+        }
+    }
+}
+
+/// Adds to an error of an interrupted conversion what is left of it.
+pub(super) fn with_advice(
+    error: AnamnesisError,
+    recovery: &Recovery<'_>,
+    output: &Path,
+) -> CommandError {
+    let mut failed = CommandError::from(error);
+    if matches!(failed.error, AnamnesisError::Cancelled) {
+        let unfinished = recovery.unfinished(output);
+        failed.advice = Some(match unfinished {
+            Some(unfinished) => format!(
+                "`{}` has {} of {} files of weights; the same command with --resume makes the others",
+                printable(&unfinished.path.to_string_lossy()),
+                unfinished.finished,
+                recovery.paths(output).len()
+            ),
+            None => "nothing of the output is left".to_owned(),
+        });
+    }
+    failed
+}
+
+/// An error of writing to stdout. A pipe that is closed ends listings quietly, but here the output is not complete.
+pub(super) fn not_quietly(error: AnamnesisError) -> AnamnesisError {
+    match error {
+        AnamnesisError::Io(e) if e.kind() == ErrorKind::BrokenPipe => {
+            let what = "stdout was closed before the whole output was written";
+            AnamnesisError::Io(std::io::Error::other(what))
+        }
+        error => error,
+    }
+}
+
+/// The note that floats which are not quantized keep their types; `None` if there are none but of the type that was asked for.
+pub(super) fn kept_note(report: &Report) -> Option<String> {
+    let kept = report.kept_floats();
+    let n: usize = kept.iter().map(|(_, n)| n).sum();
+    let each: Vec<String> = kept
+        .iter()
+        .map(|(dtype, n)| format!("{n} {dtype}"))
+        .collect();
+    let each = each.join(", ");
+    (n > 0).then(|| {
+        format!("{n} tensors are not quantized and keep their type ({each}); --cast converts them")
+    })
+}
+
+/// The error that no tensor can be encoded to `scheme`, with the reasons.
+pub(super) fn nothing_encoded(scheme: &str, report: &Report) -> AnamnesisError {
+    let reasons = by_reason(report).into_iter();
+    let reasons = reasons.map(|(reason, names)| format!("{}: {reason}", names.len()));
+    let what = match reasons.collect::<Vec<_>>().as_slice() {
+        [] => "the model has no tensors".to_owned(),
+        reasons => format!("no tensor can be encoded to it ({})", reasons.join("; ")),
+    };
+    AnamnesisError::unsupported(scheme, what)
+}

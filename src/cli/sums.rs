@@ -1,0 +1,82 @@
+//! SHA-256 of output files: `--sha256` and `--manifest`.
+
+use std::io::{Error, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use super::report::print_line;
+use crate::containers::write::atomic::{OutputFile, OutputPlace, directory_of};
+use crate::error::printable;
+use crate::{AnamnesisError, FileSum, Result};
+
+/// Prints the sums as `sha256sum` does.
+pub(super) fn print(sums: &[FileSum], out: &mut impl Write) {
+    for FileSum { file, sha256 } in sums {
+        let file = printable(&file.to_string_lossy());
+        print_line(out, format_args!("{sha256}  {file}"));
+    }
+}
+
+/// Fails if there is no place for a manifest of `output`, so that this shows before the work.
+///
+/// # Errors
+/// `Io` if the manifest is the output, is there and is not to be replaced, or has no directory.
+pub(super) fn check_place(manifest: &Path, output: &Path, force: bool) -> Result<()> {
+    let refuse =
+        |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(manifest, &Error::new(kind, what)));
+    if manifest == output {
+        return refuse(ErrorKind::InvalidInput, "the manifest is the output");
+    }
+    if manifest.symlink_metadata().is_ok() && !force {
+        let what = "the manifest exists; --force replaces it";
+        return refuse(ErrorKind::AlreadyExists, what);
+    }
+    // The output may become the manifest's directory.
+    if !manifest.starts_with(output) && !directory_of(manifest).is_dir() {
+        return refuse(
+            ErrorKind::NotFound,
+            "the manifest's directory does not exist",
+        );
+    }
+    Ok(())
+}
+
+/// Writes the list of `sums`. Paths are relative to the list's directory if the files are below it, as `amn check --manifest`
+/// and `sha256sum -c` in that directory take them.
+///
+/// # Errors
+/// `Io` if it cannot be written, or a path is not UTF-8.
+pub(super) fn write(manifest: &Path, sums: &[FileSum], force: bool) -> Result<()> {
+    let failed = |path: &Path, e: &Error| AnamnesisError::io_at(path, e);
+    let absolute = |path: &Path| std::path::absolute(path).map_err(|e| failed(path, &e));
+    let resolved =
+        |path: &Path| -> Result<PathBuf> { path.canonicalize().or_else(|_| absolute(path)) };
+    let base = resolved(directory_of(manifest))?;
+    let mut text = String::new();
+    for FileSum { file, sha256 } in sums {
+        let path = resolved(file)?;
+        let Some(name) = path.strip_prefix(&base).unwrap_or(&path).to_str() else {
+            let what = "a name is not UTF-8, and the manifest is text";
+            return Err(failed(file, &Error::new(ErrorKind::InvalidData, what)));
+        };
+        text += &line(sha256, name);
+    }
+    let place = OutputPlace {
+        force,
+        inputs: &[],
+        space: text.len() as u64,
+    };
+    let file = OutputFile::create(manifest, text.len() as u64, &place)?;
+    file.write_at(0, text.as_bytes())?;
+    file.commit()
+}
+
+/// A line of a manifest. Coreutils mark names that have backslashes or ends of lines with a backslash before the line, and
+/// escape these.
+fn line(sha256: &str, name: &str) -> String {
+    let escaped = name
+        .replace('\\', "\\\\")
+        .replace('\n', "\\n")
+        .replace('\r', "\\r");
+    let mark = if escaped == name { "" } else { "\\" };
+    format!("{mark}{sha256}  {escaped}\n")
+}
