@@ -40,6 +40,7 @@ pub(super) fn draft_outputs<'m>(
     let mut resolution = model.resolve().into_result()?;
     let selection = Selection::new(&options.include, &options.exclude)?;
     resolution.items.retain(|item| selection.has(item.name()));
+    selection.check()?;
     if resolution.items.is_empty() && !model.tensors.is_empty() {
         return Err(AnamnesisError::parse(
             "no tensor is left: none has a name that is included and not excluded",

@@ -61,6 +61,19 @@ pub(crate) fn decide(
     to: TargetDtype,
 ) -> Result<Decisions> {
     let filter = TensorFilter::new(forget, &model.limits)?;
+    let decisions = decide_by(&filter, model, candidates, forget, to);
+    filter.selection.check()?;
+    decisions
+}
+
+/// Decides for each of `candidates` which of them `filter` lets through.
+fn decide_by(
+    filter: &TensorFilter,
+    model: &ParsedModel,
+    candidates: &[Candidate<'_>],
+    forget: &Forget,
+    to: TargetDtype,
+) -> Result<Decisions> {
     match forget.scheme.method(to) {
         Some((method, scope)) => {
             let label = forget.scheme.to_string();
@@ -81,7 +94,7 @@ pub(crate) fn decide(
             })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and layer.
-        None => super::gguf::decide(model, candidates, forget, &filter),
+        None => super::gguf::decide(model, candidates, forget, filter),
     }
 }
 

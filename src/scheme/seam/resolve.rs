@@ -154,6 +154,20 @@ impl<'m> Resolution<'m> {
         if leftovers.container.is_none() {
             out.check_config(&all, registry, has_common_names);
         }
+        // Last: every question about names has been asked by now.
+        if let (Err(error), Some(tensor)) = (all.config.check_matches(), all.model.tensors().next())
+        {
+            // First, for what it hides may be the reason of the others.
+            out.problems.insert(
+                0,
+                Problem {
+                    tensor,
+                    role: TensorRole::Passthrough,
+                    scheme: QuantScheme::Other("unknown scheme"),
+                    error,
+                },
+            );
+        }
         out
     }
 
