@@ -55,7 +55,7 @@ pub(in crate::cli) struct SelectArgs {
 pub(in crate::cli) struct OutputArgs {
     /// Output file or directory [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors,
     /// and the directory NAME gives NAME-BF16]
-    #[arg(short, long = "output", value_name = "OUT", help_heading = OUTPUT)]
+    #[arg(id = "output", short, long, value_name = "OUT", help_heading = OUTPUT)]
     pub path: Option<PathBuf>,
     /// Replace an existing output
     #[arg(short, long, help_heading = OUTPUT)]
