@@ -14,6 +14,7 @@ mod encode;
 #[path = "convert/no_encode.rs"]
 mod encode;
 mod manifest;
+mod names;
 mod options;
 mod outcome;
 mod output;
@@ -39,6 +40,7 @@ use std::sync::atomic::AtomicU64;
 pub use self::directory::finish_parts;
 #[cfg(feature = "cli")]
 pub(crate) use self::directory::{finish, settle};
+pub use self::names::{NameChanges, parse_renames};
 pub use self::options::{ConvertOptions, ModelScope, Progress, RememberOptions};
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;

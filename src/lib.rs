@@ -84,8 +84,8 @@ pub use containers::parse::{
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, Kept, ModelScope, OutputTensor, Panel, Progress,
-    Recovery, RememberOptions, Report, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, Kept, ModelScope, NameChanges, OutputTensor, Panel,
+    Progress, Recovery, RememberOptions, Report, TensorErrors, finish_parts, parse_renames,
 };
 pub use diff::{
     ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,
@@ -94,7 +94,7 @@ pub use diff::{
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
-pub use forget::{Forget, ForgetScheme};
+pub use forget::{Forget, ForgetScheme, GgufTypes};
 pub use inspect::{
     DtypeCount, Histogram, InspectInfo, ListedTensor, ModelDescription, ModuleClass, ShardNumber,
     TensorStatistics, format_bytes,

@@ -11,6 +11,7 @@ mod extended;
 #[cfg(not(feature = "patterns"))]
 #[path = "pattern/no_extended.rs"]
 mod extended;
+mod rename;
 mod selection;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use std::sync::OnceLock;
 use regex_lite::{Regex, RegexBuilder};
 
 use self::extended::{Backtracking, glob_expression};
+pub(crate) use self::rename::RenameRule;
 pub(crate) use self::selection::Selection;
 use crate::{AnamnesisError, Result};
 

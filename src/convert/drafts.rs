@@ -10,8 +10,8 @@ use super::summary::summary;
 use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::ParsedModel;
-use crate::scheme::ResolvedItem;
-use crate::{AnamnesisError, Result};
+use crate::scheme::{Resolution, ResolvedItem};
+use crate::{AnamnesisError, ConvertTarget, Result};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
 pub(super) struct Drafts<'m> {
@@ -31,6 +31,15 @@ pub(super) fn draft_outputs<'m>(
     model: &'m ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Drafts<'m>> {
+    if !options.names.is_empty()
+        && options.target == ConvertTarget::Gguf
+        && model.has_original_shapes()
+    {
+        return Err(AnamnesisError::unsupported(
+            "other names",
+            "metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
+        ));
+    }
     if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
@@ -38,15 +47,10 @@ pub(super) fn draft_outputs<'m>(
         return Err(skipped.error());
     }
     let mut resolution = model.resolve().into_result()?;
-    let selection = Selection::new(&options.include, &options.exclude)?;
-    resolution.items.retain(|item| selection.has(item.name()));
-    selection.check()?;
-    if resolution.items.is_empty() && !model.tensors.is_empty() {
-        return Err(AnamnesisError::parse(
-            "no tensor is left: none has a name that is included and not excluded",
-        ));
-    }
+    let left_out = options.names.apply(&mut resolution)?;
+    select(&mut resolution, model, options)?;
     let mut report = summary(model, &resolution, options);
+    report.dropped.extend(left_out);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     let mut encodings = Encodings::new(model, &mut resolution, options, &mut report)?;
     let mut drafts = Vec::with_capacity(resolution.items.len());
@@ -74,16 +78,55 @@ pub(super) fn draft_outputs<'m>(
     })
 }
 
+/// Removes the items that the options do not include.
+///
+/// # Errors
+/// An invalid pattern, or none is left.
+fn select(
+    resolution: &mut Resolution<'_>,
+    model: &ParsedModel,
+    options: &ConvertOptions,
+) -> Result<()> {
+    let selection = Selection::new(&options.include, &options.exclude)?;
+    resolution.items.retain(|item| selection.has(item.name()));
+    selection.check()?;
+    if resolution.items.is_empty() && !model.tensors.is_empty() {
+        return Err(AnamnesisError::parse(
+            "no tensor is left: none has a name that is included and not excluded",
+        ));
+    }
+    Ok(())
+}
+
 /// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
 /// another container.
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
-    let mut drafts: Vec<_> = model
-        .tensors()
-        .map(|t| Draft::copy(&t))
-        .collect::<Result<_>>()?;
+    // Each stored tensor is a tensor of the output, whatever it belongs to. Only for other names the scales that some blocks
+    // have beside them must go with their weights.
+    let mut resolution = match options.names.is_empty() {
+        true => Resolution {
+            items: model
+                .tensors()
+                .map(|t| ResolvedItem::Plain(t.into()))
+                .collect(),
+            ..Resolution::default()
+        },
+        false => model.resolve().into_result()?,
+    };
+    let mut left_out = options.names.apply(&mut resolution)?;
+    left_out.extend(resolution.dropped.iter().map(|t| t.name().to_owned()));
+    select(&mut resolution, model, options)?;
+    let mut drafts = Vec::with_capacity(resolution.items.len());
+    for item in &resolution.items {
+        match item {
+            ResolvedItem::Plain(t) => drafts.push(Draft::copy_named(t)?),
+            ResolvedItem::Group(group) => drafts.extend(Draft::copies(group)?),
+        }
+    }
     verify_once(&mut drafts);
     let mut report = Report::new(options.run.to);
     report.passthrough = drafts.len();
+    report.dropped = left_out;
     Ok(Drafts {
         drafts,
         report,
@@ -98,15 +141,16 @@ fn draft_unencoded<'m>(
     model: &ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Draft<'m>> {
+    let stored = item.stored();
     let mut draft = match item {
-        ResolvedItem::Plain(t) => Draft::copy(&t),
+        ResolvedItem::Plain(t) => Draft::copy_named(&t),
         ResolvedItem::Group(group) if is_carried(&group, options) => Draft::carry(group),
         ResolvedItem::Group(group) => Draft::decode(group, options.run.to),
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.
     let writer = options.target.container().writer();
     if writer.is_some_and(|writer| writer.restores_shapes) {
-        model.restore_shape(&draft.name, &mut draft.shape)?;
+        model.restore_shape(stored.name(), &mut draft.shape)?;
     }
     Ok(draft)
 }

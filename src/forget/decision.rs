@@ -13,7 +13,7 @@ use super::{Forget, Method, WeightInfo};
 use crate::config::Selection;
 use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::{EncodedAs, ResolvedItem};
-use crate::{Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// A logical tensor of the model, which may be encoded.
 pub(crate) struct Candidate<'a> {
@@ -61,6 +61,10 @@ pub(crate) fn decide(
     to: TargetDtype,
 ) -> Result<Decisions> {
     let filter = TensorFilter::new(forget, &model.limits)?;
+    if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
+        let what = "only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
+        return Err(AnamnesisError::unsupported("types of tensors", what));
+    }
     let decisions = decide_by(&filter, model, candidates, forget, to);
     filter.selection.check()?;
     decisions

@@ -4,6 +4,7 @@ use super::{Pattern, PatternList};
 use crate::{AnamnesisError, Result};
 
 /// Patterns that a tensor's name must match, if there are any, and others that it must not.
+#[derive(Debug)]
 pub(crate) struct Selection {
     include: PatternList<()>,
     exclude: PatternList<()>,

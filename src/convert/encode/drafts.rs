@@ -14,7 +14,8 @@ use crate::forget::{
     Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
 };
 use crate::scheme::{
-    Decode, EncodedAs, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
+    Decode, EncodedAs, Group, NamedTensor, PlainFloats, QuantScheme, Resolution, ResolvedItem,
+    TensorRole,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -79,12 +80,9 @@ impl Encodings {
         }
         let drafts = match &item {
             // Blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
-            ResolvedItem::Group(group) if self.copies_blocks => {
-                let parts = group.parts.iter();
-                parts.map(|(_, t)| Draft::copy(t)).collect::<Result<_>>()?
-            }
-            ResolvedItem::Plain(t) if self.widens_vectors && t.shape().len() < 2 => {
-                match PlainFloats::of(t) {
+            ResolvedItem::Group(group) if self.copies_blocks => Draft::copies(group)?,
+            ResolvedItem::Plain(t) if self.widens_vectors && t.stored.shape().len() < 2 => {
+                match PlainFloats::of(&t.stored) {
                     Some(plain) => vec![widened(t, plain)?],
                     None => return Ok(Drafted::NotEncoded(item)),
                 }
@@ -124,14 +122,14 @@ fn encode<'m>(
             g.parts.into_iter().map(|(_, t)| t).collect(),
             g.decoder,
         ),
-        ResolvedItem::Plain(t) => match PlainFloats::of(&t) {
+        ResolvedItem::Plain(t) => match PlainFloats::of(&t.stored) {
             Some(plain) => (
                 t.name().to_owned(),
-                t.shape().to_vec(),
-                vec![t],
+                t.stored.shape().to_vec(),
+                vec![t.stored],
                 Box::new(plain),
             ),
-            None => return Draft::copy(&t).map(|draft| vec![draft]),
+            None => return Draft::copy_named(&t).map(|draft| vec![draft]),
         },
     };
     // Stored floats are exact in F32; decoded values are rounded first, as a decoded file would have them.
@@ -175,12 +173,12 @@ fn encode<'m>(
 }
 
 /// Drafts a tensor of plain floats, converted to F32.
-fn widened<'m>(t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
+fn widened<'m>(t: &NamedTensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
     let group = Group::new(
         t.name().to_owned(),
-        t.shape().to_vec(),
+        t.stored.shape().to_vec(),
         QuantScheme::Unquantized,
-        vec![(TensorRole::Passthrough, *t)],
+        vec![(TensorRole::Passthrough, t.stored)],
         Box::new(plain),
     );
     Draft::decode(group, TargetDtype::F32)
@@ -323,7 +321,7 @@ fn quantization_config(
     let kept = |(choice, item): (&Decision, &ResolvedItem<'_>)| {
         let (name, rank) = match item {
             ResolvedItem::Group(group) => (group.name.as_str(), group.shape.len()),
-            ResolvedItem::Plain(t) => (t.name(), t.shape().len()),
+            ResolvedItem::Plain(t) => (t.name(), t.stored.shape().len()),
         };
         let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
         name.strip_suffix(".weight")
@@ -363,7 +361,7 @@ fn config_of_class(choices: &[Decision], resolution: &Resolution<'_>) -> Option<
 fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
     match item {
         ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
-        ResolvedItem::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
+        ResolvedItem::Plain(t) => TargetDtype::of(t.stored.dtype()).unwrap_or(to),
     }
 }
 
@@ -382,7 +380,7 @@ fn candidate<'a>(
                 group.parts.first().map_or(Dtype::F32, |(_, t)| t.dtype()),
             )
         }
-        ResolvedItem::Plain(t) => (t.name(), t.shape(), t.dtype()),
+        ResolvedItem::Plain(t) => (t.name(), t.stored.shape(), t.stored.dtype()),
     };
     let weight = WeightInfo {
         name,
