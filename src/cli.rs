@@ -10,6 +10,7 @@ mod input;
 mod inspect;
 mod listing;
 mod ls;
+mod outputs;
 mod plan;
 mod progress;
 mod report;

@@ -78,6 +78,7 @@ pub use check::{CheckOptions, CheckReport, Finding, Severity};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
 pub use containers::model::{Container, ParsedModel, Tensor, TensorRole};
+pub use containers::parse::hub::resolve_hub_model;
 pub use containers::parse::{
     detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
     parse_from_reader, parse_from_reader_with_limits, parse_with_limits,

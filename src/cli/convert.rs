@@ -2,17 +2,24 @@
 
 use std::io::Write;
 
+use super::CommandError;
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
-use super::input;
+use super::outputs::write_all;
 use super::report::print_line;
-use super::write::{OutputStyle, run_options, settle, write};
+use super::write::{OutputStyle, run_options, settle};
 use crate::error::printable;
-use crate::{AnamnesisError, ConvertOptions, Result};
+use crate::{AnamnesisError, ConvertOptions, Forget, Result};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
-pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn remember(
+    args: &RememberArgs,
+    out: &mut impl Write,
+) -> std::result::Result<(), CommandError> {
     if args.finish {
-        let output = &args.input.file;
+        let [output] = args.input.files.as_slice() else {
+            let what = "it takes one directory";
+            return Err(AnamnesisError::unsupported("--finish", what).into());
+        };
         if !settle(output)?
             && let Some(note) = crate::convert::finish(output, args.run.output.force, true)?
         {
@@ -20,15 +27,14 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         }
         print_line(
             out,
-            format_args!("Output: {}", printable(&args.input.file.to_string_lossy())),
+            format_args!("Output: {}", printable(&output.to_string_lossy())),
         );
         return Ok(());
     }
-    let input = input::open(&args.input, &args.run.limits)?;
     let options = ConvertOptions::from(run_options(args.to, &args.run)?);
     let suffix = args.to.to_string().to_lowercase();
-    write(
-        &input,
+    write_all(
+        &args.input,
         &options,
         &args.run,
         &OutputStyle {
@@ -40,23 +46,34 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
 }
 
 /// Writes a model into another container.
-pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
+pub(super) fn convert(
+    args: &ConvertArgs,
+    out: &mut impl Write,
+) -> std::result::Result<(), CommandError> {
     let mut options = match &args.to {
         ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
         }
-        ConvertTo::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
+        ConvertTo::Scheme(scheme) => {
+            let mut forget = Forget::from(scheme.clone());
+            args.types.apply(&mut forget);
+            ConvertOptions::from(forget)
+        }
     };
+    if args.types.are_given() && matches!(args.to, ConvertTo::Container(_)) {
+        let what = "nothing is encoded; use --to with a type, e.g. --to q4_k_m";
+        return Err(AnamnesisError::unsupported("types of tensors", what).into());
+    }
     if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty())
         && !options.target.container().has_gguf_metadata
     {
         return Err(AnamnesisError::unsupported(
             "GGUF metadata",
             "only a GGUF output has it; use --to gguf",
-        ));
+        )
+        .into());
     }
     options.gguf_metadata = metadata(args)?;
-    let input = input::open(&args.input, &args.run.limits)?;
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?;
     let suffix = match &args.to {
@@ -66,8 +83,8 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
             _ => to.to_string().to_lowercase(),
         },
     };
-    write(
-        &input,
+    write_all(
+        &args.input,
         &options,
         &args.run,
         &OutputStyle {

@@ -1,18 +1,20 @@
 //! Writes the output of `amn remember`, `forget` and `convert`, and says what was done.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::args::RunArgs;
+use super::outputs::{OutputPlace, make_directory, print_input, require_outside_cache};
 use super::plan::{parsing_line, print_plan};
 use super::report::{
-    ConversionReport, by_reason, print_distance, print_json, print_kept, print_line,
+    ConversionReport, by_reason, print_distance, print_json, print_json_line, print_kept,
+    print_line,
 };
 use super::{input, progress, signals};
 use crate::error::printable;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel,
+    AnamnesisError, CancelToken, ConvertOptions, ConvertTarget, ModelScope, ParsedModel, Recovery,
     RememberOptions, Report, Result, TargetDtype, format_bytes,
 };
 
@@ -38,17 +40,14 @@ pub(super) struct OutputStyle<'a> {
     pub verbose: bool,
 }
 
-/// Converts the model and prints what is done; with `--dry-run`, only prints the plan.
-pub(super) fn write(
-    input: &input::NamedModel,
-    options: &ConvertOptions,
+/// Plans the conversion, and returns it with the path of its output.
+pub(super) fn plan<'m>(
+    input: &'m input::NamedModel,
+    mut options: ConvertOptions,
     args: &RunArgs,
+    place: OutputPlace<'_>,
     style: &OutputStyle<'_>,
-    out: &mut impl Write,
-) -> Result<()> {
-    let bar = progress::bar();
-    let (moving, started) = (bar.clone(), Instant::now());
-    let mut options = options.clone();
+) -> Result<(Recovery<'m>, PathBuf)> {
     options.skip_unsupported = args.select.skip_unsupported;
     (options.max_shard_size, options.part, options.resume) =
         (args.output.max_shard_size, args.part, args.resume);
@@ -57,37 +56,60 @@ pub(super) fn write(
             (args.select.include.clone(), args.select.exclude.clone());
     }
     let extension = options.target.extension();
-    let named = args
-        .output
-        .path
-        .as_deref()
-        .and_then(|output| output.extension());
+    let named = place.path().and_then(Path::extension);
     options.single_file =
         named.is_some_and(|ending| ending == extension) && args.output.max_shard_size.is_none();
     (options.scope, options.pre_tokenizer) = (
-        scope(&input.model, &options, args),
+        scope(&input.model, &options, args, place),
         args.output.tokenizer_pre.clone(),
     );
-    options.run = options
-        .run
-        .with_progress(move |p| moving.set_position(p.done_bytes));
     let keep = options.carries_blocks(&input.model);
-    let scheme = options
-        .forget
-        .as_ref()
-        .map(|forget| forget.scheme.to_string());
+    let scheme = scheme_of(&options);
     let recovery = input.model.recovery(options)?;
-    let output = args
-        .output
-        .path
-        .clone()
-        .unwrap_or_else(|| match recovery.is_directory() {
-            true => input::output_directory(&input.named, style.suffix),
-            false => input::output_file(&input.named, style.suffix, extension, keep),
-        });
+    let default = match recovery.is_directory() {
+        true => input::output_directory(&input.named, style.suffix),
+        false => input::output_file(&input.named, style.suffix, extension, keep),
+    };
+    let output = place.output(default, recovery.is_directory());
+    require_outside_cache(&output)?;
     let report = recovery.report();
     if let Some(scheme) = scheme.as_ref().filter(|_| report.encoded.is_empty()) {
         return Err(nothing_encoded(scheme, report));
+    }
+    Ok((recovery, output))
+}
+
+/// Name of the scheme that tensors are encoded to.
+fn scheme_of(options: &ConvertOptions) -> Option<String> {
+    let forget = options.forget.as_ref();
+    forget.map(|forget| forget.scheme.to_string())
+}
+
+/// Converts the model and prints what is done; with `--dry-run`, only prints the plan.
+pub(super) fn write(
+    input: &input::NamedModel,
+    options: &ConvertOptions,
+    args: &RunArgs,
+    place: OutputPlace<'_>,
+    style: &OutputStyle<'_>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let bar = progress::bar();
+    let (moving, started) = (bar.clone(), Instant::now());
+    let mut options = options.clone();
+    options.run = options
+        .run
+        .with_progress(move |p| moving.set_position(p.done_bytes));
+    let scheme = scheme_of(&options);
+    let (recovery, output) = plan(input, options, args, place, style)?;
+    let report = recovery.report();
+    // Of several inputs each gets its line, so that a program can read them one by one.
+    let print_report = |report: &ConversionReport<'_>, out: &mut _| match place.is_of_several() {
+        true => print_json_line(report, out),
+        false => print_json(report, out),
+    };
+    if !args.json {
+        print_input(place, input, out);
     }
     let conversion = |report, seconds| {
         ConversionReport::new(
@@ -101,7 +123,7 @@ pub(super) fn write(
     };
     if args.dry_run {
         return match args.json {
-            true => print_json(&conversion(report, None), out),
+            true => print_report(&conversion(report, None), out),
             false => print_plan(input, &recovery, &output, out),
         };
     }
@@ -116,13 +138,14 @@ pub(super) fn write(
     if recovery.is_directory() {
         settle(&output)?;
     }
+    make_directory(place, &output)?;
     progress::start(&bar, verb, n, report.output_bytes);
     let result = recovery.write(&output);
     bar.finish_and_clear();
     let report = result?;
     let seconds = started.elapsed().as_secs_f64();
     if args.json {
-        return print_json(&conversion(&report, Some(seconds)), out);
+        return print_report(&conversion(&report, Some(seconds)), out);
     }
     print_line(
         out,
@@ -175,9 +198,14 @@ fn nothing_encoded(scheme: &str, report: &Report) -> AnamnesisError {
 }
 
 /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are none.
-fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> ModelScope {
+fn scope(
+    model: &ParsedModel,
+    options: &ConvertOptions,
+    args: &RunArgs,
+    place: OutputPlace<'_>,
+) -> ModelScope {
     let is_some = !(args.select.include.is_empty() && args.select.exclude.is_empty());
-    let is_directory = args.output.path.is_some() && !options.single_file;
+    let is_directory = place.path().is_some() && !options.single_file;
     match () {
         () if args.output.tensors_only => ModelScope::Tensors,
         () if is_some || !is_directory || !model.is_gguf() => ModelScope::Auto,
