@@ -13,6 +13,7 @@ mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+mod inputs;
 mod inspect;
 mod json;
 #[cfg(all(feature = "npz", feature = "pth"))]
@@ -21,6 +22,7 @@ mod listings;
 mod ls;
 #[cfg(target_os = "linux")]
 mod mounts;
+mod names;
 mod ollama;
 #[cfg(unix)]
 mod open_files;

@@ -28,6 +28,8 @@ pub(in crate::convert) struct Encodings {
     copies_blocks: bool,
     /// Whether vectors are stored in F32.
     widens_vectors: bool,
+    /// Names of the tensors that are quantized already and encoded again.
+    quantized_twice: Vec<String>,
 }
 
 /// The result of [`Encodings::draft`].
@@ -60,7 +62,14 @@ impl Encodings {
             .map(|config| (forget.scheme.config_keys(), config));
         let writer = options.target.container().writer();
         let copies_blocks = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
+        let is_again = |(choice, item): &(&Decision, &ResolvedItem<'_>)| {
+            let is_quantized = matches!(item, ResolvedItem::Group(group) if group.scheme != QuantScheme::Unquantized);
+            is_quantized && matches!(choice, Decision::Encode { .. })
+        };
+        let again = choices.iter().zip(&resolution.items).filter(is_again);
+        let quantized_twice = again.map(|(_, item)| item.name().to_owned()).collect();
         Ok(Some(Self {
+            quantized_twice,
             choices: choices.into_iter(),
             quantization,
             to: options.run.to,
@@ -100,6 +109,7 @@ impl Encodings {
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
         link_siblings(drafts);
         note_relays(drafts, report);
+        note_twice(&self.quantized_twice, drafts, report);
         self.quantization
     }
 }
@@ -241,6 +251,21 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
         )
     };
     report.notes.extend(hindered.into_iter().map(note));
+}
+
+/// Adds a note if values are rounded that an earlier encoding has rounded; not of codes that are moved.
+fn note_twice(names: &[String], drafts: &[Draft<'_>], report: &mut Report) {
+    let is_moved = |draft: &&Draft<'_>| {
+        let encoding = draft.body.encoding();
+        encoding.is_some_and(|encoding| matches!(encoding.relay, RelayDecision::Relay(_)))
+    };
+    let moved = drafts.iter().filter(is_moved).count();
+    let rounded = names.len().saturating_sub(moved);
+    if let Some(name) = names.first().filter(|_| rounded > 0) {
+        report.notes.push(format!(
+            "{rounded} tensors were quantized already; what that has lost stays lost, e.g. `{name}`"
+        ));
+    }
 }
 
 /// Decides for each item whether it is encoded, and reports it.
