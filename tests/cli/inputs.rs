@@ -390,7 +390,7 @@ fn other_models_are_named() {
         assert!(text(&run.stderr).contains(part), "{}", text(&run.stderr));
         if !name.ends_with("json") {
             let run = amn(&["parse", below.to_str().unwrap()]);
-            assert_eq!(run.status.code(), Some(3), "{name}");
+            assert!(matches!(run.status.code(), Some(3 | 6)), "{name}");
             assert!(text(&run.stderr).contains(part), "{}", text(&run.stderr));
         }
     }

@@ -129,7 +129,7 @@ fn what_is_wrong_with_names() {
         (
             &["--rename", "model.layers.0.self_attn.*_proj.weight=same"],
             3,
-            &["`same`", "q_proj.weight`", "_proj.weight`, "],
+            &["`same`", "k_proj.weight`:", "q_proj.weight`"],
         ),
         (&["--rename", "nothing.*=x"], 3, &["`nothing.*`"]),
         (&["--rename", "*=a", "--rename", "*=b"], 3, &["`a`"]),
