@@ -87,7 +87,7 @@ impl<'m> Draft<'m> {
     /// # Errors
     /// As [`copy`](Self::copy).
     pub(super) fn copies(group: &Group<'m>) -> Result<Vec<Self>> {
-        let stored = group.parts[0].1.name();
+        let stored = group.parts.first().map_or("", |(_, t)| t.name());
         let module = |name: &str| name.rsplit_once('.').map_or(0, |(module, _)| module.len());
         let (old, new) = (
             &stored[..module(stored)],

@@ -11,7 +11,7 @@ use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::ParsedModel;
 use crate::scheme::{Resolution, ResolvedItem};
-use crate::{AnamnesisError, ConvertTarget, Result};
+use crate::{AnamnesisError, Result};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
 pub(super) struct Drafts<'m> {
@@ -31,10 +31,7 @@ pub(super) fn draft_outputs<'m>(
     model: &'m ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Drafts<'m>> {
-    if !options.names.is_empty()
-        && options.target == ConvertTarget::Gguf
-        && model.has_original_shapes()
-    {
+    if !options.names.is_empty() && model.has_original_shapes() {
         return Err(AnamnesisError::unsupported(
             "other names",
             "metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
@@ -141,7 +138,6 @@ fn draft_unencoded<'m>(
     model: &ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Draft<'m>> {
-    let stored = item.stored();
     let mut draft = match item {
         ResolvedItem::Plain(t) => Draft::copy_named(&t),
         ResolvedItem::Group(group) if is_carried(&group, options) => Draft::carry(group),
@@ -150,7 +146,7 @@ fn draft_unencoded<'m>(
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.
     let writer = options.target.container().writer();
     if writer.is_some_and(|writer| writer.restores_shapes) {
-        model.restore_shape(stored.name(), &mut draft.shape)?;
+        model.restore_shape(&draft.name, &mut draft.shape)?;
     }
     Ok(draft)
 }

@@ -132,7 +132,7 @@ fn what_is_wrong_with_names() {
             &["`same`", "k_proj.weight`:", "q_proj.weight`"],
         ),
         (&["--rename", "nothing.*=x"], 3, &["`nothing.*`"]),
-        (&["--rename", "*=a", "--rename", "*=b"], 3, &["`a`"]),
+        (&["--rename", "*=a", "--rename", "*=b"], 3, &["`*`"]),
         (&["--rename", "model.*=$2"], 6, &["group 2"]),
         (&["--rename", "model.*=$x"], 6, &["`$1`"]),
         (&["--rename", "re:.*="], 3, &["no name"]),

@@ -64,14 +64,6 @@ impl<'m> ResolvedItem<'m> {
         }
     }
 
-    /// The stored tensor that its values or codes lie in.
-    pub(crate) fn stored(&self) -> Tensor<'m> {
-        match self {
-            Self::Group(group) => group.parts[0].1,
-            Self::Plain(t) => t.stored,
-        }
-    }
-
     /// The group as a linear module lays it out (`[out, in]`), if the item is a parameter `[in, out]`.
     #[cfg(feature = "lethe")]
     pub(crate) fn module(&self) -> Option<&Group<'m>> {
