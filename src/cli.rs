@@ -14,6 +14,7 @@ mod listing;
 mod logger;
 mod ls;
 mod outcome;
+mod outputs;
 mod plan;
 mod progress;
 mod report;
@@ -94,6 +95,14 @@ impl CommandError {
             error,
             model: Some(path.to_path_buf()),
             advice: None,
+        }
+    }
+
+    /// The same error, about the model at `path`, which is one of several.
+    fn about_model(self, path: &Path) -> Self {
+        Self {
+            model: Some(path.to_path_buf()),
+            ..self
         }
     }
 }

@@ -32,7 +32,7 @@ use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::Module;
-pub(crate) use self::pattern::Selection;
+pub(crate) use self::pattern::{RenameRule, Selection};
 use self::place::{ConfigPlace, order};
 use self::skips::SkipLists;
 pub(crate) use self::texts::Texts;

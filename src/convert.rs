@@ -16,6 +16,7 @@ mod encode;
 mod encode;
 pub(crate) mod hashed;
 mod manifest;
+mod names;
 mod options;
 mod outcome;
 mod output;
@@ -44,6 +45,7 @@ pub(crate) use self::destination::partial_path;
 pub use self::directory::finish_parts;
 #[cfg(feature = "cli")]
 pub(crate) use self::directory::{finish, is_input_of, settle};
+pub use self::names::{NameChanges, parse_renames};
 pub use self::options::{ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions};
 pub use self::report::{Distance, Encoded, Errors, FileSum, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
@@ -239,13 +241,20 @@ impl<'m> Recovery<'m> {
         if self.plan.files.len() == 1 {
             return vec![output.to_path_buf()];
         }
-        let name = output.file_name().unwrap_or_default().to_string_lossy();
-        let stem = name
-            .strip_suffix(target.extension())
-            .and_then(|stem| stem.strip_suffix('.'))
-            .unwrap_or(&name);
-        let names = self.plan.file_names(target, stem);
-        names.iter().map(|n| output.with_file_name(n)).collect()
+        // The stem need not be Unicode: the numbers are made alone, and follow it.
+        let has_extension = output.extension().is_some_and(|e| e == target.extension());
+        let stem = match has_extension {
+            true => output.file_stem(),
+            false => output.file_name(),
+        };
+        let stem = stem.unwrap_or_default();
+        let numbers = self.plan.file_names(target, "");
+        let named = numbers.iter().map(|number| {
+            let mut name = stem.to_owned();
+            name.push(number);
+            output.with_file_name(name)
+        });
+        named.collect()
     }
 
     /// Bytes and number of the output tensors that [`write`](Self::write) makes; of one of several parts, its own.

@@ -31,7 +31,7 @@ pub(crate) mod seam;
 mod tests_support;
 
 pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
-pub use self::scheme::{Forget, ForgetScheme};
+pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
 pub(crate) use self::seam::names::fused;
 pub(crate) use self::seam::{
     Encode, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey, TileValues,

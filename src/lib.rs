@@ -79,14 +79,16 @@ pub use check::{CheckOptions, CheckReport, Finding, Severity};
 pub use compat::paths::{lethe, model, parse, remember};
 pub use config::QuantConfig;
 pub use containers::model::{Container, ParsedModel, Tensor, TensorRole};
+pub use containers::parse::hub::resolve_hub_model;
 pub use containers::parse::{
     detect_format, detect_format_from_reader, parse, parse_bytes, parse_bytes_with_limits,
     parse_from_reader, parse_from_reader_with_limits, parse_with_limits,
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, FileSum, FloatCast, Kept, ModelScope, OutputTensor,
-    Panel, Progress, Recovery, RememberOptions, Report, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, FileSum, FloatCast, Kept, ModelScope, NameChanges,
+    OutputTensor, Panel, Progress, Recovery, RememberOptions, Report, TensorErrors, finish_parts,
+    parse_renames,
 };
 pub use diff::{
     ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,
@@ -95,7 +97,7 @@ pub use diff::{
 pub use dtype::{Dtype, TargetDtype};
 pub use error::{AnamnesisError, ErrorKind, Result};
 #[cfg(feature = "lethe")]
-pub use forget::{Forget, ForgetScheme};
+pub use forget::{Forget, ForgetScheme, GgufTypes};
 pub use inspect::{
     DtypeCount, Histogram, InspectInfo, ListedTensor, ModelDescription, ModuleClass, ShardNumber,
     TensorStatistics, format_bytes,

@@ -1,7 +1,7 @@
 //! The sizes of a model, and the shapes that follow from them.
 
 use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::layer_sizes::LayerSizes;
+use super::layer_sizes::SizesByLayer;
 use super::table::{ModelClass, Need};
 use crate::Result;
 
@@ -59,7 +59,7 @@ pub(super) struct Dims {
     /// Layers in front of the first one with experts.
     dense: usize,
     /// The sizes of layers, of classes where they differ.
-    layer_sizes: Option<LayerSizes>,
+    layer_sizes: Option<SizesByLayer>,
     /// All fields of the config.
     fields: Fields,
 }
@@ -195,7 +195,7 @@ impl Dims {
         }
         let mut dims = Self::new(&fields)?;
         if class.traits.has_layer_sizes {
-            let sizes = LayerSizes::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
+            let sizes = SizesByLayer::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
             dims.layer_sizes = Some(sizes);
         }
         Ok(dims)

@@ -33,7 +33,7 @@ const BY_LAYER: &str = "per_layer_config";
 
 /// The sizes of layers, where they are not the model's.
 #[derive(Debug, Clone)]
-pub(super) struct LayerSizes {
+pub(super) struct SizesByLayer {
     /// Whether each layer sees the whole text.
     is_full: Vec<bool>,
     /// Length of a head of those that do.
@@ -46,7 +46,7 @@ pub(super) struct LayerSizes {
     is_double_wide: bool,
 }
 
-impl LayerSizes {
+impl SizesByLayer {
     /// The sizes that `fields` state of a model with `layers` layers and so many `heads`, `kv_heads` of them of keys and values
     /// in layers with a window.
     ///

@@ -41,19 +41,20 @@ impl<'m> SourceTensor<'m> {
                 is_plain: false,
                 decoder: Arc::from(group.decoder),
             }),
-            ResolvedItem::Plain(t) => match PlainFloats::of(&t) {
+            ResolvedItem::Plain(t) => match PlainFloats::of(&t.stored) {
                 Some(plain) => Ok(Self {
                     name: t.name().to_owned(),
-                    shape: t.shape().to_vec(),
+                    shape: t.stored.shape().to_vec(),
                     scheme: QuantScheme::Unquantized,
-                    parts: vec![(TensorRole::Passthrough, t)],
-                    stored: TargetDtype::of(t.dtype()),
+                    parts: vec![(TensorRole::Passthrough, t.stored)],
+                    stored: TargetDtype::of(t.stored.dtype()),
                     is_plain: true,
                     decoder: Arc::new(plain),
                     transposed: None,
                 }),
                 None => {
-                    let what = format!("tensor `{}`: GGUF models have no {}", t.name(), t.dtype());
+                    let dtype = t.stored.dtype();
+                    let what = format!("tensor `{}`: GGUF models have no {dtype}", t.name());
                     Err(AnamnesisError::unsupported("a whole model", what))
                 }
             },

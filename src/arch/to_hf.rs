@@ -146,7 +146,7 @@ fn flags_of(
 fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
     match item {
         ResolvedItem::Group(group) => &group.shape,
-        ResolvedItem::Plain(t) => t.shape(),
+        ResolvedItem::Plain(t) => t.stored.shape(),
     }
 }
 
@@ -319,7 +319,9 @@ fn values_of_rows(
 /// The values of a stored vector.
 fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
     let plain = match item {
-        ResolvedItem::Plain(t) => PlainFloats::of(t).filter(|_| t.elements() <= MOST_VALUES),
+        ResolvedItem::Plain(t) => {
+            PlainFloats::of(&t.stored).filter(|_| t.stored.elements() <= MOST_VALUES)
+        }
         ResolvedItem::Group(_) => None,
     };
     let Some(plain) = plain else {

@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, RunArgs};
+use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, GgufTypeArgs, RunArgs};
 use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
 
 /// A command that writes a model, as far as its arguments tell.
@@ -15,6 +15,8 @@ struct Request<'a> {
     target: ConvertTarget,
     /// What tensors are encoded to.
     scheme: Option<&'a ForgetScheme>,
+    /// Number of inputs.
+    inputs: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -46,6 +48,24 @@ const OPTIONS: &[Applicability] = &[
         is_set: |r| r.forget().is_some_and(|args| args.pure),
         applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
         needs: "only GGUF types, such as gguf:q4_k_m, mix types",
+    },
+    Applicability {
+        option: "--tensor-type, --token-embedding-type or --output-tensor-type",
+        is_set: |r| r.types().is_some_and(GgufTypeArgs::name_types),
+        applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
+        needs: "tensors of GGUF types, such as gguf:q4_k_m, get other types",
+    },
+    Applicability {
+        option: "--allow-requantize",
+        is_set: |r| r.types().is_some_and(|types| types.allow_requantize),
+        applies: |r| r.scheme.is_some(),
+        needs: "nothing is encoded; --to with a type, e.g. q4_k_m, encodes",
+    },
+    Applicability {
+        option: "--manifest",
+        is_set: |r| r.run.output.manifest.is_some(),
+        applies: |r| r.inputs == 1,
+        needs: "a list is of one output, and there are several inputs",
     },
     Applicability {
         option: "--group-size",
@@ -143,7 +163,7 @@ const OPTIONS: &[Applicability] = &[
 impl<'a> Request<'a> {
     /// The request of `command`, or why its output cannot be called what it is to be called; `None` of other commands.
     fn of(command: &'a Command) -> Option<std::result::Result<Self, String>> {
-        let (command, run, target, scheme) = match command {
+        let (command, run, target, scheme, inputs) = match command {
             // With --finish nothing is converted.
             Command::Remember(args) if args.finish => return None,
             Command::Remember(args) => {
@@ -151,7 +171,13 @@ impl<'a> Request<'a> {
                     Ok(target) => target,
                     Err(what) => return Some(Err(what)),
                 };
-                (WritingCommand::Remember, &args.run, target, None)
+                (
+                    WritingCommand::Remember,
+                    &args.run,
+                    target,
+                    None,
+                    &args.input,
+                )
             }
             Command::Forget(args) => {
                 let scheme = args.to.as_ref()?;
@@ -161,6 +187,7 @@ impl<'a> Request<'a> {
                     &args.run,
                     target,
                     Some(scheme),
+                    args.input.as_ref()?,
                 )
             }
             Command::Convert(args) => {
@@ -168,7 +195,13 @@ impl<'a> Request<'a> {
                     ConvertTo::Container(target) => (*target, None),
                     ConvertTo::Scheme(scheme) => (scheme.container(), Some(scheme)),
                 };
-                (WritingCommand::Convert(args), &args.run, target, scheme)
+                (
+                    WritingCommand::Convert(args),
+                    &args.run,
+                    target,
+                    scheme,
+                    &args.input,
+                )
             }
             _ => return None,
         };
@@ -177,6 +210,7 @@ impl<'a> Request<'a> {
             run,
             target,
             scheme,
+            inputs: inputs.files.len(),
         }))
     }
 
@@ -191,6 +225,14 @@ impl<'a> Request<'a> {
         match self.command {
             WritingCommand::Convert(args) => Some(args),
             _ => None,
+        }
+    }
+
+    fn types(&self) -> Option<&'a GgufTypeArgs> {
+        match self.command {
+            WritingCommand::Remember => None,
+            WritingCommand::Forget(args) => Some(&args.types),
+            WritingCommand::Convert(args) => Some(&args.types),
         }
     }
 

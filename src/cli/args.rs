@@ -1,5 +1,6 @@
 //! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
+mod encode;
 mod examples;
 mod messages;
 mod readers;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+pub(super) use self::encode::GgufTypeArgs;
 pub(super) use self::messages::{MessageArgs, ProgressArgs, ProgressMode};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
@@ -83,9 +85,9 @@ impl Command {
             Self::Show(args) => (args.json, &args.input.file),
             Self::Scan(args) => (args.json, args.paths.first()?),
             Self::Inspect(args) => (args.json, &args.input.file),
-            Self::Remember(args) => (args.run.json, &args.input.file),
-            Self::Forget(args) => (args.run.json, &args.input.as_ref()?.file),
-            Self::Convert(args) => (args.run.json, &args.input.file),
+            Self::Remember(args) => (args.run.json, args.input.files.first()?),
+            Self::Forget(args) => (args.run.json, args.input.as_ref()?.files.first()?),
+            Self::Convert(args) => (args.run.json, args.input.files.first()?),
             Self::Diff(args) => (args.json, &args.a),
             Self::Check(args) => (args.json, args.models.first()?),
             Self::Completions(_) | Self::Man(_) => return None,
@@ -139,8 +141,20 @@ pub(super) struct ManArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// Model file, directory of a model, or ollama:MODEL[:TAG]
+    /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or ollama:MODEL[:TAG]
     pub file: PathBuf,
+    /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
+    #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
+    pub root: Option<String>,
+}
+
+/// The inputs of a command that writes an output for each.
+#[derive(Debug, clap::Args)]
+pub(super) struct InputsArgs {
+    /// Model files, directories of models, ORG/MODEL in the cache of Hugging Face, or ollama:MODEL[:TAG]; with several, -o is
+    /// a directory
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
     /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
     #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
     pub root: Option<String>,
@@ -208,7 +222,7 @@ impl LimitArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct RememberArgs {
     #[command(flatten)]
-    pub input: FileArgs,
+    pub input: InputsArgs,
     /// Element type of recovered weights: bf16, f16 or f32
     #[arg(long, value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_dtype)]
     pub to: TargetDtype,
@@ -227,7 +241,7 @@ pub(super) struct RememberArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct ConvertArgs {
     #[command(flatten)]
-    pub input: FileArgs,
+    pub input: InputsArgs,
     #[arg(long, value_name = "FORMAT", help_heading = OUTPUT, value_parser = parse_target, help = help_of_containers())]
     pub to: ConvertTo,
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
@@ -242,13 +256,15 @@ pub(super) struct ConvertArgs {
     #[arg(long, value_name = "KEY=VALUE", help_heading = OUTPUT)]
     pub gguf_kv: Vec<String>,
     #[command(flatten)]
+    pub types: GgufTypeArgs,
+    #[command(flatten)]
     pub run: RunArgs,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ForgetArgs {
     #[command(flatten)]
-    pub input: Option<FileArgs>,
+    pub input: Option<InputsArgs>,
     /// Scheme, e.g. nf4, fp8-block, int8, nvfp4, mxfp4, w4a16, mlx-4bit, gguf:q4_k_m; see --list
     #[arg(
         long,
@@ -280,6 +296,8 @@ pub(super) struct ForgetArgs {
     /// Give all tensors of a GGUF file the same type
     #[arg(long, help_heading = ENCODING)]
     pub pure: bool,
+    #[command(flatten)]
+    pub types: GgufTypeArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -4,22 +4,26 @@ use std::io::Write;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
 use super::finish::finish;
-use super::write::{OutputStyle, run_options, write};
-use super::{CommandResult, applies, input};
-use crate::{AnamnesisError, ConvertOptions, Result};
+use super::outputs::write_all;
+use super::write::{OutputStyle, run_options};
+use super::{CommandResult, applies};
+use crate::{AnamnesisError, ConvertOptions, Forget, Result};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResult {
     if args.finish {
-        return finish(&args.input.file, &args.run, out);
+        let [output] = args.input.files.as_slice() else {
+            let what = "it takes one directory";
+            return Err(AnamnesisError::unsupported("--finish", what).into());
+        };
+        return finish(output, &args.run, out);
     }
-    let input = input::open(&args.input, &args.run.limits)?;
     let run = run_options(args.to, &args.run)?.with_cast(args.cast.cast());
     let mut options = ConvertOptions::from(run);
     let output = args.run.output.path.as_deref();
     options.target = applies::remembered_as(output).unwrap_or_default();
-    write(
-        &input,
+    write_all(
+        &args.input,
         &options,
         &args.run,
         &OutputStyle {
@@ -36,10 +40,13 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         ConvertTo::Container(container) => {
             ConvertOptions::new(*container).with_decode(args.out_dtype.is_some())
         }
-        ConvertTo::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
+        ConvertTo::Scheme(scheme) => {
+            let mut forget = Forget::from(scheme.clone());
+            args.types.apply(&mut forget);
+            ConvertOptions::from(forget)
+        }
     };
     options.gguf_metadata = metadata(args)?;
-    let input = input::open(&args.input, &args.run.limits)?;
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?.with_cast(args.cast.cast());
     let suffix = match &args.to {
@@ -51,8 +58,8 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
                 .map(str::to_owned)
         }
     };
-    write(
-        &input,
+    write_all(
+        &args.input,
         &options,
         &args.run,
         &OutputStyle {

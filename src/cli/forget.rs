@@ -3,14 +3,15 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::write::{OutputStyle, run_options, write};
-use super::{CommandResult, applies, input};
+use super::outputs::write_all;
+use super::write::{OutputStyle, run_options};
+use super::{CommandResult, applies};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
 pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     let named = args.to.clone().filter(|_| !args.list);
-    let (Some(mut scheme), Some(file)) = (named, &args.input) else {
+    let (Some(mut scheme), Some(inputs)) = (named, &args.input) else {
         return Ok(list(out)?);
     };
     if let Some(group) = args.group_size {
@@ -31,11 +32,11 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
         args.run.select.exclude.clone(),
     );
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
-    let input = input::open(file, &args.run.limits)?;
+    args.types.apply(&mut forget);
     let mut options = ConvertOptions::from(forget);
     options.run = run_options(to, &args.run)?;
-    write(
-        &input,
+    write_all(
+        inputs,
         &options,
         &args.run,
         &OutputStyle {

@@ -1,9 +1,11 @@
 //! Opens the input, which is a path or the name of a model in Ollama's store, and derives the output's name from it.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::args::{FileArgs, LimitArgs};
-use crate::{ParseLimits, ParsedModel, Result};
+use crate::source::platform::beginning_of;
+use crate::{AnamnesisError, ParseLimits, ParsedModel, Result};
 
 /// A parsed model with the path that its output is named after.
 pub(super) struct NamedModel {
@@ -18,8 +20,20 @@ pub(super) struct NamedModel {
 /// # Errors
 /// The errors of [`parse`](crate::parse()), or `Parse` if there is nothing below the root.
 pub(super) fn open(args: &FileArgs, limits: &LimitArgs) -> Result<NamedModel> {
-    let NamedModel { model, named } = open_file(&args.file, &limits.limits())?;
-    let model = match &args.root {
+    open_below(&args.file, args.root.as_deref(), limits)
+}
+
+/// Opens the model at `path`, restricted to the tensors below `root`.
+///
+/// # Errors
+/// As [`open`].
+pub(super) fn open_below(
+    path: &Path,
+    root: Option<&str>,
+    limits: &LimitArgs,
+) -> Result<NamedModel> {
+    let NamedModel { model, named } = open_file(path, &limits.limits())?;
+    let model = match root {
         Some(root) => model.with_root(root)?,
         None => model,
     };
@@ -34,9 +48,32 @@ pub(super) fn open_path(path: &Path, limits: &LimitArgs) -> Result<ParsedModel> 
     Ok(open_file(path, &limits.limits())?.model)
 }
 
+/// The snapshot of a model that `path` names in the cache of Hugging Face, `ORG/MODEL[@REVISION]`; `None` if it is a path. A file
+/// or a directory of that name comes first.
+///
+/// # Errors
+/// Those of [`resolve_hub_model`](crate::resolve_hub_model), unless the text is a path to something that is missing.
+pub(super) fn hub_snapshot(path: &Path) -> Result<Option<PathBuf>> {
+    let spec = path
+        .to_str()
+        .filter(|text| crate::containers::parse::hub::is_name(text));
+    let Some(spec) = spec.filter(|_| path.symlink_metadata().is_err()) else {
+        return Ok(None);
+    };
+    // In a directory that is there, a name is that of a missing file.
+    let directory = path.parent().is_some_and(Path::is_dir);
+    match crate::resolve_hub_model(spec) {
+        Ok(snapshot) => Ok(Some(snapshot)),
+        Err(AnamnesisError::Io(_)) if directory => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
     let text = path.to_string_lossy();
     if !text.starts_with("ollama:") {
+        let snapshot = hub_snapshot(path)?;
+        let path = snapshot.as_deref().unwrap_or(path);
         return Ok(NamedModel {
             model: crate::parse_with_limits(path, limits)?,
             named: path.to_path_buf(),
@@ -55,32 +92,46 @@ fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
 
 /// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` or `dir/NAME-FP8`, and the suffix `bf16`.
 pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
-    let whole = canonical_name(input);
-    let input = whole.as_deref().unwrap_or(input);
-    let name = if whole.is_some() {
-        input.file_name()
-    } else {
-        input.file_stem()
+    let better = canonical_name(input);
+    let path = better.as_ref().map_or(input, |name| &name.path);
+    let name = match better.as_ref().is_some_and(|name| name.is_of_directory) {
+        true => path.file_name(),
+        false => path.file_stem(),
     };
-    let name = name.unwrap_or_default().to_string_lossy();
-    let name = without_precision(&name);
-    input.with_file_name(format!("{name}-{}", suffix.to_uppercase()))
+    let mut name = without_precision(name.unwrap_or_default());
+    name.push(format!("-{}", suffix.to_uppercase()));
+    path.with_file_name(name)
 }
 
-/// The path that names a model better than the path the user gave; `None` for a file outside the Hugging Face cache.
+/// The path that names a model better than the path the user gave.
+struct CanonicalName {
+    path: PathBuf,
+    /// Whether it names a directory, whose name has no extension.
+    is_of_directory: bool,
+}
+
+/// A better name for the input at `input`; `None` for a file outside the Hugging Face cache.
 ///
-/// A directory is resolved to its real name, because `.` has none. For a path in the Hugging Face cache, whose directories are
-/// named by their hash, it is the model's name in the current directory: outputs do not belong into the cache.
-fn canonical_name(input: &Path) -> Option<PathBuf> {
-    let input = std::fs::canonicalize(input).ok()?;
-    let cached = input
+/// A directory is resolved to its real name, because `.` has none. For a directory in the Hugging Face cache, which is named by
+/// its hash, it is the model's name in the current directory, and for a file there its own: outputs do not belong into the cache.
+fn canonical_name(input: &Path) -> Option<CanonicalName> {
+    let full = std::fs::canonicalize(input).ok()?;
+    let is_of_directory = full.is_dir();
+    let cached = full
         .components()
         .rev()
         .find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
-    match cached.and_then(|model| model.rsplit("--").next()) {
-        Some(model) => Some(PathBuf::from(model)),
-        None => input.is_dir().then_some(input),
-    }
+    let path = match cached.and_then(|model| model.rsplit("--").next()) {
+        Some(model) if is_of_directory => PathBuf::from(model),
+        // The link has the file's name; what it links to is named by its hash.
+        Some(_) => PathBuf::from(input.file_name()?),
+        None if is_of_directory => full,
+        None => return None,
+    };
+    Some(CanonicalName {
+        path,
+        is_of_directory,
+    })
 }
 
 /// Endings of file names that name a precision, besides the names of schemes.
@@ -89,20 +140,21 @@ const PRECISIONS: &[&str] = &[
 ];
 
 /// `stem` without the ending that names the precision of the input, which is not the output's. Of several endings the longest
-/// counts. A name that is nothing else stays.
-fn without_precision(stem: &str) -> &str {
-    let lower = stem.to_ascii_lowercase();
+/// counts. A name that is nothing else stays. The rest of the name need not be Unicode.
+fn without_precision(stem: &OsStr) -> OsString {
+    let bytes = stem.as_encoded_bytes();
     let cut = |ending: &str| {
-        let rest = lower.strip_suffix(ending)?.strip_suffix(['-', '_', '.'])?;
-        (!rest.is_empty()).then_some(rest.len())
+        let rest = bytes.len().checked_sub(ending.len() + 1)?;
+        let (before, last) = (bytes.get(..=rest)?, &bytes[rest + 1..]);
+        let has_mark = matches!(before.last(), Some(b'-' | b'_' | b'.'));
+        (rest > 0 && has_mark && last.eq_ignore_ascii_case(ending.as_bytes())).then_some(rest)
     };
     let schemes = crate::ForgetScheme::all_names();
     let named = schemes.filter_map(|name| cut(&name).or_else(|| cut(&name.replace('-', "_"))));
     let shortest = named
         .chain(PRECISIONS.iter().filter_map(|name| cut(name)))
         .min();
-    // Lower case of ASCII letters has the same length.
-    &stem[..shortest.unwrap_or(stem.len())]
+    beginning_of(stem, shortest.unwrap_or(bytes.len()))
 }
 
 /// Default output file: `dir/model-bf16.gguf` for the input `dir/model-fp8.safetensors`, the suffix `bf16` and the extension
@@ -110,21 +162,29 @@ fn without_precision(stem: &str) -> &str {
 ///
 /// `keep` keeps the name of the quantization, for an output that is quantized in the same way.
 pub(super) fn output_file(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {
+    let better = canonical_name(input);
+    let path = better.as_ref().map_or(input, |name| &name.path);
     // A dot in the name of a directory, such as `Llama-3.1`, does not begin an extension.
-    let whole = canonical_name(input).filter(|_| input.is_dir());
-    let stem = whole
-        .as_deref()
-        .map_or_else(|| input.file_stem(), Path::file_name);
-    let stem = stem.unwrap_or_default().to_string_lossy();
-    let stem = stem
-        .split_once("-00001-of-")
-        .map_or(&*stem, |(stem, _)| stem);
-    let stem = if keep { stem } else { without_precision(stem) };
-    whole
-        .as_deref()
-        .unwrap_or(input)
-        .with_file_name(format!("{stem}-{suffix}.{extension}"))
+    let stem = match better.as_ref().is_some_and(|name| name.is_of_directory) {
+        true => path.file_name(),
+        false => path.file_stem(),
+    };
+    let stem = stem.unwrap_or_default();
+    let number = stem
+        .as_encoded_bytes()
+        .windows(FIRST_SHARD.len())
+        .position(|at| at == FIRST_SHARD);
+    let stem = match number {
+        Some(at) => beginning_of(stem, at),
+        None => stem.to_owned(),
+    };
+    let mut name = if keep { stem } else { without_precision(&stem) };
+    name.push(format!("-{suffix}.{extension}"));
+    path.with_file_name(name)
 }
+
+/// What the name of the first file of a split model has behind the model's name.
+const FIRST_SHARD: &[u8] = b"-00001-of-";
 
 #[cfg(test)]
 mod tests {

@@ -40,6 +40,7 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     let selection = Selection::new(&include, &args.exclude)?;
     let mut tensors = model.list();
     tensors.retain(|t| selection.has(t.name));
+    selection.check()?;
     if tensors.is_empty() && model.tensors().len() > 0 {
         let what = "no tensor is left: none has a name that is included and not excluded";
         return Err(AnamnesisError::parse(what));

@@ -19,7 +19,17 @@ pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
 
 /// Prints a value as JSON.
 pub(super) fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value).map_err(|e| match e.io_error_kind() {
+    end_json(serde_json::to_writer_pretty(&mut *out, value), out)
+}
+
+/// Prints a value as one line of JSON, at once.
+pub(super) fn print_json_line(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
+    end_json(serde_json::to_writer(&mut *out, value), out)?;
+    Ok(out.flush()?)
+}
+
+fn end_json(written: serde_json::Result<()>, out: &mut impl Write) -> Result<()> {
+    written.map_err(|e| match e.io_error_kind() {
         Some(kind) => AnamnesisError::Io(kind.into()),
         None => AnamnesisError::Io(std::io::Error::other(e)),
     })?;

@@ -32,6 +32,8 @@ struct Scans {
 pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> Result<u8> {
     let mut paths = Vec::new();
     for path in &args.paths {
+        let snapshot = super::input::hub_snapshot(path)?;
+        let path = snapshot.as_ref().unwrap_or(path);
         match path.is_dir() {
             true => add_files(path, 0, &mut paths)?,
             false => paths.push(path.clone()),

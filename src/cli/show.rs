@@ -143,6 +143,7 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
             tensor,
             slice: slice.clone(),
         }));
+        selection.check()?;
         if found.len() == before {
             let what = format!(
                 "no tensor of the recovered model is called `{name}`; `amn ls` lists those of the file, which \

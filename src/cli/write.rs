@@ -7,9 +7,12 @@ use std::time::Instant;
 
 use super::args::RunArgs;
 use super::outcome::{kept_note, not_quietly, nothing_encoded, print_outputs, with_advice};
+use super::outputs::{OutputPlace, make_directory, print_input, require_outside_cache};
 use super::plan::{parsing_line, print_plan};
 use super::progress::{Meter, Work};
-use super::report::{ConversionReport, print_distance, print_json, print_kept, print_line};
+use super::report::{
+    ConversionReport, print_distance, print_json, print_json_line, print_kept, print_line,
+};
 use super::{CommandResult, input, signals, sums};
 use crate::error::printable;
 use crate::{
@@ -47,6 +50,7 @@ pub(super) fn plan<'m>(
     input: &'m input::NamedModel,
     mut options: ConvertOptions,
     args: &RunArgs,
+    place: OutputPlace<'_>,
     style: &OutputStyle<'_>,
 ) -> Result<(Recovery<'m>, PathBuf)> {
     options.skip_unsupported = args.select.skip_unsupported;
@@ -58,12 +62,12 @@ pub(super) fn plan<'m>(
             (args.select.include.clone(), args.select.exclude.clone());
     }
     let extension = options.target.extension();
-    let named = args.output.path.as_deref().and_then(Path::extension);
+    let named = place.path().and_then(Path::extension);
     options.single_file = named.is_some_and(|ending| ending.eq_ignore_ascii_case(extension))
         && args.output.max_shard_size.is_none()
         || args.output.is_stdout();
     (options.scope, options.pre_tokenizer) = (
-        scope(&input.model, &options, args),
+        scope(&input.model, &options, args, place),
         args.output.tokenizer_pre.clone(),
     );
     let keep = options.carries_blocks(&input.model);
@@ -79,11 +83,12 @@ pub(super) fn plan<'m>(
     let suffix = style
         .suffix
         .map_or_else(|| dtype_suffix(&recovery), str::to_owned);
-    let named = args.output.path.clone();
-    let output = named.unwrap_or_else(|| match recovery.is_directory() {
+    let default = match recovery.is_directory() {
         true => input::output_directory(&input.named, &suffix),
         false => input::output_file(&input.named, &suffix, extension, keep),
-    });
+    };
+    let output = place.output(default, recovery.is_directory());
+    require_outside_cache(&output)?;
     Ok((recovery, output))
 }
 
@@ -99,13 +104,22 @@ pub(super) fn write(
     input: &input::NamedModel,
     options: &ConvertOptions,
     args: &RunArgs,
+    place: OutputPlace<'_>,
     style: &OutputStyle<'_>,
     out: &mut impl Write,
 ) -> CommandResult {
     let mut stderr = std::io::stderr();
     match args.output.is_stdout() {
-        true => carry_out(input, options, args, style, &mut stderr, Some(out)),
-        false => carry_out(input, options, args, style, out, None::<&mut std::io::Sink>),
+        true => carry_out(input, options, args, place, style, &mut stderr, Some(out)),
+        false => carry_out(
+            input,
+            options,
+            args,
+            place,
+            style,
+            out,
+            None::<&mut std::io::Sink>,
+        ),
     }
 }
 
@@ -114,6 +128,7 @@ fn carry_out(
     input: &input::NamedModel,
     options: &ConvertOptions,
     args: &RunArgs,
+    place: OutputPlace<'_>,
     style: &OutputStyle<'_>,
     out: &mut impl Write,
     stdout: Option<&mut impl Write>,
@@ -123,7 +138,7 @@ fn carry_out(
     let mut options = options.clone();
     options.run = options.run.with_progress(meter.listener());
     let scheme = scheme_of(&options);
-    let (recovery, output) = plan(input, options, args, style)?;
+    let (recovery, output) = plan(input, options, args, place, style)?;
     let note = kept_note(recovery.report()).filter(|_| style.asks_dtype);
     let with_note = |report: &Report| {
         let mut report = report.clone();
@@ -141,14 +156,22 @@ fn carry_out(
             seconds,
         )
     };
+    // Of several inputs each gets its line, so that a program can read them one by one.
+    let print_report = |report: &ConversionReport<'_>, out: &mut _| match place.is_of_several() {
+        true => print_json_line(report, out),
+        false => print_json(report, out),
+    };
+    let says = !args.json && !args.messages.quiet;
+    if says {
+        print_input(place, input, out);
+    }
     if args.dry_run {
         match args.json {
-            true => print_json(&conversion(report, None), out)?,
+            true => print_report(&conversion(report, None), out)?,
             false => print_plan(input, &recovery, report, &output, out)?,
         }
         return Ok(());
     }
-    let says = !args.json && !args.messages.quiet;
     if says {
         print_line(out, format_args!("{}", parsing_line(input, report)));
     }
@@ -159,6 +182,7 @@ fn carry_out(
     if recovery.is_directory() {
         settle(&output, args.messages.quiet)?;
     }
+    make_directory(place, &output)?;
     meter.start(work(verb, &recovery, &output));
     let result = match stdout {
         Some(stdout) => recovery.write_in_order(stdout).map_err(not_quietly),
@@ -171,7 +195,7 @@ fn carry_out(
         sums::write(manifest, &report.sha256, args.output.force)?;
     }
     if args.json {
-        print_json(&conversion(&report, Some(seconds)), out)?;
+        print_report(&conversion(&report, Some(seconds)), out)?;
     }
     if says {
         let done = format!("{verb} {n} tensors [====================] {seconds:.1}s");
@@ -237,9 +261,14 @@ fn dtype_suffix(recovery: &Recovery<'_>) -> String {
 }
 
 /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are none.
-fn scope(model: &ParsedModel, options: &ConvertOptions, args: &RunArgs) -> ModelScope {
+fn scope(
+    model: &ParsedModel,
+    options: &ConvertOptions,
+    args: &RunArgs,
+    place: OutputPlace<'_>,
+) -> ModelScope {
     let is_some = !(args.select.include.is_empty() && args.select.exclude.is_empty());
-    let is_directory = args.output.path.is_some() && !options.single_file;
+    let is_directory = place.path().is_some() && !options.single_file;
     match () {
         () if args.output.tensors_only => ModelScope::Tensors,
         () if is_some || !is_directory || !model.is_gguf() => ModelScope::Auto,

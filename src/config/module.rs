@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::QuantConfig;
-use super::pattern::{MAX_PATTERNS, Pattern};
+use super::pattern::{Pattern, PatternList};
 use super::place::{ConfigPlace, flag, integer, pair};
 
 /// The config of one module.
@@ -69,7 +69,7 @@ type ModuleEntry = Option<Arc<ModuleSettings>>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ModuleRules {
     paths: HashMap<String, Vec<ModuleEntry>>,
-    patterns: Vec<(Pattern, ModuleEntry)>,
+    patterns: PatternList<ModuleEntry>,
     /// Entries for the modules of a class, such as `Linear`, or of every class (an empty name).
     classes: Vec<(String, ModuleEntry)>,
     /// The settings that were entered last, for the next ones to share.
@@ -151,10 +151,9 @@ impl ModuleRules {
             Some(ModuleMatcher::Path(path)) => self.paths.entry(path).or_default().push(entry),
             // The rule is left out, and every module becomes uncertain: a contradiction with the
             // shapes may be due to this rule.
-            Some(ModuleMatcher::Expression(_)) if self.patterns.len() >= MAX_PATTERNS => {
-                self.has_unread = true;
+            Some(ModuleMatcher::Expression(expression)) => {
+                self.has_unread |= !self.patterns.push(expression, entry);
             }
-            Some(ModuleMatcher::Expression(expression)) => self.patterns.push((expression, entry)),
             Some(ModuleMatcher::Class(class)) => self.classes.push((class, entry)),
             None => self.has_unread = true,
         }
@@ -165,12 +164,7 @@ impl ModuleRules {
         // A path is the most specific rule, whatever its place in the file. The expression that
         // AutoRound's path may also be is tried after it.
         let by_path = self.paths.get(module).and_then(|entry| entry.first());
-        let by_pattern = || {
-            self.patterns
-                .iter()
-                .find(|(e, _)| e.is_match(module))
-                .map(|(_, entry)| entry)
-        };
+        let by_pattern = || self.patterns.find(module);
         by_path
             .or_else(by_pattern)
             .or_else(|| self.of_class(module))
@@ -223,6 +217,16 @@ fn is_top_module(path: &str) -> bool {
 }
 
 impl QuantConfig {
+    /// Whether patterns of the config matched names as far as they had to.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if a match was given up: what the config says of modules is unknown then.
+    pub(crate) fn check_matches(&self) -> crate::Result<()> {
+        let rules = self.rules.get().map(|rules| rules.patterns.check());
+        let skips = self.skipped.get().map(super::SkipLists::check);
+        rules.into_iter().chain(skips).collect()
+    }
+
     /// The config of the module at path `module`.
     pub(crate) fn at(&self, module: &str) -> Module<'_> {
         // At the first question: models without single rules never compile an expression.

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use super::QuantConfig;
-use super::pattern::Pattern;
+use super::pattern::{Pattern, exceeded};
 use super::place::ConfigPlace;
 use crate::{AnamnesisError, Result};
 
@@ -57,7 +57,7 @@ impl OrderedPatterns {
     /// The entry of the expression that wins for `module`.
     ///
     /// # Errors
-    /// `Unsupported` if an expression does not compile: which one wins is unknown then.
+    /// `Unsupported` if an expression does not compile, `LimitExceeded` if a match is given up: which one wins is unknown then.
     fn of(&self, module: &str) -> Result<Option<&Value>> {
         let compiled = match self.compiled.get() {
             // `get_or_init` takes no fallible closure. Two threads may compile at once; the first
@@ -68,20 +68,23 @@ impl OrderedPatterns {
                 self.compiled.get_or_init(|| compiled)
             }
         };
-        let matches = compiled
-            .iter()
-            .filter_map(|(pattern, value)| Some((pattern.first_match(module)?, value)));
-        // `min_by_key` returns the first of several minima.
-        Ok(matches
-            .min_by_key(|(start, _)| *start)
-            .map(|(_, value)| value))
+        let mut found: Option<(usize, &Value)> = None;
+        for (pattern, value) in compiled {
+            let start = pattern.first_match(module);
+            let start = start.map_err(|e| exceeded(format!("a pattern of {KEY}: {e}")))?;
+            // The first of several at one position stays.
+            if let Some(start) = start.filter(|start| found.is_none_or(|(first, _)| *start < first))
+            {
+                found = Some((start, value));
+            }
+        }
+        Ok(found.map(|(_, value)| value))
     }
 }
 
 fn compile((pattern, value): &(String, Value)) -> Result<(Pattern, Value)> {
-    let wrong = |e: regex_lite::Error| {
-        AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e.to_string())
-    };
+    let wrong =
+        |e: String| AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e);
     Pattern::anywhere(pattern)
         .map(|compiled| (compiled, value.clone()))
         .map_err(wrong)

@@ -1,12 +1,28 @@
-//! [`Pattern`]: expressions over names of modules and tensors, in configs and in options; [`Selection`]: the tensors that
-//! patterns choose.
+//! [`Pattern`]: expressions over names of modules and tensors, in configs and in options; [`PatternList`]: several of them;
+//! [`Selection`]: the tensors that patterns choose.
 //!
 //! Expressions are untrusted. `regex-lite` does not backtrack, so matching is linear in the name, and an expression that would
-//! take too much memory does not compile. Configs are written for Python's dialect, of which look-around and back-references
-//! do not compile either; each caller says what that means for it.
+//! take too much memory does not compile. Configs are written for Python's dialect, whose look-around and back-references it
+//! does not have. With the feature `patterns`, `fancy-regex` compiles these, and stops after a number of steps; without it
+//! they do not compile, and each caller says what that means for it.
 
-use regex_lite::{Error, Regex, RegexBuilder, escape};
+#[cfg(feature = "patterns")]
+mod extended;
+#[cfg(not(feature = "patterns"))]
+#[path = "pattern/no_extended.rs"]
+mod extended;
+mod rename;
+mod selection;
+#[cfg(test)]
+mod tests;
 
+use std::sync::OnceLock;
+
+use regex_lite::{Regex, RegexBuilder};
+
+use self::extended::{Backtracking, glob_expression};
+pub(crate) use self::rename::RenameRule;
+pub(crate) use self::selection::Selection;
 use crate::{AnamnesisError, Result};
 
 /// Most patterns of one list of a config that are kept. Each is tried for each module that is not listed by its path.
@@ -15,95 +31,198 @@ pub(super) const MAX_PATTERNS: usize = 10_000;
 /// Most bytes of a compiled expression. Real ones take a few KiB; a config may have thousands.
 const MAX_COMPILED: usize = 64 << 10;
 
+/// Most steps back of one match of an expression that backtracks. Real ones take some dozens; an attack takes 2 to the power
+/// of the name's length.
+#[cfg_attr(not(feature = "patterns"), allow(dead_code))]
+const MAX_STEPS: usize = 10_000;
+
+/// Most expressions of a list that backtrack. Each may take [`MAX_STEPS`] for each name.
+const MAX_BACKTRACKING: usize = 100;
+
+/// Result of compiling or matching an expression; the error is the reason.
+type Attempt<T> = std::result::Result<T, String>;
+
 /// A compiled expression.
 #[derive(Debug, Clone)]
-pub(super) struct Pattern(Regex);
+pub(super) enum Pattern {
+    /// In time that is linear in the name.
+    Linear(Regex),
+    Backtracking(Backtracking),
+    /// A text with wildcards. A name that is the text itself matches, too, whatever characters it has.
+    Glob(String, Regex),
+}
 
 impl Pattern {
     /// An expression that may match anywhere in a name, as Python's `re.search` does.
-    pub(super) fn anywhere(expression: &str) -> std::result::Result<Self, Error> {
-        RegexBuilder::new(expression)
-            .size_limit(MAX_COMPILED)
-            .build()
-            .map(Self)
+    pub(super) fn anywhere(expression: &str) -> Attempt<Self> {
+        // Only what the linear engine refuses goes to the other one.
+        linear(expression)
+            .map(Self::Linear)
+            .or_else(|_| Backtracking::new(expression).map(Self::Backtracking))
     }
 
     /// An expression that matches from a name's beginning, as Python's `re.match` does; the end may be anywhere.
-    pub(super) fn from_start(expression: &str) -> std::result::Result<Self, Error> {
+    pub(super) fn from_start(expression: &str) -> Attempt<Self> {
         Self::anywhere(&format!("^(?:{expression})"))
     }
 
-    /// A text with `*`, and `?` if `has_question_marks`, that matches a whole name.
-    fn glob(text: &str, has_question_marks: bool) -> std::result::Result<Self, Error> {
-        // Escaped first, so that a dot in a name is a dot, and only `*` and `?` regain a meaning.
-        let mut expression = escape(text).replace(r"\*", ".*");
-        if has_question_marks {
-            expression = expression.replace(r"\?", ".");
-        }
-        Self::anywhere(&format!("^{expression}$"))
-    }
-
     /// An entry of a config: an expression after `re:`, or a text with `*`. `None` if it is a module's path. Names of modules may
-    /// hold a `?` for all that libraries care.
-    pub(super) fn of_config(text: &str) -> Option<std::result::Result<Self, Error>> {
+    /// hold a `?` or brackets for all that libraries care.
+    pub(super) fn of_config(text: &str) -> Option<Attempt<Self>> {
         match text.strip_prefix("re:") {
             Some(expression) => Some(Self::from_start(expression)),
-            None => text.contains('*').then(|| Self::glob(text, false)),
+            None => text.contains('*').then(|| {
+                // Escaped first, so that only `*` regains a meaning.
+                let expression = regex_lite::escape(text).replace(r"\*", ".*");
+                Self::anywhere(&format!("^{expression}$"))
+            }),
         }
     }
 
-    /// An option of the user: an expression after `re:`, else a text with `*` and `?`, which may be a name as well.
+    /// An option of the user: an expression after `re:`, else a text with wildcards, which may be a name as well.
     ///
     /// # Errors
     /// `Unsupported` if the expression does not compile: then it is unknown what the user wants.
-    fn of_user(text: &str) -> Result<Self> {
+    pub(super) fn of_user(text: &str) -> Result<Self> {
         let compiled = match text.strip_prefix("re:") {
             Some(expression) => Self::from_start(expression),
-            None => Self::glob(text, true),
+            None => glob_expression(text)
+                .and_then(|expression| linear(&expression))
+                .map(|expression| Self::Glob(text.to_owned(), expression)),
         };
-        let wrong =
-            |e: Error| AnamnesisError::unsupported(format!("the pattern {text}"), e.to_string());
-        compiled.map_err(wrong)
+        compiled.map_err(|e| AnamnesisError::unsupported(format!("the pattern {text}"), e))
     }
 
-    pub(super) fn is_match(&self, name: &str) -> bool {
-        self.0.is_match(name)
+    /// Whether the pattern matches `name`.
+    fn is_match(&self, name: &str) -> Attempt<bool> {
+        self.first_match(name).map(|found| found.is_some())
     }
 
     /// Position of the first match in `name`.
-    pub(super) fn first_match(&self, name: &str) -> Option<usize> {
-        self.0.find(name).map(|found| found.start())
-    }
-}
-
-/// Patterns that a tensor's name must match, if there are any, and others that it must not.
-pub(crate) struct Selection {
-    include: Vec<Pattern>,
-    exclude: Vec<Pattern>,
-}
-
-impl Selection {
-    /// Patterns with `*` and `?`, or `re:` and an expression.
     ///
     /// # Errors
-    /// `Unsupported` if an expression does not compile.
-    pub(crate) fn new(include: &[String], exclude: &[String]) -> Result<Self> {
-        let compile = |patterns: &[String]| {
-            patterns
-                .iter()
-                .map(|p| Pattern::of_user(p))
-                .collect::<Result<_>>()
-        };
-        Ok(Self {
-            include: compile(include)?,
-            exclude: compile(exclude)?,
-        })
+    /// The match takes more steps than [`MAX_STEPS`].
+    pub(super) fn first_match(&self, name: &str) -> Attempt<Option<usize>> {
+        match self {
+            Self::Linear(expression) => Ok(expression.find(name).map(|found| found.start())),
+            Self::Backtracking(expression) => {
+                let groups = expression.groups(name)?;
+                Ok(groups.and_then(|groups| Some(groups.first()?.as_ref()?.start)))
+            }
+            Self::Glob(text, _) if text == name => Ok(Some(0)),
+            Self::Glob(_, expression) => Ok(expression.find(name).map(|found| found.start())),
+        }
     }
 
-    /// Whether `name` is selected.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        // An exclusion outranks an inclusion, whatever their order on the command line.
-        let any = |list: &[Pattern]| list.iter().any(|pattern| pattern.is_match(name));
-        (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
+    /// The texts of the groups of a match that begins where `name` does, that of the whole match first; `None` if there is no
+    /// such match. The group of a `*` in a text with wildcards is what it stands for.
+    pub(super) fn groups<'n>(&self, name: &'n str) -> Attempt<Option<Vec<Option<&'n str>>>> {
+        let text = |range: std::ops::Range<usize>| name.get(range);
+        let groups: Option<Vec<Option<&str>>> = match self {
+            Self::Backtracking(expression) => expression.groups(name)?.map(|groups| {
+                let groups = groups.into_iter();
+                groups.map(|group| group.and_then(text)).collect()
+            }),
+            Self::Linear(expression) | Self::Glob(_, expression) => {
+                let found = expression.captures(name);
+                let found = found.map(|found| {
+                    let groups = found.iter().map(|group| group.map(|group| group.as_str()));
+                    groups.collect()
+                });
+                let is_name = matches!(self, Self::Glob(text, _) if text == name);
+                found.or_else(|| is_name.then(|| vec![Some(name)]))
+            }
+        };
+        Ok(groups)
+    }
+
+    /// Number of groups, besides that of the whole match.
+    pub(super) fn group_count(&self) -> usize {
+        match self {
+            Self::Linear(expression) | Self::Glob(_, expression) => expression.captures_len() - 1,
+            Self::Backtracking(expression) => expression.group_count(),
+        }
+    }
+}
+
+/// Compiles an expression for matching in linear time.
+fn linear(expression: &str) -> Attempt<Regex> {
+    RegexBuilder::new(expression)
+        .size_limit(MAX_COMPILED)
+        .build()
+        .map_err(|e| e.to_string())
+}
+
+/// Patterns in their order, each with a value.
+#[derive(Debug, Clone)]
+pub(super) struct PatternList<T> {
+    patterns: Vec<(Pattern, T)>,
+    backtracking: usize,
+    /// Why a match was given up.
+    failure: OnceLock<String>,
+}
+
+impl<T> Default for PatternList<T> {
+    fn default() -> Self {
+        Self {
+            patterns: vec![],
+            backtracking: 0,
+            failure: OnceLock::new(),
+        }
+    }
+}
+
+impl<T> PatternList<T> {
+    /// Appends a pattern. Returns whether there was room for it.
+    pub(super) fn push(&mut self, pattern: Pattern, value: T) -> bool {
+        let backtracks = usize::from(matches!(pattern, Pattern::Backtracking(_)));
+        let has_room = self.patterns.len() < MAX_PATTERNS
+            && self.backtracking + backtracks <= MAX_BACKTRACKING;
+        if has_room {
+            self.backtracking += backtracks;
+            self.patterns.push((pattern, value));
+        }
+        has_room
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// The value of the first pattern that matches `name`. A match that is given up counts as none, and [`check`](Self::check)
+    /// fails from then on. No pattern is tried after that, so that an attack takes time once.
+    pub(super) fn find(&self, name: &str) -> Option<&T> {
+        if self.failure.get().is_some() {
+            return None;
+        }
+        for (pattern, value) in &self.patterns {
+            match pattern.is_match(name) {
+                Ok(true) => return Some(value),
+                Ok(false) => {}
+                Err(reason) => {
+                    let reason = format!("a pattern that is matched with `{name}`: {reason}");
+                    self.failure.get_or_init(|| reason);
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// # Errors
+    /// `LimitExceeded` if a match was given up: what matches is unknown then.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some(reason) => Err(exceeded(reason.clone())),
+        }
+    }
+}
+
+/// The error that a match was given up.
+pub(super) fn exceeded(reason: String) -> AnamnesisError {
+    AnamnesisError::LimitExceeded {
+        limit: "steps of a pattern",
+        message: reason,
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::pattern::{MAX_PATTERNS, Pattern};
+use super::pattern::{Pattern, PatternList};
+use crate::Result;
 
 /// The modules that a config's lists leave unquantized.
 #[derive(Debug, Clone, Default)]
@@ -11,11 +12,11 @@ pub(super) struct SkipLists {
     paths: HashSet<String>,
     /// Length of the longest of `paths`, in bytes.
     longest: usize,
-    patterns: Vec<Pattern>,
+    patterns: PatternList<()>,
 }
 
 impl SkipLists {
-    /// Adds an entry. An expression that does not compile skips nothing, and so do those after the 10,000th: a module that they
+    /// Adds an entry. An expression that does not compile skips nothing, and neither do those that the list has no room for: a module that they
     /// would skip is then reported as an error rather than decoded wrongly.
     pub(super) fn add(&mut self, text: &str) {
         let Some(pattern) = Pattern::of_config(text) else {
@@ -26,8 +27,8 @@ impl SkipLists {
             self.paths.insert(path.to_owned());
             return;
         };
-        if self.patterns.len() < MAX_PATTERNS {
-            self.patterns.extend(pattern);
+        if let Ok(pattern) = pattern {
+            self.patterns.push(pattern, ());
         }
     }
 
@@ -50,7 +51,13 @@ impl SkipLists {
             ends.any(|end| self.paths.contains(&module[start..end]))
         };
         !self.paths.is_empty() && starts.take(MAX_PARTS).any(listed)
-            || self.patterns.iter().any(|pattern| pattern.is_match(module))
+            || self.patterns.find(module).is_some()
+    }
+
+    /// # Errors
+    /// `LimitExceeded` if a match was given up.
+    pub(super) fn check(&self) -> Result<()> {
+        self.patterns.check()
     }
 }
 

@@ -348,6 +348,15 @@ impl ParsedModel {
         Ok(())
     }
 
+    /// Whether metadata has shapes of tensors by their names.
+    pub(crate) fn has_original_shapes(&self) -> bool {
+        #[cfg(feature = "gguf")]
+        if let Some(gguf) = &self.gguf {
+            return gguf.has_original_shapes();
+        }
+        false
+    }
+
     /// The directory of the files beside the weights, if the model was parsed from a path.
     pub(crate) fn model_directory(&self) -> Option<PathBuf> {
         let path = self.path.as_deref()?;

@@ -5,6 +5,7 @@ mod detect;
 pub(crate) mod directory;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
+pub(crate) mod hub;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]

@@ -38,7 +38,7 @@ pub(super) fn cast_of_item(
     options: &ConvertOptions,
 ) -> Option<TargetDtype> {
     let (dtype, rank) = match item {
-        ResolvedItem::Plain(t) => (t.dtype(), t.shape().len()),
+        ResolvedItem::Plain(t) => (t.stored.dtype(), t.stored.shape().len()),
         ResolvedItem::Group(_) if is_of_class => return None,
         ResolvedItem::Group(group) if group.is_copied => {
             let (_, t) = group.parts.first()?;

@@ -234,6 +234,7 @@ impl PartWriter<'_, '_> {
             max_shard_size: self.options.max_shard_size,
             include: self.options.include.clone(),
             exclude: self.options.exclude.clone(),
+            names: self.options.names.clone(),
             forget: self.options.encoding_fingerprint(),
             parts,
             shards: self

@@ -6,7 +6,7 @@ use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::Body;
 use crate::containers::model::{Part, Tensor, TensorRole};
-use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
+use crate::scheme::{Decode, Group, NamedTensor, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// An output tensor without a place: its type, its shape, and the [`Body`] that makes its bytes.
@@ -68,6 +68,42 @@ impl<'m> Draft<'m> {
             verified_before: vec![],
             sources: vec![t.info().source],
         })
+    }
+
+    /// As [`copy`](Self::copy), under the name that the tensor has in the output.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub(super) fn copy_named(t: &NamedTensor<'m>) -> Result<Self> {
+        let mut draft = Self::copy(&t.stored)?;
+        if draft.name != t.name() {
+            draft.name = t.name().to_owned();
+        }
+        Ok(draft)
+    }
+
+    /// Drafts copies of all parts of a group of GGUF: one tensor, or one with a scale beside it, `blk.0.ffn_up.weight` and
+    /// `blk.0.ffn_up.scale`. If the group has another name than its codes, so has the module that both belong to.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub(super) fn copies(group: &Group<'m>) -> Result<Vec<Self>> {
+        let stored = group.parts.first().map_or("", |(_, t)| t.name());
+        let module = |name: &str| name.rsplit_once('.').map_or(0, |(module, _)| module.len());
+        let (old, new) = (
+            &stored[..module(stored)],
+            &group.name[..module(&group.name)],
+        );
+        let copy = |(_, t): &(_, Tensor<'m>)| {
+            let mut draft = Self::copy(t)?;
+            if draft.name == stored {
+                draft.name.clone_from(&group.name);
+            } else if let Some(ending) = draft.name.strip_prefix(old) {
+                draft.name = format!("{new}{ending}");
+            }
+            Ok(draft)
+        };
+        group.parts.iter().map(copy).collect()
     }
 
     /// Drafts a tensor of plain floats that is cast to `target`, under the name `name`.

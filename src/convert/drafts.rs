@@ -12,7 +12,7 @@ use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::records::debug;
-use crate::scheme::ResolvedItem;
+use crate::scheme::{Resolution, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
@@ -37,6 +37,12 @@ pub(super) fn draft_outputs<'m>(
         let what = "plain floats are cast where nothing is encoded; the options ask for both";
         return Err(AnamnesisError::unsupported("a cast", what));
     }
+    if !options.names.is_empty() && model.has_original_shapes() {
+        return Err(AnamnesisError::unsupported(
+            "other names",
+            "metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
+        ));
+    }
     if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
@@ -44,16 +50,15 @@ pub(super) fn draft_outputs<'m>(
         return Err(skipped.error());
     }
     let mut resolution = model.resolve().into_result()?;
-    let selection = Selection::new(&options.include, &options.exclude)?;
-    resolution.items.retain(|item| selection.has(item.name()));
-    require_some(resolution.items.len(), model)?;
+    let left_out = options.names.apply(&mut resolution)?;
+    select(&mut resolution, model, options)?;
     for item in &resolution.items {
         match item {
             ResolvedItem::Group(group) => {
                 debug!("tensor `{}`: {}", group.name, group.scheme.phrase());
             }
             ResolvedItem::Plain(t) => {
-                debug!("tensor `{}`: not quantized, {}", t.name(), t.dtype());
+                debug!("tensor `{}`: not quantized, {}", t.name(), t.stored.dtype());
             }
         }
     }
@@ -61,6 +66,7 @@ pub(super) fn draft_outputs<'m>(
         debug!("tensor `{}`: left out", t.name());
     }
     let mut report = summary(model, &resolution, options);
+    report.dropped.extend(left_out);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     // Between the two the tables of the class say which tensors have which type.
     let is_gguf = options.target.container().has_gguf_metadata;
@@ -83,7 +89,7 @@ pub(super) fn draft_outputs<'m>(
         if let ResolvedItem::Plain(t) = &item
             && cast.is_none()
         {
-            report.count_kept(t.dtype());
+            report.count_kept(t.stored.dtype());
         }
         let draft = draft_unencoded(item, cast, model, options)?;
         debug!(
@@ -104,32 +110,61 @@ pub(super) fn draft_outputs<'m>(
     })
 }
 
-/// Fails if patterns leave none of a model's tensors.
-fn require_some(left: usize, model: &ParsedModel) -> Result<()> {
-    match left {
-        0 if !model.tensors.is_empty() => Err(AnamnesisError::parse(
+/// Removes the items that the options do not include.
+///
+/// # Errors
+/// An invalid pattern, or none is left.
+fn select(
+    resolution: &mut Resolution<'_>,
+    model: &ParsedModel,
+    options: &ConvertOptions,
+) -> Result<()> {
+    let selection = Selection::new(&options.include, &options.exclude)?;
+    resolution.items.retain(|item| selection.has(item.name()));
+    selection.check()?;
+    if resolution.items.is_empty() && !model.tensors.is_empty() {
+        return Err(AnamnesisError::parse(
             "no tensor is left: none has a name that is included and not excluded",
-        )),
-        _ => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 /// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
 /// another container.
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
+    // Each stored tensor is a tensor of the output, whatever it belongs to. Only for other names the scales that some blocks
+    // have beside them must go with their weights.
+    let mut resolution = match options.names.is_empty() {
+        true => Resolution {
+            items: model
+                .tensors()
+                .map(|t| ResolvedItem::Plain(t.into()))
+                .collect(),
+            ..Resolution::default()
+        },
+        false => model.resolve().into_result()?,
+    };
+    let mut left_out = options.names.apply(&mut resolution)?;
+    left_out.extend(resolution.dropped.iter().map(|t| t.name().to_owned()));
+    select(&mut resolution, model, options)?;
     let mut report = Report::new(options.run.to);
-    let selection = Selection::new(&options.include, &options.exclude)?;
-    let mut drafts = Vec::with_capacity(model.tensors().len());
-    for t in model.tensors().filter(|t| selection.has(t.name())) {
-        let cast = cast_target(t.dtype(), t.shape().len(), options);
-        let cast = cast.filter(|_| !options.copies_all);
-        debug!("tensor `{}`: copied, {}", t.name(), t.dtype());
-        drafts.push(draft_plain(t.name().to_owned(), &t, cast, options)?);
-        report.cast += usize::from(cast.is_some());
+    let mut drafts = Vec::with_capacity(resolution.items.len());
+    for item in &resolution.items {
+        match item {
+            ResolvedItem::Plain(t) => {
+                let cast = cast_target(t.stored.dtype(), t.stored.shape().len(), options);
+                let cast = cast.filter(|_| !options.copies_all);
+                debug!("tensor `{}`: copied, {}", t.name(), t.stored.dtype());
+                drafts.push(draft_plain(t.name().to_owned(), &t.stored, cast, options)?);
+                report.cast += usize::from(cast.is_some());
+            }
+            ResolvedItem::Group(group) => drafts.extend(Draft::copies(group)?),
+        }
     }
-    require_some(drafts.len(), model)?;
     verify_once(&mut drafts);
     report.passthrough = drafts.len() - report.cast;
+    report.dropped = left_out;
     Ok(Drafts {
         drafts,
         report,
@@ -162,7 +197,7 @@ fn draft_unencoded<'m>(
     options: &ConvertOptions,
 ) -> Result<Draft<'m>> {
     let mut draft = match item {
-        ResolvedItem::Plain(t) => draft_plain(t.name().to_owned(), &t, cast, options),
+        ResolvedItem::Plain(t) => draft_plain(t.name().to_owned(), &t.stored, cast, options),
         ResolvedItem::Group(group) if is_carried(&group, options) => {
             draft_plain(group.name, &group.parts[0].1, cast, options)
         }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checksum::checksum_of_file;
 use super::directory::UnfinishedDirectory;
+use super::names::NameChanges;
 use crate::source::{FileState, Source};
 use crate::{AnamnesisError, CancelToken, ParsedModel, Result};
 
@@ -63,6 +64,9 @@ pub(super) struct ConversionParameters {
     pub max_shard_size: Option<u64>,
     pub include: Vec<String>,
     pub exclude: Vec<String>,
+    /// Names that change, and tensors that are left out.
+    #[serde(default)]
+    pub names: NameChanges,
     /// The encoding options with the state of the files that they name, as text.
     pub forget: Option<String>,
     pub parts: usize,

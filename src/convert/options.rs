@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::encode;
+use super::names::NameChanges;
 #[cfg(feature = "gguf")]
 use crate::containers::model::gguf::GgufMetadataValue;
 #[cfg(feature = "lethe")]
@@ -173,11 +174,13 @@ pub struct ConvertOptions {
     pub max_shard_size: Option<u64>,
     /// Whether a model in many files becomes one file. By default a directory becomes a directory of safetensors.
     pub single_file: bool,
-    /// Names of the output tensors to keep: patterns with `*` and `?`, or `re:` and a regular expression. If empty, all are
-    /// kept.
+    /// Names of the output tensors to keep: patterns with `*` and `?`, or `re:` and a regular expression. With the
+    /// feature `patterns` they have `[a-c]`, `[!a]`, `{a,b}` and, in expressions, look-around, too. If empty, all are kept.
     pub include: Vec<String>,
     /// Names of the output tensors to leave out, in the same notation. It takes precedence over `include`.
     pub exclude: Vec<String>,
+    /// Tensors that get other names, and tensors that are left out.
+    pub names: NameChanges,
     /// Which part of a directory is made, and the number of parts; parts count from 1. When all parts are done,
     /// [`finish_parts`](crate::finish_parts) gives the directory its name.
     pub part: Option<(usize, usize)>,
@@ -242,6 +245,13 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_skip_unsupported(mut self, skip: bool) -> Self {
         self.skip_unsupported = skip;
+        self
+    }
+
+    /// Sets which tensors get other names, and which are left out.
+    #[must_use]
+    pub fn with_names(mut self, names: NameChanges) -> Self {
+        self.names = names;
         self
     }
 

@@ -141,7 +141,7 @@ fn take<'m>(
     // Shards have what their counterparts have, so a stack is where its first expert is.
     resolution.items.sort_by_key(|item| match item {
         ResolvedItem::Group(group) => group.parts.first().map(|(_, t)| t.info().source),
-        ResolvedItem::Plain(t) => Some(t.info().source),
+        ResolvedItem::Plain(t) => Some(t.stored.info().source),
     });
     report.notes.extend(found.notes);
     let file = |config: Value| ("config.json".to_owned(), format!("{config:#}\n"));

@@ -63,7 +63,7 @@ fn sides<'m>(model: &'m ParsedModel, recovery: &Recovery<'m>) -> Result<Vec<Stor
         .enumerate()
         .filter_map(|(output, tensor)| {
             let (dtype, scheme, parts) = match items.remove(tensor.name)? {
-                ResolvedItem::Plain(t) => (t.dtype(), QuantScheme::Unquantized, vec![]),
+                ResolvedItem::Plain(t) => (t.stored.dtype(), QuantScheme::Unquantized, vec![]),
                 ResolvedItem::Group(group) => {
                     let dtype = group.parts[0].1.dtype();
                     (dtype, group.scheme, group.parts)

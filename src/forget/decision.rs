@@ -13,7 +13,7 @@ use super::{Forget, Method, WeightInfo};
 use crate::config::Selection;
 use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::{EncodedAs, ResolvedItem};
-use crate::{Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
+use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
 
 /// A logical tensor of the model, which may be encoded.
 pub(crate) struct Candidate<'a> {
@@ -61,6 +61,23 @@ pub(crate) fn decide(
     to: TargetDtype,
 ) -> Result<Decisions> {
     let filter = TensorFilter::new(forget, &model.limits)?;
+    if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
+        let what = "only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
+        return Err(AnamnesisError::unsupported("types of tensors", what));
+    }
+    let decisions = decide_by(&filter, model, candidates, forget, to);
+    filter.selection.check()?;
+    decisions
+}
+
+/// Decides for each of `candidates` which of them `filter` lets through.
+fn decide_by(
+    filter: &TensorFilter,
+    model: &ParsedModel,
+    candidates: &[Candidate<'_>],
+    forget: &Forget,
+    to: TargetDtype,
+) -> Result<Decisions> {
     match forget.scheme.method(to) {
         Some((method, scope)) => {
             let label = forget.scheme.to_string();
@@ -81,7 +98,7 @@ pub(crate) fn decide(
             })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and layer.
-        None => super::gguf::decide(model, candidates, forget, &filter),
+        None => super::gguf::decide(model, candidates, forget, filter),
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::imatrix::Imatrix;
-use self::mixture::{Mixture, MixtureTensor, ModelFacts, TypeChoice};
+use self::mixture::{Mixture, MixtureTensor, ModelFacts, TypeChoice, TypeOverrides};
 use super::ggml::Ggml;
 use super::{Forget, Method};
 use crate::config::read_small;
@@ -47,8 +47,10 @@ pub(crate) fn decide(
         .map(Imatrix::open)
         .transpose()?
         .map(Arc::new);
+    let overrides = TypeOverrides::new(&forget.types)?;
     let mixture = Mixture {
         file_type,
+        overrides: overrides.as_ref(),
         pure,
         has_imatrix: imatrix.is_some(),
     };
@@ -79,8 +81,37 @@ pub(crate) fn decide(
         }
         Ok(decision)
     });
-    let all = decisions.collect::<Result<_>>()?;
+    let all: Vec<Decision> = decisions.collect::<Result<_>>()?;
+    if forget.refuses_requantizing {
+        require_unquantized(candidates, &all)?;
+    }
     Ok(Decisions { all, notes })
+}
+
+/// Whether `label`, the name of a type that tensors are encoded to, is one of blocks.
+fn is_block_type(label: &str) -> bool {
+    let found = Dtype::ALL.iter().find(|dtype| dtype.name() == label);
+    found.is_some_and(|dtype| dtype.is_ggml_block())
+}
+
+/// Fails if blocks of ggml would be encoded to others, as `llama-quantize` does: what the first encoding lost stays lost, and
+/// the second loses more than it would of the original model.
+fn require_unquantized(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Result<()> {
+    let is_lossy = |(candidate, decision): &(&Candidate<'_>, &Decision)| {
+        let is_blocks = candidate.is_quantized && candidate.stored.is_ggml_block();
+        is_blocks && matches!(decision, Decision::Encode { label, .. } if is_block_type(label))
+    };
+    let mut again = candidates.iter().zip(decisions).filter(is_lossy);
+    let Some((first, _)) = again.next() else {
+        return Ok(());
+    };
+    let (n, name, dtype) = (1 + again.count(), first.name, first.stored);
+    Err(AnamnesisError::unsupported(
+        "quantizing twice",
+        format!(
+            "{n} tensors are quantized already, e.g. `{name}` ({dtype}); take the original model, or --allow-requantize"
+        ),
+    ))
 }
 
 /// The type that `candidate` is encoded to, or the reason why it stays as it is. `main` is the type of most tensors.
@@ -137,7 +168,7 @@ impl Methods {
     /// Checks that the importance of columns is known, if encoding `candidate` to `dtype` needs it.
     fn check_importance(
         &self,
-        mixture: &Mixture,
+        mixture: &Mixture<'_>,
         candidate: &Candidate<'_>,
         dtype: Dtype,
     ) -> Result<()> {

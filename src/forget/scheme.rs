@@ -10,7 +10,7 @@ use super::nearest::nearest;
 use super::schemes::{SCHEMES, SchemeRow};
 use super::{Method, Scope};
 use crate::forget::gguf::mixture::FileType;
-use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
+use crate::{AnamnesisError, ConvertTarget, Dtype, Result, TargetDtype};
 
 /// The scheme that a model is encoded to. Every scheme is a constant, such as [`ForgetScheme::FP8_BLOCK`] or
 /// [`ForgetScheme::Q4_K_M`], and can be parsed from its name: `fp8-block`, `gguf:q4_k_m` and so on.
@@ -286,6 +286,51 @@ pub struct Forget {
     pub like: Option<PathBuf>,
     /// Path of an importance matrix of llama.cpp, for GGUF.
     pub imatrix: Option<PathBuf>,
+    /// Types of some tensors of a GGUF file.
+    pub types: GgufTypes,
+    /// Whether it is an error to encode blocks of a GGUF file to blocks of another type, as it is for `llama-quantize` without
+    /// `--allow-requantize`. By default they are decoded and encoded.
+    pub refuses_requantizing: bool,
+}
+
+/// Types that some tensors of a GGUF file get whatever the file type says, as by the options of `llama-quantize`. Tensors that
+/// llama.cpp does not quantize stay as they are.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct GgufTypes {
+    /// Patterns of names, as llama.cpp or the model has them, each with a type (`--tensor-type`). The first that matches counts.
+    /// One that matches no tensor is an error.
+    pub tensors: Vec<(String, Dtype)>,
+    /// Type of the token embeddings (`--token-embedding-type`).
+    pub token_embedding: Option<Dtype>,
+    /// Type of the output layer (`--output-tensor-type`), and of token embeddings that are the output layer, too.
+    pub output: Option<Dtype>,
+}
+
+impl GgufTypes {
+    /// Whether no type is given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty() && self.token_embedding.is_none() && self.output.is_none()
+    }
+
+    /// The type of this name that tensors of a GGUF file can be encoded to, in any case: a block type of ggml, F32, F16 or
+    /// BF16.
+    ///
+    /// # Errors
+    /// `Unsupported` that lists them.
+    pub fn parse_type(name: &str) -> Result<Dtype> {
+        let is_type = |dtype: &Dtype| {
+            let is_float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+            is_float || dtype.is_ggml_block()
+        };
+        let types = || Dtype::ALL.iter().copied().filter(is_type);
+        let found = types().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
+        found.ok_or_else(|| {
+            let names: Vec<&str> = types().map(Dtype::name).collect();
+            AnamnesisError::unsupported(name, format!("types of ggml: {}", names.join(", ")))
+        })
+    }
 }
 
 impl From<ForgetScheme> for Forget {
@@ -296,6 +341,8 @@ impl From<ForgetScheme> for Forget {
             exclude: vec![],
             like: None,
             imatrix: None,
+            types: GgufTypes::default(),
+            refuses_requantizing: false,
         }
     }
 }

@@ -140,7 +140,7 @@ impl ParsedModel {
         let resolution = self.resolve();
         for item in &resolution.items {
             let shape = match item {
-                ResolvedItem::Plain(t) => t.shape(),
+                ResolvedItem::Plain(t) => t.stored.shape(),
                 ResolvedItem::Group(group) => &group.shape,
             };
             if is_optimizer(item.name()) {

@@ -28,7 +28,7 @@ pub(super) fn stored(model: &ParsedModel) -> Vec<DtypeCount> {
 /// as it is stored.
 pub(super) fn recovered(resolution: &Resolution<'_>, to: TargetDtype) -> Vec<DtypeCount> {
     let items = resolution.items.iter().map(|item| match item {
-        ResolvedItem::Plain(t) => stored_size(t),
+        ResolvedItem::Plain(t) => stored_size(&t.stored),
         ResolvedItem::Group(group) => {
             let to = group.keeps.unwrap_or(to);
             // Saturating, because a malformed file can claim any shape.

@@ -82,7 +82,9 @@ impl ParsedModel {
         let mut all: Vec<_> = self.tensors().zip(roles).map(listed).collect();
         for item in &resolution.items {
             match item {
-                ResolvedItem::Plain(t) => all[t.index].parameters = Some(product(t.shape())),
+                ResolvedItem::Plain(t) => {
+                    all[t.stored.index].parameters = Some(product(t.stored.shape()));
+                }
                 ResolvedItem::Group(group) => {
                     for (_, part) in &group.parts {
                         all[part.index].scheme = Some(group.scheme);

@@ -64,7 +64,10 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
                 group.shape.as_slice(),
                 stored(&group.parts),
             ),
-            ResolvedItem::Plain(t) => (t.name(), QuantScheme::Unquantized, t.shape(), t.info().len),
+            ResolvedItem::Plain(t) => {
+                let (stored, scheme) = (&t.stored, QuantScheme::Unquantized);
+                (t.name(), scheme, stored.shape(), stored.info().len)
+            }
         };
         let class = class_name(name);
         let row = *at.entry((class.clone(), scheme)).or_insert_with(|| {

@@ -1,6 +1,7 @@
 //! `amn forget`: what it prints.
 
 mod options;
+mod types;
 
 use std::path::Path;
 

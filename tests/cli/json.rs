@@ -152,6 +152,25 @@ fn valid_without_tensors(path: &str) -> Value {
     assert_valid(&serde_json::to_vec(&parsed).unwrap(), "inspect", path)
 }
 
+/// Of several inputs each has a line.
+#[test]
+fn a_line_for_each_input() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_string_lossy();
+    let (a, b) = (at("demo/model-fp8.safetensors"), at("demo/checkpoint.pth"));
+    for more in [&["--dry-run"][..], &[]] {
+        let arguments = ["convert", &a, &b, "--to", "npz", "-o", &out, "--json"];
+        let output = amn(&[&arguments, more].concat());
+        assert_eq!(output.status.code(), Some(0));
+        let lines: Vec<&[u8]> = output.stdout.trim_ascii().split(|b| *b == b'\n').collect();
+        assert_eq!(lines.len(), 2);
+        for (line, input) in lines.into_iter().zip([&a, &b]) {
+            let found = assert_valid(line, "conversion", "a line");
+            assert_eq!(found["input"], input.as_str());
+        }
+    }
+}
+
 #[test]
 fn what_conversions_did() {
     let directory = tempfile::tempdir().unwrap();

@@ -14,6 +14,7 @@ mod faults;
 mod file_size;
 mod forget;
 mod help;
+mod inputs;
 mod inspect;
 mod json;
 #[cfg(all(feature = "npz", feature = "pth"))]
@@ -23,6 +24,7 @@ mod ls;
 mod messages;
 #[cfg(target_os = "linux")]
 mod mounts;
+mod names;
 mod ollama;
 #[cfg(unix)]
 mod open_files;

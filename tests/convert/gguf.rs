@@ -294,6 +294,10 @@ fn shapes_that_comfyui_changed_come_back() {
             .keys()
             .all(|key| !key.contains("orig_shape"))
     );
+    // Shapes by names would be those of other tensors.
+    let renamed = anamnesis::NameChanges::default().with_rename("conv", "other");
+    let result = model.recovery(to_gguf().with_names(renamed)).map(|_| ());
+    assert_eq!(verdict(result, Unsupported, &["orig_shape"]), None);
     let result = parse_bytes(file(&[8, 4, 3]))
         .unwrap()
         .remember_to_bytes(TargetDtype::F32);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::values::{parse_part, parse_part_index, parse_size};
+use super::values::{parse_part, parse_part_index, parse_rename, parse_size};
 use super::{LimitArgs, MessageArgs, ProgressArgs};
 use crate::FloatCast;
 
@@ -73,6 +73,16 @@ pub(in crate::cli) struct SelectArgs {
     /// No tensors with names like this, likewise; may be repeated
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub exclude: Vec<String>,
+    /// Leave out tensors with names like this, with their scales; may be repeated
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
+    pub drop: Vec<String>,
+    /// Give tensors with names like OLD the name NEW, e.g. "model.*=$1" or "re:layers\\.(\\d+)=blk.$1"; may be repeated, and the
+    /// first that matches counts
+    #[arg(long, value_name = "OLD=NEW", help_heading = SELECTION, value_parser = parse_rename)]
+    pub rename: Vec<(String, String)>,
+    /// File of such names: a line OLD=NEW for each, or a JSON object
+    #[arg(long, value_name = "FILE", help_heading = SELECTION)]
+    pub rename_file: Option<PathBuf>,
     /// Leave out arrays that no tensor can hold (text, objects, …)
     #[arg(long, help_heading = SELECTION)]
     pub skip_unsupported: bool,
@@ -81,8 +91,8 @@ pub(in crate::cli) struct SelectArgs {
 /// Where the output goes, and what it is made of.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct OutputArgs {
-    /// Output file or directory, or - for stdout [default: beside the input, e.g. model-fp8.safetensors gives
-    /// model-bf16.safetensors, and the directory NAME gives NAME-BF16]
+    /// Output file or directory, or - for stdout; of several inputs, the directory of the outputs [default: beside the input,
+    /// e.g. model-fp8.safetensors gives model-bf16.safetensors, and the directory NAME gives NAME-BF16]
     #[arg(id = "output", short, long, value_name = "OUT", help_heading = OUTPUT)]
     pub path: Option<PathBuf>,
     /// Replace an existing output

@@ -1,6 +1,6 @@
 //! The values of options: what they are parsed to, and what is said of those that cannot be.
 
-use crate::{ConvertTarget, ForgetScheme, TargetDtype};
+use crate::{ConvertTarget, Dtype, ForgetScheme, GgufTypes, TargetDtype};
 
 pub(super) fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
     text.parse()
@@ -65,6 +65,30 @@ pub(super) fn help_of_containers() -> String {
     format!(
         "Container of the output: {first} or {last}; or a scheme, as for forget: gguf:q4_k, bnb-nf4, …"
     )
+}
+
+/// A pattern and a name; the last `=` counts, for expressions have some.
+pub(super) fn parse_rename(text: &str) -> Result<(String, String), String> {
+    let pair = text.rsplit_once('=').filter(|(old, _)| !old.is_empty());
+    let pair = pair.map(|(old, new)| (old.to_owned(), new.to_owned()));
+    pair.ok_or_else(|| "a name is changed by OLD=NEW".to_owned())
+}
+
+/// A type of ggml.
+pub(super) fn parse_ggml_type(text: &str) -> Result<Dtype, String> {
+    GgufTypes::parse_type(text).map_err(|e| match e {
+        crate::AnamnesisError::Unsupported { detail, .. } => detail,
+        other => other.to_string(),
+    })
+}
+
+/// A pattern and a type of ggml.
+pub(super) fn parse_tensor_type(text: &str) -> Result<(String, Dtype), String> {
+    let (pattern, dtype) = text
+        .rsplit_once('=')
+        .filter(|(pattern, _)| !pattern.is_empty())
+        .ok_or_else(|| "a type is given by GLOB=TYPE".to_owned())?;
+    Ok((pattern.to_owned(), parse_ggml_type(dtype)?))
 }
 
 /// A size as [`format_bytes`](crate::format_bytes) prints it, `1.50 GB`, or shorter: `5G`, `500MB`, `2GiB`, `500000000`. Units are

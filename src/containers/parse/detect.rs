@@ -227,11 +227,11 @@ fn zip_format(file: &mut dyn ReadAt) -> Result<Container> {
 #[cfg(any(feature = "npz", feature = "pth"))]
 mod archive {
     use super::*;
-    use crate::containers::parse::zip::{ZipArchive, neither};
+    use crate::containers::parse::zip::ZipArchive;
 
     pub(super) fn format(file: &mut dyn ReadAt) -> Result<Container> {
         let archive = ZipArchive::read(file, &Budget::unbounded())?;
-        archive.format().ok_or_else(neither)
+        archive.format().ok_or_else(|| archive.neither())
     }
 
     pub(super) fn read(
@@ -240,7 +240,7 @@ mod archive {
         budget: &Budget,
     ) -> Result<ParsedModel> {
         let archive = ZipArchive::read(&mut &source, budget)?;
-        let format = archive.format().ok_or_else(neither)?;
+        let format = archive.format().ok_or_else(|| archive.neither())?;
         if let Some(expected) = expected.filter(|&expected| expected != format) {
             return Err(format.refused_as(expected));
         }

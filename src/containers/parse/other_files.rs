@@ -80,6 +80,45 @@ const OTHER_FILES: &[OtherFile] = &[
         advice: "its models are not read",
     },
     OtherFile {
+        // The version of the format and its description, which begins with an input: a message whose first field is a name.
+        matches: |head| {
+            let input = message(head, [0x08, 0x12]).and_then(|inner| message(inner, []));
+            input.is_some_and(|input| input.first() == Some(&NAME))
+        },
+        name: "Core ML",
+        advice: "its models are not read",
+    },
+    OtherFile {
+        // The version of the format and a graph, which begins with its description.
+        matches: |head| {
+            let info = message(head, [0x08, 0x12]).and_then(|inner| message(inner, []));
+            info.is_some()
+        },
+        name: "TensorFlow SavedModel",
+        advice: "its models are not read",
+    },
+    OtherFile {
+        // A graph of nodes, each of which begins with its name and the name of its operation.
+        matches: |head| {
+            let name = message(head, []).filter(|node| node.first() == Some(&NAME));
+            let after = name.and_then(|node| node.get(2 + usize::from(*node.get(1)?)..));
+            after.is_some_and(|after| after.first() == Some(&0x12))
+        },
+        name: "TensorFlow graph",
+        advice: "its models are not read",
+    },
+    OtherFile {
+        // A map whose first key is a word.
+        matches: |head| match head {
+            [0x81..=0x8f, 0xa1..=0xbf, rest @ ..] | [0x81..=0x8f, 0xd9, _, rest @ ..] => {
+                rest.len() > 2 && rest[..2].iter().all(u8::is_ascii_alphabetic)
+            }
+            _ => false,
+        },
+        name: "MessagePack, as Flax writes it",
+        advice: "its models are not read; transformers loads them with `from_flax=True` and saves safetensors",
+    },
+    OtherFile {
         // The version of the format, and then the name of the program that wrote the file.
         matches: |head| {
             matches!(
@@ -103,6 +142,39 @@ const OTHER_FILES: &[OtherFile] = &[
     },
 ];
 
+/// First byte of a field of Protocol Buffers that is a text or a message and has the number 1.
+const NAME: u8 = 0x0a;
+
+/// The content of a message of Protocol Buffers at the beginning of `head`, behind a number and a length if `fields` has their
+/// first bytes. At most what is in `head`.
+fn message<const N: usize>(head: &[u8], fields: [u8; N]) -> Option<&[u8]> {
+    let mut rest = head;
+    let last = fields.last().copied().unwrap_or(NAME);
+    for field in fields.iter().copied().take(N.saturating_sub(1)) {
+        // Versions are small numbers, of one byte.
+        rest = match rest {
+            [first, 1..=20, rest @ ..] if *first == field => rest,
+            _ => return None,
+        };
+    }
+    rest = rest.strip_prefix(&[last])?;
+    // A length ends with the first byte below 128, and has at most five.
+    let end = rest.iter().take(5).position(|byte| *byte < 0x80)?;
+    rest.get(end + 1..)
+}
+
+/// What a table of TensorFlow's checkpoints ends in, `model.ckpt.index` (`kTableMagicNumber`).
+const TABLE_END: &[u8] = &[0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb];
+
+/// Whether a file ends as the index of a checkpoint of TensorFlow does.
+fn is_tensorflow_index(source: &Source) -> bool {
+    let mut end = [0; TABLE_END.len()];
+    let at = source
+        .len()
+        .and_then(|len| len.checked_sub(end.len() as u64));
+    at.is_some_and(|at| source.read_at(at, &mut end).is_ok() && end == TABLE_END)
+}
+
 /// Bytes that are looked at.
 const HEAD: usize = 512;
 
@@ -119,6 +191,10 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
     {
         return Err(AnamnesisError::unsupported(file.name, file.advice));
     }
+    if is_tensorflow_index(&source) {
+        let (what, advice) = ("TensorFlow checkpoint", "its models are not read");
+        return Err(AnamnesisError::unsupported(what, advice));
+    }
     safetensors::read(source, path, budget)
 }
 
@@ -131,7 +207,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 13] = [
+        let rows: [(&[u8], &str); 19] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -148,6 +224,26 @@ mod tests {
             (b"\x1c\0\0\0TFL3aaaa", "TensorFlow Lite"),
             (b"\x08\x08\x12\x07pytorchaaaa", "ONNX"),
             (b"tjggaaaa", "before GGUF"),
+            // By the definitions of the formats: Model.proto of Core ML, saved_model.proto, graph.proto and table/format.h of
+            // TensorFlow, and MessagePack.
+            (b"\x08\x04\x12\x5b\x0a\x15\x0a\x05input\x1a\x0c", "Core ML"),
+            (
+                b"\x08\x09\x12\xe4\x01\x0a\x15\x0a\x05image\x1a\x0c",
+                "Core ML",
+            ),
+            (
+                b"\x08\x01\x12\xa3\xe9\x02\x0a\xb4\x3c\x12\x90\x3c\x0a\x3c\x0a\x03Add",
+                "TensorFlow SavedModel",
+            ),
+            (
+                b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder",
+                "TensorFlow graph",
+            ),
+            (b"\x81\xa6params\x82\xa5Dense", "Flax"),
+            (
+                b"\0\0\0\0\x01\0\0\0\0\0\0\x57\xfb\x80\x8b\x24\x75\x47\xdb",
+                "TensorFlow checkpoint",
+            ),
         ];
         for (bytes, expected) in rows {
             assert!(

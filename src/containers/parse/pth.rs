@@ -29,7 +29,7 @@ use self::pickle::PickleMachine;
 use self::storage::{Storage, StorageKeys, StoragePlace};
 use super::detect::read_head_of;
 use super::read_at::ReadAt;
-use super::zip::{ZipArchive, ZipMember, neither};
+use super::zip::{ZipArchive, ZipMember};
 use crate::ParsedModel;
 use crate::limits::Budget;
 use crate::source::{Deflated, Source};
@@ -166,7 +166,7 @@ fn run_archive<'b>(
     named: &mut Vec<PickleGlobal>,
     budget: &'b Budget,
 ) -> Result<OpenedArchive<'b>> {
-    let member = archive.pickle().ok_or_else(neither)?;
+    let member = archive.pickle().ok_or_else(|| archive.neither())?;
     archive.check_only_root(member)?;
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
     let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;

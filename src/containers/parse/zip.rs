@@ -219,7 +219,7 @@ impl ZipArchive {
         match self.format() {
             Some(found) if found == expected => Ok(()),
             Some(found) => Err(found.refused_as(expected)),
-            None => Err(neither()),
+            None => Err(self.neither()),
         }
     }
 
@@ -276,7 +276,32 @@ fn inflate(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// The error for an archive that is no model.
-pub(super) fn neither() -> AnamnesisError {
-    AnamnesisError::unsupported("ZIP archive", "neither NPZ nor a PyTorch checkpoint")
+/// Endings of files that are a model, or a part of one, in an archive of these.
+const MODEL_FILES: &[&str] = &[
+    ".safetensors",
+    ".gguf",
+    ".pth",
+    ".pt",
+    ".ckpt",
+    ".bin",
+    ".npz",
+];
+
+impl ZipArchive {
+    /// The error for an archive that is neither NPZ nor a checkpoint, with what it is as far as its members tell.
+    pub(super) fn neither(&self) -> AnamnesisError {
+        let has = |name: &str| self.members.iter().any(|m| m.name.ends_with(name));
+        let is_in = |directory: &str| self.members.iter().any(|m| m.name.contains(directory));
+        let (what, advice) = match () {
+            () if MODEL_FILES.iter().any(|ending| has(ending)) => (
+                "ZIP archive of a model",
+                "unpack it first, and give the directory or the file",
+            ),
+            () if is_in("com.apple.CoreML") => ("Core ML", "its models are not read"),
+            () if has("saved_model.pb") => ("TensorFlow SavedModel", "its models are not read"),
+            () if has("model.weights.h5") => ("Keras", "its models are not read"),
+            () => ("ZIP archive", "neither NPZ nor a PyTorch checkpoint"),
+        };
+        AnamnesisError::unsupported(what, advice)
+    }
 }

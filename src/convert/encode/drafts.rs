@@ -15,7 +15,8 @@ use crate::forget::{
 };
 use crate::records::debug;
 use crate::scheme::{
-    Decode, EncodedAs, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
+    Decode, EncodedAs, Group, NamedTensor, PlainFloats, QuantScheme, Resolution, ResolvedItem,
+    TensorRole,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -28,6 +29,8 @@ pub(in crate::convert) struct Encodings {
     copies_blocks: bool,
     /// Whether vectors are stored in F32.
     widens_vectors: bool,
+    /// Names of the tensors that are quantized already and encoded again.
+    quantized_twice: Vec<String>,
 }
 
 /// The result of [`Encodings::draft`].
@@ -60,7 +63,14 @@ impl Encodings {
             .map(|config| (forget.scheme.config_keys(), config));
         let writer = options.target.container().writer();
         let copies_blocks = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
+        let is_again = |(choice, item): &(&Decision, &ResolvedItem<'_>)| {
+            let is_quantized = matches!(item, ResolvedItem::Group(group) if group.scheme != QuantScheme::Unquantized);
+            is_quantized && matches!(choice, Decision::Encode { .. })
+        };
+        let again = choices.iter().zip(&resolution.items).filter(is_again);
+        let quantized_twice = again.map(|(_, item)| item.name().to_owned()).collect();
         Ok(Some(Self {
+            quantized_twice,
             choices: choices.into_iter(),
             quantization,
             to: options.run.to,
@@ -80,12 +90,9 @@ impl Encodings {
         }
         let drafts = match &item {
             // Blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
-            ResolvedItem::Group(group) if self.copies_blocks => {
-                let parts = group.parts.iter();
-                parts.map(|(_, t)| Draft::copy(t)).collect::<Result<_>>()?
-            }
-            ResolvedItem::Plain(t) if self.widens_vectors && t.shape().len() < 2 => {
-                match PlainFloats::of(t) {
+            ResolvedItem::Group(group) if self.copies_blocks => Draft::copies(group)?,
+            ResolvedItem::Plain(t) if self.widens_vectors && t.stored.shape().len() < 2 => {
+                match PlainFloats::of(&t.stored) {
                     Some(plain) => vec![widened(t, plain)?],
                     None => return Ok(Drafted::NotEncoded(item)),
                 }
@@ -103,6 +110,7 @@ impl Encodings {
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
         link_siblings(drafts);
         note_relays(drafts, report);
+        note_twice(&self.quantized_twice, drafts, report);
         self.quantization
     }
 }
@@ -125,14 +133,14 @@ fn encode<'m>(
             g.parts.into_iter().map(|(_, t)| t).collect(),
             g.decoder,
         ),
-        ResolvedItem::Plain(t) => match PlainFloats::of(&t) {
+        ResolvedItem::Plain(t) => match PlainFloats::of(&t.stored) {
             Some(plain) => (
                 t.name().to_owned(),
-                t.shape().to_vec(),
-                vec![t],
+                t.stored.shape().to_vec(),
+                vec![t.stored],
                 Box::new(plain),
             ),
-            None => return Draft::copy(&t).map(|draft| vec![draft]),
+            None => return Draft::copy_named(&t).map(|draft| vec![draft]),
         },
     };
     // Stored floats are exact in F32; decoded values are rounded first, as a decoded file would have them.
@@ -176,12 +184,12 @@ fn encode<'m>(
 }
 
 /// Drafts a tensor of plain floats, converted to F32.
-fn widened<'m>(t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
+fn widened<'m>(t: &NamedTensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
     let group = Group::new(
         t.name().to_owned(),
-        t.shape().to_vec(),
+        t.stored.shape().to_vec(),
         QuantScheme::Unquantized,
-        vec![(TensorRole::Passthrough, *t)],
+        vec![(TensorRole::Passthrough, t.stored)],
         Box::new(plain),
     );
     Draft::decode(group, TargetDtype::F32)
@@ -244,6 +252,21 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
         )
     };
     report.notes.extend(hindered.into_iter().map(note));
+}
+
+/// Adds a note if values are rounded that an earlier encoding has rounded; not of codes that are moved.
+fn note_twice(names: &[String], drafts: &[Draft<'_>], report: &mut Report) {
+    let is_moved = |draft: &&Draft<'_>| {
+        let encoding = draft.body.encoding();
+        encoding.is_some_and(|encoding| matches!(encoding.relay, RelayDecision::Relay(_)))
+    };
+    let moved = drafts.iter().filter(is_moved).count();
+    let rounded = names.len().saturating_sub(moved);
+    if let Some(name) = names.first().filter(|_| rounded > 0) {
+        report.notes.push(format!(
+            "{rounded} tensors were quantized already; what that has lost stays lost, e.g. `{name}`"
+        ));
+    }
 }
 
 /// Decides for each item whether it is encoded, and reports it.
@@ -326,7 +349,7 @@ fn quantization_config(
     let kept = |(choice, item): (&Decision, &ResolvedItem<'_>)| {
         let (name, rank) = match item {
             ResolvedItem::Group(group) => (group.name.as_str(), group.shape.len()),
-            ResolvedItem::Plain(t) => (t.name(), t.shape().len()),
+            ResolvedItem::Plain(t) => (t.name(), t.stored.shape().len()),
         };
         let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
         name.strip_suffix(".weight")
@@ -366,7 +389,7 @@ fn config_of_class(choices: &[Decision], resolution: &Resolution<'_>) -> Option<
 fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
     match item {
         ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
-        ResolvedItem::Plain(t) => TargetDtype::of(t.dtype()).unwrap_or(to),
+        ResolvedItem::Plain(t) => TargetDtype::of(t.stored.dtype()).unwrap_or(to),
     }
 }
 
@@ -385,7 +408,7 @@ fn candidate<'a>(
                 group.parts.first().map_or(Dtype::F32, |(_, t)| t.dtype()),
             )
         }
-        ResolvedItem::Plain(t) => (t.name(), t.shape(), t.dtype()),
+        ResolvedItem::Plain(t) => (t.name(), t.stored.shape(), t.stored.dtype()),
     };
     let weight = WeightInfo {
         name,

@@ -12,6 +12,7 @@
 mod facts;
 mod file_type;
 mod names;
+mod overrides;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use std::collections::HashMap;
 pub(crate) use self::facts::ModelFacts;
 pub(crate) use self::file_type::FileType;
 pub(crate) use self::names::{LlamaName, llama_name};
+pub(crate) use self::overrides::TypeOverrides;
 use self::rules::{Category, Counters, TypeRules};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -45,8 +47,10 @@ pub(crate) enum TypeChoice {
 
 /// The arguments of `llama-quantize` that decide on types.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mixture {
+pub(crate) struct Mixture<'a> {
     pub file_type: FileType,
+    /// Types that the user gives to some tensors.
+    pub overrides: Option<&'a TypeOverrides>,
     /// Whether there is an importance matrix, no matter for which tensors.
     pub has_imatrix: bool,
     /// Whether all tensors get the main type of the file type.
@@ -69,7 +73,7 @@ struct LlamaTensor<'a> {
     shown: &'a str,
 }
 
-impl Mixture {
+impl Mixture<'_> {
     /// The choice for each of `tensors`, which are all tensors of the model, in their order.
     ///
     /// # Errors
@@ -84,6 +88,9 @@ impl Mixture {
         stacked
             .iter_mut()
             .for_each(|tensor| tensor.is_multimodal &= !facts.are_from_gguf());
+        if let Some(overrides) = self.overrides {
+            overrides.require_matches(&stacked)?;
+        }
         let facts = facts.completed(&stacked);
         let categories: Vec<Category> = stacked
             .iter()
@@ -130,14 +137,26 @@ impl Mixture {
             return Ok(TypeChoice::Keep(reason));
         }
         let mut dtype = self.file_type.dtype;
+        if let Some(overrides) = self.overrides
+            && let Some(given) = overrides.of_kind(tensor, category)
+        {
+            return overrides::fitting(given, tensor);
+        }
         // F32, F16 and BF16 have blocks of one value: no rule applies, and no row is too short.
         if !dtype.is_ggml_block() {
             return Ok(TypeChoice::Type { dtype, note: None });
         }
         // A bare block type has no file type and no rules in llama.cpp, and is taken for every
         // tensor that is quantized.
-        if self.file_type.is_mixture() && !self.pure {
-            dtype = rules.dtype(counters, tensor, category)?;
+        let given = self.overrides.and_then(|given| given.of_name(tensor));
+        if let Some(given) = given {
+            // llama.cpp does not count a tensor whose type is given.
+            dtype = given;
+        } else if self.file_type.is_mixture() && !self.pure {
+            dtype = match self.overrides.and_then(|given| given.output) {
+                Some(given) if rules.is_tied && category == Category::TokenEmbedding => given,
+                _ => rules.dtype(counters, tensor, category)?,
+            };
         }
         // After the rule: llama.cpp counts the tensor whatever its row allows.
         Ok(fallback(dtype, tensor.dims.last().copied().unwrap_or(1)))

@@ -29,7 +29,7 @@ impl<'m> Leftovers<'_, 'm> {
             if container.is_activation(&t, self.all) {
                 out.dropped.push(t);
             } else {
-                out.items.push(ResolvedItem::Plain(t));
+                out.items.push(ResolvedItem::Plain(t.into()));
             }
             return;
         }
@@ -49,7 +49,7 @@ impl<'m> Leftovers<'_, 'm> {
         // Codes without a scheme are always a problem. Companions are one only if no claim failed:
         // otherwise they likely belong to the weight whose claim did.
         match self.check_plain(&t) {
-            Ok(()) => out.items.push(ResolvedItem::Plain(t)),
+            Ok(()) => out.items.push(ResolvedItem::Plain(t.into())),
             Err((role, error)) if self.blame || role == TensorRole::Quantized => {
                 out.problems.push(Problem {
                     tensor: t,

@@ -17,7 +17,27 @@ pub(crate) enum ResolvedItem<'m> {
     /// Quantized: decoded from several stored tensors.
     Group(Group<'m>),
     /// Not quantized: a stored tensor that can be copied.
-    Plain(Tensor<'m>),
+    Plain(NamedTensor<'m>),
+}
+
+/// A stored tensor under the name that it has in the output.
+#[derive(Clone)]
+pub(crate) struct NamedTensor<'m> {
+    pub stored: Tensor<'m>,
+    /// `None`: the name that it is stored under.
+    name: Option<Box<str>>,
+}
+
+impl NamedTensor<'_> {
+    pub(crate) fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.stored.name())
+    }
+}
+
+impl<'m> From<Tensor<'m>> for NamedTensor<'m> {
+    fn from(stored: Tensor<'m>) -> Self {
+        Self { stored, name: None }
+    }
 }
 
 impl<'m> ResolvedItem<'m> {
@@ -26,6 +46,21 @@ impl<'m> ResolvedItem<'m> {
         match self {
             Self::Group(group) => &group.name,
             Self::Plain(t) => t.name(),
+        }
+    }
+
+    /// Gives the item, and its form as a module, another name in the output.
+    pub(crate) fn rename(&mut self, name: String) {
+        match self {
+            Self::Group(group) => {
+                if let Some(module) = &mut group.module {
+                    // A parameter `experts.gate_up_proj` is the module's `experts.gate_up_proj.weight`.
+                    let ending = module.name.strip_prefix(&group.name).unwrap_or_default();
+                    module.name = format!("{name}{ending}");
+                }
+                group.name = name;
+            }
+            Self::Plain(t) => t.name = Some(name.into()),
         }
     }
 
@@ -153,6 +188,20 @@ impl<'m> Resolution<'m> {
         // describe the original model.
         if leftovers.container.is_none() {
             out.check_config(&all, registry, has_common_names);
+        }
+        // Last: every question about names has been asked by now.
+        if let (Err(error), Some(tensor)) = (all.config.check_matches(), all.model.tensors().next())
+        {
+            // First, for what it hides may be the reason of the others.
+            out.problems.insert(
+                0,
+                Problem {
+                    tensor,
+                    role: TensorRole::Passthrough,
+                    scheme: QuantScheme::Other("unknown scheme"),
+                    error,
+                },
+            );
         }
         out
     }

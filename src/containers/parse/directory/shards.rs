@@ -187,6 +187,18 @@ pub(crate) fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
         .then_some(((stem, rest), no, count))
 }
 
+/// Endings of files of models that are not read, and what they are.
+const OTHER_MODELS: &[(&str, &str)] = &[
+    ("saved_model.pb", "a SavedModel of TensorFlow"),
+    (".ckpt.index", "a checkpoint of TensorFlow"),
+    ("tf_model.h5", "a model of TensorFlow"),
+    ("flax_model.msgpack", "a model of Flax"),
+    (".onnx", "a model of ONNX"),
+    (".mlmodel", "a model of Core ML"),
+    (".mlpackage", "a model of Core ML"),
+    ("com.apple.CoreML", "a model of Core ML"),
+];
+
 /// The error for a directory without weights; it names subdirectories that have some.
 fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
     let has_weights = |name: &&String| {
@@ -197,10 +209,11 @@ fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
         .filter(has_weights)
         .map(String::as_str)
         .collect();
-    let hint = if below.is_empty() {
-        String::new()
-    } else {
-        format!("; there are some in {}", join_first(&below))
+    let is_other = |(ending, _): &&(&str, &str)| names.iter().any(|name| name.ends_with(ending));
+    let hint = match OTHER_MODELS.iter().find(is_other) {
+        _ if !below.is_empty() => format!("; there are some in {}", join_first(&below)),
+        Some((_, what)) => format!("; there is {what}, which is not read"),
+        None => String::new(),
     };
     AnamnesisError::parse(format!(
         "{}: there are no weights in this directory{hint}",

@@ -141,6 +141,7 @@ fn each(mut check: impl FnMut(&str, &Value, &[(String, Vec<usize>)], &Mixture, O
                     runs => types = Some(expand(&goldens["letters"], text(runs))),
                 }
                 let mixture = Mixture {
+                    overrides: None,
                     file_type,
                     has_imatrix,
                     pure,
@@ -245,6 +246,7 @@ fn types_that_require_an_importance_matrix() {
         let facts = ModelFacts::from_metadata(&metadata(&model["metadata"]));
         for file_type in FileType::all() {
             let mixture = Mixture {
+                overrides: None,
                 file_type: *file_type,
                 has_imatrix: false,
                 pure: false,

@@ -31,6 +31,7 @@ fn file_types_by_name() {
 /// The choices of file type `name` for tensors of these names and shapes, all BF16.
 fn choose(name: &str, tensors: &[(&str, &[usize])]) -> Vec<TypeChoice> {
     let mixture = Mixture {
+        overrides: None,
         file_type: FileType::from_name(name).unwrap(),
         has_imatrix: false,
         pure: false,
@@ -120,6 +121,7 @@ fn reasons_and_notes() {
         dtype: Dtype::I32,
     };
     let mixture = Mixture {
+        overrides: None,
         file_type: FileType::from_name("Q8_0").unwrap(),
         has_imatrix: false,
         pure: false,

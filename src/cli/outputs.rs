@@ -1,0 +1,177 @@
+//! Where the outputs of one input or of several go.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::args::{InputsArgs, RunArgs};
+use super::write::{OutputStyle, plan, write};
+use super::{CommandError, CommandResult, input};
+use crate::error::printable;
+use crate::{AnamnesisError, ConvertOptions, NameChanges, Result};
+
+/// Where the output of an input goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum OutputPlace<'a> {
+    /// To the path that `-o` names, or under the default name beside the input.
+    OfOne(Option<&'a Path>),
+    /// Under the default name beside the input, or in the directory.
+    OfSeveral(Option<&'a Path>),
+}
+
+impl<'a> OutputPlace<'a> {
+    /// The path that the output has, if `-o` names one.
+    pub(super) fn path(self) -> Option<&'a Path> {
+        match self {
+            Self::OfOne(path) => path,
+            Self::OfSeveral(_) => None,
+        }
+    }
+
+    pub(super) fn is_of_several(self) -> bool {
+        matches!(self, Self::OfSeveral(_))
+    }
+
+    /// The path of an output whose name is `default` if none is given.
+    pub(super) fn output(self, default: PathBuf, is_directory: bool) -> PathBuf {
+        let directory = match self {
+            Self::OfOne(Some(path)) if is_directory || !is_named_as_directory(path) => {
+                return path.to_path_buf();
+            }
+            Self::OfOne(path) | Self::OfSeveral(path) => path,
+        };
+        match (directory, default.file_name()) {
+            (Some(directory), Some(name)) => directory.join(name),
+            _ => default,
+        }
+    }
+}
+
+/// Whether a path ends in a slash.
+fn is_named_as_directory(path: &Path) -> bool {
+    let last = path.as_os_str().as_encoded_bytes().last();
+    last.is_some_and(|&last| std::path::is_separator(char::from(last)))
+}
+
+/// The changes of names that the arguments ask for.
+pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
+    let mut names = NameChanges::default();
+    names.drop.clone_from(&args.select.drop);
+    names.rename.clone_from(&args.select.rename);
+    if let Some(path) = &args.select.rename_file {
+        let text = std::fs::read_to_string(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
+        let renames = crate::parse_renames(&text).map_err(|e| e.about(path.display()))?;
+        names.rename.extend(renames);
+    }
+    Ok(names)
+}
+
+/// Converts each input and prints what is done. The first error ends it; what is written stays.
+pub(super) fn write_all(
+    inputs: &InputsArgs,
+    options: &ConvertOptions,
+    args: &RunArgs,
+    style: &OutputStyle<'_>,
+    out: &mut impl Write,
+) -> CommandResult {
+    let options = options.clone().with_names(name_changes(args)?);
+    let given = args.output.path.as_deref();
+    let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
+    if let [file] = inputs.files.as_slice() {
+        let input = open(file)?;
+        return write(
+            &input,
+            &options,
+            args,
+            OutputPlace::OfOne(given),
+            style,
+            out,
+        );
+    }
+    if let Some(path) = given.filter(|path| !path.is_dir() && !is_named_as_directory(path)) {
+        let n = inputs.files.len();
+        let what = format!("{n} inputs have as many outputs; give a directory, which ends in `/`");
+        return Err(AnamnesisError::unsupported(format!("-o {}", path.display()), what).into());
+    }
+    let place = OutputPlace::OfSeveral(given);
+    let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
+    for file in &inputs.files {
+        let of_model = |error| CommandError::of_model(file, error);
+        let input = open(file).map_err(of_model)?;
+        let (_, output) = plan(&input, options.clone(), args, place, style).map_err(of_model)?;
+        if let Some(other) = outputs.insert(full_path(&output), file) {
+            let (output, other) = (output.display(), other.display());
+            let what = format!("its output is `{output}`, and so is that of `{other}`");
+            return Err(of_model(AnamnesisError::unsupported(
+                "one name for two outputs",
+                what,
+            )));
+        }
+        if !args.output.force && !args.resume && output.exists() && !args.dry_run {
+            let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+            return Err(of_model(AnamnesisError::io_at(&output, &error)));
+        }
+    }
+    for (done, file) in inputs.files.iter().enumerate() {
+        let written = open(file).map_err(CommandError::from);
+        let written = written.and_then(|input| write(&input, &options, args, place, style, out));
+        if let Err(failed) = written {
+            if !args.json {
+                let n = inputs.files.len();
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "note: {done} of {n} inputs are converted"
+                );
+            }
+            return Err(failed.about_model(file));
+        }
+    }
+    Ok(())
+}
+
+/// The path of an output that is not there, with the real path of its directory.
+fn full_path(output: &Path) -> PathBuf {
+    let parent = crate::containers::write::atomic::directory_of(output);
+    let parent = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_path_buf());
+    parent.join(output.file_name().unwrap_or_default())
+}
+
+/// Makes the directory of the output, if `-o` names one that is not there.
+pub(super) fn make_directory(place: OutputPlace<'_>, output: &Path) -> Result<()> {
+    let directory = match place {
+        OutputPlace::OfOne(path) | OutputPlace::OfSeveral(path) => path,
+    };
+    match directory.filter(|path| is_named_as_directory(path) && *path != output) {
+        Some(path) if !path.exists() => {
+            std::fs::create_dir(path).map_err(|e| AnamnesisError::io_at(path, &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fails if `output` is in a cache of the Hugging Face hub: tools delete or believe what is there.
+pub(super) fn require_outside_cache(output: &Path) -> Result<()> {
+    let full = full_path(output);
+    let parts: Vec<_> = full.iter().filter_map(|part| part.to_str()).collect();
+    let is_in_cache = parts.windows(2).any(|pair| {
+        let is_model = ["models--", "datasets--"]
+            .iter()
+            .any(|kind| pair[0].starts_with(kind));
+        is_model && matches!(pair[1], "snapshots" | "blobs" | "refs")
+    });
+    if !is_in_cache {
+        return Ok(());
+    }
+    let what = "the output is in the cache of Hugging Face, whose tools delete what is not theirs";
+    let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
+    Err(AnamnesisError::io_at(output, &error))
+}
+
+/// Prints the line that says which of several inputs comes.
+pub(super) fn print_input(place: OutputPlace<'_>, input: &input::NamedModel, out: &mut impl Write) {
+    if place.is_of_several() {
+        let path = input.model.path().unwrap_or(&input.named);
+        let path = printable(&path.to_string_lossy()).to_string();
+        super::report::print_line(out, format_args!("Input:  {path}"));
+    }
+}
