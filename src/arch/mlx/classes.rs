@@ -31,6 +31,22 @@ const STACKS: &[(&str, &str)] = &[
     ),
 ];
 
+/// As [`STACKS`], with the name that Mixtral gives the module.
+const MIXTRAL_STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj",
+    ),
+    (
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj",
+    ),
+    (
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj",
+    ),
+];
+
 /// Routers are more precise than the model.
 const ROUTER_8_BITS: &[(&str, EncodedAs)] = &[("blk.{i}.ffn_gate_inp", EIGHT_BITS)];
 
@@ -122,20 +138,7 @@ pub(super) const MLX_CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "mixtral",
-        renamed: &[
-            (
-                "blk.{i}.ffn_gate_exps",
-                "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj",
-            ),
-            (
-                "blk.{i}.ffn_up_exps",
-                "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj",
-            ),
-            (
-                "blk.{i}.ffn_down_exps",
-                "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj",
-            ),
-        ],
+        renamed: MIXTRAL_STACKS,
         ..QWEN2
     },
     GEMMA,
@@ -356,5 +359,70 @@ pub(super) const MLX_CLASSES: &[MlxClass] = &[
         equal_sizes: &[HEADS_FILL_HIDDEN[0], (Dim::Field("block_dim"), Dim::Hidden)],
         output: OutputLayer::Tied,
         ..QWEN2
+    },
+    MlxClass {
+        model_type: "olmoe",
+        renamed: STACKS,
+        implied: &[SILU, ("clip_qkv", Default::Absent)],
+        stated_fields: &["rms_norm_eps", "num_experts", "num_experts_per_tok"],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "granitemoe",
+        renamed: MIXTRAL_STACKS,
+        modes: &[
+            ("blk.{i}.ffn_gate_inp", EIGHT_BITS),
+            ("blk.{i}.attn_output", EIGHT_BITS),
+            ("blk.{i}.ffn_down_exps", EIGHT_BITS),
+            ("output", EIGHT_BITS),
+        ],
+        bias_fields: &["attention_bias"],
+        stated_fields: &[
+            "rope_theta",
+            "rms_norm_eps",
+            "logits_scaling",
+            "attention_multiplier",
+            "embedding_multiplier",
+            "residual_multiplier",
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "attention_bias",
+            "num_local_experts",
+            "num_experts_per_tok",
+        ],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "dots1",
+        renamed: &[
+            (
+                "blk.{i}.ffn_gate_exps",
+                "model.layers.{i}.mlp.experts.gate_proj",
+            ),
+            (
+                "blk.{i}.ffn_up_exps",
+                "model.layers.{i}.mlp.experts.up_proj",
+            ),
+            (
+                "blk.{i}.ffn_down_exps",
+                "model.layers.{i}.mlp.experts.down_proj",
+            ),
+        ],
+        // A parameter of the router, and no linear module.
+        modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+        implied: &[SILU, ("scoring_func", Default::Text("sigmoid"))],
+        bias_fields: &["attention_bias", "mlp_bias"],
+        stated_fields: &[
+            "rope_theta",
+            "rms_norm_eps",
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "first_k_dense_replace",
+            "norm_topk_prob",
+            "routed_scaling_factor",
+        ],
+        ..LLAMA
     },
 ];

@@ -114,7 +114,10 @@ impl NamedClass<'_> {
         let (base, _) = split_suffix(name);
         let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
         rules.any(|rule| {
-            matches!(rule.transform, Transform::TransposedHalf(_)) && find(rule.hf, base).is_some()
+            matches!(
+                rule.transform,
+                Transform::TransposedHalf(_) | Transform::Halves(_)
+            ) && find(rule.hf, base).is_some()
         })
     }
 
@@ -179,6 +182,7 @@ impl<'m> Maker<'_, 'm> {
             Transform::Experts
             | Transform::Transposed
             | Transform::TransposedHalf(_)
+            | Transform::Halves(_)
             | Transform::Filters => 3,
             Transform::Half(_) => 2,
             // All other transforms are GGUF's alone.

@@ -87,7 +87,8 @@ fn tensor_of<'m>(
         Transform::Experts
         | Transform::Transposed
         | Transform::TransposedHalf(_)
-        | Transform::Half(_) => {
+        | Transform::Half(_)
+        | Transform::Halves(_) => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
         Transform::Filters => {
