@@ -38,6 +38,8 @@ struct MlxClass {
     modes: &'static [(&'static str, EncodedAs)],
     /// Whether experts that are MXFP4 stay so, whatever the model is quantized to.
     keeps_mxfp4: bool,
+    /// Tensors that keep their type, whatever the config states, by the rule's name in GGUF.
+    kept_types: &'static [&'static str],
     /// What mlx-lm takes for granted of the class. A config that says something else is refused.
     implied: &'static [(&'static str, Default)],
     /// Fields that say whether projections have biases.

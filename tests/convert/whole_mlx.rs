@@ -13,7 +13,7 @@ fn models() -> Vec<(String, Value)> {
     let entries = std::fs::read_dir(data().join("whole_mlx")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert_eq!(all.len(), 32);
+    assert_eq!(all.len(), 33);
     let model = |path: &PathBuf| {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         (name, json(path))
@@ -569,6 +569,18 @@ fn contradictions_are_refused() {
             "`block_dim`: it is 32",
         ),
         (
+            Box::new(field("deepseek_v3", "topk_method", json!("greedy"))),
+            "`topk_method`",
+        ),
+        (
+            Box::new(field("dots1", "mlp_bias", json!(true))),
+            "`mlp_bias`",
+        ),
+        (
+            Box::new(field("olmoe", "clip_qkv", json!(8.0))),
+            "`clip_qkv`",
+        ),
+        (
             Box::new(field("starcoder2", "use_bias", json!(false))),
             "`use_bias`",
         ),
@@ -687,6 +699,31 @@ fn mxfp4_to_gguf() {
         let blocks = &tensors(&gguf)[&format!("blk.{layer}.ffn_gate_exps.weight")].2;
         let mut codes = blocks.chunks(17).flat_map(|block| &block[1..]);
         assert!(codes.any(|codes| codes >> 4 == 8));
+    }
+}
+
+/// What makes keys and values of the latent vector has the shapes of the config, and both parts are there.
+#[test]
+fn latent_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, mlx, to] = ["hf", "mlx", "to"].map(|name| directory.path().join(name));
+    write_hf(&model("deepseek_v3"), &from);
+    forget(&from, &mlx, "mlx-8bit").unwrap();
+    let path = mlx.join("config.json");
+    let config = json(&path);
+    for (field, what) in [
+        ("v_head_dim", "unembed_out"),
+        ("qk_nope_head_dim", "embed_q"),
+        ("num_attention_heads", "embed_q"),
+    ] {
+        let mut wrong = config.clone();
+        wrong[field] = json!(2);
+        wrong["num_key_value_heads"] = json!(2);
+        std::fs::write(&path, wrong.to_string()).unwrap();
+        let model = parse(&mlx).unwrap();
+        let error = model.remember(&to, TargetDtype::BF16).unwrap_err();
+        assert!(error.to_string().contains(what), "{field}: {error}");
+        assert!(!to.exists());
     }
 }
 

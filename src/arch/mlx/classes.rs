@@ -47,6 +47,15 @@ const MIXTRAL_STACKS: &[(&str, &str)] = &[
     ),
 ];
 
+/// As [`STACKS`], and the two parts of the projection from the latent vector of keys and values.
+const LATENT_STACKS: &[(&str, &str)] = &[
+    STACKS[0],
+    STACKS[1],
+    STACKS[2],
+    ("blk.{i}.attn_k_b", "model.layers.{i}.self_attn.embed_q"),
+    ("blk.{i}.attn_v_b", "model.layers.{i}.self_attn.unembed_out"),
+];
+
 /// Routers are more precise than the model.
 const ROUTER_8_BITS: &[(&str, EncodedAs)] = &[("blk.{i}.ffn_gate_inp", EIGHT_BITS)];
 
@@ -55,6 +64,7 @@ const LLAMA: MlxClass = MlxClass {
     renamed: &[],
     modes: &[],
     keeps_mxfp4: false,
+    kept_types: &[],
     implied: &[SILU],
     bias_fields: &["attention_bias", "mlp_bias"],
     stated_fields: &[],
@@ -424,5 +434,41 @@ pub(super) const MLX_CLASSES: &[MlxClass] = &[
             "routed_scaling_factor",
         ],
         ..LLAMA
+    },
+    MlxClass {
+        model_type: "deepseek_v3",
+        renamed: LATENT_STACKS,
+        modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+        kept_types: &["blk.{i}.exp_probs_b.bias"],
+        implied: &[
+            SILU,
+            NO_BIAS,
+            ("scoring_func", Default::Text("sigmoid")),
+            ("topk_method", Default::Text("noaux_tc")),
+            ("moe_layer_freq", Default::Int(1)),
+            ("rope_interleave", Default::Bool(true)),
+        ],
+        stated_fields: &[
+            "rope_theta",
+            "rms_norm_eps",
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "moe_intermediate_size",
+            "n_routed_experts",
+            "n_shared_experts",
+            "num_experts_per_tok",
+            "n_group",
+            "topk_group",
+            "norm_topk_prob",
+            "routed_scaling_factor",
+            "first_k_dense_replace",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_rope_head_dim",
+            "qk_nope_head_dim",
+            "v_head_dim",
+        ],
+        output: OutputLayer::Stored,
+        ..QWEN2
     },
 ];

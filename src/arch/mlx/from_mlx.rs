@@ -173,6 +173,23 @@ impl<'m> Maker<'_, 'm> {
         Err(AnamnesisError::unsupported("MLX", what))
     }
 
+    /// Fails unless a part of the projection from the latent vector has the shape that the config says.
+    fn check_latent(&self, source: &SourceTensor<'m>, rule: &TensorRule) -> Result<()> {
+        let dims = rule.gguf_shape.unwrap_or(rule.shape);
+        let expected = dims.iter().map(|dim| self.dims.size(*dim));
+        if expected.eq(source.shape.iter().copied().map(Some)) {
+            return Ok(());
+        }
+        let fields: Vec<_> = dims.iter().map(|dim| self.dims.fields_of(*dim)).collect();
+        let what = format!(
+            "tensor `{}`: its shape is {:?}, and the config says {}",
+            source.name,
+            source.shape,
+            fields.join(", ")
+        );
+        Err(AnamnesisError::parse(what))
+    }
+
     /// Makes what `source` becomes by its rule.
     fn add(&mut self, source: SourceTensor<'m>, found: FoundRule) -> Result<()> {
         let (rule, place, suffix) = found;
@@ -183,6 +200,7 @@ impl<'m> Maker<'_, 'm> {
             | Transform::Transposed
             | Transform::TransposedHalf(_)
             | Transform::Halves(_)
+            | Transform::Latent(_)
             | Transform::Filters => 3,
             Transform::Half(_) => 2,
             // All other transforms are GGUF's alone.
@@ -201,6 +219,10 @@ impl<'m> Maker<'_, 'm> {
         if rule.transform == Transform::Experts {
             self.count(&source)?;
         }
+        let is_latent = matches!(rule.transform, Transform::Latent(_));
+        if is_latent {
+            self.check_latent(&source, rule)?;
+        }
         let Some(is_first) = transform::half_of(rule.transform) else {
             let of_rule = (&hf_name as &dyn Fn(_) -> _, rule.transform);
             let source = (name, source);
@@ -212,7 +234,7 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         };
         let [first, second] = &pair;
-        if first.shape != second.shape {
+        if !is_latent && first.shape != second.shape {
             let what = format!(
                 "tensor `{}`: its shape is not that of `{}`",
                 second.name, first.name

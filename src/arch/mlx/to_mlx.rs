@@ -56,6 +56,7 @@ pub(crate) fn to_mlx<'m>(
             continue;
         }
         let dtype = match tensor.sources[0].1.stored {
+            Some(stored) if mlx.kept_types.contains(&tensor.rule.gguf) => stored,
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
@@ -88,7 +89,8 @@ fn tensor_of<'m>(
         | Transform::Transposed
         | Transform::TransposedHalf(_)
         | Transform::Half(_)
-        | Transform::Halves(_) => {
+        | Transform::Halves(_)
+        | Transform::Latent(_) => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
         Transform::Filters => {

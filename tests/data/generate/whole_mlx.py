@@ -74,6 +74,10 @@ MODELS.update({
     "dots1": ("dots1", dict(UNTIED, num_hidden_layers=2, num_key_value_heads=4, head_dim=16, scoring_func="sigmoid", n_routed_experts=2, num_experts_per_tok=2,
                             moe_intermediate_size=64, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, pad_token_id=0),
               {"torch_dtype": "bfloat16"}, {}),
+    "deepseek_v3": ("deepseek_v3", dict(UNTIED, num_hidden_layers=2, num_key_value_heads=4, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=64,
+                                        qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+                                        n_shared_experts=1, first_k_dense_replace=1, n_group=2, topk_group=1, scoring_func="sigmoid"),
+                    {"torch_dtype": "bfloat16"}, {"model.layers.1.mlp.gate.e_score_correction_bias": ["F32", [4]]}),
 })
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
