@@ -13,8 +13,6 @@ mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
-#[cfg(unix)]
-mod guides;
 mod inspect;
 mod json;
 #[cfg(all(feature = "npz", feature = "pth"))]
