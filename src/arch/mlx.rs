@@ -7,6 +7,7 @@
 
 mod classes;
 mod from_mlx;
+mod names;
 mod to_mlx;
 
 use self::classes::MLX_CLASSES;

@@ -1,5 +1,6 @@
 //! The table of classes that mlx-lm has.
 
+use super::names::{GPT_NEOX_NAMES, LATENT_STACKS, MIXTRAL_STACKS, STACKS};
 use super::{MlxClass, OutputLayer};
 use crate::arch::dims::Dim;
 use crate::arch::table::Default;
@@ -14,47 +15,6 @@ const TIED: (&str, Default) = ("tie_word_embeddings", Default::Bool(true));
 const HEADS_FILL_HIDDEN: &[(Dim, Dim)] = &[(Dim::Queries, Dim::Hidden)];
 
 const EIGHT_BITS: EncodedAs = EncodedAs::Integers { bits: 8, group: 64 };
-
-/// Stacks of experts in place of single ones.
-const STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps",
-        "model.layers.{i}.mlp.switch_mlp.gate_proj",
-    ),
-    (
-        "blk.{i}.ffn_up_exps",
-        "model.layers.{i}.mlp.switch_mlp.up_proj",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "model.layers.{i}.mlp.switch_mlp.down_proj",
-    ),
-];
-
-/// As [`STACKS`], with the name that Mixtral gives the module.
-const MIXTRAL_STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps",
-        "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj",
-    ),
-    (
-        "blk.{i}.ffn_up_exps",
-        "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj",
-    ),
-];
-
-/// As [`STACKS`], and the two parts of the projection from the latent vector of keys and values.
-const LATENT_STACKS: &[(&str, &str)] = &[
-    STACKS[0],
-    STACKS[1],
-    STACKS[2],
-    ("blk.{i}.attn_k_b", "model.layers.{i}.self_attn.embed_q"),
-    ("blk.{i}.attn_v_b", "model.layers.{i}.self_attn.unembed_out"),
-];
 
 /// Routers are more precise than the model.
 const ROUTER_8_BITS: &[(&str, EncodedAs)] = &[("blk.{i}.ffn_gate_inp", EIGHT_BITS)];
@@ -112,19 +72,6 @@ const COHERE: MlxClass = MlxClass {
     output: OutputLayer::Tied,
     ..QWEN2
 };
-
-/// Names of GPT-NeoX, whose parts are all called otherwise.
-const GPT_NEOX_NAMES: &[(&str, &str)] = &[
-    ("token_embd", "model.embed_in"),
-    ("output_norm", "model.final_layer_norm"),
-    ("output", "model.embed_out"),
-    ("blk.{i}.attn_norm", "model.h.{i}.input_layernorm"),
-    ("blk.{i}.ffn_norm", "model.h.{i}.post_attention_layernorm"),
-    ("blk.{i}.attn_qkv", "model.h.{i}.attention.query_key_value"),
-    ("blk.{i}.attn_output", "model.h.{i}.attention.dense"),
-    ("blk.{i}.ffn_up", "model.h.{i}.mlp.dense_h_to_4h"),
-    ("blk.{i}.ffn_down", "model.h.{i}.mlp.dense_4h_to_h"),
-];
 
 pub(super) const MLX_CLASSES: &[MlxClass] = &[
     LLAMA,
