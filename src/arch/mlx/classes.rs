@@ -1,6 +1,8 @@
 //! The table of classes that mlx-lm has.
 
-use super::names::{GPT_NEOX_NAMES, LATENT_STACKS, MIXTRAL_STACKS, STACKS};
+use super::names::{
+    DOTS_STACKS, GPT_NEOX_NAMES, GPT_OSS_NAMES, LATENT_STACKS, MIXTRAL_STACKS, STACKS,
+};
 use super::{MlxClass, OutputLayer};
 use crate::arch::dims::Dim;
 use crate::arch::table::Default;
@@ -110,32 +112,7 @@ pub(super) const MLX_CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "gpt_oss",
-        renamed: &[
-            (
-                "blk.{i}.ffn_gate_exps.weight",
-                "model.layers.{i}.mlp.experts.gate_proj.weight",
-            ),
-            (
-                "blk.{i}.ffn_up_exps.weight",
-                "model.layers.{i}.mlp.experts.up_proj.weight",
-            ),
-            (
-                "blk.{i}.ffn_gate_exps.bias",
-                "model.layers.{i}.mlp.experts.gate_proj.bias",
-            ),
-            (
-                "blk.{i}.ffn_up_exps.bias",
-                "model.layers.{i}.mlp.experts.up_proj.bias",
-            ),
-            (
-                "blk.{i}.ffn_down_exps.weight",
-                "model.layers.{i}.mlp.experts.down_proj.weight",
-            ),
-            (
-                "blk.{i}.ffn_down_exps.bias",
-                "model.layers.{i}.mlp.experts.down_proj.bias",
-            ),
-        ],
+        renamed: GPT_OSS_NAMES,
         modes: ROUTER_8_BITS,
         keeps_mxfp4: true,
         implied: &[SILU, ("attention_bias", Default::Bool(true))],
@@ -353,20 +330,7 @@ pub(super) const MLX_CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "dots1",
-        renamed: &[
-            (
-                "blk.{i}.ffn_gate_exps",
-                "model.layers.{i}.mlp.experts.gate_proj",
-            ),
-            (
-                "blk.{i}.ffn_up_exps",
-                "model.layers.{i}.mlp.experts.up_proj",
-            ),
-            (
-                "blk.{i}.ffn_down_exps",
-                "model.layers.{i}.mlp.experts.down_proj",
-            ),
-        ],
+        renamed: DOTS_STACKS,
         // A parameter of the router, and no linear module.
         modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
         implied: &[SILU, ("scoring_func", Default::Text("sigmoid"))],

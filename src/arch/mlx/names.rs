@@ -53,3 +53,47 @@ pub(super) const GPT_NEOX_NAMES: &[(&str, &str)] = &[
     ("blk.{i}.ffn_up", "model.h.{i}.mlp.dense_h_to_4h"),
     ("blk.{i}.ffn_down", "model.h.{i}.mlp.dense_4h_to_h"),
 ];
+
+/// Stacks of gpt-oss, whose projections have biases.
+pub(super) const GPT_OSS_NAMES: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps.weight",
+        "model.layers.{i}.mlp.experts.gate_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_up_exps.weight",
+        "model.layers.{i}.mlp.experts.up_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_gate_exps.bias",
+        "model.layers.{i}.mlp.experts.gate_proj.bias",
+    ),
+    (
+        "blk.{i}.ffn_up_exps.bias",
+        "model.layers.{i}.mlp.experts.up_proj.bias",
+    ),
+    (
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.mlp.experts.down_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_down_exps.bias",
+        "model.layers.{i}.mlp.experts.down_proj.bias",
+    ),
+];
+
+/// As [`STACKS`], of dots.llm1.
+pub(super) const DOTS_STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.mlp.experts.gate_proj",
+    ),
+    (
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.mlp.experts.up_proj",
+    ),
+    (
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.mlp.experts.down_proj",
+    ),
+];
