@@ -176,7 +176,7 @@ impl<'m> Maker<'_, 'm> {
     /// Fails unless a part of the projection from the latent vector has the shape that the config says.
     fn check_latent(&self, source: &SourceTensor<'m>, rule: &TensorRule) -> Result<()> {
         let dims = rule.gguf_shape.unwrap_or(rule.shape);
-        let expected = dims.iter().map(|dim| self.dims.size(*dim));
+        let expected = dims.iter().map(|dim| self.dims.size(*dim, None));
         if expected.eq(source.shape.iter().copied().map(Some)) {
             return Ok(());
         }

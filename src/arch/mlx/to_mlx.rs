@@ -157,7 +157,7 @@ fn check_config(mlx: &MlxClass, class: &ModelClass, fields: &Fields, dims: &Dims
     let owner = format!("mlx-lm's {}", mlx.model_type);
     fields.check_values(mlx.implied, &owner)?;
     for (size, expected) in mlx.equal_sizes {
-        if let (Some(found), Some(n)) = (dims.size(*size), dims.size(*expected))
+        if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
             && found != n
         {
             let what = format!("it is {found}, and {owner} has {n}");
