@@ -315,7 +315,7 @@ pub(super) const LETTERS: &str = "hybrid_override_pattern";
 pub(super) const LAYER_KINDS: &str = "layer_types";
 
 /// The kinds of `layers` layers: `kind`, and every so many layers one of full attention.
-fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
+pub(super) fn layer_kinds(layers: usize, kind: &str, every: usize) -> Value {
     let name = |layer: usize| match layer.is_multiple_of(every) {
         true => FULL_ATTENTION,
         false => kind,

@@ -5,9 +5,13 @@
 //!
 //! Source: `sanitize` and `quant_predicate` in `mlx_lm/models` of mlx-lm 0.32.2, a file for each `model_type`.
 
+mod classes;
 mod from_mlx;
+mod names;
 mod to_mlx;
 
+use self::classes::MLX_CLASSES;
+use super::dims::Dim;
 use super::families::CLASSES;
 use super::table::{Default, ModelClass};
 use crate::scheme::EncodedAs;
@@ -35,10 +39,18 @@ struct MlxClass {
     modes: &'static [(&'static str, EncodedAs)],
     /// Whether experts that are MXFP4 stay so, whatever the model is quantized to.
     keeps_mxfp4: bool,
+    /// Tensors that keep their type, whatever the config states, by the rule's name in GGUF.
+    kept_types: &'static [&'static str],
     /// What mlx-lm takes for granted of the class. A config that says something else is refused.
     implied: &'static [(&'static str, Default)],
     /// Fields that say whether projections have biases.
     bias_fields: &'static [&'static str],
+    /// Fields that mlx-lm needs, or takes for something else than transformers, where a config is silent: the output states them.
+    stated_fields: &'static [&'static str],
+    /// Sizes that mlx-lm computes from others, each with what it has for them.
+    equal_sizes: &'static [(Dim, Dim)],
+    /// Whether mlx-lm goes by `sliding_window_pattern`, and not by `layer_types`.
+    counts_windows: bool,
     output: OutputLayer,
     /// What names begin with if the config nests that of a language model; `None`: no config of the class does.
     nested_prefix: Option<&'static str>,
@@ -54,145 +66,6 @@ enum OutputLayer {
     /// There always is one.
     Stored,
 }
-
-const SILU: (&str, Default) = ("hidden_act", Default::Text("silu"));
-const NO_BIAS: (&str, Default) = ("attention_bias", Default::Bool(false));
-
-/// Stacks of experts in place of single ones.
-const STACKS: &[(&str, &str)] = &[
-    (
-        "blk.{i}.ffn_gate_exps",
-        "model.layers.{i}.mlp.switch_mlp.gate_proj",
-    ),
-    (
-        "blk.{i}.ffn_up_exps",
-        "model.layers.{i}.mlp.switch_mlp.up_proj",
-    ),
-    (
-        "blk.{i}.ffn_down_exps",
-        "model.layers.{i}.mlp.switch_mlp.down_proj",
-    ),
-];
-
-/// Routers are more precise than the model.
-const ROUTER_8_BITS: &[(&str, EncodedAs)] = &[(
-    "blk.{i}.ffn_gate_inp",
-    EncodedAs::Integers { bits: 8, group: 64 },
-)];
-
-const LLAMA: MlxClass = MlxClass {
-    model_type: "llama",
-    renamed: &[],
-    modes: &[],
-    keeps_mxfp4: false,
-    implied: &[SILU],
-    bias_fields: &["attention_bias", "mlp_bias"],
-    output: OutputLayer::AsConfigured,
-    nested_prefix: None,
-};
-
-const QWEN2: MlxClass = MlxClass {
-    model_type: "qwen2",
-    bias_fields: &[],
-    ..LLAMA
-};
-
-const QWEN3: MlxClass = MlxClass {
-    model_type: "qwen3",
-    implied: &[SILU, NO_BIAS],
-    ..QWEN2
-};
-
-const GEMMA: MlxClass = MlxClass {
-    model_type: "gemma",
-    implied: &[NO_BIAS],
-    output: OutputLayer::Tied,
-    ..QWEN2
-};
-
-const MLX_CLASSES: &[MlxClass] = &[
-    LLAMA,
-    MlxClass {
-        model_type: "mistral",
-        ..LLAMA
-    },
-    QWEN2,
-    QWEN3,
-    MlxClass {
-        model_type: "qwen2_moe",
-        renamed: STACKS,
-        output: OutputLayer::Stored,
-        ..QWEN2
-    },
-    MlxClass {
-        model_type: "qwen3_moe",
-        renamed: STACKS,
-        modes: ROUTER_8_BITS,
-        ..QWEN3
-    },
-    MlxClass {
-        model_type: "mixtral",
-        renamed: &[
-            (
-                "blk.{i}.ffn_gate_exps",
-                "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj",
-            ),
-            (
-                "blk.{i}.ffn_up_exps",
-                "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj",
-            ),
-            (
-                "blk.{i}.ffn_down_exps",
-                "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj",
-            ),
-        ],
-        ..QWEN2
-    },
-    GEMMA,
-    MlxClass {
-        model_type: "gemma2",
-        ..GEMMA
-    },
-    MlxClass {
-        model_type: "gemma3_text",
-        nested_prefix: Some("language_model."),
-        ..GEMMA
-    },
-    MlxClass {
-        model_type: "gpt_oss",
-        renamed: &[
-            (
-                "blk.{i}.ffn_gate_exps.weight",
-                "model.layers.{i}.mlp.experts.gate_proj.weight",
-            ),
-            (
-                "blk.{i}.ffn_up_exps.weight",
-                "model.layers.{i}.mlp.experts.up_proj.weight",
-            ),
-            (
-                "blk.{i}.ffn_gate_exps.bias",
-                "model.layers.{i}.mlp.experts.gate_proj.bias",
-            ),
-            (
-                "blk.{i}.ffn_up_exps.bias",
-                "model.layers.{i}.mlp.experts.up_proj.bias",
-            ),
-            (
-                "blk.{i}.ffn_down_exps.weight",
-                "model.layers.{i}.mlp.experts.down_proj.weight",
-            ),
-            (
-                "blk.{i}.ffn_down_exps.bias",
-                "model.layers.{i}.mlp.experts.down_proj.bias",
-            ),
-        ],
-        modes: ROUTER_8_BITS,
-        keeps_mxfp4: true,
-        implied: &[SILU, ("attention_bias", Default::Bool(true))],
-        output: OutputLayer::Stored,
-        ..QWEN2
-    },
-];
 
 /// A class of models that mlx-lm has, as `config` names it.
 struct NamedClass<'a> {

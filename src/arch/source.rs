@@ -76,6 +76,18 @@ impl<'m> SourceTensor<'m> {
         group
     }
 
+    /// As [`renamed`](Self::renamed), with the same values in the shape `shape`.
+    pub(super) fn reshaped(self, name: String, shape: Vec<usize>, dtype: TargetDtype) -> Group<'m> {
+        let group = self.renamed(name, dtype);
+        // What is copied has the shape that is stored.
+        let is_copied = false;
+        Group {
+            shape,
+            is_copied,
+            ..group
+        }
+    }
+
     /// A stack `[n, rows, cols]` with its matrices transposed, `[n, cols, rows]`, as values of type `dtype`.
     pub(super) fn transposed(self, dtype: TargetDtype) -> Self {
         if let Some((shape, decoder)) = self.transposed {

@@ -46,9 +46,8 @@ pub(super) fn to_gguf<'m>(
                 .renamed(name, dtype));
         }
         Transform::Filters => {
-            let group = sources.swap_remove(0).renamed(name, dtype);
             let shape = vec![shape[0], shape[2]];
-            return Ok(Group { shape, ..group });
+            return Ok(sources.swap_remove(0).reshaped(name, shape, dtype));
         }
         Transform::None => (Rearrangement::changed(&shape, change), shape),
         Transform::Reshaped => {
@@ -228,9 +227,8 @@ pub(super) fn to_hf<'m>(
         Transform::None if change == Change::None => return Ok(vec![source.renamed(own, dtype)]),
         Transform::Transposed => return Ok(vec![source.transposed(dtype).renamed(own, dtype)]),
         Transform::Filters => {
-            let group = source.renamed(own, dtype);
             let shape = vec![shape[0], 1, shape[1]];
-            return Ok(vec![Group { shape, ..group }]);
+            return Ok(vec![source.reshaped(own, shape, dtype)]);
         }
         Transform::Experts => {
             let expert = |expert: usize| {

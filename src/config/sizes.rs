@@ -10,6 +10,7 @@ pub(super) const KEYS: &[&str] = &[
     "hidden_size",
     "num_attention_heads",
     "head_dim",
+    "v_head_dim",
     "intermediate_size",
     "moe_intermediate_size",
     "num_key_value_heads",
@@ -24,6 +25,8 @@ pub(super) struct LayerSizes {
     expert_intermediate: Option<usize>,
     /// Width of the queries of all heads together.
     queries: Option<usize>,
+    /// Width of what all heads give together.
+    attended: Option<usize>,
     /// Width of the keys of all key-value heads together, and of the values.
     keys: Option<usize>,
     vocabulary: Option<usize>,
@@ -45,6 +48,9 @@ impl LayerSizes {
         let (hidden, heads) = (size("hidden_size"), size("num_attention_heads"));
         // transformers derives the width of a head like this where a config has no `head_dim`.
         let head = size("head_dim").or_else(|| hidden?.checked_div(heads?));
+        // Where keys and values are made of a latent vector, `head_dim` is the part of a head that rotates.
+        let values = size("v_head_dim");
+        let head = head.filter(|_| values.is_none());
         let all = |heads: Option<usize>| {
             heads
                 .zip(head)
@@ -55,6 +61,10 @@ impl LayerSizes {
             intermediate: size("intermediate_size"),
             expert_intermediate: size("moe_intermediate_size"),
             queries: all(heads),
+            attended: match values {
+                Some(values) => heads.and_then(|heads| heads.checked_mul(values)),
+                None => all(heads),
+            },
             // Without grouped-query attention the key is missing, and there are as many key-value
             // heads as heads.
             keys: all(size("num_key_value_heads").or(heads)),
@@ -81,7 +91,7 @@ impl LayerSizes {
         match module.rsplit('.').next().unwrap_or_default() {
             "q_proj" => [self.queries, self.hidden],
             "k_proj" | "v_proj" => [self.keys, self.hidden],
-            "o_proj" => [self.hidden, self.queries],
+            "o_proj" => [self.hidden, self.attended],
             "gate_proj" | "up_proj" | "fc1" | "w1" | "w3" => [intermediate, self.hidden],
             "down_proj" | "fc2" | "w2" => [self.hidden, intermediate],
             "lm_head" | "embed_tokens" => [self.vocabulary, self.hidden],

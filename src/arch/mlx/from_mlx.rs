@@ -29,7 +29,7 @@ pub(crate) fn from_mlx<'m>(
         return Ok(None);
     };
     let is_text = is_language_model(items, config, &found);
-    let has_other_names = |item: &ResolvedItem<'_>| found.rule_of(item.name()).is_some();
+    let has_other_names = |item: &ResolvedItem<'_>| found.rule_of(item).is_some();
     if !is_text && !items.iter().any(has_other_names) {
         return Ok(None);
     }
@@ -50,7 +50,7 @@ pub(crate) fn from_mlx<'m>(
     for item in std::mem::take(items) {
         let name = item.name().strip_prefix(found.prefix()).filter(|_| is_text);
         let name = name.unwrap_or(item.name()).to_owned();
-        match found.rule_of(item.name()) {
+        match found.rule_of(&item) {
             Some(found) => maker.add(SourceTensor::new(item)?, found)?,
             None if name == item.name() => maker.out.push(item),
             None => {
@@ -114,21 +114,31 @@ impl NamedClass<'_> {
         let (base, _) = split_suffix(name);
         let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
         rules.any(|rule| {
-            matches!(rule.transform, Transform::TransposedHalf(_)) && find(rule.hf, base).is_some()
+            matches!(
+                rule.transform,
+                Transform::TransposedHalf(_) | Transform::Halves(_)
+            ) && find(rule.hf, base).is_some()
         })
     }
 
-    /// The rule of the tensor that mlx-lm calls `name`; `None` if transformers calls it so as well.
-    fn rule_of(&self, name: &str) -> Option<FoundRule> {
-        let name = name.strip_prefix(self.prefix())?;
+    /// The rule of a tensor that mlx-lm calls otherwise than transformers, or has in another shape; `None` for all others.
+    fn rule_of(&self, item: &ResolvedItem<'_>) -> Option<FoundRule> {
+        let name = item.name().strip_prefix(self.prefix())?;
         let (base, suffix) = split_suffix(name);
         let rules = || self.class.tensors.iter().flat_map(|rules| rules.iter());
-        self.mlx.renamed.iter().find_map(|(gguf, pattern)| {
+        let renamed = self.mlx.renamed.iter().find_map(|(gguf, pattern)| {
             let rule = rules().find(|rule| rule.gguf == *gguf)?;
             Some(match rule.is_whole_name {
                 true => (rule, find(pattern, name)?, ""),
                 false => (rule, find(pattern, base)?, suffix),
             })
+        });
+        renamed.or_else(|| {
+            // Filters of one value are the same on both sides.
+            let has_filters = matches!(item.shape(), [_, len, 1] if *len > 1);
+            let is_filters = |rule: &&TensorRule| rule.transform == Transform::Filters;
+            let mut filters = rules().filter(|rule| has_filters && is_filters(rule));
+            filters.find_map(|rule| Some((rule, find(rule.hf, base)?, suffix)))
         })
     }
 }
@@ -163,14 +173,41 @@ impl<'m> Maker<'_, 'm> {
         Err(AnamnesisError::unsupported("MLX", what))
     }
 
+    /// Fails unless a part of the projection from the latent vector has the shape that the config says.
+    fn check_latent(&self, source: &SourceTensor<'m>, rule: &TensorRule) -> Result<()> {
+        let dims = rule.gguf_shape.unwrap_or(rule.shape);
+        let expected = dims.iter().map(|dim| self.dims.size(*dim, None));
+        if expected.eq(source.shape.iter().copied().map(Some)) {
+            return Ok(());
+        }
+        let fields: Vec<_> = dims.iter().map(|dim| self.dims.fields_of(*dim)).collect();
+        let what = format!(
+            "tensor `{}`: its shape is {:?}, and the config says {}",
+            source.name,
+            source.shape,
+            fields.join(", ")
+        );
+        Err(AnamnesisError::parse(what))
+    }
+
     /// Makes what `source` becomes by its rule.
     fn add(&mut self, source: SourceTensor<'m>, found: FoundRule) -> Result<()> {
         let (rule, place, suffix) = found;
         let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
         let rank = match rule.transform {
-            Transform::Experts | Transform::Transposed | Transform::TransposedHalf(_) => 3,
-            _ => 2,
+            Transform::Experts
+            | Transform::Transposed
+            | Transform::TransposedHalf(_)
+            | Transform::Halves(_)
+            | Transform::Latent(_)
+            | Transform::Filters => 3,
+            Transform::Half(_) => 2,
+            // All other transforms are GGUF's alone.
+            _ => {
+                self.push(source.renamed(name, own));
+                return Ok(());
+            }
         };
         if source.shape.len() != rank || source.shape.contains(&0) {
             let what = format!(
@@ -181,6 +218,10 @@ impl<'m> Maker<'_, 'm> {
         }
         if rule.transform == Transform::Experts {
             self.count(&source)?;
+        }
+        let is_latent = matches!(rule.transform, Transform::Latent(_));
+        if is_latent {
+            self.check_latent(&source, rule)?;
         }
         let Some(is_first) = transform::half_of(rule.transform) else {
             let of_rule = (&hf_name as &dyn Fn(_) -> _, rule);
@@ -193,7 +234,7 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         };
         let [first, second] = &pair;
-        if first.shape != second.shape {
+        if !is_latent && first.shape != second.shape {
             let what = format!(
                 "tensor `{}`: its shape is not that of `{}`",
                 second.name, first.name

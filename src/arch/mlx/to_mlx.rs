@@ -4,11 +4,12 @@ use serde_json::{Map, Value};
 
 use super::{MlxClass, MlxModel, NamedClass, OutputLayer};
 use crate::arch::dims::Dims;
-use crate::arch::fields::{Fields, wrong};
+use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
 use crate::arch::mapping::{Mapped, Mapping};
 use crate::arch::names::fill;
+use crate::arch::rope::Rope;
 use crate::arch::source::SourceTensor;
-use crate::arch::table::Transform;
+use crate::arch::table::{ModelClass, Transform};
 use crate::arch::transform;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{CodeType, EncodedAs, Granularity, Group, QuantScheme, ResolvedItem};
@@ -33,7 +34,7 @@ pub(crate) fn to_mlx<'m>(
     let mut fields = Fields::new(config)?;
     fields.complete(class)?;
     let dims = Dims::new(&fields)?;
-    fields.check_values(mlx.implied, &format!("mlx-lm's {}", mlx.model_type))?;
+    check_config(mlx, class, &fields, &dims)?;
     let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let mapping = Mapping { class, dims: &dims };
@@ -55,6 +56,7 @@ pub(crate) fn to_mlx<'m>(
             continue;
         }
         let dtype = match tensor.sources[0].1.stored {
+            Some(stored) if mlx.kept_types.contains(&tensor.rule.gguf) => stored,
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
@@ -64,14 +66,14 @@ pub(crate) fn to_mlx<'m>(
     }
     Ok(Some(MlxModel {
         items: out,
-        config: config_of(config, &found),
+        config: config_of(config, (&found, &fields, &dims), is_tied)?,
         notes: mapped.notes,
     }))
 }
 
 /// The tensor of mlx-lm that is made of `tensor`.
 fn tensor_of<'m>(
-    tensor: Mapped<'m>,
+    mut tensor: Mapped<'m>,
     found: &NamedClass<'_>,
     dtype: TargetDtype,
     dims: &Dims,
@@ -86,13 +88,20 @@ fn tensor_of<'m>(
         Transform::Experts
         | Transform::Transposed
         | Transform::TransposedHalf(_)
-        | Transform::Half(_) => {
+        | Transform::Half(_)
+        | Transform::Halves(_)
+        | Transform::Latent(_) => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
+        }
+        Transform::Filters => {
+            let source = tensor.sources.swap_remove(0).1;
+            let shape = vec![source.shape[0], source.shape[2], 1];
+            source.reshaped(name, shape, dtype)
         }
         // Of the classes here, all else that differs is GGUF's alone.
         _ => {
-            let mut sources = tensor.sources;
-            sources.swap_remove(0).1.renamed(name, dtype)
+            let source = tensor.sources.swap_remove(0).1;
+            source.renamed(name, dtype)
         }
     };
     let mode = mlx.modes.iter().find(|(gguf, _)| *gguf == rule.gguf);
@@ -143,20 +152,76 @@ fn check_biases(mlx: &MlxClass, fields: &Fields, found: &Map<String, Value>) -> 
     Ok(())
 }
 
+/// Fails if the config says something else than what mlx-lm takes for granted of the class.
+fn check_config(mlx: &MlxClass, class: &ModelClass, fields: &Fields, dims: &Dims) -> Result<()> {
+    let owner = format!("mlx-lm's {}", mlx.model_type);
+    fields.check_values(mlx.implied, &owner)?;
+    for (size, expected) in mlx.equal_sizes {
+        if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
+            && found != n
+        {
+            let what = format!("it is {found}, and {owner} has {n}");
+            return Err(wrong(&dims.fields_of(*size), what));
+        }
+    }
+    if let Some(default_every) = class
+        .traits
+        .full_attention_every
+        .filter(|_| mlx.counts_windows)
+    {
+        let every = fields.count(&["sliding_window_pattern"])?;
+        let every = every.map_or(default_every, |n| n as usize);
+        let expected = layer_kinds(dims.layers, "sliding_attention", every);
+        if fields
+            .0
+            .get(LAYER_KINDS)
+            .is_some_and(|kinds| *kinds != expected)
+        {
+            let what = format!("{owner} sees the whole text every {every} layers");
+            return Err(wrong(LAYER_KINDS, what));
+        }
+    }
+    Ok(())
+}
+
 /// The config of the output, if it is another than `config`.
-fn config_of(config: &Value, found: &NamedClass<'_>) -> Option<Value> {
+fn config_of(
+    config: &Value,
+    (found, fields, dims): (&NamedClass<'_>, &Fields, &Dims),
+    is_tied: bool,
+) -> Result<Option<Value>> {
     let mut edited = config.clone();
-    let fields = edited.as_object_mut()?;
+    let Some(all) = edited.as_object_mut() else {
+        return Ok(None);
+    };
     if found.is_nested {
         // The towers that it is about are not in the output.
-        fields.remove("vision_config");
+        all.remove("vision_config");
     }
-    if found.mlx.output == OutputLayer::AsConfigured {
-        // transformers takes a missing field for false, and some classes of mlx-lm for true.
-        let tied = fields.entry("tie_word_embeddings");
+    if found.mlx.output == OutputLayer::AsConfigured && !is_tied {
+        // Some classes of mlx-lm take a missing field for true.
+        let tied = all.entry("tie_word_embeddings");
         tied.or_insert(false.into());
     }
-    (edited != *config).then_some(edited)
+    for field in found.mlx.stated_fields {
+        let is_silent = all.get(*field).is_none_or(Value::is_null);
+        let value = match *field {
+            "num_key_value_heads" => dims.kv_heads.into(),
+            "head_dim" => dims.head.into(),
+            "block_dim" => dims.hidden.into(),
+            "rope_theta" => Rope::new(fields)?.base.into(),
+            "partial_rotary_factor" => {
+                let default = found.class.traits.partial_rotary;
+                fields.number(&[*field])?.or(default).into()
+            }
+            "tie_word_embeddings" => is_tied.into(),
+            _ => fields.0.get(*field).cloned().unwrap_or_default(),
+        };
+        if is_silent {
+            all.insert((*field).to_owned(), value);
+        }
+    }
+    Ok((edited != *config).then_some(edited))
 }
 
 /// The error that a model of the class `name` has no names of mlx-lm.

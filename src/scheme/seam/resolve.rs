@@ -64,6 +64,15 @@ impl<'m> ResolvedItem<'m> {
         }
     }
 
+    /// Shape in the output.
+    #[cfg(feature = "models")]
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Group(group) => &group.shape,
+            Self::Plain(t) => t.stored.shape(),
+        }
+    }
+
     /// The group as a linear module lays it out (`[out, in]`), if the item is a parameter `[in, out]`.
     #[cfg(feature = "lethe")]
     pub(crate) fn module(&self) -> Option<&Group<'m>> {

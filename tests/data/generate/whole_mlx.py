@@ -49,6 +49,36 @@ MODELS = {
                        "multi_modal_projector.mm_input_projection_weight": ["BF16", [8, 64]]}),
     "gpt_oss": ("gpt_oss", OSS, {"quantization_config": MXFP4}, {}),
 }
+TIED = dict(BASE, tie_word_embeddings=True)
+UNTIED = dict(BASE, tie_word_embeddings=False)
+GRANITE = dict(attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
+MODELS.update({
+    "smollm3": ("smollm3", dict(TIED, num_hidden_layers=4, pad_token_id=0), {}, {}),
+    "olmo2": ("olmo2", dict(UNTIED, pad_token_id=0), {}, {}),
+    "olmo3": ("olmo3", dict(UNTIED, num_hidden_layers=4, sliding_window=128, pad_token_id=0), {}, {}),
+    "starcoder2": ("starcoder2", TIED, {}, {}),
+    "stablelm": ("stablelm", dict(UNTIED, use_qkv_bias=True), {}, {}),
+    "exaone4": ("exaone4", dict(TIED, head_dim=16, sliding_window=None, layer_types=["full_attention"], pad_token_id=0), {"sliding_window_pattern": None}, {}),
+    "seed_oss": ("seed_oss", dict(UNTIED, head_dim=16, pad_token_id=0), {}, {}),
+    "ernie4_5": ("ernie4_5", dict(TIED, head_dim=16, pad_token_id=0), {"tie_word_embeddings": True}, {}),
+    "cohere": ("cohere", dict(TIED, use_qk_norm=True, pad_token_id=0), {}, {}),
+    "cohere2": ("cohere2", dict(TIED, num_hidden_layers=4, head_dim=16, sliding_window=128, pad_token_id=0), {}, {}),
+    "nemotron": ("nemotron", dict(UNTIED, pad_token_id=0), {}, {}),
+    "gpt_neox": ("gpt_neox", dict(UNTIED, intermediate_size=256, num_key_value_heads=4, rotary_pct=0.5), {}, {}),
+    "phi3": ("phi3", dict(UNTIED, original_max_position_embeddings=512, pad_token_id=0), {}, {}),
+    "granite": ("granite", dict(UNTIED, **GRANITE), {}, {}),
+    "glm4": ("glm4", dict(UNTIED, head_dim=16, pad_token_id=0), {}, {}),
+    "lfm2": ("lfm2", dict(TIED, num_hidden_layers=2, layer_types=["conv", "full_attention"], conv_L_cache=3, block_multiple_of=32), {"block_dim": 64}, {}),
+    "olmoe": ("olmoe", dict(UNTIED, num_key_value_heads=4, **MOE, pad_token_id=0), {}, {}),
+    "granitemoe": ("granitemoe", dict(TIED, **GRANITE, num_local_experts=2, num_experts_per_tok=2), {}, {}),
+    "dots1": ("dots1", dict(UNTIED, num_hidden_layers=2, num_key_value_heads=4, head_dim=16, scoring_func="sigmoid", n_routed_experts=2, num_experts_per_tok=2,
+                            moe_intermediate_size=64, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, pad_token_id=0),
+              {"torch_dtype": "bfloat16"}, {}),
+    "deepseek_v3": ("deepseek_v3", dict(UNTIED, num_hidden_layers=2, num_key_value_heads=4, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=64,
+                                        qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+                                        n_shared_experts=1, first_k_dense_replace=1, n_group=2, topk_group=1, scoring_func="sigmoid"),
+                    {"torch_dtype": "bfloat16"}, {"model.layers.1.mlp.gate.e_score_correction_bias": ["F32", [4]]}),
+})
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 

@@ -1,0 +1,99 @@
+//! Names of mlx-lm that several classes share, or that a class has many of: the rule's name in GGUF, and mlx-lm's.
+
+/// Stacks of experts in place of single ones.
+pub(super) const STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.mlp.switch_mlp.gate_proj",
+    ),
+    (
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.mlp.switch_mlp.up_proj",
+    ),
+    (
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.mlp.switch_mlp.down_proj",
+    ),
+];
+
+/// As [`STACKS`], with the name that Mixtral gives the module.
+pub(super) const MIXTRAL_STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.block_sparse_moe.switch_mlp.gate_proj",
+    ),
+    (
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.block_sparse_moe.switch_mlp.up_proj",
+    ),
+    (
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.block_sparse_moe.switch_mlp.down_proj",
+    ),
+];
+
+/// As [`STACKS`], and the two parts of the projection from the latent vector of keys and values.
+pub(super) const LATENT_STACKS: &[(&str, &str)] = &[
+    STACKS[0],
+    STACKS[1],
+    STACKS[2],
+    ("blk.{i}.attn_k_b", "model.layers.{i}.self_attn.embed_q"),
+    ("blk.{i}.attn_v_b", "model.layers.{i}.self_attn.unembed_out"),
+];
+
+/// Names of GPT-NeoX, whose parts are all called otherwise.
+pub(super) const GPT_NEOX_NAMES: &[(&str, &str)] = &[
+    ("token_embd", "model.embed_in"),
+    ("output_norm", "model.final_layer_norm"),
+    ("output", "model.embed_out"),
+    ("blk.{i}.attn_norm", "model.h.{i}.input_layernorm"),
+    ("blk.{i}.ffn_norm", "model.h.{i}.post_attention_layernorm"),
+    ("blk.{i}.attn_qkv", "model.h.{i}.attention.query_key_value"),
+    ("blk.{i}.attn_output", "model.h.{i}.attention.dense"),
+    ("blk.{i}.ffn_up", "model.h.{i}.mlp.dense_h_to_4h"),
+    ("blk.{i}.ffn_down", "model.h.{i}.mlp.dense_4h_to_h"),
+];
+
+/// Stacks of gpt-oss, whose projections have biases.
+pub(super) const GPT_OSS_NAMES: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps.weight",
+        "model.layers.{i}.mlp.experts.gate_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_up_exps.weight",
+        "model.layers.{i}.mlp.experts.up_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_gate_exps.bias",
+        "model.layers.{i}.mlp.experts.gate_proj.bias",
+    ),
+    (
+        "blk.{i}.ffn_up_exps.bias",
+        "model.layers.{i}.mlp.experts.up_proj.bias",
+    ),
+    (
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.mlp.experts.down_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_down_exps.bias",
+        "model.layers.{i}.mlp.experts.down_proj.bias",
+    ),
+];
+
+/// As [`STACKS`], of dots.llm1.
+pub(super) const DOTS_STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.mlp.experts.gate_proj",
+    ),
+    (
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.mlp.experts.up_proj",
+    ),
+    (
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.mlp.experts.down_proj",
+    ),
+];
