@@ -11,6 +11,7 @@ mod general;
 mod mapping;
 mod mlx;
 mod names;
+mod pooling;
 mod rope;
 mod settings;
 mod source;

@@ -1,11 +1,15 @@
 //! The table of architectures, a file for each family.
 
+mod bert;
+mod bloom;
 mod cohere;
 mod deepseek;
 mod dots;
 mod exaone;
+mod falcon;
 mod gemma;
 mod glm;
+mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
@@ -65,6 +69,14 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &dots::DOTS1,
     &minimax::MINIMAX_M2,
     &gpt_neox::GPT_NEOX,
+    &gpt2::GPT2,
+    &bloom::BLOOM,
+    &phi::PHI2,
+    &falcon::FALCON_NEW,
+    &falcon::FALCON,
+    &bert::XLM_ROBERTA_CLASSIFIER,
+    &bert::XLM_ROBERTA,
+    &bert::BERT,
 ];
 
 /// Embedding, last norm and output.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::dims::{Dims, LAYERS};
+use super::dims::{Dims, HEADS, LAYERS};
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
 use crate::config::TEXT_CONFIGS;
@@ -54,6 +54,13 @@ impl Fields {
                 .map_or(every, |n| n as usize);
             let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
             self.0.insert(LAYER_KINDS.to_owned(), kinds);
+        }
+        if class.traits.may_be_multi_query {
+            let heads = match self.flag("multi_query") {
+                true => 1,
+                false => self.need(HEADS)?,
+            };
+            self.0.insert("num_kv_heads".to_owned(), heads.into());
         }
         if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
             self.adjust_inner()?;

@@ -4,6 +4,8 @@
 
 mod from_gguf;
 
+use serde_json::Value;
+
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
 use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
@@ -143,6 +145,31 @@ fn value(
             rope.sections(default, rope.rotating(class, dims))?,
         ))),
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
+        Kind::TimesHidden(n) => {
+            let size = (n as usize).saturating_mul(dims.hidden);
+            if let Some(found) = fields.count(setting.fields)?
+                && found as usize != size
+            {
+                let what = format_args!("it is {found}, and {} has {size}", class.gguf);
+                return Err(wrong(setting.fields[0], what));
+            }
+            Some(count(size)?)
+        }
+        Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
+        Kind::Labels(is_needed) => match labels(fields)? {
+            None if is_needed => {
+                let what = "llama.cpp takes it for one class if there are no names of classes";
+                return Err(wrong(LABELS, what));
+            }
+            labels => labels.map(|all| array(GgufMetadataArray::String(all))),
+        },
+        Kind::Positions => {
+            let positions = (fields.need(setting.fields)? as usize)
+                .checked_sub(dims.unused_positions()?)
+                .filter(|positions| *positions > 0);
+            let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
+            Some(count(positions.ok_or_else(too_few)?)?)
+        }
         Kind::Layers(kind) => {
             let has_all = setting
                 .fields
@@ -159,6 +186,36 @@ fn value(
         }
     };
     Ok(value)
+}
+
+/// Field of the names of classes.
+pub(super) const LABELS: &str = "id2label";
+
+/// The names of classes in the order of their numbers; `None` if there are none, or the two that transformers makes up.
+///
+/// Source: `BertModel.__init__` in `conversion/bert.py` of llama.cpp.
+fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
+    let Some(value) = fields.0.get(LABELS) else {
+        return Ok(None);
+    };
+    let label = |(number, label): (&String, &Value)| {
+        Some((number.parse::<u32>().ok()?, label.as_str()?.to_owned()))
+    };
+    let all = value
+        .as_object()
+        .and_then(|all| all.iter().map(label).collect::<Option<Vec<_>>>());
+    let mut all = all.ok_or_else(|| wrong(LABELS, "it is no list of names by number"))?;
+    all.sort();
+    if !all
+        .iter()
+        .map(|(number, _)| *number)
+        .eq(0..all.len() as u32)
+    {
+        return Err(wrong(LABELS, "a number is missing"));
+    }
+    let labels: Vec<_> = all.into_iter().map(|(_, label)| label).collect();
+    let is_made_up = labels.len() == 2 && labels[0] == "LABEL_0";
+    Ok(Some(labels).filter(|labels| !is_made_up && !labels.is_empty()))
 }
 
 fn array(values: GgufMetadataArray) -> GgufMetadataValue {

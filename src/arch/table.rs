@@ -73,6 +73,14 @@ pub(super) struct Traits {
     pub group_method: Option<&'static str>,
     /// The part of each head that rotates where a config does not say it; `None`: all of it, always.
     pub partial_rotary: Option<f64>,
+    /// What names of tensors may begin with: models have it in some files, and not in others.
+    pub prefix: Option<&'static str>,
+    /// A field that is true in models of this class. Others of the same name in transformers are another class here.
+    pub config_sign: Option<&'static str>,
+    /// All heads share one of keys and values if `multi_query` is true, and none do else.
+    pub may_be_multi_query: bool,
+    /// What the names of tensors begin with that GGUF does not get.
+    pub left_out: &'static [&'static str],
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -112,6 +120,12 @@ pub(super) enum Sign {
     Key(&'static str, u64),
     /// It has a key, without the architecture's name.
     Has(&'static str),
+    /// The kind of the tokenizer (`tokenizer.ggml.model`) is this one.
+    Tokenizer(&'static str),
+    /// It has a tensor.
+    Tensor(&'static str),
+    /// All of them.
+    All(&'static [Sign]),
     /// Files of it look like those of another class, which is written for them.
     Never,
 }
@@ -136,6 +150,10 @@ impl Traits {
         has_long_factors: false,
         group_method: None,
         partial_rotary: None,
+        prefix: None,
+        left_out: &[],
+        config_sign: None,
+        may_be_multi_query: false,
         sign: Sign::Rest,
     };
 }
@@ -220,6 +238,12 @@ pub(super) enum Transform {
     NegExp,
     /// A stack of filters `[n, 1, k]` as `[n, k]`.
     Filters,
+    /// The rows behind that of the padding token, at which positions begin.
+    Positions,
+    /// A matrix `[in, out]` as `[out, in]`. Biases stay.
+    Matrix,
+    /// Queries, keys and values of each group of heads become all queries, all keys, all values.
+    FusedGroups,
 }
 
 /// Which rows of each head of `kv_b_proj` a tensor has.
@@ -305,6 +329,15 @@ pub(super) enum Kind {
     Layers(&'static str),
     /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls so.
     KvHeadsBut(&'static str),
+    /// BOOL that is the same in all models of the class.
+    FixedFlag(bool),
+    /// STRING\[\]: the names of `id2label` in the order of their numbers, unless they are those that transformers makes up;
+    /// and whether there must be names.
+    Labels(bool),
+    /// UINT32: the field without the positions up to that of the padding token.
+    Positions,
+    /// UINT32: so many times the hidden size. The fields must say the same, if there are any.
+    TimesHidden(u32),
 }
 
 /// A tensor that is the same on both sides.

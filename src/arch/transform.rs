@@ -1,5 +1,9 @@
 //! How the rows of a tensor change on the way to GGUF, and how they come back.
 
+mod groups;
+mod matrix;
+mod positions;
+
 use std::collections::BTreeMap;
 
 use super::dims::Dims;
@@ -45,6 +49,12 @@ pub(super) fn to_gguf<'m>(
             let shape = vec![shape[0], shape[2]];
             return Ok(Group { shape, ..group });
         }
+        Transform::Matrix => {
+            let source = matrix::transposed(sources.swap_remove(0), dtype);
+            return Ok(source.renamed(name, dtype));
+        }
+        Transform::FusedGroups => (groups::to_gguf(&shape, dims), shape),
+        Transform::Positions => positions::to_gguf(&name, &shape, dims)?,
         Transform::None => (Rearrangement::changed(&shape, change), shape),
         Transform::NegExp => (Rearrangement::changed(&shape, Change::NegExp), shape),
         Transform::Heads => {
@@ -226,6 +236,11 @@ pub(super) fn to_hf<'m>(
             return Ok((0..shape[0]).map(expert).collect());
         }
         Transform::NegExp => Rearrangement::changed(&shape, Change::LnNeg),
+        Transform::Matrix => {
+            return Ok(vec![matrix::transposed(source, dtype).renamed(own, dtype)]);
+        }
+        Transform::FusedGroups => groups::to_hf(&shape, dims),
+        Transform::Positions => return Ok(vec![positions::to_hf(source, own, dtype, dims)?]),
         Transform::FusedHeads => fused_heads(&shape, fused_tiles(dims).inverse()),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();

@@ -18,8 +18,10 @@ pub(in crate::arch) fn config_of(
     class: &'static ModelClass,
     metadata: &GgufMetadata,
 ) -> Result<Map<String, Value>> {
+    let padding = metadata.get("tokenizer.ggml.padding_token_id");
     let mut config = ConfigFields {
         class,
+        padding: padding.and_then(|id| id.as_unsigned()),
         fields: Map::new(),
     };
     config
@@ -34,8 +36,13 @@ pub(in crate::arch) fn config_of(
         .filter(|setting| !own_key(setting))
         .chain(class.settings());
     // What is computed from other fields comes after them.
-    let is_computed =
-        |setting: &&Setting| matches!(setting.kind, Kind::Sum | Kind::Product | Kind::Rotating);
+    let is_computed = |setting: &&Setting| {
+        let kind = setting.kind;
+        matches!(
+            kind,
+            Kind::Sum | Kind::Product | Kind::Rotating | Kind::TimesHidden(_)
+        )
+    };
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
         let key = format!("{}.{}", class.gguf, setting.key);
@@ -91,6 +98,8 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
 /// The fields of a config while they are found.
 struct ConfigFields {
     class: &'static ModelClass,
+    /// The padding token.
+    padding: Option<u64>,
     fields: Map<String, Value>,
 }
 
@@ -98,7 +107,12 @@ impl ConfigFields {
     /// Adds what a setting without its key says.
     fn add_missing(&mut self, setting: &Setting, key: &str) -> Result<()> {
         let value = match setting.kind {
-            Kind::Required | Kind::Sum | Kind::Product => {
+            Kind::Required
+            | Kind::Sum
+            | Kind::Product
+            | Kind::FixedFlag(_)
+            | Kind::Positions
+            | Kind::TimesHidden(_) => {
                 return Err(wrong_key(key, "it is missing"));
             }
             Kind::FlagIfTrue => false.into(),
@@ -127,6 +141,38 @@ impl ConfigFields {
             Kind::YarnLog | Kind::Omitted => return Ok(()),
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
+            Kind::TimesHidden(n) => {
+                let size = self
+                    .size(HIDDEN)
+                    .map(|size| u64::from(n).saturating_mul(size));
+                let size = size.ok_or_else(other_type)?;
+                fixed(value.as_unsigned() == Some(size), &size)?;
+                if setting.fields.is_empty() {
+                    return Ok(());
+                }
+                (field, size.into())
+            }
+            Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
+            Kind::Labels(_) => match value.as_array() {
+                Some(GgufMetadataArray::String(labels)) => {
+                    let labels = labels.iter().enumerate();
+                    let labels = labels.map(|(i, label)| (i.to_string(), label.as_str().into()));
+                    ("id2label", Value::Object(labels.collect()))
+                }
+                _ => return Err(other_type()),
+            },
+            Kind::Positions => {
+                let missing = || {
+                    wrong_key(
+                        "tokenizer.ggml.padding_token_id",
+                        "positions begin behind it",
+                    )
+                };
+                let padding = self.padding.ok_or_else(missing)?;
+                self.set("pad_token_id", padding.into(), key)?;
+                let positions = count()?.checked_add(padding + 1);
+                (field, positions.ok_or_else(other_type)?.into())
+            }
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
             Kind::Flag | Kind::FlagIfTrue => {
                 (field, value.as_bool().ok_or_else(other_type)?.into())
@@ -207,6 +253,13 @@ impl ConfigFields {
             wrong_key(key, what)
         };
         Ok(first.ok_or_else(wrong)?.into())
+    }
+
+    /// The first field of `names` that there is.
+    fn size(&self, names: &[&str]) -> Option<u64> {
+        names
+            .iter()
+            .find_map(|name| self.fields.get(*name)?.as_u64())
     }
 
     /// The part of a head that rotates, if it is `count` dimensions.

@@ -181,6 +181,7 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
                 keys.ggml("eot_token_id", u32(end));
             }
         }
+        "phi2" => keys.ggml_flag("add_bos_token", false),
         "llada" => keys.ggml_flag("add_bos_token", true),
         // BPE of RoBERTa; WordPiece has the key before its tokens.
         "bert" | "nomic-bert" | "nomic-bert-moe" if !has_count => {
