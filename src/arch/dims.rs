@@ -278,6 +278,7 @@ impl Dims {
             Need::Without(field) => Some(!has_field(field)),
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
+            Need::AllButFirst => Some(layer > 0),
             Need::Kind(kind) => {
                 let kinds = self.fields.0.get(LAYER_KINDS);
                 Some(kinds.and_then(|kinds| kinds.get(layer)?.as_str()) == Some(kind))

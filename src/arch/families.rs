@@ -13,9 +13,11 @@ mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
+mod hunyuan;
 mod lfm;
 mod llama;
 mod minimax;
+mod modern_bert;
 mod olmo;
 mod phi;
 mod qwen;
@@ -74,6 +76,8 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &phi::PHI2,
     &falcon::FALCON_NEW,
     &falcon::FALCON,
+    &hunyuan::HUNYUAN,
+    &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,
     &bert::BERT,

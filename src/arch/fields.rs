@@ -109,6 +109,14 @@ impl Fields {
                 layer_kinds(dims.layers, "sliding_attention", every),
             )?;
         }
+        if let Some(field) = class.traits.full_from_first {
+            let every = dims.need(field)?;
+            let kind = |layer: usize| match layer.is_multiple_of(every) {
+                true => FULL_ATTENTION,
+                false => "sliding_attention",
+            };
+            expect(LAYER_KINDS, (0..dims.layers).map(kind).collect())?;
+        }
         if let Some(every) = class.traits.no_rope_every {
             let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(every));
             expect("no_rope_layer_interval", every.into())?;

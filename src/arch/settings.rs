@@ -91,7 +91,9 @@ pub(super) fn to_gguf(
     };
     let mut all = usual(SIZES)?;
     if !class.traits.has_fixed_rope {
-        all.extend(rope.keys(class, fields)?);
+        let keys = rope.keys(class, fields)?;
+        all.retain(|(key, _)| keys.iter().all(|(own, _)| own != key));
+        all.extend(keys);
     }
     all.extend(usual(NORMS_AND_EXPERTS)?);
     all.extend(gating(class, fields)?);
@@ -155,6 +157,14 @@ fn value(
             }
             Some(count(size)?)
         }
+        Kind::Choice(names) => match fields.get(setting.fields) {
+            None => None,
+            Some((field, name)) => {
+                let found = names.iter().find(|(known, _)| name == known);
+                let unknown = || wrong(field, format_args!("{name} is none that GGUF has"));
+                Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1))
+            }
+        },
         Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::Labels(is_needed) => match labels(fields)? {
             None if is_needed => {

@@ -75,6 +75,11 @@ pub(super) struct Traits {
     pub partial_rotary: Option<f64>,
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,
+    /// The field of how many layers there are from one that sees the whole text to the next, of which the first layer is one.
+    /// llama.cpp knows no other pattern.
+    pub full_from_first: Option<&'static str>,
+    /// Rope may be `dynamic` with an `alpha`, which raises its base.
+    pub has_alpha_rope: bool,
     /// A field that is true in models of this class. Others of the same name in transformers are another class here.
     pub config_sign: Option<&'static str>,
     /// All heads share one of keys and values if `multi_query` is true, and none do else.
@@ -152,6 +157,8 @@ impl Traits {
         partial_rotary: None,
         prefix: None,
         left_out: &[],
+        full_from_first: None,
+        has_alpha_rope: false,
         config_sign: None,
         may_be_multi_query: false,
         sign: Sign::Rest,
@@ -208,6 +215,8 @@ pub(super) enum Need {
     Kind(&'static str),
     /// Those behind the last one, which predict further tokens.
     Prediction,
+    /// All but the first.
+    AllButFirst,
 }
 
 /// How the rows of a tensor change on the way to GGUF.
@@ -336,6 +345,8 @@ pub(super) enum Kind {
     Labels(bool),
     /// UINT32: the field without the positions up to that of the padding token.
     Positions,
+    /// UINT32: the number of the name that the field has.
+    Choice(&'static [(&'static str, u32)]),
     /// UINT32: so many times the hidden size. The fields must say the same, if there are any.
     TimesHidden(u32),
 }

@@ -11,7 +11,7 @@ use super::fields::{Fields, attention_scalar};
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
 use super::pooling;
-use super::rope::{is_factors, scaling_of};
+use super::rope::{is_factors, restore_base, scaling_of};
 use super::settings::config_of;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule, Transform, ValuePart};
@@ -68,6 +68,7 @@ pub(crate) fn to_hf<'m>(
     let factors = factors.collect::<Result<Vec<_>>>()?;
     let scaling = scaling_of(class, metadata, &factors, &dims)?;
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
+    restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mapped = mapping.to_hf(sources.collect::<Result<_>>()?)?;

@@ -58,6 +58,8 @@ pub(in crate::arch) fn config_of(
     ] {
         let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
         let base = base.as_ref().and_then(float);
+        let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
+        let field = own.map_or(field, |(_, own)| own);
         config.extend(base.map(|base| (field.to_owned(), base)));
     }
     if let Some(sections) = config.remove(SECTIONS) {
@@ -151,6 +153,11 @@ impl ConfigFields {
                     return Ok(());
                 }
                 (field, size.into())
+            }
+            Kind::Choice(names) => {
+                let number = count()?;
+                let found = names.iter().find(|(_, known)| u64::from(*known) == number);
+                (field, found.ok_or_else(other_type)?.0.into())
             }
             Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
             Kind::Labels(_) => match value.as_array() {

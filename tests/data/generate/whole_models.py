@@ -104,19 +104,24 @@ MODELS.update({
     "bloom": ("bloom", BLOOM, "llama3"),
     "falcon": ("falcon", dict(FALCON, num_kv_heads=1), "llama3"),
     "falcon_new": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True), "llama3"),
+    "hunyuan": ("hunyuan_v1_dense", dict(BASE, head_dim=16, pad_token_id=0, eod_token_id=1, tie_word_embeddings=True, max_position_embeddings=262144,
+                                         rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0,
+                                                           mscale_all_dim=1.0)), "llama3"),
     "phi2": ("phi", dict(BASE, num_key_value_heads=4, intermediate_size=128), "llama3"),
 })
 # Encoders, which predict no token.
 ENCODER = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128, vocab_size=VOCAB)
 MODELS.update({
     "bert": ("bert", dict(ENCODER, pad_token_id=0), "wordpiece"),
+    "modern_bert": ("modernbert", dict(ENCODER, num_hidden_layers=4, local_attention=4, layer_norm_eps=1e-5, pad_token_id=0, bos_token_id=0, eos_token_id=1,
+                                       cls_token_id=0, sep_token_id=1, reference_compile=False), "llama3"),
     "xlm_roberta": ("xlm-roberta", dict(ENCODER, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2), "unigram"),
     "xlm_roberta_rank": ("xlm-roberta", dict(ENCODER, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2, num_labels=1), "unigram"),
 })
 # Classes of models that are no causal language models.
-AUTO = {"bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
+AUTO = {"bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
-POOLING = {"bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
+POOLING = {"modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
 RENAMED = {"glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
 

@@ -73,7 +73,40 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
             "intermediate_size",
         ),
         ("phi2", json!({"rope_theta": 1e6}), "rope_theta"),
+        ("hunyuan", json!({"rope_theta": 20_000.0}), "rope_theta"),
+        (
+            "hunyuan",
+            json!({"max_position_embeddings": 4096}),
+            "max_position_embeddings",
+        ),
+        (
+            "hunyuan",
+            json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+            "alpha",
+        ),
+        ("hunyuan", json!({"head_dim": 2}), "head_dim"),
         // Encoders.
+        (
+            "modern_bert",
+            json!({"hidden_activation": "silu"}),
+            "hidden_activation",
+        ),
+        (
+            "modern_bert",
+            json!({"layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]}),
+            "layer_types",
+        ),
+        (
+            "modern_bert",
+            json!({"layer_norm_eps": 1e-6}),
+            "layer_norm_eps",
+        ),
+        (
+            "modern_bert",
+            json!({"classifier_pooling": "max"}),
+            "classifier_pooling",
+        ),
+        ("modern_bert", json!({"num_hidden_layers": 3}), "layers.3"),
         ("bert", json!({"hidden_act": "relu"}), "hidden_act"),
         ("bert", json!({"is_decoder": true}), "is_decoder"),
         (
@@ -488,6 +521,12 @@ fn metadata() {
             "phi2.attention.head_count_kv",
             U32(2),
             "num_attention_heads",
+        ),
+        (
+            "hunyuan",
+            "hunyuan-dense.rope.freq_base",
+            GgufMetadataValue::F32(12_345.0),
+            "freq_base",
         ),
         ("bert", "bert.attention.causal", Bool(true), "causal"),
         (
