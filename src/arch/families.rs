@@ -5,6 +5,7 @@ mod bloom;
 mod cohere;
 mod deepseek;
 mod dots;
+mod ernie_moe;
 mod exaone;
 mod falcon;
 mod gemma;
@@ -77,6 +78,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &falcon::FALCON_NEW,
     &falcon::FALCON,
     &hunyuan::HUNYUAN,
+    &ernie_moe::ERNIE4_5_MOE,
     &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,

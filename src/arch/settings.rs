@@ -157,6 +157,27 @@ fn value(
             }
             Some(count(size)?)
         }
+        Kind::SharedWidth => {
+            let quotient = fields.need(&setting.fields[..1])? as usize / dims.kv_heads;
+            let width = dims.need(setting.fields[1])?;
+            let shared = width.saturating_mul(dims.need(setting.fields[2])?);
+            if quotient != shared {
+                let [first, ..] = setting.fields else {
+                    return Ok(None);
+                };
+                let what = format_args!(
+                    "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
+                );
+                return Err(wrong(first, what));
+            }
+            Some(count(shared)?)
+        }
+        Kind::LastLayer => match fields.get(setting.fields) {
+            Some((field, last)) if *last != -1 && last.as_u64() != Some(dims.layers as u64 - 1) => {
+                return Err(wrong(field, "it is not the last layer"));
+            }
+            _ => None,
+        },
         Kind::Choice(names) => match fields.get(setting.fields) {
             None => None,
             Some((field, name)) => {

@@ -345,6 +345,11 @@ pub(super) enum Kind {
     Labels(bool),
     /// UINT32: the field without the positions up to that of the padding token.
     Positions,
+    /// UINT32: the first field divided by the second. It must be the width of the experts that every token sees, or llama.cpp
+    /// does not find their tensors.
+    SharedWidth,
+    /// Not written: the field is -1 or the last layer.
+    LastLayer,
     /// UINT32: the number of the name that the field has.
     Choice(&'static [(&'static str, u32)]),
     /// UINT32: so many times the hidden size. The fields must say the same, if there are any.

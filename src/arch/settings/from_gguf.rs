@@ -140,7 +140,8 @@ impl ConfigFields {
         let count = || value.as_unsigned().ok_or_else(other_type);
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
-            Kind::YarnLog | Kind::Omitted => return Ok(()),
+            // The width follows from other keys, and shapes are compared with it.
+            Kind::YarnLog | Kind::Omitted | Kind::LastLayer | Kind::SharedWidth => return Ok(()),
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
             Kind::TimesHidden(n) => {

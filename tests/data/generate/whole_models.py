@@ -107,6 +107,8 @@ MODELS.update({
     "hunyuan": ("hunyuan_v1_dense", dict(BASE, head_dim=16, pad_token_id=0, eod_token_id=1, tie_word_embeddings=True, max_position_embeddings=262144,
                                          rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0,
                                                            mscale_all_dim=1.0)), "llama3"),
+    "ernie4_5_moe": ("ernie4_5_moe", dict(TIED, num_hidden_layers=3, intermediate_size=80, pad_token_id=0, moe_num_experts=4, moe_k=2, moe_intermediate_size=20,
+                                          moe_num_shared_experts=2, moe_layer_start_index=1), "sentencepiece_llama"),
     "phi2": ("phi", dict(BASE, num_key_value_heads=4, intermediate_size=128), "llama3"),
 })
 # Encoders, which predict no token.

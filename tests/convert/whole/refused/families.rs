@@ -85,6 +85,32 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
             "alpha",
         ),
         ("hunyuan", json!({"head_dim": 2}), "head_dim"),
+        (
+            "ernie4_5_moe",
+            json!({"intermediate_size": 96}),
+            "intermediate_size",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_layer_interval": 2}),
+            "moe_layer_interval",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_layer_end_index": 1}),
+            "moe_layer_end_index",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_layer_start_index": 2}),
+            "layers.1",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_num_shared_experts": 1}),
+            "intermediate_size",
+        ),
+        ("ernie4_5_moe", json!({"moe_k": 5}), "num_experts_per_tok"),
         // Encoders.
         (
             "modern_bert",
