@@ -10,7 +10,7 @@ use super::families::CLASSES;
 use super::fields::{Fields, wrong};
 use super::general;
 use super::mapping::{Mapped, Mapping, is_behind};
-use super::pooling;
+use super::pooling::{self, POOLING};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::SourceTensor;
@@ -71,7 +71,9 @@ pub(crate) fn to_gguf<'m>(
     let class = find_class(name, &config)?;
     let mut fields = Fields::new(&config)?;
     fields.complete(class)?;
-    pooling::add_to(&mut fields, &texts)?;
+    if class.settings().any(|setting| setting.key == POOLING) {
+        pooling::add_to(&mut fields, &texts)?;
+    }
     without_missing_layers(&mut fields, class, items)?;
     let dims = Dims::new(&fields)?;
     if class.traits.head_dim == HeadDim::Stated {

@@ -178,7 +178,8 @@ impl ConfigFields {
                 };
                 let padding = self.padding.ok_or_else(missing)?;
                 self.set("pad_token_id", padding.into(), key)?;
-                let positions = count()?.checked_add(padding + 1);
+                let positions = count()?.checked_add(padding);
+                let positions = positions.and_then(|positions| positions.checked_add(1));
                 (field, positions.ok_or_else(other_type)?.into())
             }
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
