@@ -2,6 +2,7 @@
 
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::layer_sizes::SizesByLayer;
+use super::settings::LABELS;
 use super::table::{ModelClass, Need};
 use crate::Result;
 
@@ -35,6 +36,10 @@ pub(super) enum Dim {
     One,
     /// The field of this name
     Field(&'static str),
+    /// Number of names in `id2label`
+    Labels,
+    /// `max_position_embeddings` without the positions up to that of the padding token
+    Positions,
     Sum(&'static [Dim]),
     Product(&'static [Dim]),
     /// The first divided by the second, if it is a multiple of it
@@ -67,23 +72,33 @@ pub(super) struct Dims {
 /// Fields of the number of layers.
 pub(super) const LAYERS: &[&str] = &["num_hidden_layers", "n_layers", "n_layer", "num_layers"];
 /// Fields of the length of a hidden state.
-pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "dim"];
+pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "n_embed", "dim"];
 /// Fields of the number of heads.
 pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads"];
 /// Fields of the number of heads of keys and values.
-pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads"];
+pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
 /// Fields of the number of experts.
-pub(super) const EXPERTS: &[&str] = &["num_local_experts", "num_experts", "n_routed_experts"];
+pub(super) const EXPERTS: &[&str] = &[
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+];
 /// Fields of the number of experts that a token gets.
 pub(super) const EXPERTS_USED: &[&str] = &[
     "num_experts_per_tok",
     "num_experts_per_token",
     "top_k_experts",
+    "moe_k",
 ];
 /// Fields of the width of a feed-forward layer.
 pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim"];
 /// Fields of the number of layers in front of the first one with experts.
-const DENSE: &[&str] = &["first_k_dense_replace", "num_dense_layers"];
+const DENSE: &[&str] = &[
+    "first_k_dense_replace",
+    "num_dense_layers",
+    "moe_layer_start_index",
+];
 
 /// Field of the number of layers that predict further tokens.
 pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
@@ -252,6 +267,11 @@ impl Dims {
             Dim::Heads => Some(self.heads),
             Dim::One => Some(1),
             Dim::Field(name) => Some(self.fields.count(&[name]).ok()?? as usize),
+            Dim::Labels => self.fields.0.get(LABELS)?.as_object().map(|all| all.len()),
+            Dim::Positions => {
+                let all = self.fields.count(&["max_position_embeddings"]).ok()??;
+                (all as usize).checked_sub(self.unused_positions().ok()?)
+            }
             Dim::Sum(dims) => all(dims, 0, usize::saturating_add),
             Dim::Product(dims) => all(dims, 1, usize::saturating_mul),
             Dim::Quotient([whole, part]) => {
@@ -284,6 +304,8 @@ impl Dims {
             Dim::Heads => "num_attention_heads",
             Dim::One => "1",
             Dim::Field(name) => name,
+            Dim::Labels => "the number of names in id2label",
+            Dim::Positions => "max_position_embeddings - pad_token_id - 1",
             Dim::Sum(dims) => return format!("({})", all(dims, " + ")),
             Dim::Product(dims) => return all(dims, " × "),
             Dim::Quotient(dims) => return all(dims, " / "),
@@ -300,6 +322,15 @@ impl Dims {
             0 => Err(wrong(name, "it is 0")),
             size => Ok(size as usize),
         }
+    }
+
+    /// Positions of a model whose texts begin behind the position of the padding token: those that no text has.
+    ///
+    /// # Errors
+    /// `Parse` if the config has no padding token.
+    pub(super) fn unused_positions(&self) -> Result<usize> {
+        let padding = self.fields.need(&["pad_token_id"])? as usize;
+        Ok(padding.saturating_add(1))
     }
 
     /// What each layer is, as `layer_types` says.
@@ -323,6 +354,7 @@ impl Dims {
             Need::OwnValues => self.layer_sizes.as_ref()?.has_values(layer),
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
+            Need::AllButFirst => Some(layer > 0),
             Need::Kind(kind) => {
                 let kinds = self.fields.0.get(LAYER_KINDS);
                 Some(kinds.and_then(|kinds| kinds.get(layer)?.as_str()) == Some(kind))

@@ -1,20 +1,27 @@
 //! The table of architectures, a file for each family.
 
+mod bert;
+mod bloom;
 mod cohere;
 mod deepseek;
 mod dots;
+mod ernie_moe;
 mod exaone;
+mod falcon;
 mod gemma;
 mod gemma4;
 mod glm;
+mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
+mod hunyuan;
 mod lfm;
 mod llama;
 mod mamba;
 mod minimax;
+mod modern_bert;
 mod nemotron_h;
 mod olmo;
 mod phi;
@@ -75,6 +82,17 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &dots::DOTS1,
     &minimax::MINIMAX_M2,
     &gpt_neox::GPT_NEOX,
+    &gpt2::GPT2,
+    &bloom::BLOOM,
+    &phi::PHI2,
+    &falcon::FALCON_NEW,
+    &falcon::FALCON,
+    &hunyuan::HUNYUAN,
+    &ernie_moe::ERNIE4_5_MOE,
+    &modern_bert::MODERN_BERT,
+    &bert::XLM_ROBERTA_CLASSIFIER,
+    &bert::XLM_ROBERTA,
+    &bert::BERT,
 ];
 
 /// Embedding, last norm and output.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::dims::{Dims, LAYERS};
+use super::dims::{Dims, HEADS, LAYERS};
 use super::layer_sizes;
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
@@ -79,6 +79,13 @@ impl Fields {
         if class.traits.has_layer_sizes {
             layer_sizes::complete(self)?;
         }
+        if class.traits.may_be_multi_query {
+            let heads = match self.flag("multi_query") {
+                true => 1,
+                false => self.need(HEADS)?,
+            };
+            self.0.insert("num_kv_heads".to_owned(), heads.into());
+        }
         if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
             self.adjust_inner()?;
         }
@@ -152,6 +159,14 @@ impl Fields {
                 LAYER_KINDS,
                 layer_kinds(dims.layers, "sliding_attention", every),
             )?;
+        }
+        if let Some(field) = class.traits.full_from_first {
+            let every = dims.need(field)?;
+            let kind = |layer: usize| match layer.is_multiple_of(every) {
+                true => FULL_ATTENTION,
+                false => "sliding_attention",
+            };
+            expect(LAYER_KINDS, (0..dims.layers).map(kind).collect())?;
         }
         if let Some(every) = class.traits.no_rope_every {
             let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(every));

@@ -40,6 +40,10 @@ const BUFFERS: &[&str] = &[
     ".rotary_emb.inv_freq",
     ".attention.masked_bias",
     ".attention.bias",
+    ".attn.masked_bias",
+    ".attn.bias",
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
 ];
 
 /// Parts of names of what is not the language model of a multimodal one.
@@ -88,7 +92,7 @@ impl Mapping<'_> {
         class_name: &str,
     ) -> Result<MappedModel<'m>> {
         let has_no_prefix = class_name.ends_with("Model");
-        let (mut left_out, mut predicting) = (0, 0);
+        let (mut left_out, mut predicting, mut without_place) = (0, 0, 0);
         // Where stacks of experts are, by name.
         let mut stacks: HashMap<String, usize> = HashMap::new();
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
@@ -101,8 +105,15 @@ impl Mapping<'_> {
                 left_out += 1;
                 continue;
             }
-            if has_no_prefix && !name.starts_with("model.") {
+            if let Some(prefix) = self.class.traits.prefix {
+                name = self.with_own_prefix(name, prefix);
+            } else if has_no_prefix && !name.starts_with("model.") {
                 name.insert_str(0, "model.");
+            }
+            let starts = self.class.traits.left_out.iter();
+            if starts.into_iter().any(|start| name.starts_with(start)) {
+                without_place += 1;
+                continue;
             }
             let is_left_out = self.class.traits.prediction == Prediction::LeftOut;
             if is_left_out && (name.starts_with("mtp.") || is_behind(&name, self.dims.layers)) {
@@ -128,12 +139,12 @@ impl Mapping<'_> {
                 if rule.gguf == "output" && self.class.traits.ties_output {
                     continue;
                 }
-                self.check_shape(
-                    &source.name,
-                    (rule.shape, place.layer),
-                    suffix,
-                    &source.shape,
-                )?;
+                // A bias has a value for each row that the matrix has in GGUF.
+                let shape = match (suffix, rule.gguf_shape) {
+                    (".bias", Some(shape)) => shape,
+                    _ => rule.shape,
+                };
+                self.check_shape(&source.name, (shape, place.layer), suffix, &source.shape)?;
                 let name = format!("{}{suffix}", fill(rule.gguf, place));
                 let expert = place.expert.unwrap_or(0);
                 if let Some(&at) = stacks.get(&name) {
@@ -163,6 +174,7 @@ impl Mapping<'_> {
         let reasons = [
             (left_out, "are not of the language model"),
             (predicting, "predict several tokens at once"),
+            (without_place, "have no place in GGUF"),
         ];
         let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);
         let notes = reasons.map(|(count, which)| format!("{count} tensors left out that {which}"));
@@ -203,6 +215,18 @@ impl Mapping<'_> {
         }
         self.require_layers(&tensors)?;
         Ok(tensors)
+    }
+
+    /// `name` with or without `prefix`, as the table of the class has it.
+    fn with_own_prefix(&self, name: String, prefix: &str) -> String {
+        let is_known = |name: &str| !self.rules(name, &[], |rule| rule.hf).is_empty();
+        let long = format!("{prefix}{name}");
+        match name.strip_prefix(prefix) {
+            _ if is_known(&name) => name,
+            Some(short) => short.to_owned(),
+            None if is_known(&long) => long,
+            None => name,
+        }
     }
 
     /// The rules whose name on one side, `side`, is `name`, with the numbers in it and what follows. Projections that are fused

@@ -3,18 +3,22 @@
 //! Source: `TextModel.__init__` and `set_gguf_parameters` in `conversion/base.py`, `LlamaModel.generate_extra_tensors` in
 //! `conversion/llama.py` of llama.cpp.
 
+mod alpha;
 mod from_gguf;
 mod llama3;
+mod long;
 
 use serde_json::Value;
 
+pub(super) use self::alpha::restore_base;
 pub(super) use self::from_gguf::scaling_of;
 pub(super) use self::llama3::Llama3;
 
+use self::long::{LONG_FACTORS, long_attention_factor};
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
 use super::layer_sizes::proportional;
-use super::settings::{CONTEXT, KeyValue};
+use super::settings::KeyValue;
 use super::table::{Kind, ModelClass};
 use crate::Result;
 use crate::containers::model::gguf::GgufMetadataValue;
@@ -133,6 +137,9 @@ impl Rope {
         if class.traits.partial_rotary.is_none() && !is_whole {
             return refuse(PARTIAL[0], "only a part of each head rotates");
         }
+        if self.is_alpha(class) {
+            return Ok(());
+        }
         let has_log = class.settings().any(|s| s.kind == Kind::YarnLog);
         let scales = ["mscale", "mscale_all_dim"].map(|field| self.scaling.number(&[field]));
         let [scale, all] = scales;
@@ -181,11 +188,19 @@ impl Rope {
         Ok(scale.map(|scale| 0.1 * scale))
     }
 
+    /// Whether an `alpha` raises the base.
+    fn is_alpha(&self, class: &ModelClass) -> bool {
+        class.traits.has_alpha_rope && self.kind == "dynamic"
+    }
+
     /// The keys of a model of `class`.
     ///
     /// # Errors
     /// `Parse` if the scaling is none that GGUF has, or lacks a number.
     pub(super) fn keys(&self, class: &ModelClass, fields: &Fields) -> Result<Vec<KeyValue>> {
+        if self.is_alpha(class) {
+            return alpha::keys(class.gguf, (&self.scaling, self.base), fields);
+        }
         let mut keys = Vec::new();
         let float = |x: f64| GgufMetadataValue::F32(x as f32);
         let mut add = |key: &str, value| keys.push((format!("{}.rope.{key}", class.gguf), value));
@@ -319,27 +334,9 @@ pub(super) const SECTIONS: &str = "mrope_section";
 /// The tensor of the factors of Llama 3's rope.
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// The tensors of factors for long and for short texts, with the fields that have them.
-const LONG_FACTORS: [(&str, &str); 2] = [
-    ("rope_factors_long.weight", "long_factor"),
-    ("rope_factors_short.weight", "short_factor"),
-];
-
 /// Whether the tensor `name` of GGUF is made of fields of the config.
 pub(super) fn is_factors(name: &str) -> bool {
     name == ROPE_FACTORS || LONG_FACTORS.iter().any(|(tensor, _)| name == *tensor)
-}
-
-/// What scores are multiplied by in texts longer than those of the training.
-///
-/// Source: `Phi3MiniModel.generate_extra_tensors` in `conversion/phi.py` of llama.cpp.
-fn long_attention_factor(fields: &Fields) -> Result<f64> {
-    let original = f64::from(fields.need(&["original_max_position_embeddings"])?);
-    let scale = f64::from(fields.need(CONTEXT)?) / original;
-    Ok(match scale > 1.0 {
-        true => (1.0 + scale.ln() / original.ln()).sqrt(),
-        false => 1.0,
-    })
 }
 
 /// Keys of YaRN that a config may have, with their fields.

@@ -4,6 +4,8 @@
 
 mod from_gguf;
 
+use serde_json::Value;
+
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
 use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
@@ -90,7 +92,9 @@ pub(super) fn to_gguf(
     };
     let mut all = usual(SIZES)?;
     if !class.traits.has_fixed_rope {
-        all.extend(rope.keys(class, fields)?);
+        let keys = rope.keys(class, fields)?;
+        all.retain(|(key, _)| keys.iter().all(|(own, _)| own != key));
+        all.extend(keys);
     }
     all.extend(usual(NORMS_AND_EXPERTS)?);
     all.extend(gating(class, fields)?);
@@ -136,7 +140,6 @@ fn value(
         }
         Kind::YarnLog => rope.yarn_log()?.map(number),
         Kind::Omitted | Kind::ProductToo => None,
-        Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::OrZero => {
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))
@@ -145,6 +148,60 @@ fn value(
             rope.sections(default, rope.rotating(class, dims))?,
         ))),
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
+        Kind::TimesHidden(n) => {
+            let size = (n as usize).saturating_mul(dims.hidden);
+            if let Some(found) = fields.count(setting.fields)?
+                && found as usize != size
+            {
+                let what = format_args!("it is {found}, and {} has {size}", class.gguf);
+                return Err(wrong(setting.fields[0], what));
+            }
+            Some(count(size)?)
+        }
+        Kind::SharedWidth => {
+            let quotient = fields.need(&setting.fields[..1])? as usize / dims.kv_heads;
+            let width = dims.need(setting.fields[1])?;
+            let shared = width.saturating_mul(dims.need(setting.fields[2])?);
+            if quotient != shared {
+                let [first, ..] = setting.fields else {
+                    return Ok(None);
+                };
+                let what = format_args!(
+                    "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
+                );
+                return Err(wrong(first, what));
+            }
+            Some(count(shared)?)
+        }
+        Kind::LastLayer => match fields.get(setting.fields) {
+            Some((field, last)) if *last != -1 && last.as_u64() != Some(dims.layers as u64 - 1) => {
+                return Err(wrong(field, "it is not the last layer"));
+            }
+            _ => None,
+        },
+        Kind::Choice(names) => match fields.get(setting.fields) {
+            None => None,
+            Some((field, name)) => {
+                let found = names.iter().find(|(known, _)| name == known);
+                let unknown = || wrong(field, format_args!("{name} is none that GGUF has"));
+                Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1))
+            }
+        },
+        Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
+        Kind::Labels(is_needed) => match labels(fields)? {
+            None if is_needed => {
+                let what = "llama.cpp takes it for one class if there are no names of classes";
+                return Err(wrong(LABELS, what));
+            }
+            labels => labels.map(|all| array(GgufMetadataArray::String(all))),
+        },
+        Kind::Positions => {
+            let positions = (fields.need(setting.fields)? as usize)
+                .checked_sub(dims.unused_positions()?)
+                .filter(|positions| *positions > 0);
+            let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
+            Some(count(positions.ok_or_else(too_few)?)?)
+        }
         Kind::Layers(kind) => {
             let has_all = setting
                 .fields
@@ -182,6 +239,36 @@ fn value(
         }
     };
     Ok(value)
+}
+
+/// Field of the names of classes.
+pub(super) const LABELS: &str = "id2label";
+
+/// The names of classes in the order of their numbers; `None` if there are none, or the two that transformers makes up.
+///
+/// Source: `BertModel.__init__` in `conversion/bert.py` of llama.cpp.
+fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {
+    let Some(value) = fields.0.get(LABELS) else {
+        return Ok(None);
+    };
+    let label = |(number, label): (&String, &Value)| {
+        Some((number.parse::<u32>().ok()?, label.as_str()?.to_owned()))
+    };
+    let all = value
+        .as_object()
+        .and_then(|all| all.iter().map(label).collect::<Option<Vec<_>>>());
+    let mut all = all.ok_or_else(|| wrong(LABELS, "it is no list of names by number"))?;
+    all.sort();
+    if !all
+        .iter()
+        .map(|(number, _)| *number)
+        .eq(0..all.len() as u32)
+    {
+        return Err(wrong(LABELS, "a number is missing"));
+    }
+    let labels: Vec<_> = all.into_iter().map(|(_, label)| label).collect();
+    let is_made_up = labels.len() == 2 && labels[0] == "LABEL_0";
+    Ok(Some(labels).filter(|labels| !is_made_up && !labels.is_empty()))
 }
 
 fn array(values: GgufMetadataArray) -> GgufMetadataValue {

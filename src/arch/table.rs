@@ -89,6 +89,19 @@ pub(super) struct Traits {
     pub layer_letters: &'static [(&'static str, char)],
     /// A kind of which there must be a layer.
     pub needs_kind: Option<&'static str>,
+    /// What names of tensors may begin with: models have it in some files, and not in others.
+    pub prefix: Option<&'static str>,
+    /// The field of how many layers there are from one that sees the whole text to the next, of which the first layer is one.
+    /// llama.cpp knows no other pattern.
+    pub full_from_first: Option<&'static str>,
+    /// Rope may be `dynamic` with an `alpha`, which raises its base.
+    pub has_alpha_rope: bool,
+    /// A field that is true in models of this class. Others of the same name in transformers are another class here.
+    pub config_sign: Option<&'static str>,
+    /// All heads share one of keys and values if `multi_query` is true, and none do else.
+    pub may_be_multi_query: bool,
+    /// What the names of tensors begin with that GGUF does not get.
+    pub left_out: &'static [&'static str],
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -128,6 +141,12 @@ pub(super) enum Sign {
     Key(&'static str, u64),
     /// It has a key, without the architecture's name.
     Has(&'static str),
+    /// The kind of the tokenizer (`tokenizer.ggml.model`) is this one.
+    Tokenizer(&'static str),
+    /// It has a tensor.
+    Tensor(&'static str),
+    /// All of them.
+    All(&'static [Sign]),
     /// Files of it look like those of another class, which is written for them.
     Never,
 }
@@ -157,6 +176,12 @@ impl Traits {
         kind_names: &[],
         layer_letters: &[],
         needs_kind: None,
+        prefix: None,
+        left_out: &[],
+        full_from_first: None,
+        has_alpha_rope: false,
+        config_sign: None,
+        may_be_multi_query: false,
         sign: Sign::Rest,
     };
 }
@@ -217,6 +242,8 @@ pub(super) enum Need {
     OwnKeys,
     /// Those that do not use the values of an earlier one, and whose keys are not their values.
     OwnValues,
+    /// All but the first.
+    AllButFirst,
 }
 
 /// How the rows of a tensor change on the way to GGUF.
@@ -249,6 +276,12 @@ pub(super) enum Transform {
     Reshaped,
     /// A stack of filters `[n, 1, k]` as `[n, k]`.
     Filters,
+    /// The rows behind that of the padding token, at which positions begin.
+    Positions,
+    /// A matrix `[in, out]` as `[out, in]`. Biases stay.
+    Matrix,
+    /// Queries, keys and values of each group of heads become all queries, all keys, all values.
+    FusedGroups,
 }
 
 /// Which rows of each head of `kv_b_proj` a tensor has.

@@ -10,6 +10,7 @@ use super::families::CLASSES;
 use super::fields::{Fields, wrong};
 use super::general;
 use super::mapping::{Mapped, Mapping, is_behind};
+use super::pooling::{self, POOLING};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::SourceTensor;
@@ -67,9 +68,12 @@ pub(crate) fn to_gguf<'m>(
     let Some(name) = class_name(&config) else {
         return Ok(None);
     };
-    let class = find_class(name)?;
+    let class = find_class(name, &config)?;
     let mut fields = Fields::new(&config)?;
     fields.complete(class)?;
+    if class.settings().any(|setting| setting.key == POOLING) {
+        pooling::add_to(&mut fields, &texts)?;
+    }
     without_missing_layers(&mut fields, class, items)?;
     let dims = Dims::of_class(&fields, class)?;
     if class.traits.head_dim == HeadDim::Stated {
@@ -213,8 +217,12 @@ fn class_name(config: &Value) -> Option<&str> {
 ///
 /// # Errors
 /// `Unsupported` if there is none.
-fn find_class(name: &str) -> Result<&'static ModelClass> {
-    let found = CLASSES.iter().find(|class| class.classes.contains(&name));
+fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
+    let is_true = |field: &str| config.get(field).and_then(Value::as_bool) == Some(true);
+    let fits = |class: &&&ModelClass| {
+        class.classes.contains(&name) && class.traits.config_sign.is_none_or(is_true)
+    };
+    let found = CLASSES.iter().find(fits);
     found.copied().ok_or_else(|| {
         let what = "config.json: the class of the model has no GGUF names here; its tensors alone are written with --tensors-only";
         AnamnesisError::unsupported(name, what)
@@ -242,6 +250,8 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
         "_norm.weight",
         ".ffn_gate_inp.weight",
         ".ffn_gate_inp_shexp.weight",
+        "position_embd.weight",
+        "token_types.weight",
         ".ssm_conv1d.weight",
         ".shortconv.conv.weight",
     ];
@@ -249,7 +259,7 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
 }
 
 /// A vector that is made here: factors of rope.
-fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
+pub(super) fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
     let shape = vec![values.len()];
     let mut group = Group::new(
         name.to_owned(),

@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
-use super::dims::Dims;
+use super::dims::{Dims, HEADS, KV_HEADS};
 use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::layer_sizes;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
-use super::rope::{is_factors, scaling_of};
+use super::pooling;
+use super::rope::{is_factors, restore_base, scaling_of};
 use super::settings::config_of;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule, Transform, ValuePart};
@@ -42,13 +43,21 @@ pub(crate) fn to_hf<'m>(
     metadata: &GgufMetadata,
     to: TargetDtype,
 ) -> Result<DirectoryModel<'m>> {
-    let class = class_of(metadata)?;
+    let class = class_of(metadata, |name| {
+        items.iter().any(|item| item.name() == name)
+    })?;
     let mut config = config_of(class, metadata)?;
     let (made, items): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| is_factors(item.name()));
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
     if let Some(&[rows, _]) = sizes("token_embd.weight") {
         config.insert("vocab_size".to_owned(), rows.into());
+    }
+    if let Some(&[rows, _]) = sizes("token_types.weight") {
+        config.insert("type_vocab_size".to_owned(), rows.into());
+    }
+    if class.traits.may_be_multi_query {
+        config.insert("multi_query".to_owned(), is_multi_query(&config)?.into());
     }
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
@@ -67,6 +76,7 @@ pub(crate) fn to_hf<'m>(
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
+    restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mapped = mapping.to_hf(sources.collect::<Result<_>>()?)?;
@@ -105,7 +115,8 @@ pub(crate) fn to_hf<'m>(
     let context = config
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
-    let tokenizer = tokenizer::from_gguf(metadata, context)?;
+    let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
+    tokenizer.notes.extend(pooling::note(&config));
     let ids = token_ids(metadata);
     config.extend(ids.clone());
     let mut files = vec![("config.json".to_owned(), pretty(&Value::Object(config)))];
@@ -122,6 +133,22 @@ pub(crate) fn to_hf<'m>(
         files,
         notes: tokenizer.notes,
     })
+}
+
+/// Whether all heads share one of keys and values.
+///
+/// # Errors
+/// `Unsupported` if only some heads share one.
+fn is_multi_query(config: &Map<String, Value>) -> Result<bool> {
+    let fields = Fields::of(config.clone());
+    match (fields.need(HEADS)?, fields.need(KV_HEADS)?) {
+        (_, 1) => Ok(true),
+        (heads, kv_heads) if heads == kv_heads => Ok(false),
+        (heads, kv_heads) => {
+            let what = format!("{kv_heads} heads of keys and values, and {heads} of queries");
+            Err(AnamnesisError::unsupported("a whole model", what))
+        }
+    }
 }
 
 /// The flags that say which tensors there are, if `has` tells whether there is one.
@@ -154,7 +181,10 @@ fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
 ///
 /// # Errors
 /// `Unsupported` if no class has its architecture.
-fn class_of(metadata: &GgufMetadata) -> Result<&'static ModelClass> {
+fn class_of(
+    metadata: &GgufMetadata,
+    has_tensor: impl Fn(&str) -> bool,
+) -> Result<&'static ModelClass> {
     let architecture = metadata.get("general.architecture");
     let name = architecture
         .as_ref()
@@ -168,17 +198,24 @@ fn class_of(metadata: &GgufMetadata) -> Result<&'static ModelClass> {
         let found = metadata.get(&format!("{name}.{key}"));
         found.and_then(|value| value.as_unsigned()) == Some(number)
     };
+    let is_text = |key: &str, text: &str| {
+        let found = metadata.get(key);
+        found.as_ref().and_then(|value| value.as_string()) == Some(text)
+    };
+    let is_so = |sign: &Sign| match *sign {
+        Sign::Experts => has_experts,
+        Sign::Key(key, number) => is_number(key, number),
+        Sign::PreTokenizer(pre) => is_text("tokenizer.ggml.pre", pre),
+        Sign::Tokenizer(kind) => is_text("tokenizer.ggml.model", kind),
+        Sign::Tensor(tensor) => has_tensor(tensor),
+        Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
+        Sign::Rest => true,
+        Sign::Never | Sign::All(_) => false,
+    };
     let fits = |class: &&&ModelClass| {
         let is_one = match class.traits.sign {
-            Sign::Experts => has_experts,
-            Sign::Key(key, number) => is_number(key, number),
-            Sign::PreTokenizer(pre) => {
-                let found = metadata.get("tokenizer.ggml.pre");
-                found.as_ref().and_then(|value| value.as_string()) == Some(pre)
-            }
-            Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
-            Sign::Rest => true,
-            Sign::Never => false,
+            Sign::All(signs) => signs.iter().all(is_so),
+            ref sign => is_so(sign),
         };
         class.gguf == name && is_one
     };

@@ -1,6 +1,9 @@
 //! How the rows of a tensor change on the way to GGUF, and how they come back.
 
+mod groups;
 mod heads;
+mod matrix;
+mod positions;
 mod reshaped;
 
 use std::collections::BTreeMap;
@@ -49,6 +52,12 @@ pub(super) fn to_gguf<'m>(
             let shape = vec![shape[0], shape[2]];
             return Ok(sources.swap_remove(0).reshaped(name, shape, dtype));
         }
+        Transform::Matrix => {
+            let source = matrix::transposed(sources.swap_remove(0), dtype);
+            return Ok(source.renamed(name, dtype));
+        }
+        Transform::FusedGroups => (groups::to_gguf(&shape, dims), shape),
+        Transform::Positions => positions::to_gguf(&name, &shape, dims)?,
         Transform::None => (Rearrangement::changed(&shape, change), shape),
         Transform::Reshaped => {
             let shape = reshaped(&name, rule, &shape, dims)?;
@@ -250,6 +259,11 @@ pub(super) fn to_hf<'m>(
             let shape = flattened(&name, rule, shape, dims)?;
             return Ok(vec![assembled(vec![source], (own, shape), dtype, &moved)]);
         }
+        Transform::Matrix => {
+            return Ok(vec![matrix::transposed(source, dtype).renamed(own, dtype)]);
+        }
+        Transform::FusedGroups => groups::to_hf(&shape, dims),
+        Transform::Positions => return Ok(vec![positions::to_hf(source, own, dtype, dims)?]),
         Transform::FusedHeads => fused_heads(&shape, fused_tiles(dims).inverse()),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();

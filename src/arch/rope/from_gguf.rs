@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{LONG_FACTORS, Llama3, ROPE_FACTORS, YARN};
+use super::long::LONG_FACTORS;
+use super::{Llama3, ROPE_FACTORS, YARN, alpha};
 use crate::arch::dims::Dims;
 use crate::arch::settings::{float, wrong_key};
 use crate::arch::table::ModelClass;
@@ -50,6 +51,15 @@ pub(in crate::arch) fn scaling_of(
             "high_freq_factor": found.high,
             "original_max_position_embeddings": found.original as u64,
         })));
+    }
+    let is_none = get("scaling.type").is_some_and(|kind| kind.as_string() == Some("none"));
+    let has_length = get("scaling.original_context_length").is_some();
+    if class.traits.has_alpha_rope && is_none && has_length {
+        let found = base.and_then(|base| alpha::scaling_of(base, dims.head));
+        return found.map(Some).ok_or_else(|| {
+            let what = format!("`{}`: no alpha makes it of 10000", key("freq_base"));
+            AnamnesisError::unsupported("a whole model", what)
+        });
     }
     let kind = get("scaling.type");
     let kind = match kind.as_ref().and_then(|kind| kind.as_string()) {

@@ -19,8 +19,10 @@ pub(in crate::arch) fn config_of(
     class: &'static ModelClass,
     metadata: &GgufMetadata,
 ) -> Result<Map<String, Value>> {
+    let padding = metadata.get("tokenizer.ggml.padding_token_id");
     let mut config = ConfigFields {
         class,
+        padding: padding.and_then(|id| id.as_unsigned()),
         fields: Map::new(),
     };
     config
@@ -36,8 +38,11 @@ pub(in crate::arch) fn config_of(
         .chain(class.settings());
     // What is computed from other fields comes after them.
     let is_computed = |setting: &&Setting| {
-        use Kind::{Product, ProductToo, Rotating, Sum};
-        matches!(setting.kind, Sum | Product | ProductToo | Rotating)
+        use Kind::{Product, ProductToo, Rotating, Sum, TimesHidden};
+        matches!(
+            setting.kind,
+            Sum | Product | ProductToo | Rotating | TimesHidden(_)
+        )
     };
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
@@ -54,6 +59,8 @@ pub(in crate::arch) fn config_of(
     ] {
         let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
         let base = base.as_ref().and_then(float);
+        let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
+        let field = own.map_or(field, |(_, own)| own);
         config.extend(base.map(|base| (field.to_owned(), base)));
     }
     if let Some(sections) = config.remove(SECTIONS) {
@@ -94,6 +101,8 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
 /// The fields of a config while they are found.
 struct ConfigFields {
     class: &'static ModelClass,
+    /// The padding token.
+    padding: Option<u64>,
     fields: Map<String, Value>,
 }
 
@@ -101,7 +110,12 @@ impl ConfigFields {
     /// Adds what a setting without its key says.
     fn add_missing(&mut self, setting: &Setting, key: &str) -> Result<()> {
         let value = match setting.kind {
-            Kind::Required | Kind::Sum | Kind::Product => {
+            Kind::Required
+            | Kind::Sum
+            | Kind::Product
+            | Kind::FixedFlag(_)
+            | Kind::Positions
+            | Kind::TimesHidden(_) => {
                 return Err(wrong_key(key, "it is missing"));
             }
             Kind::FlagIfTrue => false.into(),
@@ -127,9 +141,51 @@ impl ConfigFields {
         let count = || value.as_unsigned().ok_or_else(other_type);
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
-            Kind::YarnLog | Kind::Omitted | Kind::PlainHead => return Ok(()),
+            // The width follows from other keys, and shapes are compared with it.
+            Kind::YarnLog
+            | Kind::Omitted
+            | Kind::PlainHead
+            | Kind::LastLayer
+            | Kind::SharedWidth => return Ok(()),
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
+            Kind::TimesHidden(n) => {
+                let size = self
+                    .size(HIDDEN)
+                    .map(|size| u64::from(n).saturating_mul(size));
+                let size = size.ok_or_else(other_type)?;
+                fixed(value.as_unsigned() == Some(size), &size)?;
+                if setting.fields.is_empty() {
+                    return Ok(());
+                }
+                (field, size.into())
+            }
+            Kind::Choice(names) => {
+                let number = count()?;
+                let found = names.iter().find(|(_, known)| u64::from(*known) == number);
+                (field, found.ok_or_else(other_type)?.0.into())
+            }
+            Kind::Labels(_) => match value.as_array() {
+                Some(GgufMetadataArray::String(labels)) => {
+                    let labels = labels.iter().enumerate();
+                    let labels = labels.map(|(i, label)| (i.to_string(), label.as_str().into()));
+                    ("id2label", Value::Object(labels.collect()))
+                }
+                _ => return Err(other_type()),
+            },
+            Kind::Positions => {
+                let missing = || {
+                    wrong_key(
+                        "tokenizer.ggml.padding_token_id",
+                        "positions begin behind it",
+                    )
+                };
+                let padding = self.padding.ok_or_else(missing)?;
+                self.set("pad_token_id", padding.into(), key)?;
+                let positions = count()?.checked_add(padding);
+                let positions = positions.and_then(|positions| positions.checked_add(1));
+                (field, positions.ok_or_else(other_type)?.into())
+            }
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
             Kind::Flag | Kind::FlagIfTrue => {
                 (field, value.as_bool().ok_or_else(other_type)?.into())
@@ -291,6 +347,13 @@ impl ConfigFields {
             wrong_key(key, what)
         };
         Ok(first.ok_or_else(wrong)?.into())
+    }
+
+    /// The first field of `names` that there is.
+    fn size(&self, names: &[&str]) -> Option<u64> {
+        names
+            .iter()
+            .find_map(|name| self.fields.get(*name)?.as_u64())
     }
 
     /// The part of a head that rotates, if it is `count` dimensions.

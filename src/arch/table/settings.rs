@@ -61,6 +61,20 @@ pub(in crate::arch) enum Kind {
     PlainHead,
     /// INT32\[\]: the width of the feed-forward layer of those layers that `layer_types` calls so, 0 for others.
     InnerOf(&'static str),
+    /// STRING\[\]: the names of `id2label` in the order of their numbers, unless they are those that transformers makes up;
+    /// and whether there must be names.
+    Labels(bool),
+    /// UINT32: the field without the positions up to that of the padding token.
+    Positions,
+    /// UINT32: the first field divided by the second. It must be the width of the experts that every token sees, or llama.cpp
+    /// does not find their tensors.
+    SharedWidth,
+    /// Not written: the field is -1 or the last layer.
+    LastLayer,
+    /// UINT32: the number of the name that the field has.
+    Choice(&'static [(&'static str, u32)]),
+    /// UINT32: so many times the hidden size. The fields must say the same, if there are any.
+    TimesHidden(u32),
 }
 
 /// A setting of another kind.

@@ -170,6 +170,12 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
         "ernie4_5" | "ernie4_5-moe" | "paddleocr" | "pangu-embedded" => space_prefix(files, keys),
         // The generation's config has the end of a turn first, and the end of text after that.
         "hunyuan-dense" => {
+            let eod = files.request.config.get("eod_token_id");
+            if let Some(eod) = eod.and_then(Value::as_u64)
+                && let Ok(eod) = u32::try_from(eod)
+            {
+                keys.ggml("eos_token_id", u32(eod));
+            }
             let generation = files.request.texts.json("generation_config.json")?;
             let ends = generation
                 .as_ref()
@@ -181,6 +187,7 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
                 keys.ggml("eot_token_id", u32(end));
             }
         }
+        "phi2" => keys.ggml_flag("add_bos_token", false),
         "llada" => keys.ggml_flag("add_bos_token", true),
         // BPE of RoBERTa; WordPiece has the key before its tokens.
         "bert" | "nomic-bert" | "nomic-bert-moe" if !has_count => {

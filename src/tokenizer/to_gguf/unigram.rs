@@ -92,10 +92,13 @@ pub(super) fn write(
     keys: &mut KeyList,
 ) -> Result<usize> {
     let flag = |key: &str| files.config.get(key) == Some(&Value::Bool(true));
-    let flags = UnigramFlags {
-        add_space_prefix: flag("add_prefix_space"),
-        remove_extra_whitespaces: flag("clean_up_tokenization_spaces"),
-        precompiled_charsmap: charsmap(&json.normalizer)?,
+    let flags = match json.normalizer.get("normalizers").and_then(Value::as_array) {
+        Some(steps) => UnigramFlags::of_steps(steps, &json.pre_tokenizer)?,
+        None => UnigramFlags {
+            add_space_prefix: flag("add_prefix_space"),
+            remove_extra_whitespaces: flag("clean_up_tokenization_spaces"),
+            precompiled_charsmap: charsmap(&json.normalizer)?,
+        },
     };
     let added = AddedTokens::new(json, &files.config)?;
     let vocab = &json.model.vocab;
@@ -180,6 +183,54 @@ pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
 }
 
 impl UnigramFlags {
+    /// What several normalizers and a pre-tokenizer say together, as transformers makes them of a SentencePiece model. llama.cpp's
+    /// converter knows one normalizer alone, and takes the flags from tokenizer_config.json.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is a step that SentencePiece does not have.
+    fn of_steps(steps: &[Value], pre_tokenizer: &Value) -> Result<Self> {
+        let mut flags = Self {
+            add_space_prefix: false,
+            remove_extra_whitespaces: false,
+            precompiled_charsmap: Vec::new(),
+        };
+        let unknown = |step: &Value| {
+            let what = format!("{TOKENIZER_JSON}: llama.cpp has no {step}");
+            AnamnesisError::unsupported("tokenizer Unigram", what)
+        };
+        let kind = |step: &Value| step.get("type").and_then(Value::as_str).map(str::to_owned);
+        for step in steps {
+            match kind(step).as_deref() {
+                Some("Precompiled") => flags.precompiled_charsmap = charsmap(step)?,
+                Some("Strip") if step.get("strip_right") == Some(&Value::Bool(true)) => {}
+                Some("Replace")
+                    if step.pointer("/pattern/Regex") == Some(&Value::from(" {2,}")) =>
+                {
+                    flags.remove_extra_whitespaces = true;
+                }
+                _ => return Err(unknown(step)),
+            }
+        }
+        let inner = pre_tokenizer.get("pretokenizers").and_then(Value::as_array);
+        for step in inner.map_or(std::slice::from_ref(pre_tokenizer), Vec::as_slice) {
+            match kind(step).as_deref() {
+                Some("Metaspace") => {
+                    let scheme = step.get("prepend_scheme").and_then(Value::as_str);
+                    let old = step.get("add_prefix_space").and_then(Value::as_bool);
+                    flags.add_space_prefix = match scheme {
+                        Some("always") => true,
+                        Some("never") => false,
+                        None => old.unwrap_or(true),
+                        Some(_) => return Err(unknown(step)),
+                    };
+                }
+                Some("WhitespaceSplit") if flags.remove_extra_whitespaces => {}
+                _ => return Err(unknown(step)),
+            }
+        }
+        Ok(flags)
+    }
+
     fn write(
         self,
         files: &TokenizerFiles<'_>,

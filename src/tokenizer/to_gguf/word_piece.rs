@@ -1,5 +1,7 @@
 //! WordPiece (BERT): the tokenizer `bert` of GGUF.
 
+use serde_json::Value;
+
 use super::added::AddedTokens;
 use super::file::{HfTokenizerFile, TOKENIZER_JSON};
 use super::keys::{KeyList, TokenType};
@@ -33,6 +35,7 @@ pub(super) fn write(
             ),
         ));
     }
+    require_bert(json)?;
     let added = AddedTokens::new(json, &files.config)?;
     let mut table = bpe::token_table(json, &added, &files.config, files.vocab_size)?;
     for (token, kind) in table.tokens.iter_mut().zip(&table.types) {
@@ -53,6 +56,25 @@ pub(super) fn write(
     let special = SpecialVocab::read(files.request.texts, Some(json), Some(n))?;
     special.write(Vec::new(), keys)?;
     Ok(n)
+}
+
+/// Fails if texts are cut otherwise than llama.cpp does: at blanks, and around punctuation and Chinese characters.
+fn require_bert(json: &HfTokenizerFile) -> Result<()> {
+    let kind = json.pre_tokenizer.get("type").and_then(Value::as_str);
+    let what = match kind {
+        Some(kind) if kind != "BertPreTokenizer" => format!("`pre_tokenizer` is {kind}"),
+        _ => {
+            let is_off = |flag: &&&str| json.normalizer.get(**flag) == Some(&Value::Bool(false));
+            match ["handle_chinese_chars", "clean_text"].iter().find(is_off) {
+                Some(flag) => format!("`normalizer.{flag}` is false"),
+                None => return Ok(()),
+            }
+        }
+    };
+    Err(AnamnesisError::unsupported(
+        "tokenizer WordPiece",
+        format!("{TOKENIZER_JSON}: {what}; llama.cpp cuts texts as BERT does"),
+    ))
 }
 
 fn name(request: &TokenizerRequest<'_>) -> Result<&'static str> {

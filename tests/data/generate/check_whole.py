@@ -5,7 +5,8 @@
 AMN is the program, WHOLE is tests/data/whole. Needs torch, transformers 4.57.6 (5.23.0 for Qwen 3.5,
 GLM 4.7 Flash, MiniMax, Gemma 4, LFM 2 with experts and Mamba) and llama-cpp-python 0.3.36.
 
-To GGUF: llama.cpp loads what `amn convert` writes, its logits are those of transformers (everything in F32), and a page of mixed text
+To GGUF: llama.cpp loads what `amn convert` writes, its logits (of encoders: hidden states, or the score of a text) are those of transformers
+(everything in F32), and a page of mixed text
 has the same token ids. Back: transformers loads what `amn remember` makes of `canonical.gguf` without a missing or an
 unexpected key, with the same weights, logits and token ids.
 """
@@ -15,10 +16,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import ctypes
+
+import llama_cpp
 import numpy as np
 import torch
+import transformers
 from llama_cpp import Llama
-from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+from transformers import AutoTokenizer, logging
+from whole_models import AUTO
 
 logging.set_verbosity_error()
 # Of gpt-oss, llama.cpp rounds YaRN's bounds, which the model does not. Of the others, ggml has a table of GELU in F16.
@@ -35,31 +41,52 @@ the model reads tensors
 
 def logits(model):
     with torch.no_grad():
-        return model(torch.tensor([IDS])).logits[0].numpy()
+        out = model(torch.tensor([IDS]))
+    return (out.logits if "logits" in out else out.last_hidden_state)[0].numpy()
+
+
+def encoded(gguf, has_score):
+    """The hidden states of an encoder, or its score of the text."""
+    llama = Llama(str(gguf), n_ctx=64, n_batch=64, n_ubatch=64, embedding=True, verbose=False, n_threads=1,
+                  pooling_type=llama_cpp.LLAMA_POOLING_TYPE_RANK if has_score else llama_cpp.LLAMA_POOLING_TYPE_NONE)
+    llama._batch.add_sequence(IDS, 0, True)
+    llama._ctx.decode(llama._batch)
+    if has_score:
+        return llama, np.array(llama_cpp.llama_get_embeddings_seq(llama._ctx.ctx, 0)[:1])
+    width = llama.n_embd()
+    states = ctypes.cast(llama_cpp.llama_get_embeddings(llama._ctx.ctx), ctypes.POINTER(ctypes.c_float))
+    return llama, np.array(states[: len(IDS) * width]).reshape(len(IDS), width)
 
 
 def check(amn, whole, name, scratch):
     hf, gguf, back = whole / name / "hf", scratch / f"{name}.gguf", scratch / name
     subprocess.run([amn, "convert", hf, "--to", "gguf", "--out-dtype", "f32", "-o", gguf], check=True, capture_output=True)
     subprocess.run([amn, "remember", whole / name / "canonical.gguf", "-o", back], check=True, capture_output=True)
-    model = AutoModelForCausalLM.from_pretrained(hf, torch_dtype=torch.float32)
+    auto = getattr(transformers, AUTO.get(name, "AutoModelForCausalLM"))
+    model = auto.from_pretrained(hf, torch_dtype=torch.float32)
     expected = logits(model)
 
-    llama = Llama(str(gguf), n_ctx=64, logits_all=True, verbose=False, n_threads=1, type_k=0, type_v=0)
-    llama.eval(IDS)
-    found = np.array(llama.scores[: len(IDS)])
+    if name in AUTO:
+        llama, found = encoded(gguf, "Classification" in AUTO[name])
+    else:
+        llama = Llama(str(gguf), n_ctx=64, logits_all=True, verbose=False, n_threads=1, type_k=0, type_v=0)
+        llama.eval(IDS)
+        found = np.array(llama.scores[: len(IDS)])
     error = ((found - expected) ** 2).sum() / (expected**2).sum()
     assert error < NOISE.get(name, 1e-6), (name, error)
     tokens = AutoTokenizer.from_pretrained(hf)(PAGE, add_special_tokens=False).input_ids
     assert tokens == llama.tokenize(PAGE.encode(), add_bos=False, special=True), name
 
-    again, info = AutoModelForCausalLM.from_pretrained(back, torch_dtype=torch.float32, output_loading_info=True)
+    again, info = auto.from_pretrained(back, torch_dtype=torch.float32, output_loading_info=True)
     # transformers does not load the layers that predict further tokens.
     extra = {"model.layers.2."} if name == "glm4_moe_mtp" else set()
+    # GGUF has no pooler, which makes no vector of sentence-transformers.
+    info["missing_keys"] = {key for key in info["missing_keys"] if not key.startswith("pooler.")}
     info["unexpected_keys"] = [key for key in info["unexpected_keys"] if not any(map(key.startswith, extra))]
     assert not any(info.values()), (name, info)
     weights = again.state_dict()
-    assert all(torch.equal(weight, weights[key]) for key, weight in model.state_dict().items()), name
+    expected_weights = {key: weight for key, weight in model.state_dict().items() if not key.startswith("pooler.")}
+    assert all(torch.equal(weight, weights[key]) for key, weight in expected_weights.items()), name
     assert np.array_equal(logits(again), expected), name
     print(f"{name}: logits differ by {error:.1e} of their power in llama.cpp, {len(tokens)} tokens, back without a difference")
 

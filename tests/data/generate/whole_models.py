@@ -16,7 +16,8 @@ from pathlib import Path
 import sentencepiece
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+import transformers
+from transformers import CONFIG_MAPPING
 
 LLAMA_CPP = Path(os.environ["LLAMA_CPP"])
 TOKENIZERS = Path(os.environ["TOKENIZERS"])
@@ -120,6 +121,34 @@ MODELS.update({
                                        num_global_key_value_heads=1, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=12,
                                        final_logit_softcapping=30.0, use_bidirectional_attention="vision"), "gemma4"),
 })
+GPT2 = dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, n_ctx=128, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1)
+BLOOM = dict(hidden_size=32, n_layer=2, n_head=4, seq_length=128, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1)
+FALCON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1)
+MODELS.update({
+    "gpt2": ("gpt2", GPT2, "llama3"),
+    "bloom": ("bloom", BLOOM, "llama3"),
+    "falcon": ("falcon", dict(FALCON, num_kv_heads=1), "llama3"),
+    "falcon_new": ("falcon", dict(FALCON, num_kv_heads=2, new_decoder_architecture=True), "llama3"),
+    "hunyuan": ("hunyuan_v1_dense", dict(BASE, head_dim=16, pad_token_id=0, eod_token_id=1, tie_word_embeddings=True, max_position_embeddings=262144,
+                                         rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0,
+                                                           mscale_all_dim=1.0)), "llama3"),
+    "ernie4_5_moe": ("ernie4_5_moe", dict(TIED, num_hidden_layers=3, intermediate_size=80, pad_token_id=0, moe_num_experts=4, moe_k=2, moe_intermediate_size=20,
+                                          moe_num_shared_experts=2, moe_layer_start_index=1), "sentencepiece_llama"),
+    "phi2": ("phi", dict(BASE, num_key_value_heads=4, intermediate_size=128), "llama3"),
+})
+# Encoders, which predict no token.
+ENCODER = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128, vocab_size=VOCAB)
+MODELS.update({
+    "bert": ("bert", dict(ENCODER, pad_token_id=0), "wordpiece"),
+    "modern_bert": ("modernbert", dict(ENCODER, num_hidden_layers=4, local_attention=4, layer_norm_eps=1e-5, pad_token_id=0, bos_token_id=0, eos_token_id=1,
+                                       cls_token_id=0, sep_token_id=1, reference_compile=False), "llama3"),
+    "xlm_roberta": ("xlm-roberta", dict(ENCODER, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2), "unigram"),
+    "xlm_roberta_rank": ("xlm-roberta", dict(ENCODER, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2, num_labels=1), "unigram"),
+})
+# Classes of models that are no causal language models.
+AUTO = {"bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
+# Pooling of sentence-transformers.
+POOLING = {"modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
 RENAMED = {"gemma4": ("gemma3", None), "glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
 
@@ -196,6 +225,42 @@ def train_sentencepiece(out, kind):
         {"tokenizer_class": "GemmaTokenizer" if is_gemma else "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}))
 
 
+WORDS = "the model reads tensors and writes weights of every layer in a file that others load hello world there code return".split()
+
+
+def make_wordpiece(out):
+    """Writes BERT's tokenizer with letters, some words and some of their ends."""
+    letters = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters if c.isalnum())]
+    tokens += [word for word in WORDS if len(word) > 1]
+    tokens += sorted({f"##{word[n:]}" for word in WORDS for n in range(1, len(word) - 1)})
+    (out / "vocab.txt").write_text("\n".join(tokens[:VOCAB - 4]) + "\n")
+    transformers.BertTokenizerFast(str(out / "vocab.txt")).save_pretrained(out)
+    (out / "vocab.txt").unlink()
+
+
+def train_unigram(out):
+    """Writes XLM-RoBERTa's tokenizer: a SentencePiece model, and the file of the tokenizers library that is made of it."""
+    (out / "text.txt").write_text("\n".join(" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))) + "\n")
+    (out / "rules.tsv").write_text("FF21\t41\nFF22\t42\n3000\t20\n9\t20\nA\t20\n")  # full-width letters, blanks
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(out / "text.txt"), model_prefix=str(out / "sentencepiece.bpe"), model_type="unigram", vocab_size=VOCAB - 8,
+        normalization_rule_tsv=str(out / "rules.tsv"), hard_vocab_limit=False)
+    for name in ("text.txt", "rules.tsv", "sentencepiece.bpe.vocab"):
+        (out / name).unlink()
+    transformers.XLMRobertaTokenizerFast(str(out / "sentencepiece.bpe.model")).save_pretrained(out)
+
+
+def add_pooling(out, mode):
+    """Writes what sentence-transformers has beside a model."""
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+               {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (out / "modules.json").write_text(json.dumps(modules))
+    (out / "1_Pooling").mkdir(exist_ok=True)
+    modes = ("pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_max_tokens")
+    (out / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32} | {m: m == mode for m in modes}))
+
+
 def add_prediction(out, config):
     """Adds a layer that predicts a further token, which transformers does not load: a copy of the last one with its own tensors."""
     tensors = load_file(out / "model.safetensors")
@@ -211,14 +276,19 @@ def make(name, out):
     model_type, config, tokenizer = MODELS[name]
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(sum(name.encode()))
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
+    auto = getattr(transformers, AUTO.get(name, "AutoModelForCausalLM"))
+    model = auto.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.1 + (parameter.mean() if parameter.dim() == 1 else 0))
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.rand_like(buffer) + 0.5)
+        if model_type == "xlm-roberta":  # the rows of no position, which GGUF does not have
+            model.base_model.embeddings.position_embeddings.weight[:2] = 0
     model.save_pretrained(out)
+    if name in POOLING:
+        add_pooling(out, POOLING[name])
     if name == "nemotron_h":
         # As published models have it: of one without experts, transformers 5 writes fields of experts that are not there.
         written = json.loads((out / "config.json").read_text())
@@ -228,6 +298,9 @@ def make(name, out):
         add_prediction(out, config)
     if tokenizer.startswith("sentencepiece"):
         train_sentencepiece(out, tokenizer)
+        return
+    if made := {"wordpiece": make_wordpiece, "unigram": train_unigram}.get(tokenizer):
+        made(out)
         return
     tokenizer, names = RENAMED.get(tokenizer, (tokenizer, None))
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
@@ -251,7 +324,7 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
 
 
 PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
-       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default",
+       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "unigram": "default",
        "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default"}
 
 if __name__ == "__main__":

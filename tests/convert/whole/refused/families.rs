@@ -12,6 +12,148 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
     let long = |n: usize| json!({"type": "longrope", "long_factor": vec![1.0; n], "short_factor": vec![1.0; n]});
     let linear = ["linear_attention"; 3];
     vec![
+        // Older classes.
+        (
+            "gpt2",
+            json!({"activation_function": "relu"}),
+            "activation_function",
+        ),
+        ("gpt2", json!({"n_inner": 64}), "n_inner"),
+        ("gpt2", json!({"n_ctx": 64}), "n_ctx"),
+        (
+            "gpt2",
+            json!({"n_positions": 64, "n_ctx": 64}),
+            "n_positions",
+        ),
+        (
+            "gpt2",
+            json!({"scale_attn_by_inverse_layer_idx": true}),
+            "scale_attn_by_inverse_layer_idx",
+        ),
+        ("gpt2", json!({"n_head": 5}), "heads"),
+        (
+            "bloom",
+            json!({"apply_residual_connection_post_layernorm": true}),
+            "apply_residual_connection_post_layernorm",
+        ),
+        ("falcon", json!({"alibi": true}), "alibi"),
+        ("falcon", json!({"parallel_attn": false}), "parallel_attn"),
+        ("falcon", json!({"multi_query": false}), "query_key_value"),
+        ("falcon", json!({"ffn_hidden_size": 96}), "ffn_hidden_size"),
+        ("falcon", json!({"rope_theta": 50_000.0}), "rope_theta"),
+        (
+            "falcon",
+            json!({"max_position_embeddings": 8192}),
+            "max_position_embeddings",
+        ),
+        (
+            "falcon_new",
+            json!({"new_decoder_architecture": false}),
+            "ln_attn",
+        ),
+        (
+            "falcon_new",
+            json!({"num_ln_in_parallel_attn": 1}),
+            "num_ln_in_parallel_attn",
+        ),
+        (
+            "falcon_new",
+            json!({"num_kv_heads": 4}),
+            "num_key_value_heads",
+        ),
+        ("phi2", json!({"qk_layernorm": true}), "qk_layernorm"),
+        (
+            "phi2",
+            json!({"num_key_value_heads": 2}),
+            "num_key_value_heads",
+        ),
+        (
+            "phi2",
+            json!({"intermediate_size": 96}),
+            "intermediate_size",
+        ),
+        ("phi2", json!({"rope_theta": 1e6}), "rope_theta"),
+        ("hunyuan", json!({"rope_theta": 20_000.0}), "rope_theta"),
+        (
+            "hunyuan",
+            json!({"max_position_embeddings": 4096}),
+            "max_position_embeddings",
+        ),
+        (
+            "hunyuan",
+            json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+            "alpha",
+        ),
+        ("hunyuan", json!({"head_dim": 2}), "head_dim"),
+        (
+            "ernie4_5_moe",
+            json!({"intermediate_size": 96}),
+            "intermediate_size",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_layer_interval": 2}),
+            "moe_layer_interval",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_layer_end_index": 1}),
+            "moe_layer_end_index",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_layer_start_index": 2}),
+            "layers.1",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({"moe_num_shared_experts": 1}),
+            "intermediate_size",
+        ),
+        ("ernie4_5_moe", json!({"moe_k": 5}), "num_experts_per_tok"),
+        // Encoders.
+        (
+            "modern_bert",
+            json!({"hidden_activation": "silu"}),
+            "hidden_activation",
+        ),
+        (
+            "modern_bert",
+            json!({"layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]}),
+            "layer_types",
+        ),
+        (
+            "modern_bert",
+            json!({"layer_norm_eps": 1e-6}),
+            "layer_norm_eps",
+        ),
+        (
+            "modern_bert",
+            json!({"classifier_pooling": "max"}),
+            "classifier_pooling",
+        ),
+        ("modern_bert", json!({"num_hidden_layers": 3}), "layers.3"),
+        ("bert", json!({"hidden_act": "relu"}), "hidden_act"),
+        ("bert", json!({"is_decoder": true}), "is_decoder"),
+        (
+            "bert",
+            json!({"position_embedding_type": "relative_key"}),
+            "position_embedding_type",
+        ),
+        ("bert", json!({"type_vocab_size": 3}), "type_vocab_size"),
+        ("bert", json!({"max_position_embeddings": 64}), "position"),
+        ("xlm_roberta", json!({"pad_token_id": 127}), "position"),
+        ("xlm_roberta_rank", json!({"id2label": null}), "id2label"),
+        (
+            "xlm_roberta_rank",
+            json!({"id2label": {"0": "no", "1": "yes"}}),
+            "id2label",
+        ),
+        (
+            "xlm_roberta_rank",
+            json!({"id2label": {"1": "yes"}}),
+            "id2label",
+        ),
         // Experts.
         (
             "mixtral",
@@ -704,6 +846,40 @@ fn metadata() {
             U32(2),
             "num_key_value_heads",
         ),
+        (
+            "gpt2",
+            "gpt2.feed_forward_length",
+            U32(64),
+            "feed_forward_length",
+        ),
+        ("gpt2", "gpt2.context_length", U32(64), "n_positions"),
+        ("falcon", "falcon.attention.head_count_kv", U32(2), "heads"),
+        ("bloom", "bloom.attention.head_count_kv", U32(2), "n_head"),
+        (
+            "falcon",
+            "falcon.tensor_data_layout",
+            Text("other".into()),
+            "tensor_data_layout",
+        ),
+        (
+            "phi2",
+            "phi2.attention.head_count_kv",
+            U32(2),
+            "num_attention_heads",
+        ),
+        (
+            "hunyuan",
+            "hunyuan-dense.rope.freq_base",
+            GgufMetadataValue::F32(12_345.0),
+            "freq_base",
+        ),
+        ("bert", "bert.attention.causal", Bool(true), "causal"),
+        (
+            "xlm_roberta",
+            "tokenizer.ggml.padding_token_id",
+            U32(200),
+            "position",
+        ),
         ("qwen3_moe", "qwen3moe.expert_count", U32(0), "experts"),
         (
             "qwen3_moe",
@@ -720,4 +896,36 @@ fn metadata() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Pooling of sentence-transformers that llama.cpp does not have, and files that are missing or malformed.
+#[test]
+fn pooling() {
+    const FILE: &str = "1_Pooling/config.json";
+    let rows = [
+        json!({"pooling_mode_mean_tokens": false}),
+        json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}),
+        json!({"pooling_mode_mean_tokens": null, "pooling_mode": "max"}),
+    ];
+    for fields in rows {
+        let error = refusal("bert", set(FILE, fields.clone()));
+        assert!(error.contains(FILE), "{fields}: {error}");
+    }
+    let error = refusal("bert", |directory| {
+        std::fs::remove_file(directory.join(FILE)).unwrap();
+    });
+    assert!(error.contains(FILE), "{error}");
+}
+
+/// Texts that a tokenizer cuts otherwise than llama.cpp does.
+#[test]
+fn word_pieces() {
+    let normalizer = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": false, "strip_accents": null, "lowercase": true});
+    for (field, value) in [
+        ("normalizer", normalizer),
+        ("pre_tokenizer", json!({"type": "Whitespace"})),
+    ] {
+        let error = refusal("bert", set("tokenizer.json", json!({ field: value })));
+        assert!(error.contains(field), "{error}");
+    }
 }

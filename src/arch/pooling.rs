@@ -1,0 +1,77 @@
+//! How the states of a text's tokens become one vector: what sentence-transformers has in a file beside the model, and GGUF in a
+//! key.
+//!
+//! Source: `TextModel._try_set_pooling_type` in `conversion/base.py` of llama.cpp.
+
+use serde_json::{Map, Value};
+
+use super::fields::Fields;
+use crate::config::Texts;
+use crate::{AnamnesisError, Result};
+
+/// Field of a config that has the number of GGUF. Only directories that were GGUF have it: transformers knows no such field.
+pub(super) const POOLING: &str = "pooling_type";
+
+/// The fields of sentence-transformers with the names that later versions have, and their numbers in GGUF
+/// (`LLAMA_POOLING_TYPE_*`), in the order in which llama.cpp's converter looks for them.
+const MODES: &[(&str, &str, u64)] = &[
+    ("pooling_mode_mean_tokens", "mean", 1),
+    ("pooling_mode_cls_token", "cls", 2),
+    ("pooling_mode_lasttoken", "lasttoken", 3),
+];
+
+/// Sets the field of pooling to what the files of sentence-transformers say. They go before the config.
+///
+/// # Errors
+/// `Unsupported` if llama.cpp has no such pooling; `Parse` if a file is missing or malformed.
+pub(super) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<()> {
+    if fields.0.get(POOLING).is_some_and(|number| !number.is_u64()) {
+        fields.0.remove(POOLING);
+    }
+    let modules = texts.json("modules.json")?;
+    let modules = modules.as_ref().and_then(Value::as_array);
+    let is_pooling = |module: &&Value| {
+        let kind = module.get("type").and_then(Value::as_str);
+        kind.is_some_and(|kind| kind.ends_with("Pooling"))
+    };
+    let Some(module) = modules.and_then(|all| all.iter().find(is_pooling)) else {
+        return Ok(());
+    };
+    let path = module.get("path").and_then(Value::as_str);
+    let file = format!("{}/config.json", path.unwrap_or_default());
+    let Some(Value::Object(pooling)) = texts.json(file.trim_start_matches('/'))? else {
+        let what = format!("modules.json: there is no `{file}`");
+        return Err(AnamnesisError::parse(what));
+    };
+    let number = number_of(&pooling).ok_or_else(|| {
+        let what = format!("{file}: llama.cpp has no such pooling; it has mean, cls, lasttoken");
+        AnamnesisError::unsupported("a whole model", what)
+    })?;
+    fields.0.insert(POOLING.to_owned(), number.into());
+    Ok(())
+}
+
+/// The number of a pooling; `None` if GGUF has none, or the file asks for several at once.
+fn number_of(pooling: &Map<String, Value>) -> Option<u64> {
+    let is_on = |field: &str| pooling.get(field).and_then(Value::as_bool) == Some(true);
+    let modes = pooling
+        .keys()
+        .filter(|field| field.starts_with("pooling_mode_"));
+    if modes.filter(|field| is_on(field)).count() > 1 {
+        return None;
+    }
+    let name = pooling.get("pooling_mode").and_then(Value::as_str);
+    let by_flag = MODES.iter().find(|(field, _, _)| is_on(field));
+    let found = by_flag.or_else(|| MODES.iter().find(|(_, mode, _)| name == Some(mode)));
+    found.map(|(_, _, number)| *number)
+}
+
+/// What a user should know of a directory whose config has the field.
+pub(super) fn note(config: &Map<String, Value>) -> Option<String> {
+    let number = config.get(POOLING)?.as_u64()?;
+    let mode = MODES.iter().find(|(_, _, n)| *n == number);
+    let mode = mode.map_or("none that sentence-transformers has", |(_, mode, _)| mode);
+    Some(format!(
+        "pooling is {mode}: config.json has it as `{POOLING}`, and no file of sentence-transformers is written"
+    ))
+}
