@@ -139,6 +139,25 @@ fn what_another_user_has_made_is_refused() {
     }
 }
 
+/// All of the directory is another user's, so that nothing in it differs from the rest.
+#[test]
+fn a_directory_of_another_user_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let (input, _) = seven_layers(root, 256);
+    somebodys(root);
+    interrupt(root, &input);
+    let partial = root.join(".out.partial");
+    for name in [names_in(&partial, ""), vec![String::new()]].concat() {
+        if chown(partial.join(name), Some(12345), None).is_err() {
+            eprintln!("only the superuser may give files to others");
+            return;
+        }
+    }
+    let error = refused(root, resumed());
+    assert!(error.contains("another user"), "{error}");
+}
+
 #[test]
 fn nobody_else_has_access_before_the_directory_has_its_name() {
     let root = tempfile::tempdir().unwrap();
