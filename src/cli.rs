@@ -10,12 +10,14 @@ mod input;
 mod inspect;
 mod listing;
 mod ls;
+mod plan;
 mod progress;
 mod report;
 mod scan;
 mod show;
 mod signals;
 mod table;
+mod write;
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};

@@ -17,6 +17,26 @@
 //!
 //! If a tensor cannot be decoded faithfully, the result is an [error](AnamnesisError) that names the tensor and the
 //! reason. Quantization codes are never passed on as if they were weights.
+//!
+//! # By task
+//!
+//! | task | where to begin |
+//! |---|---|
+//! | decode a file or a directory | [`parse()`], then [`ParsedModel::remember`] with a [`TargetDtype`], or with [`RememberOptions`]: threads, progress, cancellation |
+//! | decode into memory | [`ParsedModel::remember_to_bytes`]; tensor by tensor [`ParsedModel::for_each_tensor`], in pieces [`ParsedModel::for_each_panel`] |
+//! | decode single weights by name | [`ParsedModel::recovery`], then [`Recovery::tensor`] or [`Recovery::rows`] |
+//! | read what is stored | [`ParsedModel::tensors`] lists every [`Tensor`]; [`ParsedModel::inspect`] sums up |
+//! | read a model from memory, or over a network | [`parse_bytes`], [`parse_from_reader`] |
+//! | read a remote header alone | the functions `…_from_reader` of the modules in [`parse`](mod@parse) |
+//! | encode | `ParsedModel::forget` with a `ForgetScheme` (feature `lethe`) |
+//! | write another container | [`ParsedModel::convert`] with [`ConvertOptions`] |
+//! | compare two models | [`ParsedModel::diff`] with [`DiffOptions`] |
+//! | find what is wrong with a model | `ParsedModel::check` with `CheckOptions` (feature `check`) |
+//! | decode or encode slices of bytes | the functions of [`remember`] and [`lethe`] |
+//! | bound what a file may claim | [`ParseLimits`]; every function that parses has a form that takes them |
+//!
+//! Functions and types of single containers are in the modules of [`parse`](mod@parse). The crate's root exports all of
+//! these names as well.
 
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");
@@ -80,22 +100,26 @@ pub use inspect::{
     TensorStatistics, format_bytes,
 };
 #[cfg(feature = "bnb")]
+#[doc(no_inline)]
 pub use lethe::bnb::*;
 pub use limits::ParseLimits;
 #[cfg(feature = "npz")]
+#[doc(no_inline)]
 pub use parse::npz::*;
 #[cfg(feature = "pth")]
+#[doc(no_inline)]
 pub use parse::pth::*;
 #[cfg(feature = "ollama")]
+#[doc(no_inline)]
 pub use parse::resolve_ollama_model;
-pub use parse::{
-    AwqCompanions, AwqConfig, Bnb4Companions, BnbConfig, GptqCompanions, GptqConfig,
-    SafetensorsHeader, TensorEntry, parse_safetensors_header, parse_safetensors_header_from_reader,
-    parse_safetensors_header_from_reader_with_limits, parse_safetensors_header_with_limits,
-};
+#[doc(no_inline)]
+pub use parse::safetensors::*;
 #[cfg(feature = "gguf")]
+#[doc(no_inline)]
 pub use parse::{gguf::*, gguf_write::*};
 #[cfg(feature = "gguf")]
+#[doc(no_inline)]
 pub use remember::gguf::*;
+#[doc(no_inline)]
 pub use remember::{awq::*, bnb::*, fp8::*, gptq::*};
 pub use scheme::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount};

@@ -105,7 +105,7 @@ impl ParseLimits {
 
     /// Lets pickles name the global `name`, such as `argparse.Namespace`, which by default is an error. Its objects become
     /// values without content: tensors in them are not found, and a note of the model says so. Nothing is imported or called. Globals
-    /// that are known to be dangerous ([`PickleRisk`](crate::PickleRisk)) stay errors.
+    /// that are known to be dangerous (`PickleRisk`) stay errors.
     #[must_use]
     pub fn with_opaque_global(mut self, name: impl Into<String>) -> Self {
         self.opaque.push(name.into());

@@ -1,6 +1,7 @@
 //! The arguments of the command line. Doc comments in this file are the texts of `--help`.
 
 mod readers;
+mod run;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -10,10 +11,9 @@ use clap::{Parser, Subcommand};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
 };
+pub(super) use self::run::RunArgs;
 pub(super) use self::values::ConvertTo;
-use self::values::{
-    help_of_containers, parse_dtype, parse_part, parse_scheme, parse_size, parse_target,
-};
+use self::values::{help_of_containers, parse_dtype, parse_scheme, parse_size, parse_target};
 use crate::{ForgetScheme, ParseLimits, TargetDtype};
 
 /// Parse any tensor format, recover any precision.
@@ -225,52 +225,4 @@ pub(super) struct ForgetArgs {
     pub verbose: bool,
     #[command(flatten)]
     pub run: RunArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct RunArgs {
-    /// Output file or directory [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors,
-    /// and the directory NAME gives NAME-BF16]
-    #[arg(short, long, value_name = "OUT")]
-    pub output: Option<PathBuf>,
-    /// Worker threads [default: one for each core]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
-    /// Leave out arrays that no tensor can hold (text, objects, …)
-    #[arg(long)]
-    pub skip_unsupported: bool,
-    /// Replace an existing output
-    #[arg(short, long)]
-    pub force: bool,
-    /// Split the output into files of at most this size, e.g. 5GB [default: as the input is]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub max_shard_size: Option<u64>,
-    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated. Others are not in the
-    /// output, or with forget not encoded
-    #[arg(long, value_name = "GLOB")]
-    pub include: Vec<String>,
-    /// No tensors with names like this, likewise; may be repeated
-    #[arg(long, value_name = "GLOB")]
-    pub exclude: Vec<String>,
-    /// Write the tensors under the names that they have, and no model: no settings, no tokenizer
-    #[arg(long)]
-    pub tensors_only: bool,
-    /// llama.cpp's name of the pre-tokenizer, e.g. llama-bpe, for a GGUF file of a Hugging Face model [default: the one
-    /// that fits]
-    #[arg(long, value_name = "NAME")]
-    pub tokenizer_pre: Option<String>,
-    /// Say what would be done, and do nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print JSON; see docs/json.md
-    #[arg(long)]
-    pub json: bool,
-    /// Go on with an unfinished directory
-    #[arg(long)]
-    pub resume: bool,
-    /// Make part I of N of a directory; any number of processes can make the others; --finish ends it
-    #[arg(long, value_name = "I/N", value_parser = parse_part)]
-    pub part: Option<(usize, usize)>,
-    #[command(flatten)]
-    pub limits: LimitArgs,
 }

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::convert::{OutputStyle, run_options, write};
 use super::input;
+use super::write::{OutputStyle, run_options, write};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
@@ -25,7 +25,10 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     let suffix = scheme.suffix();
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);
-    (forget.include, forget.exclude) = (args.run.include.clone(), args.run.exclude.clone());
+    (forget.include, forget.exclude) = (
+        args.run.select.include.clone(),
+        args.run.select.exclude.clone(),
+    );
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
     let input = input::open(file, &args.run.limits)?;
     let mut options = ConvertOptions::from(forget);

@@ -67,8 +67,14 @@ pub(crate) fn from_gguf(
         notes,
     } = parts;
     let mut files = vec![("tokenizer.json", json)];
-    let config = config::config_files(keys, &vocabulary, &special, clean_up, context_length)?;
-    files.extend(config);
+    let mut config = config::basics(&vocabulary, &special, context_length);
+    config.insert("clean_up_tokenization_spaces".to_owned(), clean_up.into());
+    // Only BERT's models tell segments apart. Others refuse the `token_type_ids` that transformers makes by default.
+    if model != "bert" {
+        let inputs = ["input_ids", "attention_mask"];
+        config.insert("model_input_names".to_owned(), inputs.into_iter().collect());
+    }
+    files.extend(config::files(config, keys)?);
     Ok(HfTokenizer { files, notes })
 }
 

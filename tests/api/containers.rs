@@ -1,6 +1,6 @@
 //! GGUF, NPZ and PyTorch files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anamnesis::Result;
 
@@ -205,7 +205,8 @@ fn npz() {
         std::fs::read(dir.path().join("x")).unwrap(),
         npz_to_safetensors_bytes(&one).unwrap()
     );
-    let _: fn(PathBuf) -> Result<anamnesis::parse::npz::NpzInspectInfo> = |path| inspect_npz(path);
+    let _: fn(std::path::PathBuf) -> Result<anamnesis::parse::npz::NpzInspectInfo> =
+        |path| inspect_npz(path);
 }
 
 #[cfg(feature = "pth")]
@@ -260,5 +261,6 @@ fn pth() {
     );
     let made = PthTensor::new("x".to_owned(), vec![1], PthDtype::U8, vec![1].into());
     pth_to_safetensors_bytes(&[made]).unwrap();
-    let _: fn(PathBuf) -> Result<anamnesis::parse::pth::ParsedPth> = |path| parse_pth(path);
+    let _: fn(std::path::PathBuf) -> Result<anamnesis::parse::pth::ParsedPth> =
+        |path| parse_pth(path);
 }

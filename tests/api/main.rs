@@ -13,6 +13,7 @@ mod models;
 mod safetensors;
 mod single_tensors;
 mod structure;
+#[cfg(all(feature = "gguf", feature = "npz", feature = "pth"))]
 mod summaries;
 
 use std::fmt::{Debug, Display};

@@ -52,7 +52,6 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
     let mut views: Vec<View> = Vec::new();
     // These functions take one file, which of a split model is a part.
     let is_part = path.to_string_lossy().contains("-of-");
-    #[cfg(feature = "gguf")]
     if model.container() == Container::Gguf && !is_part {
         let file = std::fs::File::open(path).unwrap();
         let read = anamnesis::inspect_gguf_from_reader(file).unwrap();
@@ -65,7 +64,6 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
             ));
         }
     }
-    #[cfg(feature = "npz")]
     if model.container() == Container::Npz && !is_part {
         let info = anamnesis::inspect_npz(path).unwrap();
         views.push((
@@ -75,7 +73,6 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
             info.output_dtypes,
         ));
     }
-    #[cfg(feature = "pth")]
     if model.container() == Container::Pth {
         let file = std::fs::File::open(path).unwrap();
         // Only archives are read from a stream.
@@ -159,7 +156,6 @@ fn sizes_and_dtypes_are_those_of_the_output() {
     }
 }
 
-#[cfg(feature = "npz")]
 #[test]
 fn text_of_an_archive() {
     let info = anamnesis::inspect_npz("tests/data/demo/arrays.npz").unwrap();
@@ -172,7 +168,6 @@ fn text_of_an_archive() {
     assert_eq!(last, "Not read:    16 arrays that no tensor can hold");
 }
 
-#[cfg(feature = "pth")]
 #[test]
 fn text_of_a_checkpoint() {
     let text = |path: &str| anamnesis::parse_pth(path).unwrap().inspect().to_string();
@@ -301,7 +296,6 @@ fn json_of_a_safetensors_header() {
     assert!(text.contains(r#""metadata":{"a":"1","b":"2"}"#), "{text}");
 }
 
-#[cfg(feature = "gguf")]
 #[test]
 fn json_of_a_gguf_header() {
     use anamnesis::{GgufMetadataArray, GgufMetadataValue};
@@ -340,7 +334,6 @@ fn json_of_a_gguf_header() {
     }
 }
 
-#[cfg(feature = "npz")]
 #[test]
 fn json_of_an_archive() {
     let info = json(&anamnesis::inspect_npz("tests/data/demo/arrays.npz").unwrap());
@@ -356,7 +349,6 @@ fn json_of_an_archive() {
     assert_eq!(info["output_dtypes"], json!(["F32"]));
 }
 
-#[cfg(feature = "pth")]
 #[test]
 fn json_of_a_checkpoint() {
     let file = std::fs::File::open("tests/data/demo/checkpoint.pth").unwrap();

@@ -67,7 +67,6 @@ fn a_model_has_the_values_of_its_output() {
 }
 
 /// Two encodings of one model differ as their decoded values do. The sums are in another order where tiles are.
-#[cfg(feature = "lethe")]
 #[test]
 fn two_encodings() {
     use crate::common::{Random, f32s, file, raw};

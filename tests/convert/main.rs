@@ -7,9 +7,7 @@ mod common;
 mod changes;
 mod diff;
 mod directories;
-#[cfg(all(feature = "npz", feature = "pth"))]
 mod empty;
-#[cfg(feature = "gguf")]
 mod gguf;
 mod pipeline;
 #[cfg(unix)]
@@ -18,7 +16,5 @@ mod resume;
 mod sharded;
 mod stream;
 mod tensors;
-#[cfg(feature = "models")]
 mod whole;
-#[cfg(all(feature = "lethe", feature = "models"))]
 mod whole_mlx;

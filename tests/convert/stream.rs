@@ -167,7 +167,6 @@ fn callers_errors() {
 }
 
 /// A tensor whose checksum is wrong is not passed on as a whole.
-#[cfg(feature = "npz")]
 #[test]
 fn checksums() {
     let path = data().join("demo/arrays.npz");
@@ -240,7 +239,6 @@ fn options_of_conversions() {
 }
 
 /// Whether GGUF blocks are decoded is up to the options, and so is the container that a writer gets.
-#[cfg(feature = "gguf")]
 #[test]
 fn other_containers() {
     let model = parse(data().join("demo/model-q4_k.gguf")).unwrap();
@@ -262,7 +260,6 @@ fn other_containers() {
         model.for_each_tensor(&options, count).unwrap();
         assert_eq!(blocks == 0, decoded);
     }
-    #[cfg(feature = "npz")]
     {
         let npz = anamnesis::ConvertTarget::Npz;
         let model = cast_and_quantized();
@@ -271,7 +268,6 @@ fn other_containers() {
     }
 }
 
-#[cfg(feature = "lethe")]
 #[test]
 fn encoding_is_refused() {
     let model = cast_and_quantized();

@@ -228,7 +228,6 @@ fn requests_that_make_no_sense() {
 }
 
 /// Blocks of ggml lie along the last dimension, so rows of a matrix are whole blocks and values of a vector are not.
-#[cfg(feature = "gguf")]
 #[test]
 fn rows_of_blocks() {
     let model = parse(data().join("demo/model-q4_k.gguf")).unwrap();
@@ -242,7 +241,6 @@ fn rows_of_blocks() {
     assert!(recovery.outputs().any(|t| t.dtype.is_ggml_block()));
 }
 
-#[cfg(feature = "lethe")]
 #[test]
 fn encoded_tensors_are_refused_by_name() {
     let model = parse_bytes(file(&many_tiles(), &[])).unwrap();
@@ -305,7 +303,6 @@ fn only_what_a_tensor_needs_is_read() {
     assert!(small < 70_000, "{small} bytes");
 }
 
-#[cfg(all(feature = "npz", feature = "pth"))]
 fn of_shared_storage(flip: bool) -> Vec<u8> {
     use crate::common::pickle::{floats, text, view};
     use crate::common::zip::{Member, Zip};
@@ -331,7 +328,6 @@ fn of_shared_storage(flip: bool) -> Vec<u8> {
 }
 
 /// Tensors that are views of one storage have one checksum, which each of them is compared with when it is made alone.
-#[cfg(all(feature = "npz", feature = "pth"))]
 #[test]
 fn a_shared_storage_is_verified_for_each_tensor() {
     check(&parse_bytes(of_shared_storage(false)).unwrap(), "views");
@@ -346,7 +342,6 @@ fn a_shared_storage_is_verified_for_each_tensor() {
 }
 
 /// Rows are as safe as whole tensors: a wrong checksum is an error in both, at every call.
-#[cfg(feature = "npz")]
 #[test]
 fn a_wrong_checksum_is_an_error_for_its_tensor_alone() {
     let path = data().join("demo/arrays.npz");

@@ -250,7 +250,6 @@ fn a_tokenizer_that_changes() {
 }
 
 /// Encoding a directory gives the blocks that encoding its GGUF file gives, also where rows are moved and experts are stacked.
-#[cfg(feature = "lethe")]
 #[test]
 fn encoded_in_one_pass() {
     use anamnesis::ForgetScheme;
@@ -286,7 +285,6 @@ fn encoded_in_one_pass() {
 }
 
 /// What is quantized is decoded on the way, from decoders of every layout: rows, flat blocks, and words down columns.
-#[cfg(feature = "lethe")]
 #[test]
 fn quantized_directories() {
     use anamnesis::ForgetScheme;

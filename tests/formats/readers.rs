@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anamnesis::{
-    AnamnesisError, Container, ConvertOptions, ConvertTarget, ParseLimits, Result, detect_format,
+    AnamnesisError, Container, ConvertOptions, ConvertTarget, ParseLimits, detect_format,
     detect_format_from_reader, parse_bytes, parse_from_reader, parse_from_reader_with_limits,
 };
 
@@ -62,7 +62,7 @@ fn formats_are_told_by_content() {
 #[cfg(all(feature = "gguf", feature = "npz", feature = "pth"))]
 #[test]
 fn one_container_alone() {
-    let refused = |result: Result<()>, format: Container, expected: &str| match result {
+    let refused = |result: anamnesis::Result<()>, format: Container, expected: &str| match result {
         Err(AnamnesisError::Unsupported {
             format: named,
             detail,
@@ -242,7 +242,7 @@ fn limits_of_readers() {
         "pth/legacy_checkpoint.ckpt",
     ]
     .map(file);
-    let attempts: [Result<()>; 11] = [
+    let attempts: [anamnesis::Result<()>; 11] = [
         anamnesis::parse_gguf_front_matter_from_reader_with_limits(Cursor::new(&gguf), none)
             .map(drop),
         anamnesis::inspect_gguf_from_reader_with_limits(Cursor::new(&gguf), none).map(drop),

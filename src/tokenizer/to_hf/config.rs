@@ -10,17 +10,12 @@ use crate::Result;
 const TEMPLATE: &str = "tokenizer.chat_template";
 const TEMPLATE_NAMES: &str = "tokenizer.chat_templates";
 
-/// The files beside `tokenizer.json`, by name.
-///
-/// # Errors
-/// `Parse` if a chat template is no string, or one that the file names is missing.
-pub(super) fn config_files(
-    keys: GgufTokenizer<'_>,
+/// What `tokenizer_config.json` says of every tokenizer.
+pub(super) fn basics(
     vocabulary: &Vocabulary,
     special: &SpecialTokens,
-    clean_up: bool,
     context_length: Option<u64>,
-) -> Result<Vec<(&'static str, String)>> {
+) -> Map<String, Value> {
     let mut config = Map::new();
     let mut set = |key: &str, value: Value| config.insert(key.to_owned(), value);
     for (name, id) in special.named() {
@@ -28,13 +23,24 @@ pub(super) fn config_files(
     }
     set("add_bos_token", special.add_bos.into());
     set("add_eos_token", special.add_eos.into());
-    set("clean_up_tokenization_spaces", clean_up.into());
     // The class that takes `tokenizer.json` as it is. The classes of architectures put a post-processor of their own in
     // its place, in transformers 5 a normalizer and a pre-tokenizer too.
     set("tokenizer_class", "PreTrainedTokenizerFast".into());
     if let Some(length) = context_length {
         set("model_max_length", length.into());
     }
+    config
+}
+
+/// The files beside `tokenizer.json`, by name: `config` with the chat templates.
+///
+/// # Errors
+/// `Parse` if a chat template is no string, or one that the file names is missing.
+pub(super) fn files(
+    mut config: Map<String, Value>,
+    keys: GgufTokenizer<'_>,
+) -> Result<Vec<(&'static str, String)>> {
+    let mut set = |key: &str, value: Value| config.insert(key.to_owned(), value);
     let mut files = Vec::new();
     let main = keys.text(TEMPLATE)?;
     let named = named_templates(keys)?;

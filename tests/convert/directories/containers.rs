@@ -8,7 +8,6 @@ use super::{assert_names, decoded, read, refused, tensor};
 use crate::common::directory::{INDEX, in_one_file, make, shard_name, shards, write_index};
 use crate::common::{assert_same, file};
 
-#[cfg(feature = "gguf")]
 #[test]
 fn a_split_gguf_model_is_one_model() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,7 +86,6 @@ fn hub_cache() {
     assert!(parse(&repository).is_ok());
 }
 
-#[cfg(feature = "pth")]
 #[test]
 fn shards_of_pytorch() {
     let dir = tempfile::tempdir().unwrap();
@@ -130,7 +128,6 @@ fn shards_of_pytorch() {
     );
 }
 
-#[cfg(feature = "gguf")]
 #[test]
 fn a_gguf_model_is_no_shard() {
     let error = refused(|dir| {

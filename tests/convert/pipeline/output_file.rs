@@ -127,15 +127,11 @@ fn an_output_is_replaced_unless_the_options_say_otherwise() {
         true => model.convert(&output, ConvertOptions::new(safetensors).no_replace()),
         false => model.convert(&output, safetensors),
     };
-    let mut calls = vec![remember, convert];
-    #[cfg(feature = "lethe")]
     let forget: Write = &|keep| {
         let nf4 = ConvertOptions::from(anamnesis::ForgetScheme::NF4);
         model.forget(&output, if keep { nf4.no_replace() } else { nf4 })
     };
-    #[cfg(feature = "lethe")]
-    calls.push(forget);
-    for write in calls {
+    for write in [remember, convert, forget] {
         std::fs::write(&output, b"old").unwrap();
         let error = write(true).unwrap_err().to_string();
         assert!(error.contains("exists"), "{error}");

@@ -375,6 +375,32 @@ fn decodes_to_what_was_encoded() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
+/// One block of each type: little enough for Miri, which the tests of many blocks are not. Encoders that search a grid make a
+/// table of all neighbours first, which would take Miri hours.
+#[test]
+fn one_block_of_each_type() {
+    let mut rng = Rng(11);
+    let values: Vec<f32> = (0..256).map(|_| rng.normal()).collect();
+    let is_searched = |dtype: Dtype| {
+        let name = dtype.name();
+        ["IQ1", "IQ2", "IQ3"]
+            .iter()
+            .any(|grid| name.starts_with(grid))
+    };
+    for t in TYPES
+        .iter()
+        .filter(|t| !cfg!(miri) || !is_searched(t.dtype))
+    {
+        let blocks = t.encoded(&values, 256, Some(&[1.0; 256]), Level::detect());
+        let mut decoded = vec![f32::NAN; values.len()];
+        decoder(t.dtype).unwrap()(&blocks, None, Level::detect(), Out::F32(&mut decoded));
+        let errors = values.iter().zip(&decoded).map(|(a, b)| (a - b).abs());
+        // Normal values of one sign and of the other are nearer to each other than this.
+        assert!(decoded.iter().all(|x| x.is_finite()), "{}", t.dtype);
+        assert!(errors.fold(0.0, f32::max) < 6.0, "{}", t.dtype);
+    }
+}
+
 #[test]
 fn which_types_require_importance() {
     let requiring: Vec<_> = TYPES

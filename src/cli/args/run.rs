@@ -1,0 +1,73 @@
+//! The arguments of the commands that write a model.
+
+use std::path::PathBuf;
+
+use super::LimitArgs;
+use super::values::{parse_part, parse_size};
+
+/// Headings of the options in `--help`.
+const SELECTION: &str = "Which tensors";
+const OUTPUT: &str = "Output";
+const RUN: &str = "How it runs";
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct RunArgs {
+    #[command(flatten)]
+    pub select: SelectArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Worker threads [default: one for each core]
+    #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    /// Say what would be done, and do nothing
+    #[arg(long, help_heading = RUN)]
+    pub dry_run: bool,
+    /// Print JSON; see docs/json.md
+    #[arg(long, help_heading = RUN)]
+    pub json: bool,
+    /// Go on with an unfinished directory
+    #[arg(long, help_heading = RUN)]
+    pub resume: bool,
+    /// Make part I of N of a directory; any number of processes can make the others; --finish ends it
+    #[arg(long, value_name = "I/N", help_heading = RUN, value_parser = parse_part)]
+    pub part: Option<(usize, usize)>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Which tensors of the input are written.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct SelectArgs {
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated. Others are not in the
+    /// output, or with forget not encoded
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
+    pub include: Vec<String>,
+    /// No tensors with names like this, likewise; may be repeated
+    #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
+    pub exclude: Vec<String>,
+    /// Leave out arrays that no tensor can hold (text, objects, …)
+    #[arg(long, help_heading = SELECTION)]
+    pub skip_unsupported: bool,
+}
+
+/// Where the output goes, and what it is made of.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct OutputArgs {
+    /// Output file or directory [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors,
+    /// and the directory NAME gives NAME-BF16]
+    #[arg(id = "output", short, long, value_name = "OUT", help_heading = OUTPUT)]
+    pub path: Option<PathBuf>,
+    /// Replace an existing output
+    #[arg(short, long, help_heading = OUTPUT)]
+    pub force: bool,
+    /// Split the output into files of at most this size, e.g. 5GB [default: as the input is]
+    #[arg(long, value_name = "SIZE", help_heading = OUTPUT, value_parser = parse_size)]
+    pub max_shard_size: Option<u64>,
+    /// Write the tensors under the names that they have, and no model: no settings, no tokenizer
+    #[arg(long, help_heading = OUTPUT)]
+    pub tensors_only: bool,
+    /// llama.cpp's name of the pre-tokenizer, e.g. llama-bpe, for a GGUF file of a Hugging Face model [default: the one
+    /// that fits]
+    #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
+    pub tokenizer_pre: Option<String>,
+}
