@@ -41,7 +41,8 @@ pub(super) fn use_large_pages<T>(buffer: &mut [T]) {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 pub(super) fn use_large_pages<T>(_buffer: &mut [T]) {}
 
-#[cfg(all(test, target_os = "linux", not(miri)))]
+#[cfg(test)]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod tests {
     use crate::limits::{zeroed, zeroed_on_write};
 

@@ -389,7 +389,8 @@ mod by_path {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::io::Write;
     use std::os::unix::fs::{PermissionsExt, symlink};
