@@ -8,6 +8,7 @@ mod dims;
 mod families;
 mod fields;
 mod general;
+mod layer_sizes;
 mod mapping;
 mod mlx;
 mod names;

@@ -1,5 +1,6 @@
 //! The command line: arguments, listings, progress, and exit codes.
 
+mod applies;
 mod args;
 mod check;
 mod convert;
@@ -23,7 +24,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use self::args::{Args, Command};
 use crate::AnamnesisError;
@@ -36,6 +37,12 @@ use crate::error::printable;
 pub fn run() -> ExitCode {
     signals::survive_file_size_limit();
     let args = Args::parse();
+    if let Err(what) = applies::check(&args.command) {
+        let mut program = Args::command();
+        program
+            .error(clap::error::ErrorKind::ArgumentConflict, what)
+            .exit();
+    }
     let mut out = std::io::stdout().lock();
     let json_input = args.command.json_input().map(Path::to_path_buf);
     let result = run_command(args.command, &mut out);

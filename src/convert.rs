@@ -1,6 +1,7 @@
 //! The conversion pipeline: options, a plan of every output tensor and its offset, workers that write the data, and a report.
 
 mod bodies;
+mod cast;
 mod checksum;
 mod container;
 mod cut;
@@ -36,10 +37,11 @@ mod window;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
+pub(crate) use self::cast::coordinates;
 pub use self::directory::finish_parts;
 #[cfg(feature = "cli")]
 pub(crate) use self::directory::{finish, settle};
-pub use self::options::{ConvertOptions, ModelScope, Progress, RememberOptions};
+pub use self::options::{ConvertOptions, FloatCast, ModelScope, Progress, RememberOptions};
 pub use self::report::{Distance, Encoded, Errors, Kept, Report, TensorErrors};
 pub use self::stream::Panel;
 pub use self::tensors::OutputTensor;
@@ -202,6 +204,12 @@ impl<'m> Recovery<'m> {
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.plan.shard_names.is_some()
+    }
+
+    /// Whether the output is a model of another family of formats, with settings and tokenizer.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_whole_model(&self) -> bool {
+        self.plan.whole.is_some()
     }
 
     /// Paths of the weight files that [`write`](Self::write) creates for `output`.

@@ -9,6 +9,9 @@ use crate::TargetDtype;
 pub(crate) trait Element:
     FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Send + Sync + 'static
 {
+    /// The largest finite value.
+    const LARGEST: f32;
+
     /// `x` rounded once, to nearest even. NaN stays NaN.
     fn from_f32(x: f32) -> Self;
 
@@ -28,6 +31,8 @@ pub(crate) trait Element:
 }
 
 impl Element for f32 {
+    const LARGEST: f32 = f32::MAX;
+
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
         x
@@ -45,6 +50,8 @@ impl Element for f32 {
 }
 
 impl Element for bf16 {
+    const LARGEST: f32 = f32::from_bits(0x7f7f_0000);
+
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
         let bits = x.to_bits();
@@ -80,6 +87,8 @@ impl Element for bf16 {
 }
 
 impl Element for f16 {
+    const LARGEST: f32 = 65504.0;
+
     /// After F. Giesen, `float_to_half_fast3_rtne`
     /// (<https://gist.github.com/rygorous/2156668>), with selects for the branches.
     #[inline(always)]

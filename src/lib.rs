@@ -84,8 +84,8 @@ pub use containers::parse::{
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, Kept, ModelScope, OutputTensor, Panel, Progress,
-    Recovery, RememberOptions, Report, TensorErrors, finish_parts,
+    ConvertOptions, Distance, Encoded, Errors, FloatCast, Kept, ModelScope, OutputTensor, Panel,
+    Progress, Recovery, RememberOptions, Report, TensorErrors, finish_parts,
 };
 pub use diff::{
     ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,

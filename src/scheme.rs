@@ -35,6 +35,8 @@ use std::sync::LazyLock;
 pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::EncodedAs;
+#[cfg(any(feature = "lethe", feature = "models"))]
+pub(crate) use self::seam::Widening;
 #[cfg(feature = "models")]
 pub(crate) use self::seam::Window;
 #[cfg(feature = "lethe")]
@@ -45,8 +47,7 @@ pub(crate) use self::seam::{
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
-#[cfg(any(feature = "lethe", feature = "models"))]
-pub(crate) use self::seam::{PlainFloats, Widening};
+pub(crate) use self::seam::{PlainFloats, is_plain_float};
 use self::seam::{Registry, Scheme};
 use crate::ParsedModel;
 

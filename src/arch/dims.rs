@@ -1,7 +1,8 @@
 //! The sizes of a model, and the shapes that follow from them.
 
 use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::table::Need;
+use super::layer_sizes::LayerSizes;
+use super::table::{ModelClass, Need};
 use crate::Result;
 
 /// A dimension of a weight.
@@ -29,11 +30,15 @@ pub(super) enum Dim {
     Heads,
     /// Number of experts
     Experts,
+    /// `num_hidden_layers`
+    Layers,
     One,
     /// The field of this name
     Field(&'static str),
     Sum(&'static [Dim]),
     Product(&'static [Dim]),
+    /// The first divided by the second, if it is a multiple of it
+    Quotient(&'static [Dim; 2]),
 }
 
 /// The sizes of a model as its config states them.
@@ -53,6 +58,8 @@ pub(super) struct Dims {
     pub experts: Option<usize>,
     /// Layers in front of the first one with experts.
     dense: usize,
+    /// The sizes of layers, of classes where they differ.
+    layer_sizes: Option<LayerSizes>,
     /// All fields of the config.
     fields: Fields,
 }
@@ -172,25 +179,74 @@ impl Dims {
             shared_inner: size(&["shared_expert_intermediate_size"])?,
             experts,
             dense,
+            layer_sizes: None,
             fields: fields.clone(),
         })
     }
 
-    /// The size of `dim`; `None`: the config does not say it.
-    pub(super) fn size(&self, dim: Dim) -> Option<usize> {
+    /// As [`new`](Self::new), with the sizes of layers, if they differ in models of `class`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) fn of_class(fields: &Fields, class: &ModelClass) -> Result<Self> {
+        let mut fields = fields.clone();
+        if class.traits.is_recurrent {
+            fields.0.insert(HEADS[0].to_owned(), 1.into());
+        }
+        let mut dims = Self::new(&fields)?;
+        if class.traits.has_layer_sizes {
+            let sizes = LayerSizes::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
+            dims.layer_sizes = Some(sizes);
+        }
+        Ok(dims)
+    }
+
+    /// Length of a head of layer `layer`.
+    fn head_of(&self, layer: Option<usize>) -> usize {
+        let sizes = self.layer_sizes.as_ref().zip(layer);
+        sizes.map_or(self.head, |(sizes, layer)| sizes.head_of(layer, self.head))
+    }
+
+    /// Heads of keys and values of layer `layer`.
+    pub(super) fn kv_heads_of(&self, layer: Option<usize>) -> usize {
+        let sizes = self.layer_sizes.as_ref().zip(layer);
+        let heads = sizes.map(|(sizes, layer)| sizes.kv_heads_of(layer, self.kv_heads));
+        heads.unwrap_or(self.kv_heads)
+    }
+
+    /// Width of the feed-forward layer of layer `layer`.
+    pub(super) fn inner_of(&self, layer: Option<usize>) -> Option<usize> {
+        let sizes = self.layer_sizes.as_ref().zip(layer);
+        let inner = self.inner?;
+        Some(sizes.map_or(inner, |(sizes, layer)| sizes.inner_of(layer, inner)))
+    }
+
+    /// Length of a head of layers that see the whole text.
+    pub(super) fn full_head(&self) -> usize {
+        self.layer_sizes
+            .as_ref()
+            .map_or(self.head, |sizes| sizes.head)
+    }
+
+    /// The size of `dim` in layer `layer`; `None`: the config does not say it.
+    pub(super) fn size(&self, dim: Dim, layer: Option<usize>) -> Option<usize> {
         let all = |dims: &[Dim], start: usize, join: fn(usize, usize) -> usize| {
-            let mut sizes = dims.iter().map(|dim| self.size(*dim));
+            let mut sizes = dims.iter().map(|dim| self.size(*dim, layer));
             sizes.try_fold(start, |all, size| Some(join(all, size?)))
         };
         match dim {
             Dim::Hidden => Some(self.hidden),
-            Dim::Inner => self.inner,
+            Dim::Inner => self.inner_of(layer),
             Dim::ExpertInner => self.expert_inner.or(self.inner),
             Dim::SharedInner => self.shared_inner,
             Dim::Vocab => Some(self.vocab),
-            Dim::Queries => Some(self.heads.saturating_mul(self.head)),
-            Dim::Keys => Some(self.kv_heads.saturating_mul(self.head)),
-            Dim::Head => Some(self.head),
+            Dim::Queries => Some(self.heads.saturating_mul(self.head_of(layer))),
+            Dim::Keys => {
+                let head = self.head_of(layer);
+                Some(self.kv_heads_of(layer).saturating_mul(head))
+            }
+            Dim::Head => Some(self.head_of(layer)),
+            Dim::Layers => Some(self.layers),
             Dim::Experts => self.experts,
             Dim::TwoInner => Some(self.inner?.saturating_mul(2)),
             Dim::Heads => Some(self.heads),
@@ -198,6 +254,11 @@ impl Dims {
             Dim::Field(name) => Some(self.fields.count(&[name]).ok()?? as usize),
             Dim::Sum(dims) => all(dims, 0, usize::saturating_add),
             Dim::Product(dims) => all(dims, 1, usize::saturating_mul),
+            Dim::Quotient([whole, part]) => {
+                let (whole, part) = (self.size(*whole, layer)?, self.size(*part, layer)?);
+                let is_multiple = part > 0 && whole.is_multiple_of(part);
+                is_multiple.then(|| whole / part)
+            }
         }
     }
 
@@ -218,12 +279,14 @@ impl Dims {
             Dim::Keys => "num_key_value_heads × head_dim",
             Dim::Head => "head_dim",
             Dim::Experts => "num_experts",
+            Dim::Layers => "num_hidden_layers",
             Dim::TwoInner => "2 × intermediate_size",
             Dim::Heads => "num_attention_heads",
             Dim::One => "1",
             Dim::Field(name) => name,
             Dim::Sum(dims) => return format!("({})", all(dims, " + ")),
             Dim::Product(dims) => return all(dims, " × "),
+            Dim::Quotient(dims) => return all(dims, " / "),
         };
         text.to_owned()
     }
@@ -255,6 +318,9 @@ impl Dims {
             Need::Sparse => Some(layer >= self.dense),
             Need::With(field) => Some(has_field(field)),
             Need::Without(field) => Some(!has_field(field)),
+            Need::Above0(field) => Some(self.fields.count(&[field]).is_ok_and(|n| n > Some(0))),
+            Need::OwnKeys => self.layer_sizes.as_ref()?.has_keys(layer),
+            Need::OwnValues => self.layer_sizes.as_ref()?.has_values(layer),
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
             Need::Kind(kind) => {

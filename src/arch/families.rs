@@ -5,13 +5,17 @@ mod deepseek;
 mod dots;
 mod exaone;
 mod gemma;
+mod gemma4;
 mod glm;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod lfm;
 mod llama;
+mod mamba;
 mod minimax;
+mod nemotron_h;
 mod olmo;
 mod phi;
 mod qwen;
@@ -36,6 +40,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma4::GEMMA4,
     &gpt_oss::GPT_OSS,
     &deepseek::GLM4_MOE_LITE,
     &deepseek::DEEPSEEK3,
@@ -49,6 +54,11 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &granite::GRANITE,
     &granite::GRANITE_MOE,
     &lfm::LFM2,
+    &lfm::LFM2_MOE,
+    &mamba::MAMBA,
+    &mamba::MAMBA2,
+    &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_h::NEMOTRON_H,
     &smollm::SMOLLM3,
     &smollm::ARCEE,
     &olmo::OLMO3,

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::dims::{Dims, LAYERS};
+use super::layer_sizes;
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
 use crate::config::TEXT_CONFIGS;
@@ -47,6 +48,26 @@ impl Fields {
                 .entry((*key).to_owned())
                 .or_insert_with(|| default.into());
         }
+        if !class.traits.layer_letters.is_empty() {
+            self.kinds_by_letter(class)?;
+        }
+        if let Some(Value::Array(kinds)) = self.0.get_mut(LAYER_KINDS) {
+            for kind in kinds {
+                let meant = class
+                    .traits
+                    .kind_names
+                    .iter()
+                    .find(|(name, _)| kind == name);
+                if let Some((_, meant)) = meant {
+                    *kind = (*meant).into();
+                }
+            }
+        }
+        // Nothing but positions by rotation is called `rope`.
+        let positions = "position_embedding_type";
+        if self.0.get(positions).is_some_and(|kind| kind == "nope") {
+            self.0.remove(positions);
+        }
         let has_kinds = self.0.contains_key(LAYER_KINDS);
         if let Some((kind, every)) = class.traits.layer_kinds.filter(|_| !has_kinds) {
             let every = self
@@ -55,9 +76,38 @@ impl Fields {
             let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
             self.0.insert(LAYER_KINDS.to_owned(), kinds);
         }
+        if class.traits.has_layer_sizes {
+            layer_sizes::complete(self)?;
+        }
         if class.traits.adjusts_inner && self.flag("block_auto_adjust_ff_dim") {
             self.adjust_inner()?;
         }
+        Ok(())
+    }
+
+    /// Sets `layer_types` to what `hybrid_override_pattern` or `layers_block_type` says.
+    fn kinds_by_letter(&mut self, class: &ModelClass) -> Result<()> {
+        let letters = class.traits.layer_letters;
+        let Some(pattern) = self.0.get(LETTERS) else {
+            let kinds = self.0.remove("layers_block_type");
+            self.0
+                .extend(kinds.map(|kinds| (LAYER_KINDS.to_owned(), kinds)));
+            return Ok(());
+        };
+        let kind = |letter: char| letters.iter().find(|(_, known)| *known == letter);
+        let text = pattern.as_str().unwrap_or_default().chars();
+        let kinds: Option<Value> = text
+            .map(|letter| Some(kind(letter)?.0))
+            .collect::<Option<Vec<_>>>()
+            .map(Value::from);
+        let Some(kinds) = kinds else {
+            let what = format_args!(
+                "{pattern} has layers that llama.cpp's {} has not",
+                class.gguf
+            );
+            return Err(wrong(LETTERS, what));
+        };
+        self.0.insert(LAYER_KINDS.to_owned(), kinds);
         Ok(())
     }
 
@@ -91,6 +141,7 @@ impl Fields {
             Err(wrong(field, what))
         };
         self.check_values(class.implied, &format!("llama.cpp's {}", class.gguf))?;
+        self.check_time_steps()?;
         let expect = |field: &str, expected: Value| match self.0.get(field) {
             Some(found) if *found != expected => refuse(field, found, &expected),
             _ => Ok(()),
@@ -113,6 +164,16 @@ impl Fields {
                 .is_none_or(|kinds| kinds.len() != dims.layers)
         {
             let what = format_args!("it is no list of {} layers", dims.layers);
+            return Err(wrong(LAYER_KINDS, what));
+        }
+        if let Some(kind) = class.traits.needs_kind
+            && !dims
+                .kinds()
+                .into_iter()
+                .flatten()
+                .any(|found| found == kind)
+        {
+            let what = format_args!("no layer is of {kind}; llama.cpp has another class for that");
             return Err(wrong(LAYER_KINDS, what));
         }
         if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
@@ -139,6 +200,25 @@ impl Fields {
                 refuse(field, found, &expected.into())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Fails if steps of a state space have a limit, which llama.cpp does not know.
+    fn check_time_steps(&self) -> Result<()> {
+        let field = "time_step_limit";
+        let limits = self
+            .0
+            .get(field)
+            .and_then(Value::as_array)
+            .map(Vec::as_slice);
+        match limits {
+            None => Ok(()),
+            // Infinity is no number of JSON: files have a name, an object with the name, or what it is read as.
+            Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(()),
+            Some(limits) => {
+                let what = format_args!("it is {limits:?}, and llama.cpp has no limits");
+                Err(wrong(field, what))
+            }
         }
     }
 
@@ -227,6 +307,9 @@ impl Fields {
         number.map(Some).ok_or_else(wrong)
     }
 }
+
+/// Field of what each layer is, a letter each.
+pub(super) const LETTERS: &str = "hybrid_override_pattern";
 
 /// Field of what each layer is.
 pub(super) const LAYER_KINDS: &str = "layer_types";

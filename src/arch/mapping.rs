@@ -109,7 +109,15 @@ impl Mapping<'_> {
                 predicting += 1;
                 continue;
             }
-            let found = self.rules(&name, |rule| rule.hf);
+            let mut found = self.rules(&name, self.class.other_tensors, |rule| rule.hf);
+            // Of several names in GGUF, those count that the layer has by the config.
+            if found.len() > 1 {
+                let is_there = |(rule, place, _): &(&TensorRule, Place, _)| {
+                    self.dims.has(rule.need, place.layer.unwrap_or(0)) != Some(false)
+                };
+                let (there, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_there);
+                found = if there.is_empty() { others } else { there };
+            }
             if found.is_empty() {
                 let what = format!("no tensor of {class_name} is called so");
                 return Err(refused(&source.name, what));
@@ -120,7 +128,12 @@ impl Mapping<'_> {
                 if rule.gguf == "output" && self.class.traits.ties_output {
                     continue;
                 }
-                self.check_shape(&source.name, rule.shape, suffix, &source.shape)?;
+                self.check_shape(
+                    &source.name,
+                    (rule.shape, place.layer),
+                    suffix,
+                    &source.shape,
+                )?;
                 let name = format!("{}{suffix}", fill(rule.gguf, place));
                 let expert = place.expert.unwrap_or(0);
                 if let Some(&at) = stacks.get(&name) {
@@ -143,6 +156,7 @@ impl Mapping<'_> {
             tensor.sources.sort_by_key(|(expert, _)| *expert);
         }
         self.require_layers(&tensors)?;
+        require_once(&tensors)?;
         let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform == Transform::Experts;
         let mut stacks = tensors.iter().filter(is_stack);
         stacks.try_for_each(|stack| self.check_experts(stack))?;
@@ -165,20 +179,20 @@ impl Mapping<'_> {
     pub(super) fn to_hf<'m>(&self, sources: Vec<SourceTensor<'m>>) -> Result<Vec<Mapped<'m>>> {
         let mut tensors = Vec::with_capacity(sources.len());
         for source in sources {
-            let found = self.rules(&source.name, |rule| rule.gguf);
+            let found = self.rules(&source.name, &[], |rule| rule.gguf);
             let [(rule, place, suffix)] = found[..] else {
                 let what = format!("no tensor of {} is called so", self.class.gguf);
                 return Err(refused(&source.name, what));
             };
             let matrix = match (rule.transform, source.shape.split_first()) {
                 (Transform::Experts, Some((&experts, rest))) => {
-                    self.check_dim(&source.name, &source.shape, (experts, Dim::Experts))?;
+                    self.check_dim(&source.name, &source.shape, (experts, Dim::Experts, None))?;
                     rest
                 }
                 _ => &source.shape[..],
             };
             let shape = rule.gguf_shape.unwrap_or(rule.shape);
-            self.check_shape(&source.name, shape, suffix, matrix)?;
+            self.check_shape(&source.name, (shape, place.layer), suffix, matrix)?;
             tensors.push(Mapped {
                 name: source.name.clone(),
                 rule,
@@ -196,19 +210,28 @@ impl Mapping<'_> {
     fn rules(
         &self,
         name: &str,
+        others: &'static [TensorRule],
         side: impl Fn(&TensorRule) -> &'static str,
     ) -> Vec<(&'static TensorRule, Place, &'static str)> {
         let (base, suffix) = split_suffix(name);
         let rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
-        let found = rules.filter_map(|rule| match rule.is_whole_name {
-            true => Some((rule, find(side(rule), name)?, "")),
-            false => Some((rule, find(side(rule), base)?, suffix)),
-        });
+        let found = rules
+            .chain(others)
+            .filter_map(|rule| match rule.is_whole_name {
+                true => Some((rule, find(side(rule), name)?, "")),
+                false => Some((rule, find(side(rule), base)?, suffix)),
+            });
         found.collect()
     }
 
     /// Checks the shape of tensor `name` against what the config says.
-    fn check_shape(&self, name: &str, dims: &[Dim], suffix: &str, shape: &[usize]) -> Result<()> {
+    fn check_shape(
+        &self,
+        name: &str,
+        (dims, layer): (&[Dim], Option<usize>),
+        suffix: &str,
+        shape: &[usize],
+    ) -> Result<()> {
         let dims = match suffix {
             // A bias has a value for each row.
             ".bias" => &dims[..1],
@@ -224,12 +247,17 @@ impl Mapping<'_> {
         let found = shape.iter().copied().zip(dims.iter().copied());
         found
             .into_iter()
-            .try_for_each(|found| self.check_dim(name, shape, found))
+            .try_for_each(|(found, dim)| self.check_dim(name, shape, (found, dim, layer)))
     }
 
     /// Checks one dimension of tensor `name`.
-    fn check_dim(&self, name: &str, shape: &[usize], (found, dim): (usize, Dim)) -> Result<()> {
-        let size = self.dims.size(dim);
+    fn check_dim(
+        &self,
+        name: &str,
+        shape: &[usize],
+        (found, dim, layer): (usize, Dim, Option<usize>),
+    ) -> Result<()> {
+        let size = self.dims.size(dim, layer);
         if size.is_none() && dim == Dim::Experts {
             return Err(refused(name, "the config says that there are no experts"));
         }
@@ -327,6 +355,18 @@ impl Mapping<'_> {
         );
         let what = format!("there are {count} such experts, and config.json says {experts}");
         Err(refused(last, what))
+    }
+}
+
+/// Fails if two tensors become one of the same name, as one for all experts beside one for each.
+fn require_once(tensors: &[Mapped<'_>]) -> Result<()> {
+    let mut names = HashSet::with_capacity(tensors.len());
+    match tensors.iter().find(|tensor| !names.insert(&tensor.name)) {
+        None => Ok(()),
+        Some(second) => {
+            let what = format!("another tensor is `{}` of GGUF as well", second.name);
+            Err(refused(&second.sources[0].1.name, what))
+        }
     }
 }
 

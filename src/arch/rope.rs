@@ -3,18 +3,21 @@
 //! Source: `TextModel.__init__` and `set_gguf_parameters` in `conversion/base.py`, `LlamaModel.generate_extra_tensors` in
 //! `conversion/llama.py` of llama.cpp.
 
+mod from_gguf;
 mod llama3;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+pub(super) use self::from_gguf::scaling_of;
 pub(super) use self::llama3::Llama3;
 
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
-use super::settings::{CONTEXT, KeyValue, float, wrong_key};
+use super::layer_sizes::proportional;
+use super::settings::{CONTEXT, KeyValue};
 use super::table::{Kind, ModelClass};
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
-use crate::{AnamnesisError, Result};
+use crate::Result;
+use crate::containers::model::gguf::GgufMetadataValue;
 
 /// Fields of the base.
 const BASES: &[&str] = &[
@@ -50,6 +53,8 @@ const FIXED_BASE: f64 = 10_000.0;
 pub(super) struct Rope {
     pub base: Option<f64>,
     pub local_base: Option<f64>,
+    /// Whether the config says more of layers with a sliding window than their base.
+    has_local_scaling: bool,
     /// Name of the scaling; `default` if there is none.
     pub kind: String,
     /// The part of each head that rotates, if the config says it.
@@ -81,9 +86,16 @@ impl Rope {
             Some(base) => Some(base),
             None => fields.agreed(BASES)?,
         };
+        let local = local.as_ref().and_then(Value::as_object);
+        let is_plain = |(name, value): (&String, &Value)| match name.as_str() {
+            "rope_theta" => true,
+            "rope_type" | "type" => value == "default",
+            _ => value.is_null() || value.as_f64() == Some(1.0),
+        };
+        let has_local_scaling = !local.into_iter().flatten().all(is_plain);
         let local_base = match local {
-            Some(Value::Object(local)) => Fields(local).number(&["rope_theta"])?,
-            _ => fields.number(LOCAL_BASES)?,
+            Some(local) => Fields(local.clone()).number(&["rope_theta"])?,
+            None => fields.number(LOCAL_BASES)?,
         };
         let kind = scaling.get(&["rope_type", "type"]).map(|(_, kind)| kind);
         let kind = match kind {
@@ -101,6 +113,7 @@ impl Rope {
         Ok(Self {
             base,
             local_base,
+            has_local_scaling,
             kind,
             partial,
             scaling,
@@ -126,6 +139,21 @@ impl Rope {
         let (scale, all) = (scale?, all?);
         if scale.or(all).is_some() && (!has_log || scale != all) {
             return refuse("mscale", "it is not `mscale_all_dim`");
+        }
+        if self.has_local_scaling {
+            return refuse("rope_parameters", "layers with a window have a scaling");
+        }
+        if class.traits.has_layer_sizes {
+            if self.kind != "proportional" {
+                return refuse("rope_type", &format!("it is `{}`", self.kind));
+            }
+            if self
+                .scaling
+                .number(&["factor"])?
+                .is_some_and(|factor| factor != 1.0)
+            {
+                return refuse("factor", "it is not 1");
+            }
         }
         if self.kind == "llama3" && !class.traits.stores_rope_factors {
             return refuse("rope_type", "it is `llama3`");
@@ -164,6 +192,7 @@ impl Rope {
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
+            "proportional" if class.traits.has_layer_sizes => {}
             "longrope" | "su" if class.traits.has_long_factors => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));
             }
@@ -214,6 +243,11 @@ impl Rope {
         match self.kind.as_str() {
             "llama3" if class.traits.stores_rope_factors => {
                 Ok(vec![(ROPE_FACTORS, self.llama3_factors(rotating)?)])
+            }
+            "proportional" => {
+                let part = self.partial.or(class.traits.partial_rotary).unwrap_or(1.0);
+                let factors = proportional(dims.full_head(), part).unwrap_or_default();
+                Ok(vec![(ROPE_FACTORS, factors)])
             }
             "longrope" | "su" if class.traits.has_long_factors => {
                 let factors = |(name, field)| Ok((name, self.list(field, rotating / 2)?));
@@ -283,7 +317,7 @@ impl Rope {
 pub(super) const SECTIONS: &str = "mrope_section";
 
 /// The tensor of the factors of Llama 3's rope.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// The tensors of factors for long and for short texts, with the fields that have them.
 const LONG_FACTORS: [(&str, &str); 2] = [
@@ -318,80 +352,3 @@ const YARN: &[(&str, &[&str])] = &[
     ("scaling.yarn_beta_fast", &["beta_fast"]),
     ("scaling.yarn_beta_slow", &["beta_slow"]),
 ];
-
-/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensors of `factors`.
-///
-/// # Errors
-/// `Parse` if a key is missing; `Unsupported` if transformers has no such scaling.
-pub(super) fn scaling_of(
-    class: &ModelClass,
-    metadata: &GgufMetadata,
-    factors: &[(&str, Vec<f32>)],
-    dims: &Dims,
-) -> Result<Option<Value>> {
-    let key = |key: &str| format!("{}.rope.{key}", class.gguf);
-    let get = |name: &str| metadata.get(&key(name));
-    let base = get("freq_base")
-        .as_ref()
-        .and_then(float)
-        .and_then(|base| base.as_f64());
-    let find = |tensor: &str| factors.iter().find(|(name, _)| *name == tensor);
-    let long = LONG_FACTORS.map(|(tensor, field)| Some((field, &find(tensor)?.1)));
-    if let [Some(long), Some(short)] = long {
-        let list = |(field, factors): (&str, &Vec<f32>)| {
-            let factors = factors.iter().map(|x| float(&GgufMetadataValue::F32(*x)));
-            (field.to_owned(), factors.collect::<Value>())
-        };
-        let kind = ("type".to_owned(), "longrope".into());
-        return Ok(Some(Value::Object(
-            [kind, list(long), list(short)].into_iter().collect(),
-        )));
-    }
-    if let Some((_, factors)) = find(ROPE_FACTORS) {
-        let found = Llama3::of(factors, base.unwrap_or(10_000.0), dims.head);
-        let Some(found) = found else {
-            let what = "tensor `rope_freqs.weight`: its values are none of Llama 3's scaling";
-            return Err(AnamnesisError::unsupported("a whole model", what));
-        };
-        return Ok(Some(json!({
-            "rope_type": "llama3",
-            "factor": found.factor,
-            "low_freq_factor": found.low,
-            "high_freq_factor": found.high,
-            "original_max_position_embeddings": found.original as u64,
-        })));
-    }
-    let kind = get("scaling.type");
-    let kind = match kind.as_ref().and_then(|kind| kind.as_string()) {
-        None | Some("none") => return Ok(None),
-        Some(kind @ ("linear" | "yarn")) => kind,
-        Some(other) => {
-            let what = format!("`{}` is `{other}`", key("scaling.type"));
-            return Err(AnamnesisError::unsupported("a whole model", what));
-        }
-    };
-    let mut scaling = Map::new();
-    scaling.insert("rope_type".to_owned(), kind.into());
-    let factor = get("scaling.factor").as_ref().and_then(float);
-    let factor = factor.ok_or_else(|| wrong_key(&key("scaling.factor"), "it is no number"))?;
-    scaling.insert("factor".to_owned(), factor);
-    if kind == "yarn" {
-        let name = "scaling.original_context_length";
-        let length = get(name).and_then(|length| length.as_unsigned());
-        let length = length.ok_or_else(|| wrong_key(&key(name), "it is no count"))?;
-        scaling.insert("original_max_position_embeddings".to_owned(), length.into());
-        for (name, fields) in YARN {
-            let value = get(name).as_ref().and_then(float);
-            scaling.extend(value.map(|value| (fields[0].to_owned(), value)));
-        }
-        if class.traits.has_exact_yarn {
-            scaling.insert("truncate".to_owned(), false.into());
-        }
-        if let Some(GgufMetadataValue::F32(log)) = get("scaling.yarn_log_multiplier") {
-            let all = float(&GgufMetadataValue::F32(log * 10.0));
-            scaling.extend(all.clone().map(|all| ("mscale".to_owned(), all)));
-            scaling.extend(all.map(|all| ("mscale_all_dim".to_owned(), all)));
-        }
-    }
-    Ok(Some(Value::Object(scaling)))
-}

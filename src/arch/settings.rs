@@ -7,6 +7,7 @@ mod from_gguf;
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
 use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
+use super::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS};
 use super::rope::Rope;
 use super::table::{HeadDim, Kind, ModelClass, Setting, count, number};
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -134,7 +135,8 @@ fn value(
             flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
         }
         Kind::YarnLog => rope.yarn_log()?.map(number),
-        Kind::Omitted => None,
+        Kind::Omitted | Kind::ProductToo => None,
+        Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::OrZero => {
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))
@@ -151,9 +153,30 @@ fn value(
             let kinds = dims.kinds().filter(|_| has_all);
             kinds.map(|kinds| array(GgufMetadataArray::Bool(kinds.map(|k| k == kind).collect())))
         }
-        Kind::KvHeadsBut(kind) => {
+        Kind::Inner if fields.flag(DOUBLE_WIDE) => {
+            let widths = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();
+            let widths = (0..dims.layers).map(widths).collect::<Option<_>>();
+            let wrong = || wrong(setting.fields[0], "it is too large");
+            Some(array(GgufMetadataArray::I32(widths.ok_or_else(wrong)?)))
+        }
+        Kind::KvHeads if fields.get(&[FULL_KV_HEADS]).is_some() => {
+            let heads = |layer| i32::try_from(dims.kv_heads_of(Some(layer))).unwrap_or(i32::MAX);
+            let heads = (0..dims.layers).map(heads).collect();
+            Some(array(GgufMetadataArray::I32(heads)))
+        }
+        Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
+        Kind::InnerOf(kind) => {
+            let inner = dims.inner_of(None).and_then(|n| i32::try_from(n).ok());
+            let inner =
+                inner.ok_or_else(|| wrong(setting.fields[0], "it is missing or too large"))?;
+            let of_layer = |k: &str| if k == kind { inner } else { 0 };
+            let kinds = dims.kinds();
+            kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
+        }
+        Kind::KvHeadsBut(_, other) => {
             let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
-            let of_layer = |k: &str| if k == kind { 0 } else { heads };
+            let of_layer = |k: &str| if k == other { heads } else { 0 };
             let kinds = dims.kinds();
             kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
         }

@@ -1,5 +1,8 @@
 //! What the tables of architectures are made of.
 
+mod settings;
+
+pub(super) use self::settings::{Kind, Setting, count, number, setting};
 use super::dims::Dim;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
@@ -22,6 +25,8 @@ pub(super) struct ModelClass {
     /// they always have one.
     pub biases: &'static [(&'static str, &'static [&'static str])],
     pub tensors: &'static [&'static [TensorRule]],
+    /// Tensors that some checkpoints have in place of others, under the same names in GGUF. They are not written.
+    pub other_tensors: &'static [TensorRule],
     /// The architecture's own settings, behind those that all have. One of the same key takes the place of theirs.
     pub settings: &'static [&'static [Setting]],
     pub traits: Traits,
@@ -73,6 +78,17 @@ pub(super) struct Traits {
     pub group_method: Option<&'static str>,
     /// The part of each head that rotates where a config does not say it; `None`: all of it, always.
     pub partial_rotary: Option<f64>,
+    /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
+    pub has_layer_sizes: bool,
+    /// No layer has attention, and the config states no heads.
+    pub is_recurrent: bool,
+    /// Names of kinds of layers that mean others, each with the other.
+    pub kind_names: &'static [(&'static str, &'static str)],
+    /// Letters of the kinds of layers, of classes whose config has a text (`hybrid_override_pattern`) or `layers_block_type` in
+    /// place of `layer_types`.
+    pub layer_letters: &'static [(&'static str, char)],
+    /// A kind of which there must be a layer.
+    pub needs_kind: Option<&'static str>,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -136,6 +152,11 @@ impl Traits {
         has_long_factors: false,
         group_method: None,
         partial_rotary: None,
+        has_layer_sizes: false,
+        is_recurrent: false,
+        kind_names: &[],
+        layer_letters: &[],
+        needs_kind: None,
         sign: Sign::Rest,
     };
 }
@@ -184,12 +205,18 @@ pub(super) enum Need {
     With(&'static str),
     /// All, unless the config has a field.
     Without(&'static str),
+    /// All, if a field of the config is above 0.
+    Above0(&'static str),
     /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has the weight.
     If(&'static str),
     /// Those that `layer_types` calls so.
     Kind(&'static str),
     /// Those behind the last one, which predict further tokens.
     Prediction,
+    /// Those that do not use the keys of an earlier one. The others may have it.
+    OwnKeys,
+    /// Those that do not use the values of an earlier one, and whose keys are not their values.
+    OwnValues,
 }
 
 /// How the rows of a tensor change on the way to GGUF.
@@ -216,8 +243,10 @@ pub(super) enum Transform {
     FusedHeads,
     /// Heads of values in linear attention, of which each head of keys has some side by side, are tiled.
     ValueHeads(ValuePart),
-    /// `-exp(x)` of each value.
+    /// `-exp(x)` of each value, with the dimensions of GGUF.
     NegExp,
+    /// The same values of a vector with the dimensions of GGUF.
+    Reshaped,
     /// A stack of filters `[n, 1, k]` as `[n, k]`.
     Filters,
 }
@@ -255,56 +284,6 @@ pub(super) enum LinearPart {
     Projections,
     /// The gates.
     Gate,
-}
-
-/// A setting of the architecture: a key of the metadata, and the field of `config.json`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Setting {
-    /// Key without the architecture's name.
-    pub key: &'static str,
-    /// Fields that it may have, the usual one first.
-    pub fields: &'static [&'static str],
-    pub kind: Kind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// UINT32 that a config must state.
-    Required,
-    /// UINT32.
-    Count,
-    /// UINT32 that is not there if the field is null.
-    Nullable,
-    /// FLOAT32.
-    Number,
-    /// UINT32: the size of a head, which `head_dim` states or which follows from other fields.
-    HeadSize,
-    /// UINT32: how many dimensions of a head rotate.
-    Rotating,
-    /// UINT32: the sum of the fields, of which those that are missing count 0. Coming back, the first field is the one that no other key states.
-    Sum,
-    /// UINT32: the product of the fields. Coming back, the first field is the one that no other key states.
-    Product,
-    /// UINT32 that is the same in all models of the class.
-    Fixed(u32),
-    /// BOOL.
-    Flag,
-    /// BOOL that is there only if it is true.
-    FlagIfTrue,
-    /// FLOAT32: a tenth of `mscale_all_dim` of YaRN.
-    YarnLog,
-    /// Not written.
-    Omitted,
-    /// UINT32 that is 0 if the field is null.
-    OrZero,
-    /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the numbers are these.
-    Sections([i32; 4]),
-    /// STRING that is the same in all models of the class.
-    Text(&'static str),
-    /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.
-    Layers(&'static str),
-    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls so.
-    KvHeadsBut(&'static str),
 }
 
 /// A tensor that is the same on both sides.
@@ -385,32 +364,5 @@ pub(super) const fn parameter(
         gguf_shape: Some(gguf_shape),
         is_whole_name: true,
         ..same(gguf, hf, shape)
-    }
-}
-
-/// A setting of another kind.
-pub(super) const fn setting(
-    kind: Kind,
-    key: &'static str,
-    fields: &'static [&'static str],
-) -> Setting {
-    Setting { key, fields, kind }
-}
-
-/// A setting that only some models have.
-pub(super) const fn count(key: &'static str, fields: &'static [&'static str]) -> Setting {
-    Setting {
-        key,
-        fields,
-        kind: Kind::Count,
-    }
-}
-
-/// A number of type FLOAT32 that only some models have.
-pub(super) const fn number(key: &'static str, fields: &'static [&'static str]) -> Setting {
-    Setting {
-        key,
-        fields,
-        kind: Kind::Number,
     }
 }

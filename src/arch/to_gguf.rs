@@ -71,7 +71,7 @@ pub(crate) fn to_gguf<'m>(
     let mut fields = Fields::new(&config)?;
     fields.complete(class)?;
     without_missing_layers(&mut fields, class, items)?;
-    let dims = Dims::new(&fields)?;
+    let dims = Dims::of_class(&fields, class)?;
     if class.traits.head_dim == HeadDim::Stated {
         fields.0.entry("head_dim").or_insert(dims.head.into());
     }

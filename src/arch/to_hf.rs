@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::dims::Dims;
 use super::families::CLASSES;
-use super::fields::{Fields, attention_scalar};
+use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
+use super::layer_sizes;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
 use super::rope::{is_factors, scaling_of};
@@ -52,13 +53,20 @@ pub(crate) fn to_hf<'m>(
     let is_tied = sizes("output.weight").is_none();
     config.insert("tie_word_embeddings".to_owned(), is_tied.into());
     config.extend(flags_of(class, |name| sizes(name).is_some()));
-    let dims = Dims::new(&Fields::of(config.clone()))?;
+    if class.traits.has_layer_sizes {
+        layer_sizes::from_tensors(&mut config, sizes);
+    }
+    let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
     let factors = factors.collect::<Result<Vec<_>>>()?;
-    let scaling = scaling_of(class, metadata, &factors, &dims)?;
-    config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
+    if class.traits.has_layer_sizes {
+        let rope = layer_sizes::rope_parameters(&mut config, &factors)?;
+        config.insert("rope_parameters".to_owned(), rope);
+    } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
+        config.insert("rope_scaling".to_owned(), scaling);
+    }
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
     let mapped = mapping.to_hf(sources.collect::<Result<_>>()?)?;
@@ -80,6 +88,19 @@ pub(crate) fn to_hf<'m>(
         let what =
             format!("tensor `{name}`: one of the two projections that it is made of is missing");
         return Err(AnamnesisError::parse(what));
+    }
+    let letters = class.traits.layer_letters;
+    if !letters.is_empty() {
+        let kinds = config.remove(LAYER_KINDS).unwrap_or_default();
+        let letter = |kind: &Value| {
+            letters
+                .iter()
+                .find(|(name, _)| kind == name)
+                .map(|(_, c)| *c)
+        };
+        let kinds = kinds.as_array().map(Vec::as_slice).unwrap_or_default();
+        let text: String = kinds.iter().filter_map(letter).collect();
+        config.insert(LETTERS.to_owned(), text.into());
     }
     let context = config
         .get("max_position_embeddings")
@@ -222,7 +243,7 @@ impl<'m> Maker<'_, 'm> {
             true => Change::MinusOne,
             false => Change::None,
         };
-        let rule_of = (&hf_name as &dyn Fn(_) -> _, rule.transform);
+        let rule_of = (&hf_name as &dyn Fn(_) -> _, rule);
         let made = transform::to_hf((name, source), rule_of, own, change, self.dims)?;
         made.into_iter()
             .try_for_each(|group| self.push(group, rule))

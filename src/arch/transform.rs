@@ -1,11 +1,16 @@
 //! How the rows of a tensor change on the way to GGUF, and how they come back.
 
+mod heads;
+mod reshaped;
+
 use std::collections::BTreeMap;
 
+use self::heads::{LatentHeads, LinearHeads, head_rows};
+use self::reshaped::{flattened, reshaped};
 use super::dims::Dims;
 use super::mapping::Mapped;
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled, made_of};
-use super::table::{LatentPart, LinearPart, Transform, ValuePart};
+use super::table::{LatentPart, LinearPart, TensorRule, Transform, ValuePart};
 use crate::scheme::layout::alternate::AlternateRows;
 use crate::scheme::layout::assembled::{Change, RowOrder, Tiles};
 use crate::scheme::{Group, ResolvedItem, Window};
@@ -46,7 +51,15 @@ pub(super) fn to_gguf<'m>(
             return Ok(Group { shape, ..group });
         }
         Transform::None => (Rearrangement::changed(&shape, change), shape),
-        Transform::NegExp => (Rearrangement::changed(&shape, Change::NegExp), shape),
+        Transform::Reshaped => {
+            let shape = reshaped(&name, rule, &shape, dims)?;
+            let group = sources.swap_remove(0).renamed(name, dtype);
+            return Ok(Group { shape, ..group });
+        }
+        Transform::NegExp => {
+            let moved = Rearrangement::changed(&shape, Change::NegExp);
+            (moved, reshaped(&name, rule, &shape, dims)?)
+        }
         Transform::Heads => {
             let order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
             let moved = Rearrangement::of_each(1, order, (shape[0], width(&shape)));
@@ -81,12 +94,16 @@ pub(super) fn to_gguf<'m>(
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
         Transform::Halves(half) => {
-            require_even(&sources[0].name, shape[1])?;
-            let [experts, len] = [shape[0], shape[1] / 2];
+            // Of a stack, or of one matrix.
+            let axis = shape.len() - 2;
+            require_even(&sources[0].name, shape[axis])?;
+            let mut made = shape;
+            made[axis] /= 2;
+            let len = made[axis];
             let (first, of) = (half * len, 2 * len);
             let order = RowOrder::Slice { first, len, of };
-            let moved = Rearrangement::of_each(1, order, (experts * len, shape[2]));
-            (moved, vec![experts, len, shape[2]])
+            let size = (made[..=axis].iter().product(), made[axis + 1]);
+            (Rearrangement::of_each(1, order, size), made)
         }
         Transform::Latent(part) => {
             let (moved, made) = latent(part, &shape, dims)?;
@@ -201,13 +218,13 @@ fn every_second(first: usize, size: (usize, usize)) -> Rearrangement {
 /// As [`to_gguf`]; those that several tensors make together go to [`fused`].
 pub(super) fn to_hf<'m>(
     (name, source): (String, SourceTensor<'m>),
-    (hf, transform): (&dyn Fn(Option<usize>) -> String, Transform),
+    (hf, rule): (&dyn Fn(Option<usize>) -> String, &TensorRule),
     dtype: TargetDtype,
     change: Change,
     dims: &Dims,
 ) -> Result<Vec<Group<'m>>> {
     let (shape, own) = (source.shape.clone(), hf(None));
-    let moved = match transform {
+    let moved = match rule.transform {
         Transform::None if change == Change::None => return Ok(vec![source.renamed(own, dtype)]),
         Transform::Transposed => return Ok(vec![source.transposed(dtype).renamed(own, dtype)]),
         Transform::Filters => {
@@ -225,7 +242,16 @@ pub(super) fn to_hf<'m>(
             };
             return Ok((0..shape[0]).map(expert).collect());
         }
-        Transform::NegExp => Rearrangement::changed(&shape, Change::LnNeg),
+        Transform::Reshaped => {
+            let shape = flattened(&name, rule, shape, dims)?;
+            let group = source.renamed(own, dtype);
+            return Ok(vec![Group { shape, ..group }]);
+        }
+        Transform::NegExp => {
+            let moved = Rearrangement::changed(&shape, Change::LnNeg);
+            let shape = flattened(&name, rule, shape, dims)?;
+            return Ok(vec![assembled(vec![source], (own, shape), dtype, &moved)]);
+        }
         Transform::FusedHeads => fused_heads(&shape, fused_tiles(dims).inverse()),
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part).inverse();
@@ -324,16 +350,16 @@ pub(super) fn fused<'m>(
             Ok(whole(vec![first, second], pieces, vec![rows, cols], cols))
         }
         _ => {
-            let rows = shape[0] * shape[1];
-            // Rows alternate, or the halves of each expert do.
-            let turn = match transform {
-                Transform::Halves(_) => shape[1],
-                _ => 1,
+            // Rows alternate, or the halves of each expert or of one matrix do.
+            let (axis, turn) = match transform {
+                Transform::Halves(_) => (shape.len() - 2, shape[shape.len() - 2]),
+                _ => (1, 1),
             };
+            let rows = shape[..=axis].iter().product();
             let pieces = vec![all_rows(0, rows, turn), all_rows(1, rows, turn)];
-            let cols = shape[2..].iter().product();
+            let cols = shape[axis + 1..].iter().product();
             let mut doubled = shape;
-            doubled[1] *= 2;
+            doubled[axis] *= 2;
             let whole = whole(vec![first, second], pieces, doubled, cols);
             if let Transform::Half(_) | Transform::Halves(_) = transform {
                 return Ok(whole);
@@ -352,131 +378,4 @@ fn all_rows(source: usize, rows: usize, turn: usize) -> SourceRows {
         rows,
         turn,
     }
-}
-
-/// Heads whose keys and values are made of one latent vector.
-struct LatentHeads {
-    count: usize,
-    /// Rows of a head that make its keys, without the part that rotates.
-    keys: usize,
-    /// Rows of a head that make its values.
-    values: usize,
-}
-
-impl LatentHeads {
-    fn new(dims: &Dims) -> Result<Self> {
-        Ok(Self {
-            count: dims.heads,
-            keys: dims.need("qk_nope_head_dim")?,
-            values: dims.need("v_head_dim")?,
-        })
-    }
-
-    /// Which rows of `kv_b_proj` are those of `part`, and how many there are of a head.
-    fn rows_of(&self, part: LatentPart) -> (RowOrder, usize) {
-        let (first, len) = match part {
-            LatentPart::Keys => (0, self.keys),
-            LatentPart::Values => (self.keys, self.values),
-        };
-        let of = self.keys + self.values;
-        (RowOrder::Slice { first, len, of }, len)
-    }
-}
-
-/// Heads of linear attention.
-struct LinearHeads {
-    /// Heads of keys.
-    count: usize,
-    /// Heads of values for each head of keys.
-    per_key: usize,
-    /// Rows of a head of keys: queries, keys, values, gates.
-    parts: [usize; 4],
-}
-
-impl LinearHeads {
-    fn new(dims: &Dims) -> Result<Self> {
-        let count = dims.need("linear_num_key_heads")?;
-        let values = dims.need("linear_num_value_heads")?;
-        if !values.is_multiple_of(count) {
-            let what = "config.json: `linear_num_value_heads`: heads of keys do not divide it";
-            return Err(AnamnesisError::parse(what));
-        }
-        let key = dims.need("linear_key_head_dim")?;
-        let value = dims.need("linear_value_head_dim")?;
-        let value = value.saturating_mul(values / count);
-        Ok(Self {
-            count,
-            per_key: values / count,
-            parts: [key, key, value, value],
-        })
-    }
-
-    /// The order of heads of values in the tensor `part`.
-    fn value_tiles(&self, part: ValuePart) -> Tiles {
-        Tiles {
-            groups: self.count,
-            parts: self.per_key,
-            len: match part {
-                ValuePart::Heads | ValuePart::Decays => 1,
-                _ => self.parts[2] / self.per_key,
-            },
-        }
-    }
-
-    /// The rows of `in_proj_qkvz` that are those of `part`.
-    fn slices(&self, part: LinearPart) -> Vec<SourceRows> {
-        let of = self.parts.iter().sum();
-        let slice = |at: usize| SourceRows {
-            source: 0,
-            order: RowOrder::Slice {
-                first: self.parts[..at].iter().sum(),
-                len: self.parts[at],
-                of,
-            },
-            rows: self.count * self.parts[at],
-            turn: 1,
-        };
-        match part {
-            LinearPart::Projections => (0..3).map(slice).collect(),
-            LinearPart::Gate => vec![slice(3)],
-        }
-    }
-
-    /// The rows of the projections and the gate that make `in_proj_qkvz`, in turns.
-    fn turns(&self) -> Vec<SourceRows> {
-        let mut first = 0;
-        let pieces = self.parts.iter().enumerate().map(|(at, &turn)| {
-            let rows = self.count * turn;
-            let (source, from) = if at == 3 { (1, 0) } else { (0, first) };
-            first += rows;
-            SourceRows {
-                source,
-                order: RowOrder::From(from),
-                rows,
-                turn,
-            }
-        });
-        pieces.collect()
-    }
-}
-
-/// Rows of a head of the tensor that GGUF calls `name`.
-///
-/// # Errors
-/// `Parse` if its rows are not those of heads that can be halved.
-fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usize> {
-    let heads = if name.contains(".attn_k.") {
-        dims.kv_heads
-    } else {
-        dims.heads
-    };
-    let rows = shape[0] / heads;
-    if shape[0].is_multiple_of(heads) && rows.is_multiple_of(2) && rows > 0 {
-        return Ok(rows);
-    }
-    let what = format!(
-        "tensor `{name}`: {} rows are no {heads} heads of two halves",
-        shape[0]
-    );
-    Err(AnamnesisError::parse(what))
 }

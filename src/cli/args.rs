@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
 };
-pub(super) use self::run::RunArgs;
+pub(super) use self::run::{CastArgs, RunArgs};
 pub(super) use self::values::ConvertTo;
 use self::values::{help_of_containers, parse_dtype, parse_scheme, parse_size, parse_target};
 use crate::{ForgetScheme, ParseLimits, TargetDtype};
@@ -158,8 +158,13 @@ pub(super) struct RememberArgs {
     #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = parse_dtype)]
     pub to: TargetDtype,
     /// Give the directory FILE its name, now that all its parts are made (see --part)
-    #[arg(long, conflicts_with_all = ["part", "resume", "output", "json"])]
+    #[arg(long, conflicts_with_all = [
+        "to", "cast", "part", "resume", "output", "json", "include", "exclude", "skip_unsupported", "max_shard_size",
+        "tensors_only", "tokenizer_pre", "dry_run", "root",
+    ])]
     pub finish: bool,
+    #[command(flatten)]
+    pub cast: CastArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -173,6 +178,8 @@ pub(super) struct ConvertArgs {
     /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
+    #[command(flatten)]
+    pub cast: CastArgs,
     /// GGUF metadata from a JSON object; plain values, or {"type": "u8", "value": 3}
     #[arg(long, value_name = "FILE")]
     pub gguf_metadata: Option<PathBuf>,

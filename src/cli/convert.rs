@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
-use super::input;
 use super::report::print_line;
 use super::write::{OutputStyle, run_options, settle, write};
+use super::{applies, input};
 use crate::error::printable;
 use crate::{AnamnesisError, ConvertOptions, Result};
 
@@ -25,15 +25,18 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> Result<()> 
         return Ok(());
     }
     let input = input::open(&args.input, &args.run.limits)?;
-    let options = ConvertOptions::from(run_options(args.to, &args.run)?);
-    let suffix = args.to.to_string().to_lowercase();
+    let run = run_options(args.to, &args.run)?.with_cast(args.cast.cast());
+    let mut options = ConvertOptions::from(run);
+    let output = args.run.output.path.as_deref();
+    options.target = applies::remembered_as(output).unwrap_or_default();
     write(
         &input,
         &options,
         &args.run,
         &OutputStyle {
-            suffix: &suffix,
+            suffix: None,
             verbose: false,
+            asks_dtype: true,
         },
         out,
     )
@@ -47,32 +50,27 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         }
         ConvertTo::Scheme(scheme) => ConvertOptions::from(scheme.clone()),
     };
-    if (args.gguf_metadata.is_some() || !args.gguf_kv.is_empty())
-        && !options.target.container().has_gguf_metadata
-    {
-        return Err(AnamnesisError::unsupported(
-            "GGUF metadata",
-            "only a GGUF output has it; use --to gguf",
-        ));
-    }
     options.gguf_metadata = metadata(args)?;
     let input = input::open(&args.input, &args.run.limits)?;
     let to = args.out_dtype.unwrap_or(options.run.to);
-    options.run = run_options(to, &args.run)?;
+    options.run = run_options(to, &args.run)?.with_cast(args.cast.cast());
     let suffix = match &args.to {
-        ConvertTo::Scheme(scheme) => scheme.suffix(),
-        ConvertTo::Container(container) => match container.container().suffix {
-            Some(suffix) if args.out_dtype.is_none() => suffix.to_owned(),
-            _ => to.to_string().to_lowercase(),
-        },
+        ConvertTo::Scheme(scheme) => Some(scheme.suffix()),
+        ConvertTo::Container(container) => {
+            let suffix = container.container().suffix;
+            suffix
+                .filter(|_| args.out_dtype.is_none())
+                .map(str::to_owned)
+        }
     };
     write(
         &input,
         &options,
         &args.run,
         &OutputStyle {
-            suffix: &suffix,
+            suffix: suffix.as_deref(),
             verbose: args.verbose,
+            asks_dtype: args.out_dtype.is_some(),
         },
         out,
     )

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::input;
 use super::write::{OutputStyle, run_options, write};
+use super::{applies, input};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
@@ -22,6 +22,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
     if args.pure {
         scheme = scheme.pure();
     }
+    applies::require_files(args)?;
     let suffix = scheme.suffix();
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);
@@ -38,8 +39,9 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> Result<()> {
         &options,
         &args.run,
         &OutputStyle {
-            suffix: &suffix,
+            suffix: Some(&suffix),
             verbose: args.verbose,
+            asks_dtype: false,
         },
         out,
     )

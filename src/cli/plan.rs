@@ -11,10 +11,10 @@ use crate::{QuantScheme, Report, Result, format_bytes};
 pub(super) fn print_plan(
     input: &input::NamedModel,
     recovery: &crate::Recovery<'_>,
+    report: &Report,
     output: &Path,
     out: &mut impl Write,
 ) -> Result<()> {
-    let report = recovery.report();
     let free = crate::source::platform::available_space(
         crate::containers::write::atomic::directory_of(output),
     );
@@ -31,6 +31,9 @@ pub(super) fn print_plan(
         for tensor in &report.encoded {
             writeln!(out, "  {}  {}", printable(&tensor.name), tensor.scheme)?;
         }
+    }
+    if report.cast > 0 {
+        writeln!(out, "Cast:        {} tensors", report.cast)?;
     }
     writeln!(out, "As they are: {} tensors", report.passthrough)?;
     for tensor in &report.kept {

@@ -95,7 +95,7 @@ impl<'m> Body<'m> for DecodeBody<'m> {
             self.decoder
                 .decode(tile, rows.clone(), &worker.input, job.options.level, out);
             let bytes = &worker.output.as_bytes()[..values * element_size];
-            self.write(job, tile, rows, bytes)?;
+            put_rows(job, tile, rows, bytes, element_size)?;
         }
         Ok((tile.values() * element_size) as u64)
     }
@@ -105,24 +105,22 @@ impl<'m> Body<'m> for DecodeBody<'m> {
     }
 }
 
-impl DecodeBody<'_> {
-    /// Writes the decoded rows `rows` of a tile: at once if they are adjacent in the output, else row by row.
-    fn write(
-        &self,
-        job: &Job<'_, '_>,
-        tile: &Tile,
-        rows: Range<usize>,
-        bytes: &[u8],
-    ) -> Result<()> {
-        let (cols, element_size) = (job.output().cut.cols, self.target.byte_size());
-        let at =
-            |row: usize| (row as u64 * cols as u64 + tile.cols.start as u64) * element_size as u64;
-        if tile.cols.len() == cols || rows.len() == 1 {
-            return job.put(at(rows.start), bytes);
-        }
-        for (row, bytes) in rows.zip(bytes.chunks_exact(tile.cols.len() * element_size)) {
-            job.put(at(row), bytes)?;
-        }
-        Ok(())
+/// Writes rows `rows` of a tile, whose elements have `element_size` bytes: at once if they are adjacent in the output, else row
+/// by row.
+pub(super) fn put_rows(
+    job: &Job<'_, '_>,
+    tile: &Tile,
+    rows: Range<usize>,
+    bytes: &[u8],
+    element_size: usize,
+) -> Result<()> {
+    let cols = job.output().cut.cols;
+    let at = |row: usize| (row as u64 * cols as u64 + tile.cols.start as u64) * element_size as u64;
+    if tile.cols.len() == cols || rows.len() == 1 {
+        return job.put(at(rows.start), bytes);
     }
+    for (row, bytes) in rows.zip(bytes.chunks_exact(tile.cols.len() * element_size)) {
+        job.put(at(row), bytes)?;
+    }
+    Ok(())
 }

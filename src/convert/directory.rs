@@ -26,7 +26,7 @@ pub(crate) use self::replacement::settle;
 pub(super) use self::unfinished::UnfinishedDirectory;
 use super::destination::{check_destination, partial_path};
 use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
-use super::options::ConvertOptions;
+use super::options::{ConvertOptions, FloatCast};
 use super::overlap::require_apart;
 use super::plan::{Plan, PlannedFile};
 use super::sidecars::Sidecars;
@@ -210,6 +210,10 @@ impl PartWriter<'_, '_> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             to: self.options.run.to.to_string(),
             decode: self.options.decode,
+            cast: match self.options.run.cast {
+                FloatCast::Keep => None,
+                cast => Some(format!("{cast:?}")),
+            },
             max_shard_size: self.options.max_shard_size,
             include: self.options.include.clone(),
             exclude: self.options.exclude.clone(),

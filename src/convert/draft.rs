@@ -1,11 +1,12 @@
 //! [`Draft`], an output tensor before the container has given it an offset.
 
 use super::bodies::{CopyBody, DecodeBody, GatherBody, StreamBody};
+use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
-use super::options::ConvertOptions;
+use super::options::{ConvertOptions, FloatCast};
 use super::output::Body;
-use crate::containers::model::{Part, Tensor};
-use crate::scheme::{Group, QuantScheme};
+use crate::containers::model::{Part, Tensor, TensorRole};
+use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// An output tensor without a place: its type, its shape, and the [`Body`] that makes its bytes.
@@ -69,14 +70,47 @@ impl<'m> Draft<'m> {
         })
     }
 
-    /// Drafts the copy of a group's first part under the group's name.
+    /// Drafts a tensor of plain floats that is cast to `target`, under the name `name`.
     ///
     /// # Errors
-    /// As [`copy`](Self::copy).
-    pub(super) fn carry(group: Group<'m>) -> Result<Self> {
-        let mut draft = Self::copy(&group.parts[0].1)?;
-        draft.name = group.name;
-        Ok(draft)
+    /// `Parse` if the size of the output tensor overflows.
+    pub(super) fn cast(
+        name: String,
+        t: &Tensor<'m>,
+        target: TargetDtype,
+        saturates: bool,
+    ) -> Result<Self> {
+        let Some(plain) = PlainFloats::for_cast(t) else {
+            return Self::copy(t);
+        };
+        let part = (TensorRole::Passthrough, *t);
+        let scheme = QuantScheme::Unquantized;
+        let shape = t.shape().to_vec();
+        let group = Group::new(name, shape, scheme, vec![part], Box::new(plain));
+        Self::cast_group(group, t.dtype(), target, saturates)
+    }
+
+    /// Drafts a group whose values are those of `stored`, a type of plain floats, cast to `target`.
+    ///
+    /// # Errors
+    /// As [`cast`](Self::cast).
+    pub(super) fn cast_group(
+        group: Group<'m>,
+        stored: Dtype,
+        target: TargetDtype,
+        saturates: bool,
+    ) -> Result<Self> {
+        Self::of_group(group, target, |decoder| {
+            match can_overflow(stored, target) {
+                true => Box::new(CastBody {
+                    decoder,
+                    is_f64: stored == Dtype::F64,
+                    target,
+                    saturates,
+                }),
+                false => Box::new(DecodeBody { decoder, target }),
+            }
+        })
     }
 
     /// Drafts a quantized tensor that is decoded to `target`, or to the type that its scheme prescribes.
@@ -84,21 +118,31 @@ impl<'m> Draft<'m> {
     /// # Errors
     /// `Parse` if the size of the output tensor overflows.
     pub(super) fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
+        let target = group.keeps.unwrap_or(target);
+        Self::of_group(group, target, |decoder| {
+            Box::new(DecodeBody { decoder, target })
+        })
+    }
+
+    /// Drafts a group whose decoder gives values for `body`, which makes `target` of them.
+    fn of_group(
+        group: Group<'m>,
+        target: TargetDtype,
+        body: impl FnOnce(Box<dyn Decode + 'm>) -> Box<dyn Body<'m> + 'm>,
+    ) -> Result<Self> {
         let Group {
             name,
             shape,
             decoder,
             parts,
-            keeps,
             ..
         } = group;
-        let target = keeps.unwrap_or(target);
         let dtype = target.dtype();
         Ok(Self {
             len: byte_len(&name, dtype, &shape)?,
             dtype,
             cut: Cut::of_grid(&decoder.grid()),
-            body: Box::new(DecodeBody { decoder, target }),
+            body: body(decoder),
             verify: parts_with_checksum(parts.iter().map(|(_, t)| t)),
             verified_before: vec![],
             sources: sources_of(parts.iter().map(|(_, t)| t)),
@@ -150,10 +194,11 @@ pub(super) fn parts_with_checksum<'a, 'm: 'a>(
 }
 
 /// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8 tensor without a scale. Then its
-/// values need none, and it is copied if the container holds FP8 and the options do not ask for decoding.
+/// values need none, and it is copied if the container holds FP8 and the options ask neither for decoding nor for casts.
 pub(super) fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
     let is_cast = matches!(group.scheme, QuantScheme::CastFp8 { .. });
     let writer = options.target.container().writer();
     let is_held = || writer.is_some_and(|writer| (writer.holds)(group.parts[0].1.dtype()));
-    group.is_copied || is_cast && !options.decode && is_held()
+    let stays = !options.decode && options.run.cast == FloatCast::Keep;
+    group.is_copied || is_cast && stays && is_held()
 }

@@ -2,16 +2,17 @@
 
 use std::collections::HashSet;
 
+use super::cast::{cast_of_item, cast_target};
 use super::draft::{Draft, is_carried};
 use super::encode::{Drafted, Encodings};
-use super::options::ConvertOptions;
+use super::options::{ConvertOptions, FloatCast};
 use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, WholeModel};
 use crate::config::Selection;
-use crate::containers::model::ParsedModel;
+use crate::containers::model::{ParsedModel, Tensor};
 use crate::scheme::ResolvedItem;
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, Result, TargetDtype};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
 pub(super) struct Drafts<'m> {
@@ -31,6 +32,10 @@ pub(super) fn draft_outputs<'m>(
     model: &'m ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Drafts<'m>> {
+    if options.run.cast != FloatCast::Keep && options.encodes() {
+        let what = "plain floats are cast where nothing is encoded; the options ask for both";
+        return Err(AnamnesisError::unsupported("a cast", what));
+    }
     if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
@@ -40,13 +45,12 @@ pub(super) fn draft_outputs<'m>(
     let mut resolution = model.resolve().into_result()?;
     let selection = Selection::new(&options.include, &options.exclude)?;
     resolution.items.retain(|item| selection.has(item.name()));
-    if resolution.items.is_empty() && !model.tensors.is_empty() {
-        return Err(AnamnesisError::parse(
-            "no tensor is left: none has a name that is included and not excluded",
-        ));
-    }
+    require_some(resolution.items.len(), model)?;
     let mut report = summary(model, &resolution, options);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
+    // Between the two the tables of the class say which tensors have which type.
+    let is_gguf = options.target.container().has_gguf_metadata;
+    let is_of_class = whole.is_some() && model.is_gguf() != is_gguf;
     let mut encodings = Encodings::new(model, &mut resolution, options, &mut report)?;
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in resolution.items {
@@ -60,8 +64,16 @@ pub(super) fn draft_outputs<'m>(
                 Drafted::NotEncoded(item) => item,
             },
         };
-        drafts.push(draft_unencoded(item, model, options)?);
+        let cast = cast_of_item(&item, is_of_class, options);
+        report.cast += usize::from(cast.is_some());
+        if let ResolvedItem::Plain(t) = &item
+            && cast.is_none()
+        {
+            report.count_kept(t.dtype());
+        }
+        drafts.push(draft_unencoded(item, cast, model, options)?);
     }
+    report.passthrough = report.passthrough.saturating_sub(report.cast);
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
@@ -73,16 +85,31 @@ pub(super) fn draft_outputs<'m>(
     })
 }
 
+/// Fails if patterns leave none of a model's tensors.
+fn require_some(left: usize, model: &ParsedModel) -> Result<()> {
+    match left {
+        0 if !model.tensors.is_empty() => Err(AnamnesisError::parse(
+            "no tensor is left: none has a name that is included and not excluded",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
 /// another container.
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
-    let mut drafts: Vec<_> = model
-        .tensors()
-        .map(|t| Draft::copy(&t))
-        .collect::<Result<_>>()?;
-    verify_once(&mut drafts);
     let mut report = Report::new(options.run.to);
-    report.passthrough = drafts.len();
+    let selection = Selection::new(&options.include, &options.exclude)?;
+    let mut drafts = Vec::with_capacity(model.tensors().len());
+    for t in model.tensors().filter(|t| selection.has(t.name())) {
+        let cast = cast_target(t.dtype(), t.shape().len(), options);
+        let cast = cast.filter(|_| !options.copies_all);
+        drafts.push(draft_plain(t.name().to_owned(), &t, cast, options)?);
+        report.cast += usize::from(cast.is_some());
+    }
+    require_some(drafts.len(), model)?;
+    verify_once(&mut drafts);
+    report.passthrough = drafts.len() - report.cast;
     Ok(Drafts {
         drafts,
         report,
@@ -91,16 +118,41 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
     })
 }
 
-/// Drafts a tensor that is not encoded: it is copied or decoded.
+/// Drafts a tensor that is stored as it is, under the name `name`: copied, or cast to `cast`.
+fn draft_plain<'m>(
+    name: String,
+    t: &Tensor<'m>,
+    cast: Option<TargetDtype>,
+    options: &ConvertOptions,
+) -> Result<Draft<'m>> {
+    let saturates = options.run.cast == FloatCast::Saturating;
+    let mut draft = match cast {
+        Some(target) => return Draft::cast(name, t, target, saturates),
+        None => Draft::copy(t)?,
+    };
+    draft.name = name;
+    Ok(draft)
+}
+
+/// Drafts a tensor that is not encoded: it is copied, decoded, or cast to `cast`.
 fn draft_unencoded<'m>(
     item: ResolvedItem<'m>,
+    cast: Option<TargetDtype>,
     model: &ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Draft<'m>> {
     let mut draft = match item {
-        ResolvedItem::Plain(t) => Draft::copy(&t),
-        ResolvedItem::Group(group) if is_carried(&group, options) => Draft::carry(group),
-        ResolvedItem::Group(group) => Draft::decode(group, options.run.to),
+        ResolvedItem::Plain(t) => draft_plain(t.name().to_owned(), &t, cast, options),
+        ResolvedItem::Group(group) if is_carried(&group, options) => {
+            draft_plain(group.name, &group.parts[0].1, cast, options)
+        }
+        ResolvedItem::Group(group) => match (cast, group.keeps) {
+            (Some(target), Some(kept)) => {
+                let saturates = options.run.cast == FloatCast::Saturating;
+                Draft::cast_group(group, kept.dtype(), target, saturates)
+            }
+            _ => Draft::decode(group, options.run.to),
+        },
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.
     let writer = options.target.container().writer();

@@ -57,6 +57,9 @@ pub(super) struct ConversionParameters {
     /// Element type of decoded weights.
     pub to: String,
     pub decode: bool,
+    /// How plain floats are cast; `None` if they are not.
+    #[serde(default)]
+    pub cast: Option<String>,
     pub max_shard_size: Option<u64>,
     pub include: Vec<String>,
     pub exclude: Vec<String>,

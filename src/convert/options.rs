@@ -23,12 +23,30 @@ pub struct Progress {
 
 type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
 
+/// What becomes of tensors that hold floats and are not quantized: F64, F32, F16 and BF16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum FloatCast {
+    /// They keep their dtype.
+    #[default]
+    Keep,
+    /// They are rounded to [`RememberOptions::to`], to nearest even as torch's `.to()` does. A finite value beyond its range is an
+    /// error.
+    Checked,
+    /// They are rounded, and a finite value beyond the range becomes the largest finite value. Infinities and NaN stay.
+    Saturating,
+}
+
 /// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] converts into them, with defaults for the rest.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct RememberOptions {
     /// Element type of decoded weights.
     pub to: TargetDtype,
+    /// Whether tensors of plain floats are converted to `to`, too. Integers, booleans and complex numbers never are; FP8
+    /// without scales is decoded like quantized tensors. Of a model whose dtypes follow from its class (between GGUF and
+    /// Hugging Face), tensors of the class are as without it, and of a GGUF output vectors become F32, as llama.cpp wants them.
+    pub cast: FloatCast,
     /// Worker threads; one for each core by default.
     pub threads: Option<usize>,
     /// Whether an existing output is replaced even if `no_replace` is set, and an unfinished directory that is not resumed is
@@ -51,6 +69,13 @@ impl RememberOptions {
             to,
             ..Self::default()
         }
+    }
+
+    /// Sets whether tensors of plain floats are converted to the element type, too.
+    #[must_use]
+    pub fn with_cast(mut self, cast: FloatCast) -> Self {
+        self.cast = cast;
+        self
     }
 
     /// Sets the number of worker threads; 0 counts as 1. The output does not depend on it.
@@ -310,6 +335,7 @@ impl fmt::Debug for RememberOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             to,
+            cast,
             threads,
             force,
             no_replace,
@@ -319,6 +345,7 @@ impl fmt::Debug for RememberOptions {
         } = self;
         f.debug_struct("RememberOptions")
             .field("to", to)
+            .field("cast", cast)
             .field("threads", threads)
             .field("force", force)
             .field("no_replace", no_replace)

@@ -207,6 +207,8 @@ pub(super) struct Worker {
     pub input: Buffers,
     /// Decoded values. The elements are `u32`, because its alignment suits every output element type.
     pub output: Vec<u32>,
+    /// Values in F32 before they are cast.
+    pub values: Vec<f32>,
     #[cfg(feature = "lethe")]
     pub encode: EncodeScratch,
 }

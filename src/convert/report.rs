@@ -1,6 +1,7 @@
 //! The report of a conversion.
 
-use crate::{SchemeCount, TargetDtype};
+use crate::scheme::is_plain_float;
+use crate::{Dtype, SchemeCount, TargetDtype};
 
 /// What a conversion does with each tensor. Before the conversion, what it would do.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -12,6 +13,8 @@ pub struct Report {
     pub schemes: Vec<SchemeCount>,
     /// Number of tensors that are copied unchanged; if tensors are encoded, the number of those that are not.
     pub passthrough: usize,
+    /// Number of tensors of plain floats that are converted to another type ([`RememberOptions::cast`](crate::RememberOptions)).
+    pub cast: usize,
     /// Tensors that are encoded, with their schemes.
     pub encoded: Vec<Encoded>,
     /// Tensors that are not encoded although the conversion encodes, with the reasons.
@@ -24,6 +27,9 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Length of all output files together, in bytes.
     pub output_bytes: u64,
+    /// Number of copied tensors of each type of float but `to`, in the order of the model.
+    #[serde(skip)]
+    pub(super) kept_floats: Vec<(Dtype, usize)>,
 }
 
 /// A tensor that was encoded.
@@ -90,13 +96,32 @@ impl Report {
             to,
             schemes: vec![],
             passthrough: 0,
+            cast: 0,
             encoded: vec![],
             kept: vec![],
             distance: None,
             dropped: vec![],
             notes: vec![],
             output_bytes: 0,
+            kept_floats: vec![],
         }
+    }
+
+    /// Counts a copied tensor, if it has another type of float than `to`.
+    pub(super) fn count_kept(&mut self, dtype: Dtype) {
+        if !is_plain_float(dtype) || dtype == self.to.dtype() {
+            return;
+        }
+        match self.kept_floats.iter_mut().find(|(d, _)| *d == dtype) {
+            Some((_, n)) => *n += 1,
+            None => self.kept_floats.push((dtype, 1)),
+        }
+    }
+
+    /// Number of copied tensors of each type of float (F64, F32, F16, BF16) but `to`.
+    #[cfg(feature = "cli")]
+    pub(crate) fn kept_floats(&self) -> &[(Dtype, usize)] {
+        &self.kept_floats
     }
 
     /// Number of decoded tensors.

@@ -161,52 +161,10 @@ impl ParsedModel {
     /// After an error the writer may have received a part of the file.
     pub fn remember_to_writer(
         &self,
-        mut writer: impl Write,
+        writer: impl Write,
         options: impl Into<ConvertOptions>,
     ) -> Result<Report> {
-        let recovery = self.plan_stream(options.into())?;
-        let plan = &recovery.plan;
-        let [file] = plan.files.as_slice() else {
-            let what = "only one file can be written in order";
-            return Err(AnamnesisError::unsupported(
-                "an output in several files",
-                what,
-            ));
-        };
-        if plan.outputs.iter().any(|output| output.patch.is_some()) {
-            let what = "it has checksums before the data; write it to a file or to bytes";
-            return Err(AnamnesisError::unsupported("writing NPZ in order", what));
-        }
-        // A layout may sort the data by element size, so offsets do not always ascend with the outputs. Of a piece and an empty
-        // tensor at one offset either may come first.
-        let pieces = file
-            .pieces
-            .iter()
-            .map(|(at, piece)| (*at, FileSection::Piece(piece)));
-        let tensors = plan.outputs.iter().enumerate();
-        let tensors = tensors.map(|(i, output)| (output.offset, FileSection::Tensor(i)));
-        let mut sections: Vec<_> = pieces.chain(tensors).collect();
-        sections.sort_by_key(|(at, _)| *at);
-        let mut stream = OutputStream::new(&recovery);
-        let mut written = 0;
-        for (at, section) in sections {
-            pad(&mut writer, at - written)?;
-            written = at;
-            let mut put = |bytes: &[u8]| -> Result<()> {
-                written += bytes.len() as u64;
-                Ok(writer.write_all(bytes)?)
-            };
-            match section {
-                FileSection::Piece(piece) => put(piece)?,
-                FileSection::Tensor(i) => {
-                    stream.for_each_piece(i, BYTES_PER_THREAD, |_, bytes| put(bytes))?;
-                }
-            }
-        }
-        pad(&mut writer, file.len - written)?;
-        writer.flush()?;
-        self.require_unchanged()?;
-        Ok(recovery.plan.report)
+        self.plan_stream(options.into())?.write_in_order(writer)
     }
 
     /// Plans one file, whatever the input is.
@@ -221,14 +179,7 @@ impl ParsedModel {
             ..options
         };
         let recovery = self.recovery(options)?;
-        if recovery.options.encodes() {
-            let what =
-                "tensors are encoded only for a whole output; write it to a file or to bytes";
-            return Err(AnamnesisError::unsupported(
-                "encoding tensor by tensor",
-                what,
-            ));
-        }
+        recovery.require_unencoded()?;
         Ok(recovery)
     }
 }
@@ -310,6 +261,69 @@ impl<'a, 'm> OutputStream<'a, 'm> {
 }
 
 impl Recovery<'_> {
+    /// Carries out the plan of one file and writes it to `writer`, from the first byte to the last.
+    ///
+    /// # Errors
+    /// Those of [`ParsedModel::remember_to_writer`].
+    pub(crate) fn write_in_order(&self, mut writer: impl Write) -> Result<Report> {
+        self.require_unencoded()?;
+        let plan = &self.plan;
+        let [file] = plan.files.as_slice() else {
+            let what = "only one file can be written in order";
+            return Err(AnamnesisError::unsupported(
+                "an output in several files",
+                what,
+            ));
+        };
+        if plan.outputs.iter().any(|output| output.patch.is_some()) {
+            let what = "it has checksums before the data; write it to a file or to bytes";
+            return Err(AnamnesisError::unsupported("writing NPZ in order", what));
+        }
+        // A layout may sort the data by element size, so offsets do not always ascend with the outputs. Of a piece and an empty
+        // tensor at one offset either may come first.
+        let pieces = file
+            .pieces
+            .iter()
+            .map(|(at, piece)| (*at, FileSection::Piece(piece)));
+        let tensors = plan.outputs.iter().enumerate();
+        let tensors = tensors.map(|(i, output)| (output.offset, FileSection::Tensor(i)));
+        let mut sections: Vec<_> = pieces.chain(tensors).collect();
+        sections.sort_by_key(|(at, _)| *at);
+        let mut stream = OutputStream::new(self);
+        let mut written = 0;
+        for (at, section) in sections {
+            pad(&mut writer, at - written)?;
+            written = at;
+            let mut put = |bytes: &[u8]| -> Result<()> {
+                written += bytes.len() as u64;
+                Ok(writer.write_all(bytes)?)
+            };
+            match section {
+                FileSection::Piece(piece) => put(piece)?,
+                FileSection::Tensor(i) => {
+                    stream.for_each_piece(i, BYTES_PER_THREAD, |_, bytes| put(bytes))?;
+                }
+            }
+        }
+        pad(&mut writer, file.len - written)?;
+        writer.flush()?;
+        self.model.require_unchanged()?;
+        Ok(plan.report.clone())
+    }
+
+    /// Fails if tensors are encoded: encoders write several at once.
+    fn require_unencoded(&self) -> Result<()> {
+        if self.options.encodes() {
+            let what =
+                "tensors are encoded only for a whole output; write it to a file or to bytes";
+            return Err(AnamnesisError::unsupported(
+                "encoding tensor by tensor",
+                what,
+            ));
+        }
+        Ok(())
+    }
+
     /// Makes the tiles `jobs` of output tensor `i` in `bytes`. Nothing is encoded here, so each tile is one job.
     ///
     /// # Errors

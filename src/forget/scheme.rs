@@ -165,6 +165,24 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Table(row) if row.quantizes_scales)
     }
 
+    /// Whether it leaves a choice of the group size.
+    #[cfg(feature = "cli")]
+    pub(crate) fn has_group_sizes(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.has_group_sizes)
+    }
+
+    /// Whether a rule chooses its scales.
+    #[cfg(feature = "cli")]
+    pub(crate) fn has_scale_rules(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.has_scale_rules)
+    }
+
+    /// Whether it is a file type of GGUF.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_gguf(&self) -> bool {
+        matches!(self.kind, SchemeKind::Gguf(_))
+    }
+
     /// Whether models of the scheme are MLX's.
     #[cfg(feature = "models")]
     pub(crate) fn is_mlx(&self) -> bool {

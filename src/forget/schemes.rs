@@ -39,6 +39,12 @@ pub(super) struct SchemeRow {
     /// Whether it is one of MLX, whose models have names of their own.
     #[cfg_attr(not(feature = "models"), allow(dead_code))]
     pub is_mlx: bool,
+    /// Whether [`ForgetScheme::with_group_size`] changes it.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub has_group_sizes: bool,
+    /// Whether [`ForgetScheme::with_scale_rule`] changes it.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
+    pub has_scale_rules: bool,
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }
 
@@ -67,6 +73,8 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         config_keys: &["quantization_config"],
         quantizes_scales: false,
         is_mlx: false,
+        has_group_sizes: false,
+        has_scale_rules: false,
         make,
     }
 }
@@ -100,6 +108,22 @@ const fn with_quantized_scales(row: SchemeRow) -> SchemeRow {
     }
 }
 
+/// `row`, which leaves a choice of the group or the block.
+const fn in_groups(row: SchemeRow) -> SchemeRow {
+    SchemeRow {
+        has_group_sizes: true,
+        ..row
+    }
+}
+
+/// `row`, whose scales are powers of two that a rule chooses.
+const fn with_scale_rule(row: SchemeRow) -> SchemeRow {
+    SchemeRow {
+        has_scale_rules: true,
+        ..row
+    }
+}
+
 /// Makes the table, and of each row a constant of [`ForgetScheme`].
 macro_rules! schemes {
     ($($constant:ident $name:literal [$($alias:literal)*] $about:literal $row:expr;)*) => {
@@ -128,16 +152,16 @@ macro_rules! schemes {
 schemes! {
     NF4 "nf4" ["bnb-nf4" "bnb-4bit" "bitsandbytes-4bit"]
         "BitsAndBytes NF4, blocks of 64"
-        linear(|p| bnb4(p, Bnb4QuantType::Nf4, false));
+        in_groups(linear(|p| bnb4(p, Bnb4QuantType::Nf4, false)));
     NF4_DQ "nf4-dq" ["bnb-nf4-dq" "qlora"]
         "BitsAndBytes NF4 with quantized scales"
-        with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Nf4, true)));
+        in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Nf4, true))));
     FP4 "fp4" ["bnb-fp4"]
         "BitsAndBytes FP4, blocks of 64"
-        linear(|p| bnb4(p, Bnb4QuantType::Fp4, false));
+        in_groups(linear(|p| bnb4(p, Bnb4QuantType::Fp4, false)));
     FP4_DQ "fp4-dq" ["bnb-fp4-dq"]
         "BitsAndBytes FP4 with quantized scales"
-        with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Fp4, true)));
+        in_groups(with_quantized_scales(linear(|p| bnb4(p, Bnb4QuantType::Fp4, true))));
     INT8 "int8" ["bnb-int8" "bnb-8bit" "bitsandbytes-8bit" "llm-int8"]
         "BitsAndBytes LLM.int8(), a scale for each row"
         linear(|_| Arc::new(BnbInt8));
@@ -149,16 +173,16 @@ schemes! {
         linear(|_| ct_fp8(Granularity::Channel));
     FP8_BLOCK_CT "fp8-block-ct" []
         "FP8 of compressed-tensors, blocks of 128 × 128"
-        linear(|p| ct_fp8(square_blocks(p)));
+        in_groups(linear(|p| ct_fp8(square_blocks(p))));
     FP8_BLOCK "fp8-block" ["fp8-fine-grained"]
         "FP8 of transformers and DeepSeek, blocks of 128 × 128"
-        linear(|p| tf_fp8(square_blocks(p), false, false));
+        in_groups(linear(|p| tf_fp8(square_blocks(p), false, false)));
     FP8_BLOCK_RAGGED "fp8-block-ragged" []
         "FP8 of DeepSeek, blocks of 128 × 128, smaller ones at the edges"
-        linear(|p| tf_fp8(square_blocks(p), false, true));
+        in_groups(linear(|p| tf_fp8(square_blocks(p), false, true)));
     FP8_BLOCK_UE8M0 "fp8-block-ue8m0" []
         "FP8 of transformers, blocks of 128 × 128, scales are powers of two"
-        linear(|p| tf_fp8(square_blocks(p), true, false));
+        in_groups(linear(|p| tf_fp8(square_blocks(p), true, false)));
     FP8_TENSOR "fp8-tensor" ["fp8-per-tensor"]
         "FP8 of transformers, one scale for each tensor"
         linear(|_| tf_fp8(Granularity::Tensor, false, false));
@@ -170,19 +194,19 @@ schemes! {
         linear(|_| comfy_fp8(true));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
-        linear(|p| mx(p, MxLayout::CompressedTensors, true));
+        with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true)));
     MXFP8_MODELOPT "mxfp8-modelopt" []
         "MXFP8 of ModelOpt"
-        linear(|p| mx(p, MxLayout::ModelOpt, true));
+        with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, true)));
     MXFP4 "mxfp4" []
         "MXFP4 of compressed-tensors"
-        linear(|p| mx(p, MxLayout::CompressedTensors, false));
+        with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false)));
     MXFP4_MODELOPT "mxfp4-modelopt" []
         "MXFP4 of ModelOpt"
-        linear(|p| mx(p, MxLayout::ModelOpt, false));
+        with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false)));
     MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
         "MXFP4 of gpt-oss, for stacks of experts"
-        linear(|p| mx(p, MxLayout::GptOss, false));
+        with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, false)));
     NVFP4 "nvfp4" ["nvfp4-modelopt"]
         "NVFP4 of ModelOpt"
         linear(|_| Arc::new(Nvfp4::ModelOpt));
@@ -191,13 +215,13 @@ schemes! {
         linear(|_| Arc::new(Nvfp4::CompressedTensors));
     W4A16 "w4a16" ["int4"]
         "INT4 of compressed-tensors, groups of 128"
-        linear(|p| ct(p, CompressedTensors::W4A16));
+        in_groups(linear(|p| ct(p, CompressedTensors::W4A16)));
     W4A16_ASYM "w4a16-asym" ["int4-asym"]
         "INT4 of compressed-tensors, groups of 128, with zero points"
-        linear(|p| ct(p, CompressedTensors::W4A16_ASYM));
+        in_groups(linear(|p| ct(p, CompressedTensors::W4A16_ASYM)));
     W8A16 "w8a16" []
         "INT8 of compressed-tensors, groups of 128"
-        linear(|p| ct(p, CompressedTensors::W8A16));
+        in_groups(linear(|p| ct(p, CompressedTensors::W8A16)));
     W8A16_CHANNEL "w8a16-channel" []
         "INT8 of compressed-tensors, a scale for each row"
         linear(|p| ct(p, CompressedTensors::W8A16_CHANNEL));
@@ -206,34 +230,34 @@ schemes! {
         linear(|p| ct(p, CompressedTensors::W8A8));
     GPTQ "gptq" ["gptq-int4" "gptq-4bit"]
         "GPTQ's layout, 4 bits, groups of 128, rounded to nearest"
-        linear(|p| gptq(p, Gptq::INT4));
+        in_groups(linear(|p| gptq(p, Gptq::INT4)));
     GPTQ_INT8 "gptq-int8" ["gptq-8bit"]
         "GPTQ's layout, 8 bits, groups of 128"
-        linear(|p| gptq(p, Gptq::INT8));
+        in_groups(linear(|p| gptq(p, Gptq::INT8)));
     GPTQ_ASYM "gptq-asym" []
         "GPTQ's layout, version 2, 4 bits with zero points"
-        linear(|p| gptq(p, GPTQ_ASYM));
+        in_groups(linear(|p| gptq(p, GPTQ_ASYM)));
     AWQ "awq" ["awq-int4" "awq-4bit"]
         "AWQ's layout, 4 bits, groups of 128, rounded to nearest"
-        linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group })));
+        in_groups(linear(|p| Arc::new(p.group.map_or_else(Awq::default, |group| Awq { group }))));
     MLX_2BIT "mlx-2bit" []
         "MLX affine, 2 bits, groups of 64"
-        mlx(|p| affine(p, 2));
+        in_groups(mlx(|p| affine(p, 2)));
     MLX_3BIT "mlx-3bit" []
         "MLX affine, 3 bits, groups of 64"
-        mlx(|p| affine(p, 3));
+        in_groups(mlx(|p| affine(p, 3)));
     MLX_4BIT "mlx-4bit" []
         "MLX affine, 4 bits, groups of 64"
-        mlx(|p| affine(p, 4));
+        in_groups(mlx(|p| affine(p, 4)));
     MLX_5BIT "mlx-5bit" []
         "MLX affine, 5 bits, groups of 64"
-        mlx(|p| affine(p, 5));
+        in_groups(mlx(|p| affine(p, 5)));
     MLX_6BIT "mlx-6bit" []
         "MLX affine, 6 bits, groups of 64"
-        mlx(|p| affine(p, 6));
+        in_groups(mlx(|p| affine(p, 6)));
     MLX_8BIT "mlx-8bit" []
         "MLX affine, 8 bits, groups of 64"
-        mlx(|p| affine(p, 8));
+        in_groups(mlx(|p| affine(p, 8)));
     MLX_MXFP4 "mlx-mxfp4" []
         "MLX MXFP4"
         mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4)));

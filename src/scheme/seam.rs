@@ -32,7 +32,7 @@ pub(crate) use self::decode::{Buffers, Decode, Grid, Tile, lcm};
 pub(crate) use self::identity::{Identity, NamePattern, Sibling};
 pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
-pub(crate) use self::plain::PlainFloats;
+pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Resolution, ResolvedItem};
 #[cfg(any(feature = "lethe", feature = "models"))]

@@ -205,6 +205,8 @@ fn single_tensors() {
 
     let options = RememberOptions::new(TargetDtype::BF16).no_replace();
     let _: RememberOptions = options.clone().with_force(false);
+    let _: anamnesis::FloatCast = options.cast;
+    let _: RememberOptions = options.clone().with_cast(anamnesis::FloatCast::Checked);
     let options: ConvertOptions = (&options).into();
     let all = |_: &str, _: &[usize], _: anamnesis::Dtype, _: &[u8]| Ok(());
     let _: Report = model.for_each_tensor(TargetDtype::F32, all).unwrap();

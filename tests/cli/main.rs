@@ -29,6 +29,7 @@ mod reads;
 mod resume;
 mod scan;
 mod show;
+mod silent;
 #[cfg(unix)]
 mod transcripts;
 mod whole;

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cast;
 mod changes;
 mod diff;
 mod directories;

@@ -16,11 +16,12 @@ pub fn models() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data().join("whole")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert!(all.len() >= 42);
+    assert!(all.len() >= 50);
     all
 }
 
-type Tensors = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
+type Tensor = (String, Vec<usize>, Vec<u8>);
+type Tensors = BTreeMap<String, Tensor>;
 
 /// Every tensor of a file or directory: dtype, shape and bytes.
 fn tensors(path: &Path) -> Tensors {
@@ -87,9 +88,30 @@ fn tensors_are_those_of_llama_cpp() {
         let names = |tensors: &Tensors| tensors.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&found), names(&expected), "{}", model.display());
         for (name, tensor) in &expected {
-            assert!(found[name] == *tensor, "{} `{name}`", model.display());
+            assert!(
+                is_same(name, &found[name], tensor),
+                "{} `{name}`",
+                model.display()
+            );
         }
     }
+}
+
+/// Whether two tensors `name` are the same. Decays of Mamba are `-exp(x)`, which is rounded correctly here, and which torch gets
+/// wrong by a bit of the last place now and then.
+fn is_same(name: &str, a: &Tensor, b: &Tensor) -> bool {
+    let bits = |tensor: &Tensor| {
+        let chunks = tensor.2.chunks_exact(4);
+        let bits = chunks.map(|b| i64::from(i32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        bits.collect::<Vec<_>>()
+    };
+    let is_near = || {
+        let pairs: Vec<_> = bits(a).into_iter().zip(bits(b)).collect();
+        let off = pairs.iter().filter(|(a, b)| a != b).count();
+        off * 20 <= pairs.len() && pairs.iter().all(|(a, b)| (a - b).abs() <= 1)
+    };
+    let is_decay = name.ends_with(".ssm_a") && a.1 == b.1 && a.1.len() == 2 && a.0 == "F32";
+    a == b || is_decay && b.0 == "F32" && is_near()
 }
 
 /// Keys that are written otherwise on purpose: names are made of the directory's alone, without guesses at version and finetune.
@@ -172,7 +194,13 @@ fn configs_come_back() {
         }
         let needed = ["vocab_size", "hidden_size", "num_hidden_layers"];
         assert!(needed.iter().all(|field| found.get(field).is_some()));
-        let epsilons = ["rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps"];
+        let epsilons = [
+            "rms_norm_eps",
+            "layer_norm_eps",
+            "layer_norm_epsilon",
+            "norm_epsilon",
+            "norm_eps",
+        ];
         assert!(epsilons.iter().any(|field| found.get(field).is_some()));
     }
 }
@@ -200,7 +228,134 @@ fn gguf_comes_back() {
                 [&mut found, &mut expected].map(|all| all.remove("token_embd.weight").unwrap().2);
             assert!(expected.starts_with(&found) && found.len() > expected.len() / 2);
         }
-        assert!(found == expected, "{}", model.display());
+        let is_same = |((a, tensor), (b, other)): ((&String, &Tensor), (&String, &Tensor))| {
+            a == b && is_same(a, tensor, other)
+        };
+        let is_all = found.len() == expected.len() && found.iter().zip(&expected).all(is_same);
+        assert!(is_all, "{}", model.display());
+    }
+}
+
+/// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the sizes of single layers.
+#[test]
+fn gemma4_with_towers() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/gemma4_moe"), directory.path());
+    let mut text = json(&from.join("config.json"));
+    let fields = text.as_object_mut().unwrap();
+    for field in ["per_layer_config", "architectures"] {
+        fields.remove(field).unwrap();
+    }
+    fields.insert("global_head_dim".to_owned(), 16.into());
+    fields.insert("num_global_key_value_heads".to_owned(), 1.into());
+    let config = serde_json::json!({
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": {"hidden_size": 7, "num_hidden_layers": 9},
+    });
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let path = from.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let renamed = |(name, view): (String, _)| {
+        let rest = name.strip_prefix("model.").unwrap();
+        (format!("model.language_model.{rest}"), view)
+    };
+    let mut all: Vec<_> = file.tensors().into_iter().map(renamed).collect();
+    let view = || safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, vec![1], &[0, 0]);
+    for tower in [
+        "vision_tower.a",
+        "embed_vision.a",
+        "audio_tower.a",
+        "embed_audio.a",
+    ] {
+        all.push((format!("model.{tower}.weight"), view().unwrap()));
+    }
+    std::fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
+    let found = tensors(&to_gguf(&from, directory.path()));
+    assert!(found == tensors(&data().join("whole/gemma4_moe/canonical.gguf")));
+}
+
+/// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become the same as those with a tensor
+/// for each.
+#[test]
+fn fused_experts() {
+    for name in ["qwen3_5_moe", "qwen3_next", "qwen3_moe", "qwen2_moe"] {
+        let directory = tempfile::tempdir().unwrap();
+        let from = named(&data().join("whole").join(name), directory.path());
+        let path = from.join("model.safetensors");
+        let bytes = std::fs::read(&path).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let layers = file
+            .names()
+            .iter()
+            .filter(|name| name.ends_with("experts.0.up_proj.weight"))
+            .count();
+        let mut made: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
+        for layer in 0..layers {
+            let prefix = format!("model.layers.{layer}.mlp.experts");
+            let part = |expert: usize, part: &str| {
+                let view = file.tensor(&format!("{prefix}.{expert}.{part}.weight"));
+                view.map(|view| (view.shape().to_vec(), view.data().to_vec()))
+            };
+            let (mut rows, mut down) = (Vec::new(), Vec::new());
+            let mut count = 0;
+            while let Ok((_, gate)) = part(count, "gate_proj") {
+                rows.extend(gate);
+                rows.extend(part(count, "up_proj").unwrap().1);
+                down.extend(part(count, "down_proj").unwrap().1);
+                count += 1;
+            }
+            let shape = part(0, "gate_proj").unwrap().0;
+            made.push((
+                format!("{prefix}.gate_up_proj"),
+                vec![count, 2 * shape[0], shape[1]],
+                rows,
+            ));
+            made.push((
+                format!("{prefix}.down_proj"),
+                vec![count, shape[1], shape[0]],
+                down,
+            ));
+        }
+        let view = |(name, shape, bytes)| {
+            let dtype = safetensors::Dtype::BF16;
+            (
+                name,
+                safetensors::tensor::TensorView::new(dtype, shape, bytes).unwrap(),
+            )
+        };
+        let fused = || {
+            made.iter()
+                .map(|(name, shape, bytes)| view((name.clone(), shape.clone(), &bytes[..])))
+        };
+        let is_rest = |(name, _): &(String, _)| !name.contains(".mlp.experts.");
+        let all: Vec<_> = file
+            .tensors()
+            .into_iter()
+            .filter(is_rest)
+            .chain(fused())
+            .collect();
+        let fused_only = safetensors::serialize(all, None).unwrap();
+        let both = safetensors::serialize(
+            file.tensors()
+                .into_iter()
+                .chain(fused())
+                .collect::<Vec<_>>(),
+            None,
+        );
+        std::fs::write(&path, fused_only).unwrap();
+        let found = tensors(&to_gguf(&from, directory.path()));
+        let expected = tensors(&data().join("whole").join(name).join("canonical.gguf"));
+        assert!(found == expected, "{name}");
+        // Of two answers none is right.
+        std::fs::write(&path, both.unwrap()).unwrap();
+        let output = directory.path().join("both.gguf");
+        let error = parse(&from)
+            .unwrap()
+            .convert(&output, ConvertTarget::Gguf)
+            .unwrap_err();
+        assert!(error.to_string().contains("experts"), "{error}");
     }
 }
 

@@ -47,6 +47,7 @@ pub(super) const COHERE: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, ONE_NORM, QUERIES, VALUES, ALL_HEAD_NORMS, MLP],
+    other_tensors: &[],
     settings: &[&[
         count(
             "context_length",

@@ -151,6 +151,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
     equal_fields: &[("num_key_value_heads", "num_attention_heads")],
     biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP],
+    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         group_method: Some("group_limited_greedy"),

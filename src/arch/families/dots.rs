@@ -38,6 +38,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
         SPARSE_MLP,
         CHOICE_BIAS,
     ],
+    other_tensors: &[],
     settings: &[&[
         count("leading_dense_block_count", &["first_k_dense_replace"]),
         setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),

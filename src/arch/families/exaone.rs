@@ -20,6 +20,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    other_tensors: &[],
     settings: &[&[
         count("vocab_size", &["vocab_size"]),
         count("attention.sliding_window", &["sliding_window"]),

@@ -7,7 +7,7 @@ use crate::arch::dims::Dim;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, number, same};
 
 /// Norms before and behind both halves of a layer.
-const FOUR_NORMS: &[TensorRule] = &[
+pub(super) const FOUR_NORMS: &[TensorRule] = &[
     same(
         "blk.{i}.attn_norm",
         "model.layers.{i}.input_layernorm",
@@ -52,6 +52,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
+    other_tensors: &[],
     settings: &[],
     traits: Traits {
         has_fixed_rope: true,

@@ -119,6 +119,7 @@ pub(super) const GLM4: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[("attention_bias", BIASES)],
     tensors: &[ENDS, FOUR_NORMS, QUERIES, VALUES, FUSED_MLP],
+    other_tensors: &[],
     settings: &[&[setting(
         Kind::Rotating,
         "rope.dimension_count",

@@ -88,6 +88,7 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, LAYER],
+    other_tensors: &[],
     settings: &[&[
         setting(Kind::Rotating, "rope.dimension_count", &["rotary_pct"]),
         setting(

@@ -88,6 +88,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
         ("", &["blk.{i}.ffn_gate_inp"]),
     ],
     tensors: &[ENDS, POST_NORMS, QUERIES, VALUES, SINKS, EXPERTS],
+    other_tensors: &[],
     settings: &[&[
         count("attention.sliding_window", &["sliding_window"]),
         count("expert_feed_forward_length", &["intermediate_size"]),

@@ -24,7 +24,7 @@ const fn half(half: usize, gguf: &'static str) -> TensorRule {
     }
 }
 
-const EXPERTS: &[TensorRule] = &[
+pub(super) const EXPERTS: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate_inp",
         "model.layers.{i}.block_sparse_moe.router.layer",
@@ -39,7 +39,7 @@ const EXPERTS: &[TensorRule] = &[
     ),
 ];
 
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
     setting(Kind::HeadSize, "rope.dimension_count", &["head_dim"]),
     number("attention.scale", &["attention_multiplier"]),
@@ -69,6 +69,7 @@ pub(super) const GRANITE: ModelClass = ModelClass {
         ("mlp_bias", MLP_BIASES),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
+    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Derived,

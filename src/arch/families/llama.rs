@@ -82,6 +82,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         ("mlp_bias", MLP_BIASES),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
+    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Stated,

@@ -48,6 +48,7 @@ pub(super) const MINIMAX_M2: ModelClass = ModelClass {
         MIXTRAL_EXPERTS,
         CHOICE_BIAS,
     ],
+    other_tensors: &[],
     settings: &[&[
         count("expert_feed_forward_length", &["intermediate_size"]),
         setting(Kind::Required, "rope.dimension_count", &["rotary_dim"]),

@@ -37,6 +37,7 @@ pub(super) const OLMO2: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, LATER_NORMS, QUERIES, VALUES, WIDE_NORMS, MLP],
+    other_tensors: &[],
     settings: &[],
     traits: Traits {
         needs_output: true,

@@ -36,6 +36,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[],
     tensors: &[ENDS, NORMS, FUSED_ATTENTION, FUSED_MLP],
+    other_tensors: &[],
     settings: &[&[
         count(
             "rope.scaling.original_context_length",

@@ -4,7 +4,9 @@
 
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
-use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, experts, same};
+use crate::arch::table::{
+    Default, ModelClass, TensorRule, Traits, Transform, count, experts, parameter, same,
+};
 
 pub(super) const EXPERTS: &[TensorRule] = &[
     same(
@@ -28,6 +30,37 @@ pub(super) const EXPERTS: &[TensorRule] = &[
         &[Dim::Hidden, Dim::ExpertInner],
     ),
 ];
+
+/// All experts of a layer in one tensor, gate and projection in another, as transformers 5 has them in memory and in some
+/// checkpoints.
+pub(super) const FUSED_EXPERTS: &[TensorRule] = &[
+    half(0, "blk.{i}.ffn_gate_exps.weight"),
+    half(1, "blk.{i}.ffn_up_exps.weight"),
+    parameter(
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.mlp.experts.down_proj",
+        (Transform::None, DOWN, DOWN),
+    ),
+];
+
+const DOWN: &[Dim] = &[Dim::Experts, Dim::Hidden, Dim::ExpertInner];
+
+/// One half of the rows of each expert.
+const fn half(half: usize, gguf: &'static str) -> TensorRule {
+    parameter(
+        gguf,
+        "model.layers.{i}.mlp.experts.gate_up_proj",
+        (
+            Transform::Halves(half),
+            &[
+                Dim::Experts,
+                Dim::Sum(&[Dim::ExpertInner, Dim::ExpertInner]),
+                Dim::Hidden,
+            ],
+            &[Dim::Experts, Dim::ExpertInner, Dim::Hidden],
+        ),
+    )
+}
 
 pub(super) const SHARED_EXPERT: &[TensorRule] = &[
     same(
@@ -72,6 +105,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     equal_fields: &[],
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
+    other_tensors: &[],
     settings: &[],
     traits: Traits::PLAIN,
 };
@@ -114,6 +148,7 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
     ],
     own_fields: OWN_FIELDS,
     tensors: &[ENDS, NORMS, QUERIES, VALUES, EXPERTS, SHARED_EXPERT],
+    other_tensors: FUSED_EXPERTS,
     settings: &[&[
         count("expert_feed_forward_length", &["moe_intermediate_size"]),
         count(
@@ -147,6 +182,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     own_fields: OWN_FIELDS,
     biases: &[("attention_bias", ATTENTION_BIASES)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, EXPERTS],
+    other_tensors: FUSED_EXPERTS,
     settings: &[&[count(
         "expert_feed_forward_length",
         &["moe_intermediate_size"],

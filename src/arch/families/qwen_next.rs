@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6, of Qwen 3.5 those of 5.23.
 
-use super::qwen::{EXPERTS, SHARED_EXPERT};
+use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
@@ -278,6 +278,7 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
         EXPERTS,
         SHARED_EXPERT,
     ],
+    other_tensors: FUSED_EXPERTS,
     settings: &[SETTINGS],
     traits: Traits {
         norms_plus_one: true,
@@ -309,6 +310,7 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
         ("attention_bias", Default::Bool(false)),
     ],
     tensors: &[ENDS, POST_NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP],
+    other_tensors: &[],
     settings: &[SETTINGS, AXES],
     ..QWEN3_NEXT
 };
@@ -344,5 +346,6 @@ pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
         EXPERTS,
         SHARED_EXPERT,
     ],
+    other_tensors: FUSED_EXPERTS,
     ..QWEN3_5
 };

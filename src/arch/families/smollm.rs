@@ -33,6 +33,7 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
         ("mlp_bias", MLP_BIASES),
     ],
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MLP],
+    other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
         no_rope_every: Some(4),

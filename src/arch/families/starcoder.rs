@@ -58,6 +58,7 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
         ),
     ],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, PLAIN_MLP],
+    other_tensors: &[],
     settings: &[],
     traits: Traits::PLAIN,
 };

@@ -183,7 +183,7 @@ impl<'m> Maker<'_, 'm> {
             self.count(&source)?;
         }
         let Some(is_first) = transform::half_of(rule.transform) else {
-            let of_rule = (&hf_name as &dyn Fn(_) -> _, rule.transform);
+            let of_rule = (&hf_name as &dyn Fn(_) -> _, rule);
             let source = (name, source);
             let made = transform::to_hf(source, of_rule, own, Change::None, self.dims)?;
             made.into_iter().for_each(|group| self.push(group));

@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, wrong_key};
 use crate::Result;
-use crate::arch::dims::{HEADS, HIDDEN};
+use crate::arch::dims::{HEADS, HIDDEN, LAYERS};
 use crate::arch::fields::LAYER_KINDS;
+use crate::arch::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS, SHARED};
 use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
@@ -34,8 +35,10 @@ pub(in crate::arch) fn config_of(
         .filter(|setting| !own_key(setting))
         .chain(class.settings());
     // What is computed from other fields comes after them.
-    let is_computed =
-        |setting: &&Setting| matches!(setting.kind, Kind::Sum | Kind::Product | Kind::Rotating);
+    let is_computed = |setting: &&Setting| {
+        use Kind::{Product, ProductToo, Rotating, Sum};
+        matches!(setting.kind, Sum | Product | ProductToo | Rotating)
+    };
     let (computed, stated): (Vec<&Setting>, Vec<&Setting>) = all.partition(is_computed);
     for setting in stated.into_iter().chain(computed) {
         let key = format!("{}.{}", class.gguf, setting.key);
@@ -124,7 +127,7 @@ impl ConfigFields {
         let count = || value.as_unsigned().ok_or_else(other_type);
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
-            Kind::YarnLog | Kind::Omitted => return Ok(()),
+            Kind::YarnLog | Kind::Omitted | Kind::PlainHead => return Ok(()),
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
@@ -142,7 +145,10 @@ impl ConfigFields {
                 let part = self.rotating_part(count()?).ok_or_else(other_type)?;
                 ("partial_rotary_factor", part)
             }
-            Kind::Sum | Kind::Product => (field, self.first_of(setting, key, count()?)?),
+            Kind::Sum | Kind::Product | Kind::ProductToo => {
+                (field, self.first_of(setting, key, count()?)?)
+            }
+            Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
             Kind::Sections(_) => match value.as_array() {
                 Some(GgufMetadataArray::I32(sections)) if sections.len() == 4 => {
                     let count = if sections[3] == 0 { 3 } else { 4 };
@@ -151,14 +157,29 @@ impl ConfigFields {
                 _ => return Err(other_type()),
             },
             Kind::Layers(kind) => match value.as_array() {
-                Some(GgufMetadataArray::Bool(layers)) => {
-                    (LAYER_KINDS, kinds(layers.iter().copied(), kind))
+                Some(GgufMetadataArray::Bool(layers)) => (
+                    LAYER_KINDS,
+                    kinds(layers.iter().copied(), (kind, FULL_ATTENTION)),
+                ),
+                _ => return Err(other_type()),
+            },
+            Kind::Inner => match value.as_array() {
+                Some(GgufMetadataArray::I32(widths)) => (field, self.least_width(key, widths)?),
+                _ => (field, count()?.into()),
+            },
+            Kind::InnerOf(kind) => match value.as_array() {
+                Some(GgufMetadataArray::I32(widths)) => {
+                    (field, self.inner_of(key, (kind, widths))?)
                 }
                 _ => return Err(other_type()),
             },
-            Kind::KvHeadsBut(kind) => match value.as_array() {
+            Kind::KvHeads => match value.as_array() {
+                Some(GgufMetadataArray::I32(heads)) => (field, self.kv_heads(key, heads)?),
+                _ => (field, count()?.into()),
+            },
+            Kind::KvHeadsBut(kind, other) => match value.as_array() {
                 Some(GgufMetadataArray::I32(heads)) => {
-                    let layers = kinds(heads.iter().map(|n| *n == 0), kind);
+                    let layers = kinds(heads.iter().map(|n| *n == 0), (kind, other));
                     self.set(LAYER_KINDS, layers, key)?;
                     (field, heads.iter().copied().max().unwrap_or(0).into())
                 }
@@ -185,6 +206,69 @@ impl ConfigFields {
         }
         self.fields.insert(name.to_owned(), value);
         Ok(())
+    }
+
+    /// The width of most feed-forward layers, if `widths` has twice as much for those that use keys of earlier layers.
+    fn least_width(&mut self, key: &str, widths: &[i32]) -> Result<Value> {
+        let least = widths.iter().copied().min().unwrap_or(0);
+        let number = |field: &str| self.fields.get(field).and_then(Value::as_u64).unwrap_or(0);
+        let (layers, shared) = (number(LAYERS[0]), number(SHARED));
+        let width = |layer: u64| match layer + shared >= layers {
+            true => least.checked_mul(2),
+            false => Some(least),
+        };
+        let is_so = widths.len() as u64 == layers
+            && (0..)
+                .zip(widths)
+                .all(|(layer, found)| width(layer) == Some(*found));
+        if !is_so {
+            let what = "it is not one width, and twice as much in layers without keys";
+            return Err(wrong_key(key, what));
+        }
+        self.set(DOUBLE_WIDE, true.into(), key)?;
+        Ok(least.into())
+    }
+
+    /// The width of the feed-forward layers, of the `widths` of all layers. Layers that have one become of `kind`.
+    fn inner_of(&mut self, key: &str, (kind, widths): (&str, &[i32])) -> Result<Value> {
+        let inner = widths.iter().copied().find(|n| *n != 0).unwrap_or(0);
+        let kinds = self
+            .fields
+            .get_mut(LAYER_KINDS)
+            .and_then(Value::as_array_mut);
+        let kinds = kinds.filter(|kinds| kinds.len() == widths.len());
+        let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
+        for (found, width) in kinds.iter_mut().zip(widths) {
+            match *width {
+                0 => {}
+                width if width == inner && *found != "attention" => *found = kind.into(),
+                _ => {
+                    return Err(wrong_key(
+                        key,
+                        "layers have several parts, or several widths",
+                    ));
+                }
+            }
+        }
+        Ok(inner.into())
+    }
+
+    /// The heads of keys and values of layers with a window, of `heads`, the heads of each layer.
+    fn kv_heads(&mut self, key: &str, heads: &[i32]) -> Result<Value> {
+        let kinds = self.fields.get(LAYER_KINDS).and_then(Value::as_array);
+        let kinds = kinds.filter(|kinds| kinds.len() == heads.len());
+        let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
+        let mut found: [Option<i32>; 2] = [None; 2];
+        for (kind, heads) in kinds.iter().zip(heads) {
+            let of_kind = &mut found[usize::from(kind == FULL_ATTENTION)];
+            if *of_kind.get_or_insert(*heads) != *heads {
+                return Err(wrong_key(key, "layers of one kind have different numbers"));
+            }
+        }
+        let [windowed, full] = found;
+        let full = full.or(windowed).unwrap_or(0);
+        self.set(FULL_KV_HEADS, full.into(), key)?;
+        Ok(windowed.unwrap_or(full).into())
     }
 
     /// The first field of a sum or product whose value is `whole`.
@@ -218,9 +302,9 @@ impl ConfigFields {
     }
 }
 
-/// The kinds of layers: `kind` where it is so, and full attention elsewhere.
-fn kinds(layers: impl Iterator<Item = bool>, kind: &str) -> Value {
-    let name = |is_so| if is_so { kind } else { FULL_ATTENTION };
+/// The kinds of layers: `kind` where it is so, and `other` elsewhere.
+fn kinds(layers: impl Iterator<Item = bool>, (kind, other): (&str, &str)) -> Value {
+    let name = |is_so| if is_so { kind } else { other };
     layers.map(name).collect()
 }
 

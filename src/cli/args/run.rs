@@ -1,9 +1,10 @@
 //! The arguments of the commands that write a model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::LimitArgs;
 use super::values::{parse_part, parse_size};
+use crate::FloatCast;
 
 /// Headings of the options in `--help`.
 const SELECTION: &str = "Which tensors";
@@ -53,8 +54,8 @@ pub(in crate::cli) struct SelectArgs {
 /// Where the output goes, and what it is made of.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct OutputArgs {
-    /// Output file or directory [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors,
-    /// and the directory NAME gives NAME-BF16]
+    /// Output file or directory, or - for stdout [default: beside the input, e.g. model-fp8.safetensors gives
+    /// model-bf16.safetensors, and the directory NAME gives NAME-BF16]
     #[arg(id = "output", short, long, value_name = "OUT", help_heading = OUTPUT)]
     pub path: Option<PathBuf>,
     /// Replace an existing output
@@ -70,4 +71,32 @@ pub(in crate::cli) struct OutputArgs {
     /// that fits]
     #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
     pub tokenizer_pre: Option<String>,
+}
+
+/// What becomes of tensors that are not quantized.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct CastArgs {
+    /// Convert tensors that are not quantized, too: F64, F32, F16 and BF16
+    #[arg(long, help_heading = OUTPUT)]
+    pub cast: bool,
+    /// Make values beyond the range of the element type the largest finite value; without this they are an error
+    #[arg(long, requires = "cast", help_heading = OUTPUT)]
+    pub saturate: bool,
+}
+
+impl OutputArgs {
+    /// Whether the output goes to stdout.
+    pub(in crate::cli) fn is_stdout(&self) -> bool {
+        self.path.as_deref() == Some(Path::new("-"))
+    }
+}
+
+impl CastArgs {
+    pub(in crate::cli) fn cast(&self) -> FloatCast {
+        match (self.cast, self.saturate) {
+            (false, _) => FloatCast::Keep,
+            (true, false) => FloatCast::Checked,
+            (true, true) => FloatCast::Saturating,
+        }
+    }
 }

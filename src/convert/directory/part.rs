@@ -145,8 +145,9 @@ impl PartWork<'_, '_> {
             names,
             ..
         } = self.writer;
-        // The config's dtype is that of the weights. It changes only if weights were decoded.
-        let dtype = (plan.report.recovered() > 0).then_some(options.run.to);
+        // The config's dtype is that of the weights. It changes only if weights were decoded or cast.
+        let is_made = plan.report.recovered() + plan.report.cast > 0;
+        let dtype = is_made.then_some(options.run.to);
         let edits = sidecars::ConfigEdits {
             dtype,
             quantization: plan.quantization.as_ref(),

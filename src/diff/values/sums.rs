@@ -1,6 +1,7 @@
 //! [`Sums`]: counts and sums over pairs of values.
 
 use super::Comparable;
+use crate::convert::coordinates;
 use crate::diff::report::{ElementValue, FirstDifference, ValueDiff};
 
 /// Counts and sums over pairs of values. Sums, squares and products are over pairs of finite values.
@@ -79,7 +80,7 @@ impl Sums {
             // Rounding may carry the quotient of parallel vectors beyond 1.
             cosine: (is_number && has_angle).then(|| (pairs.products / norms).clamp(-1.0, 1.0)),
             first: self.first.map(|(index, [a, b])| FirstDifference {
-                index: position(kind.element(index), shape),
+                index: coordinates(kind.element(index), shape),
                 a,
                 b,
             }),
@@ -125,16 +126,4 @@ impl Sums {
         self.pairs.beyond += 1;
         self.first.get_or_insert((index, pair));
     }
-}
-
-/// Coordinates of element `index` of a tensor of `shape`.
-fn position(mut index: u64, shape: &[usize]) -> Vec<u64> {
-    let mut out: Vec<u64> = Vec::with_capacity(shape.len());
-    for &dim in shape.iter().rev() {
-        let dim = (dim as u64).max(1);
-        out.push(index % dim);
-        index /= dim;
-    }
-    out.reverse();
-    out
 }

@@ -119,6 +119,56 @@ fn act_order_kernel() {
     }
 }
 
+/// Casts of F32 and F64 against roundings of one value; what overflows is found, and clamped before it is rounded if asked for.
+#[test]
+fn cast_kernel() {
+    use super::cast::{Cast, CastValues, largest};
+    use crate::TargetDtype::{BF16, F16, F32};
+    let mut doubles: Vec<f64> = words(515)
+        .iter()
+        .map(|&w| f32::from_bits(w).into())
+        .collect();
+    doubles.extend(HOSTILE.map(f64::from));
+    doubles.extend([65504.0, 65519.99, 65520.0, -65520.0, 3.39e38, 3.3961776e38]);
+    let singles: Vec<f32> = doubles.iter().map(|&x| x as f32).collect();
+    doubles.extend([1e39, -1e300, f64::MAX, f64::NAN, f64::INFINITY, 1e-320]);
+    let bytes: Vec<u8> = doubles.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let wide: Vec<f64> = singles.iter().map(|&x| x.into()).collect();
+    for (values, doubles) in [
+        (CastValues::F32(&singles), &wide),
+        (CastValues::F64(&bytes), &doubles),
+    ] {
+        let checked = Cast::new(values, false);
+        check("cast", &checked, doubles.len(), |i| doubles[i] as f32);
+        assert!(checked.has_overflow());
+        let saturating = Cast::new(values, true);
+        each_level(&saturating, doubles.len(), |level, single, half, brain| {
+            for (i, &x) in doubles.iter().enumerate() {
+                let twin = |target| match x.is_finite() {
+                    true => x.clamp(-f64::from(largest(target)), largest(target).into()) as f32,
+                    false => x as f32,
+                };
+                let is = |got: f32, want: f32| {
+                    let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                    assert!(same, "{level:?} [{i}]: {x:e} gives {got:e}");
+                };
+                is(single[i], twin(F32));
+                is(
+                    half[i].to_f32_const(),
+                    f16::from_f32_const(twin(F16)).to_f32_const(),
+                );
+                is(brain[i].to_f32(), bf16::from_f32(twin(BF16)).to_f32());
+            }
+        });
+        assert!(!saturating.has_overflow());
+        for target in [F32, F16, BF16] {
+            let beyond = |x: &f64| x.is_finite() && x.abs() > 1.001 * f64::from(largest(target));
+            let first = values.first_overflow(target).map(|(i, _)| i);
+            assert_eq!(first, doubles.iter().position(beyond), "{target}");
+        }
+    }
+}
+
 #[test]
 fn awq_kernel() {
     use super::awq::{AwqRows, POSITION};

@@ -4,7 +4,7 @@ use crate::Dtype;
 use crate::element::{Element, Out, f32_from_bf16, f32_from_f16};
 use crate::simd::{Kernel, Level, dispatch};
 
-/// Little-endian F32, F16 or BF16.
+/// Little-endian F32, F16 or BF16, or F64, which is rounded to F32 first.
 pub(crate) struct Widen<'a> {
     pub dtype: Dtype,
     pub bytes: &'a [u8],
@@ -37,6 +37,17 @@ impl Kernel for Widen<'_> {
                 .iter_mut()
                 .zip(halves)
                 .for_each(|(o, h)| *o = E::from_f32(f32_from_bf16(h))),
+            Dtype::F64 => {
+                let doubles = self
+                    .bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&b| f64::from_le_bytes(b));
+                out.iter_mut()
+                    .zip(doubles)
+                    .for_each(|(o, x)| *o = E::from_f32(x as f32));
+            }
             _ => {
                 let words = self
                     .bytes

@@ -1,4 +1,4 @@
-//! A decoder of unquantized floats, for encoders, which take values rather than bytes.
+//! A decoder of unquantized floats, for encoders and casts, which take values rather than bytes.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Decoder of an unquantized tensor of F32, F16 or BF16.
+/// Decoder of an unquantized tensor of F32, F16 or BF16, or for casts of F64.
 pub(crate) struct PlainFloats<'m> {
     part: Part<'m>,
     dtype: Dtype,
@@ -17,10 +17,23 @@ pub(crate) struct PlainFloats<'m> {
     cols: usize,
 }
 
+/// Whether values of `dtype` are floats that need no scale, wide enough for weights to be stored in it.
+pub(crate) fn is_plain_float(dtype: Dtype) -> bool {
+    dtype == Dtype::F64 || TargetDtype::of(dtype).is_some()
+}
+
 impl<'m> PlainFloats<'m> {
     /// The decoder of `t`; `None` if `t` has another dtype.
     pub(crate) fn of(t: &Tensor<'m>) -> Option<Self> {
         TargetDtype::of(t.dtype())?;
+        Self::for_cast(t)
+    }
+
+    /// The decoder of `t`, which may be F64 as well: what it loads are the stored bytes, row by row. `None` if `t` has another dtype.
+    pub(crate) fn for_cast(t: &Tensor<'m>) -> Option<Self> {
+        if !is_plain_float(t.dtype()) {
+            return None;
+        }
         // A scalar is a matrix of one value: its shape is empty, and an empty product is 1.
         let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
         Some(Self {

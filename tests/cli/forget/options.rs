@@ -45,7 +45,7 @@ fn options_reach_the_encoder() {
     );
     assert_ne!(types(&run("c.gguf", &["--to", "gguf:q4_0"])), ["Q4_0"]);
     for (more, word) in [
-        (["--to", "w4a16", "--scale-rule", "best"], "scale rules: "),
+        (["--to", "mxfp4", "--scale-rule", "best"], "scale rules: "),
         (["--to", "w4a16", "--group-size", "0"], ""),
     ] {
         let (message, code) = stderr_and_code_of(&[&["forget", &input][..], &more].concat());

@@ -3,7 +3,7 @@
     python check_whole.py AMN WHOLE [NAME...]
 
 AMN is the program, WHOLE is tests/data/whole. Needs torch, transformers 4.57.6 (5.23.0 for Qwen 3.5,
-GLM 4.7 Flash and MiniMax) and llama-cpp-python 0.3.36.
+GLM 4.7 Flash, MiniMax, Gemma 4, LFM 2 with experts and Mamba) and llama-cpp-python 0.3.36.
 
 To GGUF: llama.cpp loads what `amn convert` writes, its logits are those of transformers (everything in F32), and a page of mixed text
 has the same token ids. Back: transformers loads what `amn remember` makes of `canonical.gguf` without a missing or an
@@ -40,7 +40,7 @@ def logits(model):
 
 def check(amn, whole, name, scratch):
     hf, gguf, back = whole / name / "hf", scratch / f"{name}.gguf", scratch / name
-    subprocess.run([amn, "convert", hf, "--to", "gguf:f32", "-o", gguf], check=True, capture_output=True)
+    subprocess.run([amn, "convert", hf, "--to", "gguf", "--out-dtype", "f32", "-o", gguf], check=True, capture_output=True)
     subprocess.run([amn, "remember", whole / name / "canonical.gguf", "-o", back], check=True, capture_output=True)
     model = AutoModelForCausalLM.from_pretrained(hf, torch_dtype=torch.float32)
     expected = logits(model)

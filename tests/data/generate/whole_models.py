@@ -95,8 +95,33 @@ MODELS.update({
     "minimax_m2": ("minimax_m2", dict(BASE, head_dim=16, rotary_dim=8, partial_rotary_factor=0.5, scoring_func="sigmoid", num_local_experts=4, num_experts_per_tok=2), "llama3"),
     "glm4_moe_lite": ("glm4_moe_lite", dict(LATENT, scoring_func="sigmoid"), "glm"),
 })
+MODELS.update({
+    "lfm2_moe": ("lfm2_moe", dict(TIED, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_L_cache=3, num_dense_layers=1, num_experts=4,
+                                  num_experts_per_tok=2, moe_intermediate_size=20), "llama3"),
+    "mamba2": ("mamba2", dict(hidden_size=32, num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, num_heads=4, head_dim=16, n_groups=2, state_size=8), "llama3"),
+})
+MODELS.update({
+    "nemotron_h": ("nemotron_h", dict(BASE, head_dim=12, layers_block_type=["linear_attention", "full_attention", "mlp", "linear_attention"], mamba_num_heads=4,
+                                      mamba_head_dim=16, n_groups=2, ssm_state_size=8), "llama3"),
+})
+STATES = dict(TIED, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_d_state=8, mamba_n_groups=1, pad_token_id=0,
+              attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
+MODELS.update({
+    "mamba": ("mamba", dict(hidden_size=32, num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, state_size=8, time_step_rank=6), "llama3"),
+    "granite_hybrid": ("granitemoehybrid", dict(STATES, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48), "llama3"),
+    "granite_hybrid_moe": ("granitemoehybrid", dict(STATES, intermediate_size=20, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=24), "llama3"),
+})
+GEMMA4 = dict(TIED, intermediate_size=24, head_dim=8, global_head_dim=16, sliding_window=128, vocab_size=VOCAB + 64, vocab_size_per_layer_input=VOCAB + 64)
+KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
+MODELS.update({
+    "gemma4": ("gemma4_text", dict(GEMMA4, num_hidden_layers=5, layer_types=KINDS + KINDS[1:], num_kv_shared_layers=2, use_double_wide_mlp=True,
+                                   hidden_size_per_layer_input=4), "gemma4"),
+    "gemma4_moe": ("gemma4_text", dict(GEMMA4, num_hidden_layers=3, layer_types=KINDS, hidden_size_per_layer_input=0, attention_k_eq_v=True,
+                                       num_global_key_value_heads=1, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=12,
+                                       final_logit_softcapping=30.0, use_bidirectional_attention="vision"), "gemma4"),
+})
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
-RENAMED = {"glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
+RENAMED = {"gemma4": ("gemma3", None), "glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
 
 
 def cut_tokenizer(source, out, names=None):
@@ -112,6 +137,13 @@ def cut_tokenizer(source, out, names=None):
     in_vocab = {a["content"] for a in data["added_tokens"]}
     keep = []
     wanted = VOCAB - 4 - len(added)  # the last four rows of the embedding have no token
+    if model.get("byte_fallback"):
+        # Bytes, characters and the first words. Of this kind every row has a token.
+        in_vocab = {a["content"] for a in added}
+        words = ["".join(m) for m in model["merges"] if all(c in "\u2581abcdefghijklmnopqrstuvwxyz" for c in "".join(m))]
+        first = [f"<0x{byte:02X}>" for byte in range(256)] + list("\n\u2581abcdefghijklmnopqrstuvwxyz'.") + ["\n\n", "\u2581\u2581"]
+        by_id = [(token, 0) for token in dict.fromkeys(first + [word for word in words if word.strip("\u2581")])]
+        wanted = VOCAB + 64 - len(added)
     for token, _ in by_id:
         if token not in in_vocab and len(keep) < wanted:
             keep.append(token)
@@ -183,7 +215,15 @@ def make(name, out):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.1 + (parameter.mean() if parameter.dim() == 1 else 0))
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_(torch.rand_like(buffer) + 0.5)
     model.save_pretrained(out)
+    if name == "nemotron_h":
+        # As published models have it: of one without experts, transformers 5 writes fields of experts that are not there.
+        written = json.loads((out / "config.json").read_text())
+        written = {key: value for key, value in written.items() if not any(part in key for part in ("expert", "moe", "group", "routed", "topk", "layers_block_type")) or key == "n_groups"}
+        (out / "config.json").write_text(json.dumps(written | {"num_hidden_layers": 4, "hybrid_override_pattern": "M*-M"}, indent=2))
     if config.get("num_nextn_predict_layers"):
         add_prediction(out, config)
     if tokenizer.startswith("sentencepiece"):
@@ -212,10 +252,14 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
 
 PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
        "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default",
-       "lfm2": "lfm2"}
+       "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default"}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     for name in sys.argv[2:] or MODELS:
-        make(name, root / name / "hf")
+        # The converter of Nemotron H takes every config that transformers 5 completes for one with experts: it runs with 4.57.6.
+        if name != "nemotron_h" or name in CONFIG_MAPPING:
+            make(name, root / name / "hf")
+        if name == "nemotron_h" and name in CONFIG_MAPPING:
+            continue
         convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])

@@ -189,6 +189,208 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
             "intermediate_size",
         ),
         ("lfm2", json!({"conv_bias": true}), "conv_bias"),
+        // Sizes of single layers.
+        (
+            "gemma4",
+            json!({"per_layer_config": {"2": {"head_dim": 16}}}),
+            "per_layer_config",
+        ),
+        (
+            "gemma4",
+            json!({"per_layer_config": {"2": {"head_dim": 16}, "4": {"head_dim": 8}}}),
+            "per_layer_config",
+        ),
+        (
+            "gemma4",
+            json!({"per_layer_config": {"2": {"head_dim": 16, "hidden_size": 8}, "4": {"head_dim": 16, "hidden_size": 8}}}),
+            "hidden_size",
+        ),
+        (
+            "gemma4",
+            json!({"per_layer_config": null, "global_head_dim": 8}),
+            "head_dim",
+        ),
+        (
+            "gemma4",
+            json!({"num_kv_shared_layers": 4}),
+            "num_kv_shared_layers",
+        ),
+        (
+            "gemma4",
+            json!({"num_kv_shared_layers": 1}),
+            "num_kv_shared_layers",
+        ),
+        (
+            "gemma4",
+            json!({"num_kv_shared_layers": 0}),
+            "intermediate_size",
+        ),
+        (
+            "gemma4",
+            json!({"use_double_wide_mlp": false}),
+            "intermediate_size",
+        ),
+        (
+            "gemma4",
+            json!({"use_bidirectional_attention": "all"}),
+            "use_bidirectional_attention",
+        ),
+        (
+            "gemma4",
+            json!({"vocab_size_per_layer_input": 300}),
+            "vocab_size_per_layer_input",
+        ),
+        (
+            "gemma4",
+            json!({"hidden_size_per_layer_input": 0}),
+            "per_layer",
+        ),
+        ("gemma4", json!({"attention_k_eq_v": true}), "v_proj"),
+        (
+            "gemma4",
+            json!({"layer_types": vec!["sliding_attention"; 5], "per_layer_config": null, "global_head_dim": 16}),
+            "layer_types",
+        ),
+        (
+            "gemma4",
+            json!({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}}),
+            "rope_type",
+        ),
+        (
+            "gemma4",
+            json!({"rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "factor": 2.0}}}),
+            "factor",
+        ),
+        (
+            "gemma4",
+            json!({"rope_parameters": {"full_attention": {"rope_type": "proportional"}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}}),
+            "rope_parameters",
+        ),
+        (
+            "gemma4_moe",
+            json!({"attention_k_eq_v": false}),
+            "num_global_key_value_heads",
+        ),
+        ("gemma4_moe", json!({"enable_moe_block": false}), "experts"),
+        (
+            "gemma4_moe",
+            json!({"moe_intermediate_size": 11}),
+            "moe_intermediate_size",
+        ),
+        (
+            "gemma4_moe",
+            json!({"top_k_experts": 5}),
+            "num_experts_per_tok",
+        ),
+        (
+            "lfm2_moe",
+            json!({"routed_scaling_factor": 2.0}),
+            "routed_scaling_factor",
+        ),
+        (
+            "lfm2_moe",
+            json!({"use_expert_bias": false}),
+            "use_expert_bias",
+        ),
+        ("lfm2_moe", json!({"num_dense_layers": 2}), "feed_forward"),
+        // State spaces.
+        ("mamba", json!({"hidden_act": "gelu"}), "hidden_act"),
+        ("mamba", json!({"expand": 3}), "expand"),
+        ("mamba", json!({"use_conv_bias": false}), "use_conv_bias"),
+        ("mamba", json!({"state_size": 9}), "state_size"),
+        ("mamba", json!({"time_step_rank": "auto"}), "time_step_rank"),
+        (
+            "mamba",
+            json!({"intermediate_size": 96}),
+            "intermediate_size",
+        ),
+        ("mamba2", json!({"n_groups": 3}), "n_groups"),
+        ("mamba2", json!({"expand": 3}), "expand"),
+        (
+            "mamba2",
+            json!({"head_dim": 8, "num_heads": 8}),
+            "num_heads",
+        ),
+        (
+            "mamba2",
+            json!({"time_step_limit": [0.0, 0.1]}),
+            "time_step_limit",
+        ),
+        (
+            "mamba2",
+            json!({"time_step_limit": [0.001, "Infinity"]}),
+            "time_step_limit",
+        ),
+        (
+            "granite_hybrid",
+            json!({"position_embedding_type": "rope"}),
+            "position_embedding_type",
+        ),
+        (
+            "granite_hybrid",
+            json!({"layer_types": vec!["attention"; 3]}),
+            "layer_types",
+        ),
+        (
+            "granite_hybrid",
+            json!({"layer_types": vec!["mamba"; 3]}),
+            "mamba.in_proj",
+        ),
+        (
+            "granite_hybrid",
+            json!({"intermediate_size": 40}),
+            "intermediate_size",
+        ),
+        (
+            "granite_hybrid",
+            json!({"shared_intermediate_size": 40}),
+            "shared_intermediate_size",
+        ),
+        ("granite_hybrid", json!({"mamba_d_head": 8}), "mamba_d_head"),
+        ("granite_hybrid", json!({"mamba_expand": 3}), "mamba_expand"),
+        (
+            "granite_hybrid",
+            json!({"num_local_experts": 4, "num_experts_per_tok": 2}),
+            "block_sparse_moe",
+        ),
+        (
+            "granite_hybrid_moe",
+            json!({"num_local_experts": 0}),
+            "experts",
+        ),
+        (
+            "nemotron_h",
+            json!({"hybrid_override_pattern": "M*EM"}),
+            "hybrid_override_pattern",
+        ),
+        (
+            "nemotron_h",
+            json!({"hybrid_override_pattern": "M*M-"}),
+            "backbone.layers",
+        ),
+        (
+            "nemotron_h",
+            json!({"hybrid_override_pattern": "M*-"}),
+            "layer_types",
+        ),
+        (
+            "nemotron_h",
+            json!({"hybrid_override_pattern": null}),
+            "layer_types",
+        ),
+        (
+            "nemotron_h",
+            json!({"num_experts_per_tok": 2}),
+            "num_experts_per_tok",
+        ),
+        (
+            "nemotron_h",
+            json!({"mlp_hidden_act": "silu"}),
+            "mlp_hidden_act",
+        ),
+        ("nemotron_h", json!({"mamba_head_dim": 8}), "mamba_head_dim"),
+        ("nemotron_h", json!({"head_dim": 8}), "head_dim"),
+        ("nemotron_h", json!({"rms_norm_eps": 1e-6}), "rms_norm_eps"),
         // Rotary positions.
         ("phi3_long", json!({"rope_scaling": long(5)}), "long_factor"),
         ("phi3_long", json!({"head_dim": 8}), "head_dim"),
@@ -276,7 +478,124 @@ fn outputs_that_are_missing() {
 #[test]
 fn metadata() {
     let flags = |flags: &[bool]| Array(Box::new(GgufMetadataArray::Bool(flags.to_vec())));
+    let counts = |counts: &[i32]| Array(Box::new(GgufMetadataArray::I32(counts.to_vec())));
     let rows: Vec<(&str, &str, GgufMetadataValue, &str)> = vec![
+        (
+            "gemma4",
+            "gemma4.attention.key_length",
+            U32(8),
+            "gemma4.attention.value_length",
+        ),
+        (
+            "gemma4",
+            "gemma4.attention.shared_kv_layers",
+            U32(1),
+            "gemma4.feed_forward_length",
+        ),
+        (
+            "gemma4",
+            "gemma4.feed_forward_length",
+            counts(&[24, 24, 24, 24, 48]),
+            "gemma4.feed_forward_length",
+        ),
+        (
+            "gemma4",
+            "gemma4.feed_forward_length",
+            counts(&[24, 24]),
+            "gemma4.feed_forward_length",
+        ),
+        (
+            "gemma4",
+            "gemma4.attention.sliding_window_pattern",
+            flags(&[true; 5]),
+            "layer_types",
+        ),
+        (
+            "gemma4",
+            "gemma4.embedding_length_per_layer_input",
+            U32(0),
+            "per_layer",
+        ),
+        (
+            "gemma4_moe",
+            "gemma4.attention.head_count_kv",
+            counts(&[2, 1, 1]),
+            "gemma4.attention.head_count_kv",
+        ),
+        (
+            "gemma4_moe",
+            "gemma4.attention.head_count_kv",
+            counts(&[2, 2]),
+            "gemma4.attention.head_count_kv",
+        ),
+        (
+            "gemma4_moe",
+            "gemma4.attention.head_count_kv",
+            counts(&[-2, -2, 1]),
+            "num_key_value_heads",
+        ),
+        (
+            "lfm2_moe",
+            "lfm2moe.expert_gating_func",
+            U32(1),
+            "lfm2moe.expert_gating_func",
+        ),
+        (
+            "mamba",
+            "mamba.ssm.dt_b_c_rms",
+            Bool(true),
+            "mamba.ssm.dt_b_c_rms",
+        ),
+        (
+            "mamba",
+            "mamba.attention.head_count",
+            U32(4),
+            "mamba.attention.head_count",
+        ),
+        ("mamba2", "mamba2.ssm.group_count", U32(3), "n_groups"),
+        (
+            "mamba2",
+            "mamba2.ssm.inner_size",
+            U32(65),
+            "mamba2.ssm.inner_size",
+        ),
+        ("mamba2", "mamba2.ssm.inner_size", U32(128), "num_heads"),
+        (
+            "granite_hybrid",
+            "granitehybrid.rope.scaling.finetuned",
+            Bool(true),
+            "granitehybrid.rope.scaling.finetuned",
+        ),
+        (
+            "granite_hybrid",
+            "granitehybrid.attention.head_count_kv",
+            counts(&[0, 0, 0]),
+            "num_key_value_heads",
+        ),
+        (
+            "granite_hybrid",
+            "granitehybrid.expert_shared_feed_forward_length",
+            U32(40),
+            "shared_intermediate_size",
+        ),
+        (
+            "nemotron_h",
+            "nemotron_h.feed_forward_length",
+            counts(&[0, 48, 48, 0]),
+            "nemotron_h.feed_forward_length",
+        ),
+        (
+            "nemotron_h",
+            "nemotron_h.feed_forward_length",
+            counts(&[0, 0, 0, 0]),
+            "intermediate_size",
+        ),
+        (
+            "nemotron_h",
+            "nemotron_h.feed_forward_length",
+            counts(&[0, 48]),
+            "nemotron_h.feed_forward_length",
+        ),
         (
             "deepseek_v3",
             "deepseek2.attention.head_count_kv",

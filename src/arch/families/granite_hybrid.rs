@@ -1,0 +1,223 @@
+//! Granite 4: state spaces in most layers, attention without positions in some.
+//!
+//! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
+
+use super::granite::{EXPERTS, GRANITE, SETTINGS};
+use super::mamba::{filters, vector};
+use super::{ENDS, NORMS};
+use crate::arch::dims::Dim;
+use crate::arch::table::{
+    Default, HeadDim, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
+    parameter, setting,
+};
+
+const ATTENDING: Need = Need::Kind("attention");
+const RECURRENT: Need = Need::Kind("mamba");
+
+const ATTENTION: &[TensorRule] = &[
+    TensorRule {
+        need: ATTENDING,
+        ..super::llama::ROTATED[0]
+    },
+    TensorRule {
+        need: ATTENDING,
+        ..super::llama::ROTATED[1]
+    },
+    TensorRule {
+        need: ATTENDING,
+        ..super::VALUES[0]
+    },
+    TensorRule {
+        need: ATTENDING,
+        ..super::VALUES[1]
+    },
+];
+
+const STATE: Dim = Dim::Field("mamba_d_state");
+const FILTER: Dim = Dim::Field("mamba_d_conv");
+const HEADS: Dim = Dim::Field("mamba_n_heads");
+const GROUPS: Dim = Dim::Field("mamba_n_groups");
+const INNER: Dim = Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]);
+const GROUP_STATES: Dim = Dim::Product(&[GROUPS, STATE]);
+const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
+
+/// The rule for layers with state spaces alone.
+const fn recurrent(rule: TensorRule) -> TensorRule {
+    TensorRule {
+        need: RECURRENT,
+        ..rule
+    }
+}
+
+const MIXER: &[TensorRule] = &[
+    only(
+        RECURRENT,
+        "blk.{i}.ssm_in",
+        "model.layers.{i}.mamba.in_proj",
+        &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
+    ),
+    recurrent(filters(
+        "blk.{i}.ssm_conv1d.weight",
+        "model.layers.{i}.mamba.conv1d.weight",
+        &[FILTERED, Dim::One, FILTER],
+        &[FILTERED, FILTER],
+    )),
+    recurrent(vector(
+        "blk.{i}.ssm_conv1d.bias",
+        "model.layers.{i}.mamba.conv1d.bias",
+        &[FILTERED],
+    )),
+    recurrent(vector(
+        "blk.{i}.ssm_dt.bias",
+        "model.layers.{i}.mamba.dt_bias",
+        &[HEADS],
+    )),
+    recurrent(parameter(
+        "blk.{i}.ssm_a",
+        "model.layers.{i}.mamba.A_log",
+        (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
+    )),
+    recurrent(parameter(
+        "blk.{i}.ssm_d",
+        "model.layers.{i}.mamba.D",
+        (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
+    )),
+    recurrent(parameter(
+        "blk.{i}.ssm_norm.weight",
+        "model.layers.{i}.mamba.norm.weight",
+        (
+            Transform::Reshaped,
+            &[INNER],
+            &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
+        ),
+    )),
+    only(
+        RECURRENT,
+        "blk.{i}.ssm_out",
+        "model.layers.{i}.mamba.out_proj",
+        // The length of a head may be `auto`.
+        &[
+            Dim::Hidden,
+            Dim::Product(&[HEADS, Dim::Field("mamba_d_head")]),
+        ],
+    ),
+];
+
+const SHARED: Dim = Dim::Field("shared_intermediate_size");
+
+/// One of the two projections of the feed-forward layer that all tokens go through.
+const fn half(need: Need, half: usize, gguf: &'static str) -> TensorRule {
+    TensorRule {
+        transform: Transform::Halves(half),
+        gguf_shape: Some(&[SHARED, Dim::Hidden]),
+        ..only(
+            need,
+            gguf,
+            "model.layers.{i}.shared_mlp.input_linear",
+            &[Dim::Sum(&[SHARED, SHARED]), Dim::Hidden],
+        )
+    }
+}
+
+/// That layer, which GGUF calls otherwise where there are experts beside it.
+const SHARED_MLP: &[TensorRule] = &[
+    half(Need::Dense, 0, "blk.{i}.ffn_gate"),
+    half(Need::Dense, 1, "blk.{i}.ffn_up"),
+    // Of a layer without experts llama.cpp takes the width from `intermediate_size`.
+    only(
+        Need::Dense,
+        "blk.{i}.ffn_down",
+        "model.layers.{i}.shared_mlp.output_linear",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+    half(Need::Sparse, 0, "blk.{i}.ffn_gate_shexp"),
+    half(Need::Sparse, 1, "blk.{i}.ffn_up_shexp"),
+    only(
+        Need::Sparse,
+        "blk.{i}.ffn_down_shexp",
+        "model.layers.{i}.shared_mlp.output_linear",
+        &[Dim::Hidden, SHARED],
+    ),
+];
+
+/// The rule for layers with experts alone.
+const fn sparse(rule: TensorRule) -> TensorRule {
+    TensorRule {
+        need: Need::Sparse,
+        ..rule
+    }
+}
+
+const SPARSE_EXPERTS: &[TensorRule] = &[
+    sparse(EXPERTS[0]),
+    sparse(EXPERTS[1]),
+    sparse(EXPERTS[2]),
+    sparse(EXPERTS[3]),
+];
+
+const STATE_SETTINGS: &[Setting] = &[
+    // Attention has no positions, so nothing bounds a text.
+    setting(Kind::Fixed(1 << 20), "context_length", &[]),
+    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
+    setting(
+        Kind::KvHeadsBut("mamba", "attention"),
+        "attention.head_count_kv",
+        &["num_key_value_heads"],
+    ),
+    count(
+        "expert_shared_feed_forward_length",
+        &["shared_intermediate_size"],
+    ),
+    count("ssm.conv_kernel", &["mamba_d_conv"]),
+    count("ssm.state_size", &["mamba_d_state"]),
+    count("ssm.group_count", &["mamba_n_groups"]),
+    setting(
+        Kind::Product,
+        "ssm.inner_size",
+        &["mamba_expand", "hidden_size"],
+    ),
+    setting(Kind::Required, "ssm.time_step_rank", &["mamba_n_heads"]),
+];
+
+pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
+    gguf: "granitehybrid",
+    classes: &["GraniteMoeHybridForCausalLM"],
+    model_type: "granitemoehybrid",
+    defaults: &[
+        ("rms_norm_eps", Default::Float(1e-6)),
+        ("rope_theta", Default::Float(10_000.0)),
+        ("num_local_experts", Default::Int(8)),
+        ("num_experts_per_tok", Default::Int(2)),
+        ("shared_intermediate_size", Default::Int(1024)),
+        ("attention_multiplier", Default::Float(1.0)),
+        ("embedding_multiplier", Default::Float(1.0)),
+        ("residual_multiplier", Default::Float(1.0)),
+        ("logits_scaling", Default::Float(1.0)),
+        ("mamba_n_heads", Default::Int(128)),
+        ("mamba_n_groups", Default::Int(1)),
+        ("mamba_d_state", Default::Int(256)),
+        ("mamba_d_conv", Default::Int(4)),
+        ("mamba_expand", Default::Int(2)),
+    ],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("position_embedding_type", Default::Absent),
+        ("mamba_conv_bias", Default::Bool(true)),
+        ("mamba_proj_bias", Default::Bool(false)),
+        ("mamba_expand", Default::Int(2)),
+    ],
+    biases: &[],
+    tensors: &[ENDS, NORMS, ATTENTION, MIXER, SHARED_MLP, SPARSE_EXPERTS],
+    settings: &[SETTINGS, STATE_SETTINGS],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        kind_names: &[
+            ("linear_attention", "mamba"),
+            ("full_attention", "attention"),
+        ],
+        needs_kind: Some("mamba"),
+        ..Traits::PLAIN
+    },
+    ..GRANITE
+};

@@ -1,0 +1,208 @@
+//! Nemotron H: each layer is a state space, attention without positions, or a feed-forward layer.
+//!
+//! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers 5.23.
+
+use super::granite::GRANITE;
+use super::mamba::{filters, vector};
+use crate::arch::dims::Dim;
+use crate::arch::table::{
+    Default, Kind, ModelClass, Need, TensorRule, Traits, Transform, count, only, optional,
+    parameter, same, setting,
+};
+
+const RECURRENT: Need = Need::Kind("mamba");
+const ATTENDING: Need = Need::Kind("attention");
+const FORWARD: Need = Need::Kind("mlp");
+
+const ENDS: &[TensorRule] = &[
+    same(
+        "token_embd",
+        "backbone.embeddings",
+        &[Dim::Vocab, Dim::Hidden],
+    ),
+    same("output_norm", "backbone.norm_f", &[Dim::Hidden]),
+    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+    same(
+        "blk.{i}.attn_norm",
+        "backbone.layers.{i}.norm",
+        &[Dim::Hidden],
+    ),
+];
+
+const ATTENTION: &[TensorRule] = &[
+    TensorRule {
+        transform: Transform::Heads,
+        ..only(
+            ATTENDING,
+            "blk.{i}.attn_q",
+            "backbone.layers.{i}.mixer.q_proj",
+            &[Dim::Queries, Dim::Hidden],
+        )
+    },
+    TensorRule {
+        transform: Transform::Heads,
+        ..only(
+            ATTENDING,
+            "blk.{i}.attn_k",
+            "backbone.layers.{i}.mixer.k_proj",
+            &[Dim::Keys, Dim::Hidden],
+        )
+    },
+    only(
+        ATTENDING,
+        "blk.{i}.attn_v",
+        "backbone.layers.{i}.mixer.v_proj",
+        &[Dim::Keys, Dim::Hidden],
+    ),
+    only(
+        ATTENDING,
+        "blk.{i}.attn_output",
+        "backbone.layers.{i}.mixer.o_proj",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+    only(
+        FORWARD,
+        "blk.{i}.ffn_up",
+        "backbone.layers.{i}.mixer.up_proj",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    only(
+        FORWARD,
+        "blk.{i}.ffn_down",
+        "backbone.layers.{i}.mixer.down_proj",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+const STATE: Dim = Dim::Field("ssm_state_size");
+const FILTER: Dim = Dim::Field("conv_kernel");
+const HEADS: Dim = Dim::Field("mamba_num_heads");
+const GROUPS: Dim = Dim::Field("n_groups");
+const INNER: Dim = Dim::Product(&[HEADS, Dim::Field("mamba_head_dim")]);
+const GROUP_STATES: Dim = Dim::Product(&[GROUPS, STATE]);
+const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
+
+/// The rule for layers with state spaces alone.
+const fn recurrent(rule: TensorRule) -> TensorRule {
+    TensorRule {
+        need: RECURRENT,
+        ..rule
+    }
+}
+
+const MIXER: &[TensorRule] = &[
+    only(
+        RECURRENT,
+        "blk.{i}.ssm_in",
+        "backbone.layers.{i}.mixer.in_proj",
+        &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
+    ),
+    recurrent(filters(
+        "blk.{i}.ssm_conv1d.weight",
+        "backbone.layers.{i}.mixer.conv1d.weight",
+        &[FILTERED, Dim::One, FILTER],
+        &[FILTERED, FILTER],
+    )),
+    recurrent(vector(
+        "blk.{i}.ssm_conv1d.bias",
+        "backbone.layers.{i}.mixer.conv1d.bias",
+        &[FILTERED],
+    )),
+    recurrent(vector(
+        "blk.{i}.ssm_dt.bias",
+        "backbone.layers.{i}.mixer.dt_bias",
+        &[HEADS],
+    )),
+    recurrent(parameter(
+        "blk.{i}.ssm_a",
+        "backbone.layers.{i}.mixer.A_log",
+        (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
+    )),
+    recurrent(parameter(
+        "blk.{i}.ssm_d",
+        "backbone.layers.{i}.mixer.D",
+        (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
+    )),
+    recurrent(parameter(
+        "blk.{i}.ssm_norm.weight",
+        "backbone.layers.{i}.mixer.norm.weight",
+        (
+            Transform::Reshaped,
+            &[INNER],
+            &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
+        ),
+    )),
+    only(
+        RECURRENT,
+        "blk.{i}.ssm_out",
+        "backbone.layers.{i}.mixer.out_proj",
+        &[Dim::Hidden, INNER],
+    ),
+];
+
+pub(super) const NEMOTRON_H: ModelClass = ModelClass {
+    gguf: "nemotron_h",
+    classes: &["NemotronHForCausalLM"],
+    model_type: "nemotron_h",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(128)),
+        ("mamba_num_heads", Default::Int(128)),
+        ("mamba_head_dim", Default::Int(64)),
+        ("n_groups", Default::Int(8)),
+        ("ssm_state_size", Default::Int(128)),
+        ("conv_kernel", Default::Int(4)),
+    ],
+    implied: &[
+        ("mlp_hidden_act", Default::Text("relu2")),
+        ("mamba_hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("mlp_bias", Default::Bool(false)),
+        ("mamba_proj_bias", Default::Bool(false)),
+        ("use_bias", Default::Bool(false)),
+        ("use_conv_bias", Default::Bool(true)),
+        // With experts it is another class of llama.cpp.
+        ("num_experts_per_tok", Default::Absent),
+    ],
+    own_fields: &[("layer_norm_eps", "layer_norm_epsilon")],
+    // llama.cpp has one for most norms, which is the other if there is none.
+    equal_fields: &[("rms_norm_eps", "layer_norm_epsilon")],
+    biases: &[],
+    tensors: &[ENDS, ATTENTION, MIXER],
+    settings: &[&[
+        setting(Kind::Fixed(1 << 20), "context_length", &[]),
+        setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
+        count("vocab_size", &["vocab_size"]),
+        setting(Kind::PlainHead, "rope.dimension_count", &[]),
+        setting(
+            Kind::KvHeadsBut("mamba", "attention"),
+            "attention.head_count_kv",
+            &["num_key_value_heads"],
+        ),
+        setting(
+            Kind::InnerOf("mlp"),
+            "feed_forward_length",
+            &["intermediate_size"],
+        ),
+        count("ssm.conv_kernel", &["conv_kernel"]),
+        count("ssm.state_size", &["ssm_state_size"]),
+        count("ssm.group_count", &["n_groups"]),
+        setting(Kind::Required, "ssm.time_step_rank", &["mamba_num_heads"]),
+        setting(
+            Kind::Product,
+            "ssm.inner_size",
+            &["mamba_head_dim", "mamba_num_heads"],
+        ),
+    ]],
+    traits: Traits {
+        layer_letters: &[("mamba", 'M'), ("attention", '*'), ("mlp", '-')],
+        kind_names: &[
+            ("linear_attention", "mamba"),
+            ("full_attention", "attention"),
+        ],
+        needs_kind: Some("mamba"),
+        ..Traits::PLAIN
+    },
+    ..GRANITE
+};

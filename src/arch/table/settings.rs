@@ -1,0 +1,91 @@
+//! Settings of tables: keys of the metadata, and what their values are made of.
+
+/// A setting of the architecture: a key of the metadata, and the field of `config.json`.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::arch) struct Setting {
+    /// Key without the architecture's name.
+    pub key: &'static str,
+    /// Fields that it may have, the usual one first.
+    pub fields: &'static [&'static str],
+    pub kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::arch) enum Kind {
+    /// UINT32 that a config must state.
+    Required,
+    /// UINT32.
+    Count,
+    /// UINT32 that is not there if the field is null.
+    Nullable,
+    /// FLOAT32.
+    Number,
+    /// UINT32: the size of a head, which `head_dim` states or which follows from other fields.
+    HeadSize,
+    /// UINT32: how many dimensions of a head rotate.
+    Rotating,
+    /// UINT32: the sum of the fields, of which those that are missing count 0. Coming back, the first field is the one that no other key states.
+    Sum,
+    /// UINT32: the product of the fields. Coming back, the first field is the one that no other key states.
+    Product,
+    /// UINT32 that is the same in all models of the class.
+    Fixed(u32),
+    /// BOOL.
+    Flag,
+    /// BOOL that is there only if it is true.
+    FlagIfTrue,
+    /// FLOAT32: a tenth of `mscale_all_dim` of YaRN.
+    YarnLog,
+    /// Not written.
+    Omitted,
+    /// UINT32 that is 0 if the field is null.
+    OrZero,
+    /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the numbers are these.
+    Sections([i32; 4]),
+    /// STRING that is the same in all models of the class.
+    Text(&'static str),
+    /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.
+    Layers(&'static str),
+    /// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where some have twice the width.
+    Inner,
+    /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has another field for some.
+    KvHeads,
+    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls by the first name; the second is
+    /// that of the others.
+    KvHeadsBut(&'static str, &'static str),
+    /// As `Product`, of a key that another setting writes.
+    ProductToo,
+    /// BOOL that is the same in all models of the class.
+    FixedFlag(bool),
+    /// UINT32: hidden size / heads, which nothing reads.
+    PlainHead,
+    /// INT32\[\]: the width of the feed-forward layer of those layers that `layer_types` calls so, 0 for others.
+    InnerOf(&'static str),
+}
+
+/// A setting of another kind.
+pub(in crate::arch) const fn setting(
+    kind: Kind,
+    key: &'static str,
+    fields: &'static [&'static str],
+) -> Setting {
+    Setting { key, fields, kind }
+}
+
+/// A setting that only some models have.
+pub(in crate::arch) const fn count(key: &'static str, fields: &'static [&'static str]) -> Setting {
+    Setting {
+        key,
+        fields,
+        kind: Kind::Count,
+    }
+}
+
+/// A number of type FLOAT32 that only some models have.
+pub(in crate::arch) const fn number(key: &'static str, fields: &'static [&'static str]) -> Setting {
+    Setting {
+        key,
+        fields,
+        kind: Kind::Number,
+    }
+}

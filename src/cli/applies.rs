@@ -1,0 +1,294 @@
+//! Which options apply to what is asked for. An option that would have no effect is refused before the input is opened, and so is
+//! an output whose name says another container than the one that is written.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, RunArgs};
+use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
+
+/// A command that writes a model, as far as its arguments tell.
+struct Request<'a> {
+    command: WritingCommand<'a>,
+    run: &'a RunArgs,
+    /// The container of the output.
+    target: ConvertTarget,
+    /// What tensors are encoded to.
+    scheme: Option<&'a ForgetScheme>,
+}
+
+#[derive(Clone, Copy)]
+enum WritingCommand<'a> {
+    Remember,
+    Forget(&'a ForgetArgs),
+    Convert(&'a ConvertArgs),
+}
+
+/// When an option applies.
+struct Applicability {
+    option: &'static str,
+    is_set: fn(&Request<'_>) -> bool,
+    applies: fn(&Request<'_>) -> bool,
+    /// What it needs.
+    needs: &'static str,
+}
+
+/// Every option that not all requests of its command can use.
+const OPTIONS: &[Applicability] = &[
+    Applicability {
+        option: "--imatrix",
+        is_set: |r| r.forget().is_some_and(|args| args.imatrix.is_some()),
+        applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
+        needs: "importance matrices are for GGUF types, such as gguf:q4_k_m",
+    },
+    Applicability {
+        option: "--pure",
+        is_set: |r| r.forget().is_some_and(|args| args.pure),
+        applies: |r| r.scheme.is_some_and(ForgetScheme::is_gguf),
+        needs: "only GGUF types, such as gguf:q4_k_m, mix types",
+    },
+    Applicability {
+        option: "--group-size",
+        is_set: |r| r.forget().is_some_and(|args| args.group_size.is_some()),
+        applies: |r| r.scheme.is_some_and(ForgetScheme::has_group_sizes),
+        needs: "the scheme leaves no choice of the group size",
+    },
+    Applicability {
+        option: "--scale-rule",
+        is_set: |r| r.forget().is_some_and(|args| args.scale_rule.is_some()),
+        applies: |r| r.scheme.is_some_and(ForgetScheme::has_scale_rules),
+        needs: "rules choose the scales of MXFP4 and MXFP8 alone",
+    },
+    Applicability {
+        option: "--gguf-metadata",
+        is_set: |r| r.convert().is_some_and(|args| args.gguf_metadata.is_some()),
+        applies: |r| r.is_to_gguf(),
+        needs: "only a GGUF output has GGUF metadata; use --to gguf",
+    },
+    Applicability {
+        option: "--gguf-kv",
+        is_set: |r| r.convert().is_some_and(|args| !args.gguf_kv.is_empty()),
+        applies: |r| r.is_to_gguf(),
+        needs: "only a GGUF output has GGUF metadata; use --to gguf",
+    },
+    Applicability {
+        option: "--tokenizer-pre",
+        is_set: |r| r.run.output.tokenizer_pre.is_some(),
+        applies: |r| r.is_to_gguf() && !r.run.output.tensors_only,
+        needs: "only a whole model as GGUF has a pre-tokenizer",
+    },
+    Applicability {
+        option: "--out-dtype",
+        is_set: |r| r.convert().is_some_and(|args| args.out_dtype.is_some()),
+        applies: |r| r.scheme.is_some() || r.target.container().default_scheme.is_none(),
+        needs: "QNAT holds codes alone, which are made of F32",
+    },
+    Applicability {
+        option: "--cast",
+        is_set: |r| r.convert().is_some_and(|args| args.cast.cast),
+        applies: |r| r.scheme.is_none() && r.target.container().default_scheme.is_none(),
+        needs: "tensors are encoded, not cast",
+    },
+    Applicability {
+        option: "--cast",
+        is_set: |r| r.convert().is_some_and(|args| args.cast.cast),
+        applies: |r| r.convert().is_some_and(|args| args.out_dtype.is_some()),
+        needs: "--out-dtype says to what",
+    },
+    Applicability {
+        option: "--json",
+        is_set: |r| r.run.json,
+        applies: |r| r.is_to_file(),
+        needs: "stdout is for the output (-o -)",
+    },
+    Applicability {
+        option: "--max-shard-size",
+        is_set: |r| r.run.output.max_shard_size.is_some(),
+        applies: |r| r.is_to_file(),
+        needs: "stdout takes one file (-o -)",
+    },
+    Applicability {
+        option: "--max-shard-size",
+        is_set: |r| r.run.output.max_shard_size.is_some(),
+        // A directory gets the shards of safetensors; those of GGUF lie beside each other.
+        applies: |r| r.target != ConvertTarget::Safetensors || !r.names_container(),
+        needs: "shards go to a directory, and -o names a file",
+    },
+    Applicability {
+        option: "--resume",
+        is_set: |r| r.run.resume,
+        applies: |r| r.is_to_file(),
+        needs: "only a directory can be continued, and the output goes to stdout (-o -)",
+    },
+    Applicability {
+        option: "--part",
+        is_set: |r| r.run.part.is_some(),
+        applies: |r| r.is_to_file(),
+        needs: "only a directory is made in parts, and the output goes to stdout (-o -)",
+    },
+    Applicability {
+        option: "-o -",
+        is_set: |r| !r.is_to_file() && !r.run.dry_run,
+        applies: |_| !std::io::stdout().is_terminal(),
+        needs: "stdout is a terminal; redirect it, or name a file",
+    },
+];
+
+impl<'a> Request<'a> {
+    /// The request of `command`, or why its output cannot be called what it is to be called; `None` of other commands.
+    fn of(command: &'a Command) -> Option<std::result::Result<Self, String>> {
+        let (command, run, target, scheme) = match command {
+            // With --finish nothing is converted.
+            Command::Remember(args) if args.finish => return None,
+            Command::Remember(args) => {
+                let target = match remembered_as(args.run.output.path.as_deref()) {
+                    Ok(target) => target,
+                    Err(what) => return Some(Err(what)),
+                };
+                (WritingCommand::Remember, &args.run, target, None)
+            }
+            Command::Forget(args) => {
+                let scheme = args.to.as_ref()?;
+                let target = scheme.container();
+                (
+                    WritingCommand::Forget(args),
+                    &args.run,
+                    target,
+                    Some(scheme),
+                )
+            }
+            Command::Convert(args) => {
+                let (target, scheme) = match &args.to {
+                    ConvertTo::Container(target) => (*target, None),
+                    ConvertTo::Scheme(scheme) => (scheme.container(), Some(scheme)),
+                };
+                (WritingCommand::Convert(args), &args.run, target, scheme)
+            }
+            _ => return None,
+        };
+        Some(Ok(Self {
+            command,
+            run,
+            target,
+            scheme,
+        }))
+    }
+
+    fn forget(&self) -> Option<&'a ForgetArgs> {
+        match self.command {
+            WritingCommand::Forget(args) => Some(args),
+            _ => None,
+        }
+    }
+
+    fn convert(&self) -> Option<&'a ConvertArgs> {
+        match self.command {
+            WritingCommand::Convert(args) => Some(args),
+            _ => None,
+        }
+    }
+
+    fn is_to_gguf(&self) -> bool {
+        self.target.container().has_gguf_metadata
+    }
+
+    /// Whether the output's name has the extension of a container.
+    fn names_container(&self) -> bool {
+        let output = self.run.output.path.as_deref();
+        output.is_some_and(|output| matches!(stated_container(output), Ok(Some(_))))
+    }
+
+    fn is_to_file(&self) -> bool {
+        !self.run.output.is_stdout()
+    }
+}
+
+/// Checks the arguments of a command. An error says which option does not apply, and why.
+pub(super) fn check(command: &Command) -> std::result::Result<(), String> {
+    let Some(request) = Request::of(command) else {
+        return Ok(());
+    };
+    let request = request?;
+    require_same_container(&request)?;
+    let refused = |row: &&Applicability| (row.is_set)(&request) && !(row.applies)(&request);
+    match OPTIONS.iter().find(refused) {
+        Some(row) => {
+            let to = request.scheme.map(|scheme| format!(" with --to {scheme}"));
+            let to = to.unwrap_or_default();
+            Err(format!("{} does not apply{to}: {}", row.option, row.needs))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Extensions of containers that are read and not written.
+const READ_ONLY: &[&str] = &["pt", "pth", "ckpt", "npy"];
+
+/// The container that the name of an output states by its extension; `None` if it states none.
+///
+/// # Errors
+/// The extension is that of a container that is not written.
+fn stated_container(output: &Path) -> std::result::Result<Option<ConvertTarget>, String> {
+    let Some(extension) = output.extension() else {
+        return Ok(None);
+    };
+    if READ_ONLY
+        .iter()
+        .any(|name| extension.eq_ignore_ascii_case(name))
+    {
+        return Err(format!(
+            "-o {}: files of this kind are read and not written; what is written is {}",
+            output.display(),
+            ConvertTarget::listed()
+        ));
+    }
+    let mut all = ConvertTarget::ALL.iter().copied();
+    Ok(all.find(|target| extension.eq_ignore_ascii_case(target.extension())))
+}
+
+/// The container that `remember` writes to `output`: the one that its extension states, or safetensors.
+///
+/// # Errors
+/// The container holds codes alone.
+pub(super) fn remembered_as(output: Option<&Path>) -> std::result::Result<ConvertTarget, String> {
+    let stated = output.map(stated_container).transpose()?.flatten();
+    match (stated, output) {
+        (Some(target), Some(output)) if target.container().default_scheme.is_some() => {
+            let title = target.container().title;
+            Err(format!(
+                "-o {}: {title} holds codes alone, and remember decodes them; use forget or convert",
+                output.display()
+            ))
+        }
+        (stated, _) => Ok(stated.unwrap_or_default()),
+    }
+}
+
+/// Fails if the output's name states another container than the one that is written.
+fn require_same_container(request: &Request<'_>) -> std::result::Result<(), String> {
+    let Some(output) = &request.run.output.path else {
+        return Ok(());
+    };
+    match stated_container(output)? {
+        Some(stated) if stated != request.target => {
+            let (title, other) = (request.target.container().title, stated.container().title);
+            Err(format!(
+                "-o {} is the name of {other}, and --to says {title}",
+                output.display()
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the files that options name are there, so that nothing is parsed in vain.
+///
+/// # Errors
+/// `Io` with the first path that cannot be read.
+pub(super) fn require_files(args: &ForgetArgs) -> Result<()> {
+    let named = [&args.imatrix, &args.like];
+    named.into_iter().flatten().try_for_each(|path| {
+        let found = std::fs::metadata(path);
+        found.map(drop).map_err(|e| AnamnesisError::io_at(path, &e))
+    })
+}
