@@ -3,6 +3,8 @@
 //!
 //! Independent of the caller, each reader has permanent caps, far above what real files need.
 
+mod pages;
+
 use std::cell::Cell;
 use std::fmt::Display;
 
@@ -354,7 +356,10 @@ pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
         .ok()
         .filter(|&len| out.try_reserve_exact(len).is_ok())
     {
-        Some(len) => out.resize(len, 0),
+        Some(len) => {
+            pages::use_large_pages(out.spare_capacity_mut());
+            out.resize(len, 0);
+        }
         None => return Err(no_room(len, what)),
     }
     Ok(out)
@@ -366,10 +371,12 @@ pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
 /// # Errors
 /// `LimitExceeded` (`available_memory`) if the allocation fails.
 pub(crate) fn zeroed_on_write(len: u64, what: impl Display) -> Result<Vec<u8>> {
-    usize::try_from(len)
+    let mut out = usize::try_from(len)
         .ok()
         .and_then(|len| u8::new_vec_zeroed(len).ok())
-        .ok_or_else(|| no_room(len, what))
+        .ok_or_else(|| no_room(len, what))?;
+    pages::use_large_pages(&mut out);
+    Ok(out)
 }
 
 fn no_room(len: u64, what: impl Display) -> AnamnesisError {

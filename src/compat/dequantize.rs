@@ -45,6 +45,12 @@ pub fn dequantize_fp8_to_bf16(
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
 /// assert_eq!(anamnesis::dequantize_per_tensor_fp8_to_bf16(&[0x38], 2.0)?, [0x00, 0x40]);
+/// // From a model in memory or a mapped file, without a copy of the codes.
+/// let model = anamnesis::parse_bytes(std::fs::read("tests/data/demo/model-fp8.safetensors")?)?;
+/// if let Some(codes) = model.tensor("layers.0.attention.wq.weight") {
+///     let bf16 = anamnesis::dequantize_per_tensor_fp8_to_bf16(&codes.bytes()?, 0.5)?;
+///     assert_eq!(bf16.len(), 2 * codes.elements());
+/// }
 /// # Ok(())
 /// # }
 /// ```

@@ -388,3 +388,42 @@ mod by_path {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// What is planted between a look at the directory and a write to it: a link is neither read, written through nor taken
+    /// for a new file.
+    #[test]
+    fn links_below_are_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let theirs = root.path().join("theirs");
+        std::fs::write(&theirs, "precious").unwrap();
+        let directory = OpenDirectory::create_private(&root.path().join("ours")).unwrap();
+        let link = root.path().join("ours/link");
+        symlink(&theirs, &link).unwrap();
+        let name = OsStr::new("link");
+        directory.open_file(name).unwrap_err();
+        directory.create_file(name, false).unwrap_err();
+        directory.create_if_missing(name).unwrap();
+        let mut file = directory.create_anew(name, false).unwrap();
+        file.write_all(b"ours").unwrap();
+        assert_eq!(std::fs::read(&theirs).unwrap(), b"precious");
+        assert_eq!(std::fs::read(&link).unwrap(), b"ours");
+    }
+
+    /// From its first moment on, whatever the umask is.
+    #[test]
+    fn a_private_directory_is_made_private() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("ours");
+        OpenDirectory::create_private(&path).unwrap();
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}

@@ -131,3 +131,42 @@ fn single_tensors() {
         );
     }
 }
+
+/// Of a model in memory, stored tensors are views of the parsed bytes, and of a file views of its mapping. The functions for
+/// single tensors decode them from there.
+#[test]
+fn stored_tensors_are_decoded_without_a_copy() {
+    use std::borrow::Cow;
+    const NAME: &str = "layers.0.attention.wq.weight";
+    let path = "tests/data/demo/model-fp8.safetensors";
+    let expected = anamnesis::parse("tests/data/demo/expected-bf16.safetensors").unwrap();
+    let expected = expected.tensor(NAME).unwrap().bytes().unwrap();
+    let decoded = |model: &anamnesis::ParsedModel| {
+        let scale = model.tensor(&format!("{NAME}_scale")).unwrap();
+        let scale = scale.bytes().unwrap();
+        let scale = half::bf16::from_le_bytes((*scale).try_into().unwrap());
+        let codes = model.tensor(NAME).unwrap().bytes().unwrap();
+        anamnesis::dequantize_per_tensor_fp8_to_bf16(&codes, scale.to_f32()).unwrap()
+    };
+    let file = std::fs::read(path).unwrap();
+    let begin = file.as_ptr();
+    let model = anamnesis::parse_bytes(file).unwrap();
+    for tensor in model.tensors() {
+        let Cow::Borrowed(bytes) = tensor.bytes().unwrap() else {
+            panic!("{} is a copy", tensor.name());
+        };
+        let offset = usize::try_from(tensor.offset().unwrap()).unwrap();
+        assert_eq!(bytes.as_ptr(), begin.wrapping_add(offset));
+    }
+    assert!(decoded(&model) == *expected);
+    let mapped = anamnesis::parse(path).unwrap();
+    for tensor in mapped.tensors() {
+        let [Cow::Borrowed(bytes), Cow::Borrowed(again)] =
+            [(); 2].map(|()| tensor.bytes().unwrap())
+        else {
+            panic!("{} is a copy", tensor.name());
+        };
+        assert_eq!(bytes.as_ptr(), again.as_ptr());
+    }
+    assert!(decoded(&mapped) == *expected);
+}

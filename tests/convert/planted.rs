@@ -139,6 +139,32 @@ fn what_another_user_has_made_is_refused() {
     }
 }
 
+/// All of the directory is another user's, so that nothing in it differs from the rest.
+#[test]
+fn a_directory_of_another_user_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let (input, _) = seven_layers(root, 256);
+    somebodys(root);
+    interrupt(root, &input);
+    let mut theirs = vec![root.join(".out.partial")];
+    while let Some(path) = theirs.pop() {
+        if path.is_dir() {
+            theirs.extend(path.read_dir().unwrap().map(|entry| entry.unwrap().path()));
+        }
+        if chown(&path, Some(12345), None).is_err() {
+            eprintln!("only the superuser may give files to others");
+            return;
+        }
+    }
+    let error = refused(root, resumed());
+    // Before anything of ours is made in it.
+    assert!(
+        error.contains(".out.partial: it belongs to another user"),
+        "{error}"
+    );
+}
+
 #[test]
 fn nobody_else_has_access_before_the_directory_has_its_name() {
     let root = tempfile::tempdir().unwrap();

@@ -221,3 +221,36 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
     }
     assert!(failures.is_empty(), "{failures}");
 }
+
+/// The functions for single tensors need memory for their output and their scales alone: what they decode is borrowed from the
+/// model, and nothing is widened as a whole.
+#[test]
+fn single_tensors_are_decoded_from_where_they_are() {
+    let profiler = Profiler::new();
+    let (rows, cols) = (1024, 4096);
+    let tensors = [
+        (
+            "layer.weight",
+            "F8_E4M3",
+            vec![rows, cols],
+            vec![0x38; rows * cols],
+        ),
+        (
+            "layer.weight_scale",
+            "F32",
+            vec![rows, 1],
+            2f32.to_le_bytes().repeat(rows),
+        ),
+    ];
+    let tensors =
+        tensors.map(|(name, dtype, shape, bytes)| common::raw(name, dtype, &shape, bytes));
+    let model = anamnesis::parse_bytes(file(&tensors, &[])).unwrap();
+    let (peak, values) = profiler.peak(|| {
+        let bytes = |name| model.tensor(name).unwrap().bytes().unwrap();
+        let (codes, scales) = (bytes("layer.weight"), bytes("layer.weight_scale"));
+        let dtype = anamnesis::Dtype::F32;
+        anamnesis::dequantize_per_channel_fp8_to_bf16(&codes, &scales, rows, cols, dtype).unwrap()
+    });
+    assert!(values == [0x00, 0x40].repeat(rows * cols));
+    assert!(peak < values.len() + (256 << 10), "{peak} bytes of heap");
+}

@@ -62,8 +62,12 @@ pub struct GgufFrontMatter {
 /// Reads a GGUF header from `reader`, sequentially and never past the header's end. Of a split model it is the header of
 /// this one file.
 ///
-/// The format does not say how long a header is, so each read is of the bytes that certainly belong to it: 10 MiB take some
-/// twenty reads of 64 KiB or more.
+/// The format does not say how long a header is, so each read is of the bytes that certainly belong to it: of the strings that
+/// are left of an array, their lengths. Headers of 6 to 15 MiB with the tokenizers of Llama 3, Qwen 2, Command R and Gemma 4
+/// take 47 to 67 reads, and a client that fetches 64 KiB or more at once sends 19 to 22 requests. Fewer would have to guess,
+/// and to fetch tensor data where the guess is wrong. [`parse_safetensors_header_from_reader`] takes two reads.
+///
+/// [`parse_safetensors_header_from_reader`]: crate::parse_safetensors_header_from_reader
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {

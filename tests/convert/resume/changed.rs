@@ -50,6 +50,27 @@ fn each_file_of_the_input_counts() {
     }
 }
 
+/// Where times tell nothing, as on file systems without a change time, the content of small files does.
+#[test]
+fn the_content_of_small_files_counts() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, _) = seven_layers(root.path(), 256);
+    let output = interrupt(root.path(), &input);
+    let record = root.path().join(".out.partial/anamnesis-part-1-of-1.json");
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    let inputs = manifest["inputs"].as_array_mut().unwrap();
+    let config = inputs.iter_mut().find(|i| i["name"] == "config.json");
+    let sum = &mut config.unwrap()["crc"];
+    *sum = (sum.as_u64().unwrap() ^ 1).into();
+    std::fs::write(&record, manifest.to_string()).unwrap();
+    let error = refused(&input, &output, bf16().with_resume(true));
+    assert!(
+        error.contains("config.json") && error.contains("its content differs"),
+        "{error}"
+    );
+}
+
 /// A file that is copied and not read otherwise: the run must not mix two states of it with the rest.
 #[test]
 fn a_copied_file_that_changes_ends_the_run() {

@@ -1,0 +1,128 @@
+//! Numbers that tensors, configs and descriptions state of one weight. Where two of them say different things, the weight is
+//! refused, however well the number of its bytes fits.
+
+use crate::common::verdict::{Parse, check, parse_beside, recover, tensors, verdict};
+use crate::common::{Raw, file};
+
+/// Groups and axes of scales.
+#[test]
+fn scales_of_other_groups() {
+    let table = r#"
+        X.weight F8_E4M3 4,8; X.weight_scale F32 1,8 |  | Parse: `X.weight` & does not fit
+        X.weight F8_E4M3 26,8; X.weight_scale F32 2,2 | {ct "strategy":"channel","num_bits":8,"type":"float"}}}} | Parse: `X.weight` & channel
+        X.weight I8 4,8; X.weight_scale F32 4,1 | {ct "strategy":"channel","num_bits":8,"type":"float"}}}} | Parse: `X.weight` & float
+        X.weight_packed U8 4,16; X.weight_scale F8_E4M3 4,1; X.weight_global_scale F32 1 |  | Parse: `X.weight_packed` & 16 values
+        X.qweight I32 256,1; X.qzeros I32 2,1; X.scales F16 2,8 | {"quant_method":"awq","bits":4,"group_size":129} | Parse: `X.qweight` & 129
+        X.qweight I32 200,1; X.qzeros I32 2,1; X.scales F16 2,8 | {"quant_method":"awq","bits":4,"group_size":128} | Parse: `X.qweight` & 200
+        X.qweight I32 32,8; X.qzeros I32 2,1; X.scales F16 2,8 | {"quant_method":"gptq","bits":4,"group_size":129} | Parse: `X.qweight` & 129
+        X.weight._data I8 4,8; X.weight._scale F32 1,8 |  | Parse: `X.weight._data` & [1, 8]
+        X_blocks U8 2,4,1,16 |  | Parse: `X_blocks` & missing
+        X.experts.down_proj_scales U8 2,4,1 |  | Parse: `X.experts.down_proj_scales`
+    "#;
+    check(&table.replace(
+        "{ct ",
+        r#"{"config_groups":{"g":{"targets":["Linear"],"weights":{"#,
+    ));
+}
+
+/// Tensors as [`tensors`] makes them, with the content of some.
+fn filled(list: &str, contents: &[(&str, Vec<u8>)]) -> Vec<Raw> {
+    let mut all = tensors(list);
+    for (name, bytes) in contents {
+        let t = all.iter_mut().find(|t| t.name == *name).unwrap();
+        t.bytes.clone_from(bytes);
+    }
+    all
+}
+
+/// Integers with a stored shape: groups that do not divide its columns, and scales that were transposed.
+#[test]
+fn scales_of_packed_integers() {
+    let config = |size: usize| {
+        format!(
+            r#"{{"config_groups":{{"g":{{"targets":["Linear"],"weights":{{"num_bits":4,"group_size":{size}}}}}}}}}"#
+        )
+    };
+    let shape = [4i64, 64].iter().flat_map(|n| n.to_le_bytes()).collect();
+    let contents = [("X.weight_shape", shape)];
+    let weight = |scale: &str, rest: &str| {
+        let list = format!(
+            "X.weight_packed I32 4,8; X.weight_scale BF16 {scale}; X.weight_shape I64 2{rest}"
+        );
+        file(&filled(&list, &contents), &[])
+    };
+    recover(weight("4,2", ""), &config(32)).unwrap();
+    recover(weight("4,2", "; X.weight_g_idx I32 64"), &config(32)).unwrap();
+    for (scale, rest, size, words) in [
+        ("4,2", "", 33, ["`X.weight_packed`", "groups of 33"]),
+        ("2,4", "", 32, ["`X.weight_packed`", "[2, 4]"]),
+        (
+            "4,2",
+            "; X.weight_g_idx I32 63",
+            32,
+            ["`X.weight_g_idx`", "64 columns"],
+        ),
+    ] {
+        let result = recover(weight(scale, rest), &config(size));
+        assert_eq!(verdict(result, Parse, &words), None, "{scale} {rest}");
+    }
+}
+
+/// An index for all inputs but one, whose code would be lost.
+#[test]
+fn an_index_that_is_short() {
+    let list = |inputs: usize| {
+        format!("X.qweight I32 4,8; X.qzeros I32 1,1; X.scales F16 1,8; X.g_idx I32 {inputs}")
+    };
+    let contents = [("X.qweight", vec![0x99; 4 * 8 * 4])];
+    let config = r#"{"quant_method":"gptq","bits":4,"group_size":-1}"#;
+    recover(file(&filled(&list(32), &contents), &[]), config).unwrap();
+    let result = recover(file(&filled(&list(31), &contents), &[]), config);
+    assert_eq!(verdict(result, Parse, &["`X.qweight`"]), None);
+}
+
+/// Swapped sizes keep the number of values, and a scale for each row fits them. The bias and `config.json` tell.
+#[test]
+fn shapes_that_are_swapped() {
+    let name = "model.layers.0.mlp.up_proj";
+    let weight = |shape: &str, bias: &str| {
+        let rows = shape.split(',').next().unwrap();
+        let list = format!("{name}.weight I8 {shape}; {name}.weight_scale F32 {rows},1{bias}");
+        file(&tensors(&list), &[])
+    };
+    let config = [(
+        "config.json",
+        r#"{"model_type":"llama","hidden_size":8,"intermediate_size":4}"#,
+    )];
+    let bias = format!("; {name}.bias F32 4");
+    for (bias, configs) in [(bias.as_str(), &[][..]), ("", &config[..])] {
+        for (shape, is_right) in [("4,8", true), ("8,4", false)] {
+            let model = parse_beside(&weight(shape, bias), configs).unwrap();
+            let result = model.remember_to_bytes(anamnesis::TargetDtype::F32);
+            let words = [name, "its shape is [8, 4]"];
+            assert_eq!(
+                verdict(result, Parse, &words).is_some(),
+                is_right,
+                "{shape} {bias}"
+            );
+        }
+    }
+}
+
+/// Four bits in groups of 64 fill the words that eight bits in groups of 32 do. A module that the config does not name has the
+/// bits that give it the columns of its layer, as mlx-lm infers them.
+#[test]
+fn mlx_modules_without_an_entry() {
+    let name = "model.layers.0.mlp.up_proj";
+    let list = format!("{name}.weight U32 4,16; {name}.scales BF16 4,2; {name}.biases BF16 4,2");
+    for (hidden, cols) in [(128, 128), (64, 64)] {
+        let config = format!(
+            r#"{{"model_type":"llama","hidden_size":{hidden},"intermediate_size":4,"quantization":{{"bits":4,"group_size":64}}}}"#
+        );
+        let bytes = file(&tensors(&list), &[]);
+        let model = parse_beside(&bytes, &[("config.json", &config)]).unwrap();
+        let recovery = model.recovery(anamnesis::TargetDtype::BF16).unwrap();
+        let output = recovery.outputs().next().unwrap();
+        assert_eq!(output.shape, [4, cols], "hidden size {hidden}");
+    }
+}
