@@ -127,7 +127,7 @@ fn types_that_cannot_be() {
         (
             &input,
             &["--to", "nf4", "--tensor-type", "*=q4_k"],
-            6,
+            2,
             "GGUF",
         ),
     ];
