@@ -112,7 +112,7 @@ struct CanonicalName {
 
 /// A better name for the input at `input`; `None` for a file outside the Hugging Face cache.
 ///
-/// A directory is resolved to its real name, because `.` has none. For a directory in the Hugging Face cache, which is named by
+/// A directory without a name, such as `.`, is resolved to its real one. For a directory in the Hugging Face cache, which is named by
 /// its hash, it is the model's name in the current directory, and for a file there its own: outputs do not belong into the cache.
 fn canonical_name(input: &Path) -> Option<CanonicalName> {
     let full = std::fs::canonicalize(input).ok()?;
@@ -125,8 +125,9 @@ fn canonical_name(input: &Path) -> Option<CanonicalName> {
         Some(model) if is_of_directory => PathBuf::from(model),
         // The link has the file's name; what it links to is named by its hash.
         Some(_) => PathBuf::from(input.file_name()?),
-        None if is_of_directory => full,
-        None => return None,
+        None if !is_of_directory => return None,
+        None if input.file_name().is_some() => input.to_path_buf(),
+        None => full,
     };
     Some(CanonicalName {
         path,

@@ -80,7 +80,9 @@ pub(super) fn parsing_line(input: &input::NamedModel, report: &Report) -> String
 /// The schemes of a report: a single one as a phrase, several as lines with their counts.
 fn schemes(input: &input::NamedModel, report: &Report) -> String {
     match report.schemes.as_slice() {
-        [] if input.model.is_gguf() => "GGUF, copied as it is".to_owned(),
+        [] if input.model.tensors().any(|t| t.dtype().is_ggml_block()) => {
+            "GGUF, copied as it is".to_owned()
+        }
         [] => QuantScheme::Unquantized.phrase(),
         [only] => only.scheme.phrase(),
         several => {

@@ -6,7 +6,7 @@ use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::Body;
 use crate::containers::model::{Part, Tensor, TensorRole};
-use crate::scheme::{Decode, Group, NamedTensor, PlainFloats, QuantScheme};
+use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// An output tensor without a place: its type, its shape, and the [`Body`] that makes its bytes.
@@ -70,15 +70,13 @@ impl<'m> Draft<'m> {
         })
     }
 
-    /// As [`copy`](Self::copy), under the name that the tensor has in the output.
+    /// As [`copy`](Self::copy), under the name `name`.
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
-    pub(super) fn copy_named(t: &NamedTensor<'m>) -> Result<Self> {
-        let mut draft = Self::copy(&t.stored)?;
-        if draft.name != t.name() {
-            draft.name = t.name().to_owned();
-        }
+    pub(super) fn copy_named(name: String, t: &Tensor<'m>) -> Result<Self> {
+        let mut draft = Self::copy(t)?;
+        draft.name = name;
         Ok(draft)
     }
 

@@ -181,12 +181,10 @@ fn draft_plain<'m>(
     options: &ConvertOptions,
 ) -> Result<Draft<'m>> {
     let saturates = options.run.cast == FloatCast::Saturating;
-    let mut draft = match cast {
-        Some(target) => return Draft::cast(name, t, target, saturates),
-        None => Draft::copy(t)?,
-    };
-    draft.name = name;
-    Ok(draft)
+    match cast {
+        Some(target) => Draft::cast(name, t, target, saturates),
+        None => Draft::copy_named(name, t),
+    }
 }
 
 /// Drafts a tensor that is not encoded: it is copied, decoded, or cast to `cast`.

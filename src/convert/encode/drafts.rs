@@ -140,7 +140,9 @@ fn encode<'m>(
                 vec![t.stored],
                 Box::new(plain),
             ),
-            None => return Draft::copy_named(&t).map(|draft| vec![draft]),
+            None => {
+                return Draft::copy_named(t.name().to_owned(), &t.stored).map(|draft| vec![draft]);
+            }
         },
     };
     // Stored floats are exact in F32; decoded values are rounded first, as a decoded file would have them.
