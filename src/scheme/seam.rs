@@ -34,7 +34,7 @@ pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub(crate) use self::registry::Registry;
-pub(crate) use self::resolve::{NamedTensor, Resolution, ResolvedItem};
+pub(crate) use self::resolve::{Resolution, ResolvedItem};
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::values::{Widening, covering};
 use crate::config::QuantConfig;

@@ -15,8 +15,7 @@ use crate::forget::{
 };
 use crate::records::debug;
 use crate::scheme::{
-    Decode, EncodedAs, Group, NamedTensor, PlainFloats, QuantScheme, Resolution, ResolvedItem,
-    TensorRole,
+    Decode, EncodedAs, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -93,7 +92,7 @@ impl Encodings {
             ResolvedItem::Group(group) if self.copies_blocks => Draft::copies(group)?,
             ResolvedItem::Plain(t) if self.widens_vectors && t.stored.shape().len() < 2 => {
                 match PlainFloats::of(&t.stored) {
-                    Some(plain) => vec![widened(t, plain)?],
+                    Some(plain) => vec![widened(t.name().to_owned(), &t.stored, plain)?],
                     None => return Ok(Drafted::NotEncoded(item)),
                 }
             }
@@ -186,12 +185,12 @@ fn encode<'m>(
 }
 
 /// Drafts a tensor of plain floats, converted to F32.
-fn widened<'m>(t: &NamedTensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
+fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
     let group = Group::new(
-        t.name().to_owned(),
-        t.stored.shape().to_vec(),
+        name,
+        t.shape().to_vec(),
         QuantScheme::Unquantized,
-        vec![(TensorRole::Passthrough, t.stored)],
+        vec![(TensorRole::Passthrough, *t)],
         Box::new(plain),
     );
     Draft::decode(group, TargetDtype::F32)
