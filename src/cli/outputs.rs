@@ -12,14 +12,14 @@ use crate::{AnamnesisError, ConvertOptions, NameChanges, Result};
 
 /// Where the output of an input goes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum OutputPlace<'a> {
+pub(super) enum OutputChoice<'a> {
     /// To the path that `-o` names, or under the default name beside the input.
     OfOne(Option<&'a Path>),
     /// Under the default name beside the input, or in the directory.
     OfSeveral(Option<&'a Path>),
 }
 
-impl<'a> OutputPlace<'a> {
+impl<'a> OutputChoice<'a> {
     /// The path that the output has, if `-o` names one.
     pub(super) fn path(self) -> Option<&'a Path> {
         match self {
@@ -83,7 +83,7 @@ pub(super) fn write_all(
             &input,
             &options,
             args,
-            OutputPlace::OfOne(given),
+            OutputChoice::OfOne(given),
             style,
             out,
         );
@@ -93,7 +93,7 @@ pub(super) fn write_all(
         let what = format!("{n} inputs have as many outputs; give a directory, which ends in `/`");
         return Err(AnamnesisError::unsupported(format!("-o {}", path.display()), what).into());
     }
-    let place = OutputPlace::OfSeveral(given);
+    let place = OutputChoice::OfSeveral(given);
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
     for file in &inputs.files {
         let of_model = |error| CommandError::of_model(file, error);
@@ -137,9 +137,9 @@ fn full_path(output: &Path) -> PathBuf {
 }
 
 /// Makes the directory of the output, if `-o` names one that is not there.
-pub(super) fn make_directory(place: OutputPlace<'_>, output: &Path) -> Result<()> {
+pub(super) fn make_directory(place: OutputChoice<'_>, output: &Path) -> Result<()> {
     let directory = match place {
-        OutputPlace::OfOne(path) | OutputPlace::OfSeveral(path) => path,
+        OutputChoice::OfOne(path) | OutputChoice::OfSeveral(path) => path,
     };
     match directory.filter(|path| is_named_as_directory(path) && *path != output) {
         Some(path) if !path.exists() => {
@@ -168,7 +168,11 @@ pub(super) fn require_outside_cache(output: &Path) -> Result<()> {
 }
 
 /// Prints the line that says which of several inputs comes.
-pub(super) fn print_input(place: OutputPlace<'_>, input: &input::NamedModel, out: &mut impl Write) {
+pub(super) fn print_input(
+    place: OutputChoice<'_>,
+    input: &input::NamedModel,
+    out: &mut impl Write,
+) {
     if place.is_of_several() {
         let path = input.model.path().unwrap_or(&input.named);
         let path = printable(&path.to_string_lossy()).to_string();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::args::RunArgs;
 use super::outcome::{kept_note, not_quietly, nothing_encoded, print_outputs, with_advice};
-use super::outputs::{OutputPlace, make_directory, print_input, require_outside_cache};
+use super::outputs::{OutputChoice, make_directory, print_input, require_outside_cache};
 use super::plan::{parsing_line, print_plan};
 use super::progress::{Meter, Work};
 use super::report::{
@@ -50,7 +50,7 @@ pub(super) fn plan<'m>(
     input: &'m input::NamedModel,
     mut options: ConvertOptions,
     args: &RunArgs,
-    place: OutputPlace<'_>,
+    place: OutputChoice<'_>,
     style: &OutputStyle<'_>,
 ) -> Result<(Recovery<'m>, PathBuf)> {
     options.skip_unsupported = args.select.skip_unsupported;
@@ -104,7 +104,7 @@ pub(super) fn write(
     input: &input::NamedModel,
     options: &ConvertOptions,
     args: &RunArgs,
-    place: OutputPlace<'_>,
+    place: OutputChoice<'_>,
     style: &OutputStyle<'_>,
     out: &mut impl Write,
 ) -> CommandResult {
@@ -128,7 +128,7 @@ fn carry_out(
     input: &input::NamedModel,
     options: &ConvertOptions,
     args: &RunArgs,
-    place: OutputPlace<'_>,
+    place: OutputChoice<'_>,
     style: &OutputStyle<'_>,
     out: &mut impl Write,
     stdout: Option<&mut impl Write>,
@@ -265,7 +265,7 @@ fn scope(
     model: &ParsedModel,
     options: &ConvertOptions,
     args: &RunArgs,
-    place: OutputPlace<'_>,
+    place: OutputChoice<'_>,
 ) -> ModelScope {
     let is_some = !(args.select.include.is_empty() && args.select.exclude.is_empty());
     let is_directory = place.path().is_some() && !options.single_file;
