@@ -14,6 +14,8 @@ mod encode;
 #[cfg(not(feature = "lethe"))]
 #[path = "convert/no_encode.rs"]
 mod encode;
+#[cfg(feature = "cli")]
+mod footprint;
 pub(crate) mod hashed;
 mod manifest;
 mod names;
@@ -192,15 +194,6 @@ pub struct Recovery<'m> {
     verified: VerifiedInputs,
 }
 
-/// What is left of an interrupted conversion to a directory.
-#[cfg(feature = "cli")]
-pub(crate) struct Unfinished {
-    /// The hidden directory.
-    pub path: PathBuf,
-    /// How many files of weights it has.
-    pub finished: usize,
-}
-
 impl<'m> Recovery<'m> {
     /// The report as far as it is known before the work: which tensors are decoded, copied, encoded and left out.
     #[must_use]
@@ -220,12 +213,6 @@ impl<'m> Recovery<'m> {
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.plan.shard_names.is_some()
-    }
-
-    /// Whether the output is a model of another family of formats, with settings and tokenizer.
-    #[cfg(feature = "cli")]
-    pub(crate) fn is_whole_model(&self) -> bool {
-        self.plan.whole.is_some()
     }
 
     /// Paths of the weight files that [`write`](Self::write) creates for `output`.
@@ -255,50 +242,6 @@ impl<'m> Recovery<'m> {
             output.with_file_name(name)
         });
         named.collect()
-    }
-
-    /// Bytes and number of the output tensors that [`write`](Self::write) makes; of one of several parts, its own.
-    #[cfg(feature = "cli")]
-    pub(crate) fn work(&self) -> (u64, usize) {
-        let (part, parts) = self.options.part.unwrap_or((1, 1));
-        let outputs = self.plan.outputs.iter();
-        let mine = outputs.filter(|output| output.file % parts == part - 1);
-        mine.fold((0, 0), |(bytes, n), output| {
-            (bytes + output.byte_len(), n + 1)
-        })
-    }
-
-    /// Paths of the weight files that are there after [`write`](Self::write): as [`paths`](Self::paths), but of one of several
-    /// parts its own files, which are in a hidden directory until all are made.
-    #[cfg(feature = "cli")]
-    pub(crate) fn written_paths(&self, output: &Path) -> Vec<PathBuf> {
-        let parts = self.options.part.filter(|(_, parts)| *parts > 1);
-        match (
-            parts,
-            &self.plan.shard_names,
-            destination::partial_path(output),
-        ) {
-            (Some((part, parts)), Some(names), Ok(partial)) => {
-                let mine = names.iter().skip(part - 1).step_by(parts);
-                mine.map(|name| partial.join(name)).collect()
-            }
-            _ => self.paths(output),
-        }
-    }
-
-    /// What an interrupted [`write`](Self::write) has left of a directory at `output`; `None` if nothing is there, or the output
-    /// is no directory.
-    #[cfg(feature = "cli")]
-    pub(crate) fn unfinished(&self, output: &Path) -> Option<Unfinished> {
-        let names = self.plan.shard_names.as_ref()?;
-        let path = destination::partial_path(output).ok()?;
-        path.is_dir().then(|| Unfinished {
-            finished: names
-                .iter()
-                .filter(|name| path.join(name).is_file())
-                .count(),
-            path,
-        })
     }
 
     /// Carries out the plan and writes the output file, files or directory. Returns the complete report.

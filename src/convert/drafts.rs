@@ -12,8 +12,8 @@ use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::records::debug;
-use crate::scheme::{Resolution, ResolvedItem};
-use crate::{AnamnesisError, Result, TargetDtype};
+use crate::scheme::{Group, QuantScheme, Resolution, ResolvedItem};
+use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
 pub(super) struct Drafts<'m> {
@@ -204,6 +204,11 @@ fn draft_unencoded<'m>(
                 let saturates = options.run.cast == FloatCast::Saturating;
                 Draft::cast_group(group, kept.dtype(), target, saturates)
             }
+            // The tables of a class may give F16 to what is stored in a type of larger range, and it must not become infinite.
+            (_, kept) if group.scheme == QuantScheme::Unquantized && has_f32_values(&group) => {
+                let target = kept.unwrap_or(options.run.to);
+                Draft::cast_group(group, Dtype::F32, target, false)
+            }
             _ => Draft::decode(group, options.run.to),
         },
     }?;
@@ -213,6 +218,12 @@ fn draft_unencoded<'m>(
         model.restore_shape(&draft.name, &mut draft.shape)?;
     }
     Ok(draft)
+}
+
+/// Whether values of `group` can be beyond the range of F16: it is made of BF16 or F32.
+fn has_f32_values(group: &Group<'_>) -> bool {
+    let mut dtypes = group.parts.iter().map(|(_, t)| t.dtype());
+    dtypes.any(|dtype| matches!(dtype, Dtype::BF16 | Dtype::F32))
 }
 
 /// Leaves each checksum to the first draft that needs it, because several tensors can be views of one storage and it would

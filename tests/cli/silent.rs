@@ -544,3 +544,52 @@ fn arrays_that_numpy_does_not_know_are_noted() {
     assert!(text.contains(note), "{text}");
     assert!(!run(&["--out-dtype", "f32"]).contains("NumPy"));
 }
+
+/// A whole model as F16: what is beyond its range is an error, although no cast is asked for.
+#[test]
+fn whole_models_do_not_overflow() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, model) = (
+        data().join("whole/llama/hf"),
+        directory.path().join("model"),
+    );
+    std::fs::create_dir(&model).unwrap();
+    for name in names_in(&source, "") {
+        std::fs::copy(source.join(&name), model.join(&name)).unwrap();
+    }
+    let weights = model.join("model.safetensors");
+    let name = "model.layers.1.mlp.up_proj.weight";
+    let offset = parse(&weights).unwrap().tensor(name).unwrap().offset();
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let at = offset.unwrap() as usize + 2 * (3 * 32 + 5);
+    let to_gguf = |to: &str| {
+        let output = directory.path().join("out.gguf");
+        let (model, output) = (model.to_str().unwrap(), output.to_str().unwrap());
+        told(&amn(&[
+            "convert",
+            model,
+            "--to",
+            "gguf",
+            "--out-dtype",
+            to,
+            "-o",
+            output,
+            "-f",
+        ]))
+    };
+    assert_eq!(to_gguf("f16").2, 0);
+    // A million.
+    bytes[at..at + 2].copy_from_slice(&[0x74, 0x49]);
+    std::fs::write(&weights, &bytes).unwrap();
+    let (_, error, code) = to_gguf("f16");
+    assert_eq!(code, 6, "{error}");
+    assert!(
+        error.contains("[3, 5]") && error.contains("ffn_up"),
+        "{error}"
+    );
+    assert_eq!(to_gguf("bf16").2, 0);
+    // What is infinite already stays so.
+    bytes[at..at + 2].copy_from_slice(&[0x80, 0x7f]);
+    std::fs::write(&weights, &bytes).unwrap();
+    assert_eq!(to_gguf("f16").2, 0);
+}
