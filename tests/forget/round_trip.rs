@@ -274,7 +274,8 @@ fn every_directory_of_cases_is_listed() {
         .map(|entry| entry.unwrap().path())
     {
         let family = entry.file_name().unwrap().to_string_lossy().into_owned();
-        if !entry.is_dir() || cases(&family).is_empty() {
+        // The model of the guides is not quantized.
+        if !entry.is_dir() || family == "guide" || cases(&family).is_empty() {
             continue;
         }
         let is_known = FOREIGN.contains(&family.as_str()) || table().any(|row| row.0 == family);
