@@ -56,9 +56,12 @@ impl Pattern {
     /// An expression that may match anywhere in a name, as Python's `re.search` does.
     pub(super) fn anywhere(expression: &str) -> Attempt<Self> {
         // Only what the linear engine refuses goes to the other one.
-        linear(expression)
-            .map(Self::Linear)
-            .or_else(|_| Backtracking::new(expression).map(Self::Backtracking))
+        linear(expression).map(Self::Linear).or_else(|reason| {
+            match needs_backtracking(expression) {
+                true => Backtracking::new(expression).map(Self::Backtracking),
+                false => Err(reason),
+            }
+        })
     }
 
     /// An expression that matches from a name's beginning, as Python's `re.match` does; the end may be anywhere.
@@ -143,6 +146,19 @@ impl Pattern {
             Self::Backtracking(expression) => expression.group_count(),
         }
     }
+}
+
+/// Whether an expression has look-around, a back-reference or an atomic group. One that is refused for another reason, such as
+/// its size, would only be refused once more, after more work.
+fn needs_backtracking(expression: &str) -> bool {
+    let has_reference = || {
+        let pairs = expression.as_bytes().windows(2);
+        pairs
+            .into_iter()
+            .any(|pair| pair[0] == b'\\' && matches!(pair[1], b'1'..=b'9' | b'k'))
+    };
+    let marks = ["(?=", "(?!", "(?<=", "(?<!", "(?>", "(?P="];
+    marks.iter().any(|mark| expression.contains(mark)) || has_reference()
 }
 
 /// Compiles an expression for matching in linear time.

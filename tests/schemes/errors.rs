@@ -105,7 +105,7 @@ fn gptq() {
         {q} |  | Parse: `X.qweight` & bits
         {q}; {z} | {"bits":5,"group_size":32} | Parse: `X.qweight` & 5 bits
         X.qweight I32 24,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:Y":{"bits":8}}} | Parse: `X.qweight`
-        X.qweight I32 24,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:(?=X)":{"bits":8}}} | Parse: `X.qweight`
+        X.qweight I32 24,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:(?=X":{"bits":8}}} | Parse: `X.qweight`
         X.qweight I32 12,32; {s} | {"bits":4,"group_size":32,"sym":true,"extra_config":{"X":{"bits":8}}} | Parse: `X.qweight` & 48
         X.qweight I32 12,32; {s} | {"bits":4,"group_size":32,"sym":true,"dynamic":{"+:X":{"group_size":64},"+:.*":{"bits":4}}} | Parse: `X.qweight` & 64
         # Planes, or a stream? And planes that do not fill their words.

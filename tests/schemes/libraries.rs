@@ -50,7 +50,7 @@ fn pytorch_libraries() {
         X.weight U8 4,8; X.weight_scale F32 3,1 | {gemma} | Parse: `X.weight` & [3, 1]
         X.weight I8 4,8; X.weight_scale F32 4,1 | {gemma} | Parse: `X.weight` & 4 bits
         X.weight U8 4,8; X.weight_scale F32 4,1 | {"quant_method":"gemma","num_bits":3} | Parse: `X.weight` & bits
-        X.weight U8 4,8; X.weight_scale F32 4,1 | {"quant_method":"gemma","module_quant_configs":{"(?=X)":{"num_bits":2}}} | Unsupported: (?=X)
+        X.weight U8 4,8; X.weight_scale F32 4,1 | {"quant_method":"gemma","module_quant_configs":{"(?=X":{"num_bits":2}}} | Unsupported: (?=X
         X.weight U8 4,8; X.weight_scale F32 4,1 | {"quant_method":"gemma","module_quant_configs":{"X":{"num_bits":"2"}}} | Parse: `X` & no integer
         X.weight U8 4,8; X.weight_scale F32 4,1 | {"quant_method":"gemma","module_quant_configs":{"X":{"num_bits":null}}} | Parse: `X` & no integer
         X.embedding_quantized U8 4,8 | {gemma} | Parse: embedding_scale
