@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::args::{InputsArgs, RunArgs};
-use super::write::{OutputStyle, plan, write};
+use super::plan::{Job, OutputStyle};
+use super::write::write;
 use super::{CommandError, CommandResult, input};
 use crate::error::printable;
 use crate::{AnamnesisError, ConvertOptions, NameChanges, Result};
@@ -20,6 +21,24 @@ pub(super) enum OutputChoice<'a> {
 }
 
 impl<'a> OutputChoice<'a> {
+    /// The place of `n` outputs, the directory `path` if it is given.
+    ///
+    /// # Errors
+    /// `Unsupported` if `path` is no directory.
+    fn of_several(path: Option<&'a Path>, n: usize) -> Result<Self> {
+        match path.filter(|path| !path.is_dir() && !is_named_as_directory(path)) {
+            Some(path) => {
+                let what =
+                    format!("{n} inputs have as many outputs; give a directory, which ends in `/`");
+                Err(AnamnesisError::unsupported(
+                    format!("-o {}", path.display()),
+                    what,
+                ))
+            }
+            None => Ok(Self::OfSeveral(path)),
+        }
+    }
+
     /// The path that the output has, if `-o` names one.
     pub(super) fn path(self) -> Option<&'a Path> {
         match self {
@@ -74,57 +93,65 @@ pub(super) fn write_all(
     style: &OutputStyle<'_>,
     out: &mut impl Write,
 ) -> CommandResult {
-    let options = options.clone().with_names(name_changes(args)?);
+    let options = &options.clone().with_names(name_changes(args)?);
     let given = args.output.path.as_deref();
+    let place = match inputs.files.as_slice() {
+        [_] => OutputChoice::OfOne(given),
+        files => OutputChoice::of_several(given, files.len())?,
+    };
     let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
+    let job = Job {
+        options,
+        args,
+        place,
+        style,
+    };
     if let [file] = inputs.files.as_slice() {
-        let input = open(file)?;
-        return write(
-            &input,
-            &options,
-            args,
-            OutputChoice::OfOne(given),
-            style,
-            out,
-        );
+        return write(&job, &open(file)?, out);
     }
-    if let Some(path) = given.filter(|path| !path.is_dir() && !is_named_as_directory(path)) {
-        let n = inputs.files.len();
-        let what = format!("{n} inputs have as many outputs; give a directory, which ends in `/`");
-        return Err(AnamnesisError::unsupported(format!("-o {}", path.display()), what).into());
-    }
-    let place = OutputChoice::OfSeveral(given);
+    // Each input is opened and planned twice, for all of them at once may not fit the memory.
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
     for file in &inputs.files {
-        let of_model = |error| CommandError::of_model(file, error);
-        let input = open(file).map_err(of_model)?;
-        let (_, output) = plan(&input, options.clone(), args, place, style).map_err(of_model)?;
-        if let Some(other) = outputs.insert(full_path(&output), file) {
-            let (output, other) = (output.display(), other.display());
-            let what = format!("its output is `{output}`, and so is that of `{other}`");
-            return Err(of_model(AnamnesisError::unsupported(
-                "one name for two outputs",
-                what,
-            )));
-        }
-        if !args.output.force && !args.resume && output.exists() && !args.dry_run {
-            let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-            return Err(of_model(AnamnesisError::io_at(&output, &error)));
-        }
+        let planned = open(file).and_then(|input| Ok(job.plan(&input)?.output));
+        planned
+            .and_then(|output| require_own(file, &output, args, &mut outputs))
+            .map_err(|error| CommandError::of_model(file, error))?;
     }
     for (done, file) in inputs.files.iter().enumerate() {
         let written = open(file).map_err(CommandError::from);
-        let written = written.and_then(|input| write(&input, &options, args, place, style, out));
+        let written = written.and_then(|input| write(&job, &input, out));
         if let Err(failed) = written {
             if !args.json {
                 let n = inputs.files.len();
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "note: {done} of {n} inputs are converted"
-                );
+                let mut stderr = std::io::stderr();
+                let _ = writeln!(stderr, "note: {done} of {n} inputs are converted");
             }
             return Err(failed.about_model(file));
         }
+    }
+    Ok(())
+}
+
+/// Fails if `output`, that of the input `file`, is that of another input, too, or is there already. `outputs` has the
+/// outputs of the inputs before.
+fn require_own<'a>(
+    file: &'a Path,
+    output: &Path,
+    args: &RunArgs,
+    outputs: &mut HashMap<PathBuf, &'a Path>,
+) -> Result<()> {
+    if let Some(other) = outputs.insert(full_path(output), file) {
+        let (output, other) = (output.display(), other.display());
+        let what = format!("its output is `{output}`, and so is that of `{other}`");
+        return Err(AnamnesisError::unsupported(
+            "one name for two outputs",
+            what,
+        ));
+    }
+    let may_be_there = args.output.force || args.resume || args.dry_run;
+    if !may_be_there && output.exists() {
+        let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        return Err(AnamnesisError::io_at(output, &error));
     }
     Ok(())
 }
@@ -168,14 +195,8 @@ pub(super) fn require_outside_cache(output: &Path) -> Result<()> {
 }
 
 /// Prints the line that says which of several inputs comes.
-pub(super) fn print_input(
-    place: OutputChoice<'_>,
-    input: &input::NamedModel,
-    out: &mut impl Write,
-) {
-    if place.is_of_several() {
-        let path = input.model.path().unwrap_or(&input.named);
-        let path = printable(&path.to_string_lossy()).to_string();
-        super::report::print_line(out, format_args!("Input:  {path}"));
-    }
+pub(super) fn print_input(input: &input::NamedModel, out: &mut impl Write) {
+    let path = input.model.path().unwrap_or(&input.named);
+    let path = printable(&path.to_string_lossy()).to_string();
+    super::report::print_line(out, format_args!("Input:  {path}"));
 }

@@ -457,6 +457,19 @@ fn options_that_do_not_apply_are_refused() {
 }
 
 /// A file that an option names is looked for before the input is parsed.
+/// What clap says and what the program says of wrong arguments ends alike: with the usage of the command.
+#[test]
+fn wrong_arguments_show_the_usage() {
+    for arguments in [
+        &["remember", "x", "--to", "f16", "--saturate"][..],
+        &["convert", "x", "--to", "npz", "--gguf-kv", "a=b"],
+    ] {
+        let (_, err, code) = told(&amn(arguments));
+        let usage = format!("Usage: amn {} ", arguments[0]);
+        assert!(code == 2 && err.contains(&usage), "{code} {err}");
+    }
+}
+
 #[test]
 fn missing_files_are_named() {
     let root = tempfile::tempdir().unwrap();
@@ -488,6 +501,76 @@ fn nothing_encoded_says_why() {
 
 /// Patterns select among blocks that are copied, too.
 #[cfg(feature = "gguf")]
+/// What was typed matches no tensor: an error if nothing is left then, else a note; both say what may have been meant.
+#[test]
+fn patterns_that_match_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, out) = (
+        at("guide/TinyLlama/model.safetensors"),
+        dir.path().join("o"),
+    );
+    let (model, out) = (model.as_str(), out.to_str().unwrap());
+    let norm = "model.norm.weigh";
+    let errors: [(&[&str], &str); 9] = [
+        (
+            &["ls", model, "q_proj"],
+            "like `q_proj`; `*q_proj*` matches 1",
+        ),
+        (
+            &["remember", model, "--include", norm],
+            "near are model.norm.weight",
+        ),
+        (
+            &["remember", model, "--include", "*.q_prj.*"],
+            "like `*.q_prj.*`; `amn ls` lists",
+        ),
+        (
+            &["remember", model, "--exclude", "*"],
+            "all that are included are excluded",
+        ),
+        (
+            &["remember", model, "--drop", norm],
+            "would change; near are model.norm.weight",
+        ),
+        (
+            &["remember", model, "--rename", "mlp=ffn"],
+            "would change; `*mlp*` matches 3",
+        ),
+        (
+            &[
+                "forget",
+                model,
+                "--to",
+                "nf4",
+                "--include",
+                "lm_haed.weight",
+            ],
+            "near are lm_head.weight",
+        ),
+        (
+            &["diff", model, model, "--include", norm],
+            "near are model.norm.weight",
+        ),
+        (&["show", model, norm], "near are model.norm.weight"),
+    ];
+    for (arguments, words) in errors {
+        refused(arguments, 3, &[words], dir.path());
+    }
+    let notes: [&[&str]; 3] = [
+        &["convert", model, "--to", "gguf", "--tensors-only"],
+        &["convert", model, "--to", "npz"],
+        &["forget", model, "--to", "nf4"],
+    ];
+    for arguments in notes {
+        for option in ["--exclude", "--include"] {
+            let more = ["--include", "*", option, "lm_haed.weight", "-o", out, "-f"];
+            let text = succeed(&[arguments, &more].concat());
+            let note = "Note: no tensor has a name like `lm_haed.weight`; near are lm_head.weight";
+            assert!(text.contains(note), "{arguments:?} {option}: {text}");
+        }
+    }
+}
+
 #[test]
 fn patterns_apply_to_copied_blocks() {
     let root = tempfile::tempdir().unwrap();
