@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::args::{InputsArgs, RunArgs};
-use super::plan::{Job, OutputStyle};
+use super::plan::{OutputStyle, WriteRequest};
 use super::write::write;
 use super::{CommandError, CommandResult, input};
 use crate::error::printable;
@@ -100,26 +100,26 @@ pub(super) fn write_all(
         files => OutputChoice::of_several(given, files.len())?,
     };
     let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
-    let job = Job {
+    let request = WriteRequest {
         options,
         args,
         place,
         style,
     };
     if let [file] = inputs.files.as_slice() {
-        return write(&job, &open(file)?, out);
+        return write(&request, &open(file)?, out);
     }
     // Each input is opened and planned twice, for all of them at once may not fit the memory.
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
     for file in &inputs.files {
-        let planned = open(file).and_then(|input| Ok(job.plan(&input)?.output));
+        let planned = open(file).and_then(|input| Ok(request.plan(&input)?.output));
         planned
             .and_then(|output| require_own(file, &output, args, &mut outputs))
             .map_err(|error| CommandError::of_model(file, error))?;
     }
     for (done, file) in inputs.files.iter().enumerate() {
         let written = open(file).map_err(CommandError::from);
-        let written = written.and_then(|input| write(&job, &input, out));
+        let written = written.and_then(|input| write(&request, &input, out));
         if let Err(failed) = written {
             if !args.json {
                 let n = inputs.files.len();

@@ -1,4 +1,4 @@
-//! What a command is going to write: [`Job`], what is asked for, and [`Plan`], what that makes of one input.
+//! What a command is going to write: [`WriteRequest`], what is asked for, and [`PlannedOutput`], what that makes of one input.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub(super) struct OutputStyle<'a> {
 }
 
 /// What is to be made of an input.
-pub(super) struct Job<'a> {
+pub(super) struct WriteRequest<'a> {
     pub options: &'a ConvertOptions,
     pub args: &'a RunArgs,
     pub place: OutputChoice<'a>,
@@ -32,7 +32,7 @@ pub(super) struct Job<'a> {
 }
 
 /// A planned conversion with the path of its output.
-pub(super) struct Plan<'m> {
+pub(super) struct PlannedOutput<'m> {
     pub recovery: Recovery<'m>,
     pub output: PathBuf,
     /// Name of the scheme that tensors are encoded to.
@@ -41,13 +41,13 @@ pub(super) struct Plan<'m> {
     note: Option<String>,
 }
 
-impl Job<'_> {
+impl WriteRequest<'_> {
     /// Plans the conversion of `input`.
     ///
     /// # Errors
     /// Those of [`ParsedModel::recovery`], and `Unsupported` if nothing can be encoded or an option
     /// has no effect on this model.
-    pub(super) fn plan<'m>(&self, input: &'m NamedModel) -> Result<Plan<'m>> {
+    pub(super) fn plan<'m>(&self, input: &'m NamedModel) -> Result<PlannedOutput<'m>> {
         let (args, model) = (self.args, &input.model);
         let options = self.full_options(model);
         let extension = options.target.extension();
@@ -73,7 +73,7 @@ impl Job<'_> {
         };
         let output = self.place.output(default, recovery.is_directory());
         require_outside_cache(&output)?;
-        Ok(Plan {
+        Ok(PlannedOutput {
             note: kept_note(recovery.report()).filter(|_| self.style.asks_dtype),
             recovery,
             output,
@@ -118,7 +118,7 @@ impl Job<'_> {
     }
 }
 
-impl Plan<'_> {
+impl PlannedOutput<'_> {
     /// `report` with the note of the plan.
     pub(super) fn with_note(&self, report: &Report) -> Report {
         let mut report = report.clone();

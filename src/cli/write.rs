@@ -8,7 +8,7 @@ use super::args::RunArgs;
 use super::input::NamedModel;
 use super::outcome::{not_quietly, print_outputs, with_advice};
 use super::outputs::{make_directory, print_input};
-use super::plan::{Job, Plan, parsing_line};
+use super::plan::{PlannedOutput, WriteRequest, parsing_line};
 use super::progress::{Meter, Work};
 use super::report::{
     ConversionReport, print_distance, print_json, print_json_line, print_kept, print_line,
@@ -33,44 +33,48 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
 
 /// Converts the model and prints what is done; with `--dry-run`, only prints the plan. What is printed goes to stderr if the output
 /// goes to stdout.
-pub(super) fn write(job: &Job<'_>, input: &NamedModel, out: &mut impl Write) -> CommandResult {
+pub(super) fn write(
+    request: &WriteRequest<'_>,
+    input: &NamedModel,
+    out: &mut impl Write,
+) -> CommandResult {
     let mut stderr = std::io::stderr();
-    match job.args.output.is_stdout() {
-        true => carry_out(job, input, &mut stderr, Some(out)),
-        false => carry_out(job, input, out, None::<&mut std::io::Sink>),
+    match request.args.output.is_stdout() {
+        true => carry_out(request, input, &mut stderr, Some(out)),
+        false => carry_out(request, input, out, None::<&mut std::io::Sink>),
     }
 }
 
 /// Converts the model to `stdout` or, without it, to a file or directory, and prints to `out` what is done.
 fn carry_out(
-    job: &Job<'_>,
+    request: &WriteRequest<'_>,
     input: &NamedModel,
     out: &mut impl Write,
     stdout: Option<&mut impl Write>,
 ) -> CommandResult {
-    let (args, started) = (job.args, Instant::now());
+    let (args, started) = (request.args, Instant::now());
     let meter = Meter::new(&args.messages, args.progress.progress);
-    let mut options = job.options.clone();
+    let mut options = request.options.clone();
     options.run = options.run.with_progress(meter.listener());
-    let plan = Job {
+    let plan = WriteRequest {
         options: &options,
-        ..*job
+        ..*request
     }
     .plan(input)?;
     let planned = plan.with_note(plan.recovery.report());
-    if says(args) && job.place.is_of_several() {
+    if says(args) && request.place.is_of_several() {
         print_input(input, out);
     }
     if args.dry_run {
         return match args.json {
-            true => print_report(job, &plan.json(input, &planned, None), out),
+            true => print_report(request, &plan.json(input, &planned, None), out),
             false => Ok(plan.print(input, &planned, out)?),
         };
     }
     if says(args) {
         print_line(out, format_args!("{}", parsing_line(input, &planned)));
     }
-    prepare(job, &plan)?;
+    prepare(request, &plan)?;
     meter.start(work(&plan, &planned));
     let result = match stdout {
         Some(stdout) => plan.recovery.write_in_order(stdout).map_err(not_quietly),
@@ -84,10 +88,10 @@ fn carry_out(
         sums::write(manifest, &report.sha256, args.output.force)?;
     }
     if args.json {
-        print_report(job, &plan.json(input, &report, Some(seconds)), out)?;
+        print_report(request, &plan.json(input, &report, Some(seconds)), out)?;
     }
     if says(args) {
-        print_done(job, &plan, &report, seconds, out);
+        print_done(request, &plan, &report, seconds, out);
     }
     if !args.json && args.output.sha256 {
         sums::print(&report.sha256, out);
@@ -101,23 +105,23 @@ fn says(args: &RunArgs) -> bool {
 }
 
 /// Makes the places of what is written, before the work begins.
-fn prepare(job: &Job<'_>, plan: &Plan<'_>) -> Result<()> {
-    if let Some(manifest) = &job.args.output.manifest {
-        sums::check_place(manifest, &plan.output, job.args.output.force)?;
+fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
+    if let Some(manifest) = &request.args.output.manifest {
+        sums::check_place(manifest, &plan.output, request.args.output.force)?;
     }
     if plan.recovery.is_directory() {
-        settle(&plan.output, job.args.messages.quiet)?;
+        settle(&plan.output, request.args.messages.quiet)?;
     }
-    make_directory(job.place, &plan.output)
+    make_directory(request.place, &plan.output)
 }
 
 /// Prints a report as JSON. Of several inputs each gets its line, so that a program can read them one by one.
 fn print_report(
-    job: &Job<'_>,
+    request: &WriteRequest<'_>,
     report: &ConversionReport<'_>,
     out: &mut impl Write,
 ) -> CommandResult {
-    match job.place.is_of_several() {
+    match request.place.is_of_several() {
         true => print_json_line(report, out)?,
         false => print_json(report, out)?,
     }
@@ -125,16 +129,22 @@ fn print_report(
 }
 
 /// Prints what was done, with notes and the error that encoding introduced, and the outputs.
-fn print_done(job: &Job<'_>, plan: &Plan<'_>, report: &Report, seconds: f64, out: &mut impl Write) {
+fn print_done(
+    request: &WriteRequest<'_>,
+    plan: &PlannedOutput<'_>,
+    report: &Report,
+    seconds: f64,
+    out: &mut impl Write,
+) {
     let (verb, n) = verb(report);
     let bar = "[====================]";
     print_line(out, format_args!("{verb} {n} tensors {bar} {seconds:.1}s"));
-    print_kept(report, job.args.messages.verbose, out);
+    print_kept(report, request.args.messages.verbose, out);
     for note in &report.notes {
         print_line(out, format_args!("Note: {}", printable(note)));
     }
     print_distance(report, out);
-    match job.args.output.is_stdout() {
+    match request.args.output.is_stdout() {
         true => {
             let size = format_bytes(report.output_bytes);
             print_line(out, format_args!("Output: stdout ({size})"));
@@ -154,7 +164,7 @@ fn verb(report: &Report) -> (&'static str, usize) {
 }
 
 /// What a progress meter shows of the conversion.
-fn work(plan: &Plan<'_>, report: &Report) -> Work {
+fn work(plan: &PlannedOutput<'_>, report: &Report) -> Work {
     let (total_bytes, total_tensors) = plan.recovery.work();
     let files = plan.recovery.paths(&plan.output).into_iter();
     Work {
