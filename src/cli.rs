@@ -2,6 +2,7 @@
 
 mod applies;
 mod args;
+mod batch;
 mod check;
 mod convert;
 mod diff;

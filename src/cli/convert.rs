@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
+use super::batch::write_all;
 use super::finish::finish;
-use super::outputs::write_all;
 use super::plan::OutputStyle;
 use super::write::run_options;
 use super::{CommandResult, applies};

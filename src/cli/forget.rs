@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::outputs::write_all;
+use super::batch::write_all;
 use super::plan::OutputStyle;
 use super::write::run_options;
 use super::{CommandResult, applies};

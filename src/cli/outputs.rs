@@ -1,15 +1,12 @@
 //! Where the outputs of one input or of several go.
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::args::{InputsArgs, RunArgs};
-use super::plan::{OutputStyle, WriteRequest};
-use super::write::write;
-use super::{CommandError, CommandResult, input};
+use super::input::NamedModel;
+use super::report::print_line;
 use crate::error::printable;
-use crate::{AnamnesisError, ConvertOptions, NameChanges, Result};
+use crate::{AnamnesisError, Result};
 
 /// Where the output of an input goes.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +22,7 @@ impl<'a> OutputChoice<'a> {
     ///
     /// # Errors
     /// `Unsupported` if `path` is no directory.
-    fn of_several(path: Option<&'a Path>, n: usize) -> Result<Self> {
+    pub(super) fn of_several(path: Option<&'a Path>, n: usize) -> Result<Self> {
         match path.filter(|path| !path.is_dir() && !is_named_as_directory(path)) {
             Some(path) => {
                 let what =
@@ -72,92 +69,8 @@ fn is_named_as_directory(path: &Path) -> bool {
     last.is_some_and(|&last| std::path::is_separator(char::from(last)))
 }
 
-/// The changes of names that the arguments ask for.
-pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
-    let mut names = NameChanges::default();
-    names.drop.clone_from(&args.select.drop);
-    names.rename.clone_from(&args.select.rename);
-    if let Some(path) = &args.select.rename_file {
-        let text = std::fs::read_to_string(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        let renames = crate::parse_renames(&text).map_err(|e| e.about(path.display()))?;
-        names.rename.extend(renames);
-    }
-    Ok(names)
-}
-
-/// Converts each input and prints what is done. The first error ends it; what is written stays.
-pub(super) fn write_all(
-    inputs: &InputsArgs,
-    options: &ConvertOptions,
-    args: &RunArgs,
-    style: &OutputStyle<'_>,
-    out: &mut impl Write,
-) -> CommandResult {
-    let options = &options.clone().with_names(name_changes(args)?);
-    let given = args.output.path.as_deref();
-    let place = match inputs.files.as_slice() {
-        [_] => OutputChoice::OfOne(given),
-        files => OutputChoice::of_several(given, files.len())?,
-    };
-    let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
-    let request = WriteRequest {
-        options,
-        args,
-        place,
-        style,
-    };
-    if let [file] = inputs.files.as_slice() {
-        return write(&request, &open(file)?, out);
-    }
-    // Each input is opened and planned twice, for all of them at once may not fit the memory.
-    let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
-    for file in &inputs.files {
-        let planned = open(file).and_then(|input| Ok(request.plan(&input)?.output));
-        planned
-            .and_then(|output| require_own(file, &output, args, &mut outputs))
-            .map_err(|error| CommandError::of_model(file, error))?;
-    }
-    for (done, file) in inputs.files.iter().enumerate() {
-        let written = open(file).map_err(CommandError::from);
-        let written = written.and_then(|input| write(&request, &input, out));
-        if let Err(failed) = written {
-            if !args.json {
-                let n = inputs.files.len();
-                let mut stderr = std::io::stderr();
-                let _ = writeln!(stderr, "note: {done} of {n} inputs are converted");
-            }
-            return Err(failed.about_model(file));
-        }
-    }
-    Ok(())
-}
-
-/// Fails if `output`, that of the input `file`, is that of another input, too, or is there already. `outputs` has the
-/// outputs of the inputs before.
-fn require_own<'a>(
-    file: &'a Path,
-    output: &Path,
-    args: &RunArgs,
-    outputs: &mut HashMap<PathBuf, &'a Path>,
-) -> Result<()> {
-    if let Some(other) = outputs.insert(full_path(output), file) {
-        let (output, other) = (output.display(), other.display());
-        let what = format!("its output is `{output}`, and so is that of `{other}`");
-        return Err(AnamnesisError::unsupported(
-            "one name for two outputs",
-            what,
-        ));
-    }
-    let may_be_there = args.output.force || args.resume || args.dry_run;
-    if !may_be_there && output.exists() {
-        let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-        return Err(AnamnesisError::io_at(output, &error));
-    }
-    Ok(())
-}
-
 /// The path of an output that is not there, with the real path of its directory.
-fn full_path(output: &Path) -> PathBuf {
+pub(super) fn full_path(output: &Path) -> PathBuf {
     let parent = crate::containers::write::atomic::directory_of(output);
     let parent = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_path_buf());
     parent.join(output.file_name().unwrap_or_default())
@@ -195,8 +108,8 @@ pub(super) fn require_outside_cache(output: &Path) -> Result<()> {
 }
 
 /// Prints the line that says which of several inputs comes.
-pub(super) fn print_input(input: &input::NamedModel, out: &mut impl Write) {
+pub(super) fn print_input(input: &NamedModel, out: &mut impl Write) {
     let path = input.model.path().unwrap_or(&input.named);
     let path = printable(&path.to_string_lossy()).to_string();
-    super::report::print_line(out, format_args!("Input:  {path}"));
+    print_line(out, format_args!("Input:  {path}"));
 }
