@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use super::QuantConfig;
-use super::pattern::{Pattern, exceeded};
+use super::pattern::{Pattern, PatternList, exceeded};
 use super::place::ConfigPlace;
 use crate::{AnamnesisError, Result};
 
@@ -20,7 +20,7 @@ pub(super) struct OrderedPatterns {
     /// Expressions with their entries, in the order of the file.
     written: Vec<(String, Value)>,
     /// `written` with the expressions compiled, at the first look-up.
-    compiled: OnceLock<Vec<(Pattern, Value)>>,
+    compiled: OnceLock<PatternList<Value>>,
 }
 
 impl OrderedPatterns {
@@ -64,30 +64,26 @@ impl OrderedPatterns {
             // result stays, and both are alike.
             Some(compiled) => compiled,
             None => {
-                let compiled = self.written.iter().map(compile).collect::<Result<_>>()?;
+                let compiled = compile(&self.written)?;
                 self.compiled.get_or_init(|| compiled)
             }
         };
-        let mut found: Option<(usize, &Value)> = None;
-        for (pattern, value) in compiled {
-            let start = pattern.first_match(module);
-            let start = start.map_err(|e| exceeded(format!("a pattern of {KEY}: {e}")))?;
-            // The first of several at one position stays.
-            if let Some(start) = start.filter(|start| found.is_none_or(|(first, _)| *start < first))
-            {
-                found = Some((start, value));
-            }
-        }
-        Ok(found.map(|(_, value)| value))
+        let found = compiled.leftmost(module);
+        found.map_err(|e| exceeded(format!("a pattern of {KEY}: {e}")))
     }
 }
 
-fn compile((pattern, value): &(String, Value)) -> Result<(Pattern, Value)> {
-    let wrong =
-        |e: String| AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e);
-    Pattern::anywhere(pattern)
-        .map(|compiled| (compiled, value.clone()))
-        .map_err(wrong)
+fn compile(written: &[(String, Value)]) -> Result<PatternList<Value>> {
+    let mut compiled = PatternList::default();
+    for (pattern, value) in written {
+        let wrong =
+            |e: String| AnamnesisError::unsupported(format!("the pattern {pattern} of {KEY}"), e);
+        let expression = Pattern::anywhere(pattern).map_err(wrong)?;
+        if !compiled.push(expression, value.clone()) {
+            return Err(wrong("there are too many".to_owned()));
+        }
+    }
+    Ok(compiled)
 }
 
 impl QuantConfig {

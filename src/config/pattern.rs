@@ -97,7 +97,16 @@ impl Pattern {
                 .and_then(|expression| linear(&expression))
                 .map(|expression| Self::Glob(text.to_owned(), expression)),
         };
-        compiled.map_err(|e| AnamnesisError::unsupported(format!("the pattern {text}"), e))
+        let checked = compiled.and_then(|pattern| pattern.check().map(|()| pattern));
+        checked.map_err(|e| AnamnesisError::unsupported(format!("the pattern {text}"), e))
+    }
+
+    /// Compiles an expression that is compiled when it is first matched.
+    fn check(&self) -> Attempt<()> {
+        match self {
+            Self::Backtracking(expression) => expression.compiled().map(drop),
+            Self::Linear(_) | Self::Glob(..) => Ok(()),
+        }
     }
 
     /// Whether the pattern matches `name`.
@@ -108,7 +117,7 @@ impl Pattern {
     /// Position of the first match in `name`.
     ///
     /// # Errors
-    /// The match takes more steps than [`MAX_STEPS`].
+    /// The match takes more steps than [`MAX_STEPS`], or the expression too much memory.
     pub(super) fn first_match(&self, name: &str) -> Attempt<Option<usize>> {
         match self {
             Self::Linear(expression) => Ok(expression.find(name).map(|found| found.start())),
@@ -227,6 +236,22 @@ impl<T> PatternList<T> {
             }
         }
         None
+    }
+
+    /// The value of the pattern that matches `name` first in it, the first of several at one position.
+    ///
+    /// # Errors
+    /// The match was given up.
+    pub(super) fn leftmost(&self, name: &str) -> Attempt<Option<&T>> {
+        let mut found: Option<(usize, &T)> = None;
+        for (pattern, value) in &self.patterns {
+            let start = pattern.first_match(name)?;
+            if let Some(start) = start.filter(|start| found.is_none_or(|(first, _)| *start < first))
+            {
+                found = Some((start, value));
+            }
+        }
+        Ok(found.map(|(_, value)| value))
     }
 
     /// The values of the patterns that match none of `names`.

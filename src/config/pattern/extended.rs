@@ -1,37 +1,51 @@
 //! Patterns that `regex-lite` does not have: look-around and back-references with `fancy-regex`, globs with `globset`.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
-use fancy_regex::{Error, Regex, RegexBuilder, RuntimeError};
+use fancy_regex::{Error, Expr, Regex, RegexBuilder, RuntimeError};
 use globset::GlobBuilder;
 
 use super::{Attempt, MAX_COMPILED, MAX_STEPS};
 
-/// Most bytes of a part of an expression that is compiled without backtracking. Classes such as `\w` have all letters of
-/// Unicode, as Python's have, and take more than those of `regex-lite`.
-const MAX_DELEGATED: usize = 1 << 20;
-
-/// An expression that is matched by trying.
+/// An expression that is matched by trying. It is compiled when it is first matched: a list that has no room for it has no work
+/// with it, either.
 #[derive(Debug, Clone)]
-pub(in crate::config) struct Backtracking(Regex);
+pub(in crate::config) struct Backtracking {
+    expression: String,
+    compiled: OnceLock<Attempt<Regex>>,
+}
 
 impl Backtracking {
+    /// Reads an expression. Of one that takes too much memory, matches fail.
     pub(super) fn new(expression: &str) -> Attempt<Self> {
         if expression.len() > MAX_COMPILED {
             return Err("it is too long".to_owned());
         }
-        // Lazy automata would take megabytes for each expression; names are short.
-        let compiled = RegexBuilder::new(expression)
-            .backtrack_limit(MAX_STEPS)
-            .delegate_size_limit(MAX_DELEGATED)
-            .delegate_dfa_size_limit(0)
-            .build();
-        compiled.map(Self).map_err(|e| e.to_string())
+        Expr::parse_tree(expression).map_err(|e| e.to_string())?;
+        Ok(Self {
+            expression: with_ascii_classes(expression),
+            compiled: OnceLock::new(),
+        })
+    }
+
+    /// The compiled expression.
+    pub(super) fn compiled(&self) -> Attempt<&Regex> {
+        let compiled = self.compiled.get_or_init(|| {
+            // Lazy automata would take megabytes for each expression; names are short.
+            let compiled = RegexBuilder::new(&self.expression)
+                .backtrack_limit(MAX_STEPS)
+                .delegate_size_limit(MAX_COMPILED)
+                .delegate_dfa_size_limit(0)
+                .build();
+            compiled.map_err(|e| e.to_string())
+        });
+        compiled.as_ref().map_err(Clone::clone)
     }
 
     /// Ranges of the groups of the first match, that of the whole match first.
     pub(super) fn groups(&self, name: &str) -> Attempt<Option<Vec<Option<Range<usize>>>>> {
-        match self.0.captures(name) {
+        match self.compiled()?.captures(name) {
             Ok(found) => Ok(found.map(|found| {
                 let groups = found.iter();
                 groups
@@ -47,8 +61,36 @@ impl Backtracking {
 
     /// Number of groups, besides that of the whole match.
     pub(super) fn group_count(&self) -> usize {
-        self.0.captures_len() - 1
+        let compiled = self.compiled();
+        compiled.map_or(0, |compiled| compiled.captures_len() - 1)
     }
+}
+
+/// `expression` with the classes `\w`, `\d`, `\s` and their complements of ASCII alone, as `regex-lite` has them. Those of all of
+/// Unicode take hundreds of times the memory, and names are ASCII.
+fn with_ascii_classes(expression: &str) -> String {
+    let mut out = String::with_capacity(expression.len());
+    let mut rest = expression.chars();
+    while let Some(c) = rest.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        // A class in brackets may stand within another one.
+        match rest.next() {
+            Some('w') => out.push_str("[0-9A-Za-z_]"),
+            Some('W') => out.push_str("[^0-9A-Za-z_]"),
+            Some('d') => out.push_str("[0-9]"),
+            Some('D') => out.push_str("[^0-9]"),
+            Some('s') => out.push_str(r"[\t\n\v\f\r ]"),
+            Some('S') => out.push_str(r"[^\t\n\v\f\r ]"),
+            other => {
+                out.push(c);
+                out.extend(other);
+            }
+        }
+    }
+    out
 }
 
 /// The expression of a text with `*`, `?`, `[a-c]`, `[!a-c]` and `{a,b}` that matches a whole name. Each `*` is a group.

@@ -17,6 +17,10 @@ impl Backtracking {
         Err(format!("{reason}, without the feature `patterns`"))
     }
 
+    pub(super) fn compiled(&self) -> Attempt<&Infallible> {
+        match self.0 {}
+    }
+
     pub(super) fn groups(&self, _name: &str) -> Attempt<Option<Vec<Option<Range<usize>>>>> {
         match self.0 {}
     }

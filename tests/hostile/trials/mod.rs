@@ -1,6 +1,7 @@
 //! Trials of hostile files: a file is parsed, inspected and decoded, and the files that are left behind are checked. Two test
 //! programs compile this module: `hostile`, whose `Monitor` limits time, and `heap`, whose `Monitor` limits memory.
 
+mod configs;
 mod npz;
 mod pickles;
 mod pth;
