@@ -4,9 +4,9 @@
 use zerocopy::IntoBytes;
 
 use crate::element::Element;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
 use crate::simd::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, NibbleTable};
 
 /// For each byte, the values of its two codes in the order of the output: one load of eight bytes in place of two
 /// look-ups. The table has 2 KiB and stays in the first-level cache.
@@ -102,7 +102,7 @@ impl Kernel for CodebookBlocks<'_> {
         }
         let mut scales = self.scales.iter().copied();
         let mut left = self.block - self.start;
-        let mut table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));
+        let mut table = rounded::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0), avx2);
         let (units, rest) = out.as_chunks_mut::<LOOKED_UP>();
         // As many bytes as units: those of 63 values more would fill one, too.
         let codes = units.len() * (LOOKED_UP / 2);
@@ -110,11 +110,12 @@ impl Kernel for CodebookBlocks<'_> {
         let codes = codes.as_chunks::<{ LOOKED_UP / 2 }>().0;
         for (codes, unit) in codes.iter().zip(&mut *units) {
             if left == 0 {
-                table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));
+                table = rounded::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0), avx2);
                 left = self.block;
             }
             left -= LOOKED_UP;
-            table.look_up(codes, self.pairs.high_first, unit, avx2);
+            let values = table.look_up(*codes, self.pairs.high_first);
+            unit.as_mut_bytes().copy_from_slice(values.as_bytes());
         }
         let done = self.start + units.len() * LOOKED_UP;
         let last = CodebookBlocks {
@@ -131,57 +132,17 @@ impl Kernel for CodebookBlocks<'_> {
 #[cfg(target_arch = "x86_64")]
 const LOOKED_UP: usize = 64;
 
-/// The sixteen values of a block in an output type of two bytes: their low bytes and their high bytes.
+/// The sixteen values of a block in an output type of two bytes.
 #[cfg(target_arch = "x86_64")]
-struct ByteTables {
-    low: [u8; 16],
-    high: [u8; 16],
-}
-
-#[cfg(target_arch = "x86_64")]
-impl ByteTables {
-    #[inline(always)]
-    fn new<E: Element>(levels: &[f32; 16], scale: f32) -> Self {
-        let mut values = *levels;
-        for value in &mut values {
-            *value *= scale;
-        }
-        let mut rounded = [E::from_f32(0.0); 16];
-        E::store(&values, &mut rounded);
-        let (mut low, mut high) = ([0; 16], [0; 16]);
-        let bytes = rounded.as_bytes().as_chunks::<2>().0;
-        for ((low, high), bytes) in low.iter_mut().zip(&mut high).zip(bytes) {
-            (*low, *high) = (bytes[0], bytes[1]);
-        }
-        Self { low, high }
+#[inline(always)]
+fn rounded<E: Element>(levels: &[f32; 16], scale: f32, avx2: Avx2) -> NibbleTable {
+    let mut values = *levels;
+    for value in &mut values {
+        *value *= scale;
     }
-
-    /// The values of `codes` in the order of the output.
-    #[inline(always)]
-    fn look_up<E: Element>(
-        &self,
-        codes: &[u8; LOOKED_UP / 2],
-        high_first: bool,
-        out: &mut [E; LOOKED_UP],
-        avx2: Avx2,
-    ) {
-        // As words: LLVM unrolls a loop over so few bytes, and then moves some of them one by one.
-        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-        let words: [u64; 4] = zerocopy::transmute!(*codes);
-        let (mut high, mut low) = (words, words);
-        for (high, low) in high.iter_mut().zip(&mut low) {
-            (*high, *low) = (*high >> 4 & LOW, *low & LOW);
-        }
-        let (first, second) = if high_first { (high, low) } else { (low, high) };
-        let [first, second]: [[u8; LOOKED_UP / 2]; 2] = zerocopy::transmute!([first, second]);
-        let first_low = avx2.look_up(self.low, first);
-        let first_high = avx2.look_up(self.high, first);
-        let second_low = avx2.look_up(self.low, second);
-        let second_high = avx2.look_up(self.high, second);
-        let pairs = out.as_mut_bytes().as_chunks_mut::<4>().0;
-        for (i, pair) in pairs.iter_mut().enumerate() {
-            let bytes = [first_low[i], first_high[i], second_low[i], second_high[i]];
-            *pair = u32::from_le_bytes(bytes).to_le_bytes();
-        }
-    }
+    let mut rounded = [E::from_f32(0.0); 16];
+    E::store(&values, &mut rounded);
+    let mut entries = [0u16; 16];
+    entries.as_mut_bytes().copy_from_slice(rounded.as_bytes());
+    avx2.table(entries)
 }
