@@ -77,7 +77,7 @@ impl Element for bf16 {
     fn rounded(x: f32) -> f32 {
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-        let out = if bits & 0x7fff_ffff > 0x7f80_0000 {
+        let out = if x.is_nan() {
             bits | 0x40_0000
         } else {
             rounded

@@ -10,7 +10,7 @@
 //! not.
 //!
 //! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`]). A kernel that
-//! gains from it has a body of its own for AVX2 ([`Kernel::run_avx2`]) and the same twin in the tests as the other body.
+//! gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
 //! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
@@ -76,13 +76,20 @@ pub(crate) trait Kernel {
     }
 }
 
-/// The inner loop of an encoder or a comparison, whose slices of input and output are fields.
+/// An inner loop whose slices of input and output are fields: of encoders and comparisons, and of a decoder that appends.
 ///
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
 pub(crate) trait Routine {
     /// Computes all results and writes them to the fields.
     fn run(&mut self);
+
+    /// The body at [`Level::Avx2`], as that of [`Kernel::run_avx2`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, _: Avx2) {
+        self.run();
+    }
 }
 
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
@@ -207,7 +214,7 @@ mod avx2 {
 
     #[target_feature(enable = "avx2,bmi2")]
     fn run_routine(routine: &mut impl Routine) {
-        routine.run();
+        routine.run_avx2(Avx2(()));
     }
 
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
