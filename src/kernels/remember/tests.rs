@@ -239,7 +239,7 @@ fn codebook_kernel() {
                 scales: &scales,
             };
             let twin = |i: usize| {
-                let high = (i % 2 == 0) == high_first;
+                let high = i.is_multiple_of(2) == high_first;
                 let code = if high {
                     bytes[i / 2] >> 4
                 } else {
