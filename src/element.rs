@@ -57,15 +57,15 @@ impl Element for bf16 {
         let bits = x.to_bits();
         // Half of the last place that stays, less one bit if that place is even: ties go to even. A carry into the exponent
         // is the next binade, or infinity, as it should be.
-        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-        // Adding could carry a NaN's payload into the sign, so NaN is truncated and made quiet.
-        let nan = (bits >> 16) | 0x40;
-        let out = if bits & 0x7fff_ffff > 0x7f80_0000 {
-            nan
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        // Adding could carry a NaN's payload into the sign, so NaN is truncated and made quiet. The select is before the
+        // shift, so that LLVM does it on vectors of 32 bits: on those of 16 it would pack both operands and the mask.
+        let out = if x.is_nan() {
+            bits | 0x40_0000
         } else {
             rounded
         };
-        bf16::from_bits(out as u16)
+        bf16::from_bits((out >> 16) as u16)
     }
 
     #[inline(always)]
@@ -77,7 +77,7 @@ impl Element for bf16 {
     fn rounded(x: f32) -> f32 {
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-        let out = if bits & 0x7fff_ffff > 0x7f80_0000 {
+        let out = if x.is_nan() {
             bits | 0x40_0000
         } else {
             rounded

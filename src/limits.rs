@@ -379,6 +379,18 @@ pub(crate) fn zeroed_on_write(len: u64, what: impl Display) -> Result<Vec<u8>> {
     Ok(out)
 }
 
+/// Returns an empty buffer with room for `len` bytes, for what is decoded by appending.
+///
+/// # Errors
+/// `LimitExceeded` (`available_memory`) if the allocation fails.
+pub(crate) fn empty_with_room(len: u64, what: impl Display) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    match usize::try_from(len) {
+        Ok(bytes) if out.try_reserve_exact(bytes).is_ok() => Ok(out),
+        _ => Err(no_room(len, what)),
+    }
+}
+
 fn no_room(len: u64, what: impl Display) -> AnamnesisError {
     AnamnesisError::LimitExceeded {
         limit: "available_memory",

@@ -9,8 +9,8 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
-//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::look_up`]). A kernel that
-//! gains from it has a body of its own for AVX2 ([`Kernel::run_avx2`]) and the same twin in the tests as the other body.
+//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`]). A kernel that
+//! gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
 //! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
@@ -76,13 +76,20 @@ pub(crate) trait Kernel {
     }
 }
 
-/// The inner loop of an encoder or a comparison, whose slices of input and output are fields.
+/// An inner loop whose slices of input and output are fields: of encoders and comparisons, and of a decoder that appends.
 ///
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
 pub(crate) trait Routine {
     /// Computes all results and writes them to the fields.
     fn run(&mut self);
+
+    /// The body at [`Level::Avx2`], as that of [`Kernel::run_avx2`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, _: Avx2) {
+        self.run();
+    }
 }
 
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
@@ -112,11 +119,15 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use self::avx2::Avx2;
+pub(crate) use self::avx2::{Avx2, NibbleTable};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use std::arch::x86_64::{__m128i, __m256i, _mm256_broadcastsi128_si256, _mm256_shuffle_epi8};
+    use std::arch::x86_64::{
+        __m256i, _mm256_and_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
+        _mm256_set1_epi8, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_shuffle_epi8,
+        _mm256_srli_epi16, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+    };
     use std::mem::transmute;
 
     use super::{Element, Kernel, Routine};
@@ -126,16 +137,66 @@ mod avx2 {
     pub(crate) struct Avx2(());
 
     impl Avx2 {
-        /// The entries of `table` at `indices`, which are below 16.
+        /// A table of `entries`, for look-ups in registers.
         #[inline(always)]
-        #[expect(unsafe_code, reason = "an instruction of a CPU feature")]
-        pub(crate) fn look_up(self, table: [u8; 16], indices: [u8; 32]) -> [u8; 32] {
-            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays of 16 and 32 bytes have the size of
-            // the vectors, and neither has invalid bits.
+        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+        pub(crate) fn table(self, entries: [u16; 16]) -> NibbleTable {
+            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. The array has the size of the vector.
             unsafe {
-                let table = _mm256_broadcastsi128_si256(transmute::<[u8; 16], __m128i>(table));
-                let indices = transmute::<[u8; 32], __m256i>(indices);
-                transmute::<__m256i, [u8; 32]>(_mm256_shuffle_epi8(table, indices))
+                let entries = transmute::<[u16; 16], __m256i>(entries);
+                // In each half, the low bytes of its eight entries, then their high bytes.
+                let order = _mm256_setr_epi8(
+                    0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, //
+                    0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,
+                );
+                let bytes = _mm256_shuffle_epi8(entries, order);
+                NibbleTable {
+                    low: _mm256_permute4x64_epi64::<0b10_00_10_00>(bytes),
+                    high: _mm256_permute4x64_epi64::<0b11_01_11_01>(bytes),
+                }
+            }
+        }
+    }
+
+    /// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so is proof of the
+    /// feature, too.
+    #[derive(Clone, Copy)]
+    pub(crate) struct NibbleTable {
+        /// The low bytes of the entries, in both halves: an instruction looks up in each half on its own.
+        low: __m256i,
+        /// The high bytes, likewise.
+        high: __m256i,
+    }
+
+    impl NibbleTable {
+        /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the first.
+        #[inline(always)]
+        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+        pub(crate) fn look_up(self, codes: [u8; 32], high_first: bool) -> [u16; 64] {
+            // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
+            unsafe {
+                let codes = transmute::<[u8; 32], __m256i>(codes);
+                // Both steps of interleaving below take from each half what is to be one half of a result. Of every eight
+                // bytes, whose sixteen entries are a result, the first four go into the first half.
+                let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+                let codes = _mm256_permutevar8x32_epi32(codes, order);
+                let nibble = _mm256_set1_epi8(15);
+                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
+                let low = _mm256_and_si256(codes, nibble);
+                let (first, second) = if high_first { (high, low) } else { (low, high) };
+                let entries = |codes| {
+                    let low = _mm256_shuffle_epi8(self.low, codes);
+                    let high = _mm256_shuffle_epi8(self.high, codes);
+                    [
+                        _mm256_unpacklo_epi8(low, high),
+                        _mm256_unpackhi_epi8(low, high),
+                    ]
+                };
+                let entries = [
+                    entries(_mm256_unpacklo_epi8(first, second)),
+                    entries(_mm256_unpackhi_epi8(first, second)),
+                ];
+                transmute::<[[__m256i; 2]; 2], [u16; 64]>(entries)
             }
         }
     }
@@ -153,7 +214,7 @@ mod avx2 {
 
     #[target_feature(enable = "avx2,bmi2")]
     fn run_routine(routine: &mut impl Routine) {
-        routine.run();
+        routine.run_avx2(Avx2(()));
     }
 
     #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]

@@ -16,6 +16,16 @@ pub(crate) fn slab_of(unit: usize, n: usize) -> usize {
     (SLAB_VALUES / unit).max(1) * unit
 }
 
+/// The most threads that `values` values are worth.
+fn threads_of(values: usize) -> usize {
+    values / VALUES_PER_THREAD
+}
+
+/// Whether the calling thread computes all of `values` values.
+pub(crate) fn is_serial(values: usize) -> bool {
+    threads_of(values) <= 1
+}
+
 /// Passes each of `slabs`, which have `values` values in all, to `work`: on the calling thread, and on others if there is
 /// enough to do.
 pub(crate) fn for_each_slab<T: Send>(
@@ -23,8 +33,7 @@ pub(crate) fn for_each_slab<T: Send>(
     slabs: impl Iterator<Item = T> + Send,
     work: impl Fn(T) + Sync,
 ) {
-    let threads = values / VALUES_PER_THREAD;
-    if threads <= 1 {
+    if is_serial(values) {
         return slabs.for_each(work);
     }
     let queue = Mutex::new(slabs);
@@ -34,7 +43,7 @@ pub(crate) fn for_each_slab<T: Send>(
             work(slab);
         }
     };
-    let threads = threads.min(thread::available_parallelism().map_or(1, usize::from));
+    let threads = threads_of(values).min(thread::available_parallelism().map_or(1, usize::from));
     thread::scope(|scope| {
         for _ in 1..threads {
             let thread = thread::Builder::new().name("anamnesis".to_owned());

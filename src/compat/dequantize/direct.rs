@@ -8,19 +8,22 @@ use std::ops::Range;
 use half::bf16;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::compat::slabs::{for_each_slab, slab_of};
+use crate::compat::slabs::{for_each_slab, is_serial, slab_of};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqInputRows, PER_WORD, POSITION};
 use crate::kernels::remember::bnb::{Int8Rows, fp4_levels, nested_absmax};
-use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
+use crate::kernels::remember::codebook::{AppendCodebookBlocks, CodebookBlocks, PairTable};
 use crate::kernels::remember::fp8::{E4M3, ScaleGrid};
 use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
 use crate::kernels::remember::grouped::{Formula, GroupedRows};
 use crate::kernels::remember::widen::Widen;
-use crate::limits::zeroed_on_write;
+use crate::limits::{empty_with_room, zeroed_on_write};
 use crate::scheme::bnb::is_block_size;
-use crate::simd::{Kernel, Level, dispatch};
+use crate::simd::{Kernel, Level, dispatch, perform};
 use crate::{Dtype, Result};
+
+/// What an output is called in errors.
+const VALUES: &str = "the values of a tensor";
 
 /// The BF16 values that `kernel` decodes, slab by slab, of a tensor of `n` values. Slabs are whole units.
 fn decode<K: Kernel>(
@@ -39,7 +42,7 @@ fn decode_with(
     unit: usize,
     decode: impl Fn(Range<usize>, Out<'_>) + Sync,
 ) -> Result<Vec<u8>> {
-    let mut out = zeroed_on_write((n as u64).saturating_mul(2), "the values of a tensor")?;
+    let mut out = zeroed_on_write((n as u64).saturating_mul(2), VALUES)?;
     let slab = slab_of(unit, n);
     let fill = |values: &mut [bf16]| {
         for_each_slab(n, values.chunks_mut(slab).enumerate(), |(i, out)| {
@@ -222,14 +225,25 @@ pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
     };
     // In NF4, code 8 is no zero, so that this leaves its levels as they are.
     let pairs = PairTable::new(&fp4_levels(levels), true);
-    decode(n, block, |values| CodebookBlocks {
+    let blocks = |values: Range<usize>| CodebookBlocks {
         pairs: &pairs,
         bytes: &codes[values.start / 2..values.end.div_ceil(2)],
         start: 0,
         block,
         scales: &scales[values.start / block..],
-    })
-    .map(Some)
+    };
+    // Other values than those are appended by way of a copy, which takes as long as the zeros that it saves.
+    if !is_serial(n) || !blocks(0..n).are_looked_up(Level::detect()) {
+        return decode(n, block, blocks).map(Some);
+    }
+    let mut out = empty_with_room((n as u64).saturating_mul(2), VALUES)?;
+    let mut routine = AppendCodebookBlocks {
+        blocks: blocks(0..n),
+        values: n,
+        out: &mut out,
+    };
+    perform(Level::detect(), &mut routine);
+    Ok(Some(out))
 }
 
 /// LLM.int8() `[rows, cols]`.

@@ -178,6 +178,21 @@ fn kernels_equal_models_for_bnb4() {
     );
 }
 
+/// As many values as two threads are started for: their output is in slabs, that of one thread is appended.
+#[test]
+fn kernels_equal_models_for_bnb4_with_two_threads() {
+    let (mut noise, n) = (Noise(5), (2usize << 20) + 65);
+    let slices = Bnb4Slices {
+        codes: &noise.bytes(n.div_ceil(2)),
+        absmax: &noise.scales(n.div_ceil(64), Dtype::F32),
+        quant_map: &noise.scales(16, Dtype::F32),
+        nested: None,
+        values: n,
+        block: 64,
+    };
+    assert!(direct::bnb4(slices).unwrap() == Some(model::bnb4(slices).unwrap()));
+}
+
 #[test]
 fn kernels_equal_models_for_gptq_and_awq() {
     let (mut noise, mut counts) = (Noise(3), [0; 2]);

@@ -1,12 +1,15 @@
 //! Two 4-bit codes to a byte, looked up in a table of 16 values, in blocks that share a scale.
 
 #[cfg(target_arch = "x86_64")]
+use std::{marker::PhantomData, slice};
+
+use half::bf16;
 use zerocopy::IntoBytes;
 
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
-use crate::simd::Kernel;
+use crate::simd::{Avx2, NibbleTable};
+use crate::simd::{Kernel, Level, Routine};
 
 /// For each byte, the values of its two codes in the order of the output: one load of eight bytes in place of two
 /// look-ups. The table has 2 KiB and stays in the first-level cache.
@@ -91,97 +94,162 @@ impl Kernel for CodebookBlocks<'_> {
     }
 
     /// A block has only sixteen values, whatever its length. For outputs of two bytes they are rounded once, and the codes
-    /// look up the low and the high bytes of the results in registers: twice as fast as rounding each value, at least.
+    /// look up the results in registers: twice as fast as rounding each value, at least.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
-        // A unit must not cross the end of a block.
-        let whole = self.block.is_multiple_of(LOOKED_UP) && self.start.is_multiple_of(LOOKED_UP);
-        if size_of::<E>() != 2 || !whole {
+        if size_of::<E>() != 2 || !self.are_looked_up(Level::Avx2) {
             return self.run(out);
         }
-        let mut scales = self.scales.iter().copied();
-        let mut left = self.block - self.start;
-        let mut table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));
         let (units, rest) = out.as_chunks_mut::<LOOKED_UP>();
-        // As many bytes as units: those of 63 values more would fill one, too.
-        let codes = units.len() * (LOOKED_UP / 2);
-        let (codes, last_codes) = self.bytes.split_at(codes.min(self.bytes.len()));
-        let codes = codes.as_chunks::<{ LOOKED_UP / 2 }>().0;
-        for (codes, unit) in codes.iter().zip(&mut *units) {
-            if left == 0 {
-                table = ByteTables::new::<E>(&self.pairs.levels, scales.next().unwrap_or(0.0));
-                left = self.block;
-            }
-            left -= LOOKED_UP;
-            table.look_up(codes, self.pairs.high_first, unit, avx2);
+        let mut looked_up = self.look_up::<E>(avx2);
+        for unit in &mut *units {
+            let Some(values) = looked_up.next() else {
+                break;
+            };
+            unit.as_mut_bytes().copy_from_slice(values.as_bytes());
         }
-        let done = self.start + units.len() * LOOKED_UP;
-        let last = CodebookBlocks {
-            bytes: last_codes,
-            start: done % self.block,
-            scales: self.scales.get(done / self.block..).unwrap_or_default(),
+        self.behind(units.len()).run(rest);
+    }
+}
+
+impl CodebookBlocks<'_> {
+    /// What is left behind the first `units` units of [`LOOKED_UP`] values.
+    #[inline(always)]
+    fn behind(&self, units: usize) -> Self {
+        let end = self.start + units * LOOKED_UP;
+        Self {
+            bytes: self
+                .bytes
+                .get(units * (LOOKED_UP / 2)..)
+                .unwrap_or_default(),
+            start: end % self.block,
+            scales: self.scales.get(end / self.block..).unwrap_or_default(),
             ..*self
-        };
-        last.run(rest);
+        }
+    }
+
+    /// Whether values of two bytes are looked up in registers: at AVX2, if no unit of [`LOOKED_UP`] values crosses the end
+    /// of a block.
+    #[inline(always)]
+    pub(crate) fn are_looked_up(&self, level: Level) -> bool {
+        level >= Level::Avx2
+            && self.block.is_multiple_of(LOOKED_UP)
+            && self.start.is_multiple_of(LOOKED_UP)
+    }
+
+    /// The values of whole units in the output type `E`, which has two bytes. The last bytes may fill a unit and still have
+    /// fewer values, so the caller takes as many units as it has values for.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn look_up<E: Element>(&self, avx2: Avx2) -> LookedUp<'_, E> {
+        let mut scales = self.scales.iter();
+        let scale = scales.next().copied().unwrap_or(0.0);
+        LookedUp {
+            levels: self.pairs.levels,
+            table: rounded_table::<E>(&self.pairs.levels, scale, avx2),
+            codes: self.bytes.as_chunks().0.iter(),
+            scales,
+            left: self.block - self.start,
+            block: self.block,
+            high_first: self.pairs.high_first,
+            avx2,
+            element: PhantomData,
+        }
     }
 }
 
 /// Values that are looked up together: the codes of one vector of AVX2.
-#[cfg(target_arch = "x86_64")]
 const LOOKED_UP: usize = 64;
 
-/// The sixteen values of a block in an output type of two bytes: their low bytes and their high bytes.
+/// The units of a run of blocks, each looked up when it is asked for.
 #[cfg(target_arch = "x86_64")]
-struct ByteTables {
-    low: [u8; 16],
-    high: [u8; 16],
+struct LookedUp<'a, E> {
+    levels: [f32; 16],
+    /// The values of the current block.
+    table: NibbleTable,
+    codes: slice::Iter<'a, [u8; LOOKED_UP / 2]>,
+    scales: slice::Iter<'a, f32>,
+    /// Values that are left of the current block.
+    left: usize,
+    block: usize,
+    high_first: bool,
+    avx2: Avx2,
+    element: PhantomData<E>,
 }
 
 #[cfg(target_arch = "x86_64")]
-impl ByteTables {
+impl<E: Element> Iterator for LookedUp<'_, E> {
+    type Item = [u16; LOOKED_UP];
+
     #[inline(always)]
-    fn new<E: Element>(levels: &[f32; 16], scale: f32) -> Self {
-        let mut values = *levels;
-        for value in &mut values {
-            *value *= scale;
+    fn next(&mut self) -> Option<Self::Item> {
+        let codes = self.codes.next()?;
+        if self.left == 0 {
+            let scale = self.scales.next().copied().unwrap_or(0.0);
+            self.table = rounded_table::<E>(&self.levels, scale, self.avx2);
+            self.left = self.block;
         }
-        let mut rounded = [E::from_f32(0.0); 16];
-        E::store(&values, &mut rounded);
-        let (mut low, mut high) = ([0; 16], [0; 16]);
-        let bytes = rounded.as_bytes().as_chunks::<2>().0;
-        for ((low, high), bytes) in low.iter_mut().zip(&mut high).zip(bytes) {
-            (*low, *high) = (bytes[0], bytes[1]);
+        self.left -= LOOKED_UP;
+        Some(self.table.look_up(*codes, self.high_first))
+    }
+}
+
+/// The sixteen values of a block in an output type of two bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn rounded_table<E: Element>(levels: &[f32; 16], scale: f32, avx2: Avx2) -> NibbleTable {
+    let mut values = *levels;
+    for value in &mut values {
+        *value *= scale;
+    }
+    let mut rounded = [E::from_f32(0.0); 16];
+    E::store(&values, &mut rounded);
+    let mut entries = [0u16; 16];
+    entries.as_mut_bytes().copy_from_slice(rounded.as_bytes());
+    avx2.table(entries)
+}
+
+/// [`CodebookBlocks`] whose values are appended in BF16. A buffer that an allocator hands out again would have to be zeroed
+/// first to be written to as a slice, and that takes a third as long as looking up all of its values.
+pub(crate) struct AppendCodebookBlocks<'a> {
+    pub blocks: CodebookBlocks<'a>,
+    /// The number of values.
+    pub values: usize,
+    /// Has room for two bytes of each value.
+    pub out: &'a mut Vec<u8>,
+}
+
+impl AppendCodebookBlocks<'_> {
+    /// Appends what is behind the first `units` units of [`LOOKED_UP`] values, by way of a tile.
+    #[inline(always)]
+    fn append_behind(&mut self, mut units: usize) {
+        while units * LOOKED_UP < self.values {
+            let mut tile = [bf16::ZERO; TILE];
+            let n = TILE.min(self.values - units * LOOKED_UP);
+            self.blocks.behind(units).run(&mut tile[..n]);
+            self.out.extend_from_slice(tile[..n].as_bytes());
+            units += TILE / LOOKED_UP;
         }
-        Self { low, high }
+    }
+}
+
+impl Routine for AppendCodebookBlocks<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        self.append_behind(0);
     }
 
-    /// The values of `codes` in the order of the output.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn look_up<E: Element>(
-        &self,
-        codes: &[u8; LOOKED_UP / 2],
-        high_first: bool,
-        out: &mut [E; LOOKED_UP],
-        avx2: Avx2,
-    ) {
-        // As words: LLVM unrolls a loop over so few bytes, and then moves some of them one by one.
-        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-        let words: [u64; 4] = zerocopy::transmute!(*codes);
-        let (mut high, mut low) = (words, words);
-        for (high, low) in high.iter_mut().zip(&mut low) {
-            (*high, *low) = (*high >> 4 & LOW, *low & LOW);
+    fn run_avx2(&mut self, avx2: Avx2) {
+        if !self.blocks.are_looked_up(Level::Avx2) {
+            return self.run();
         }
-        let (first, second) = if high_first { (high, low) } else { (low, high) };
-        let [first, second]: [[u8; LOOKED_UP / 2]; 2] = zerocopy::transmute!([first, second]);
-        let first_low = avx2.look_up(self.low, first);
-        let first_high = avx2.look_up(self.high, first);
-        let second_low = avx2.look_up(self.low, second);
-        let second_high = avx2.look_up(self.high, second);
-        let pairs = out.as_mut_bytes().as_chunks_mut::<4>().0;
-        for (i, pair) in pairs.iter_mut().enumerate() {
-            let bytes = [first_low[i], first_high[i], second_low[i], second_high[i]];
-            *pair = u32::from_le_bytes(bytes).to_le_bytes();
+        let units = self.values / LOOKED_UP;
+        for values in self.blocks.look_up::<bf16>(avx2).take(units) {
+            self.out.extend_from_slice(values.as_bytes());
         }
+        self.append_behind(units);
     }
 }

@@ -5,7 +5,7 @@ mod grouped;
 use half::{bf16, f16};
 
 use crate::element::Out;
-use crate::simd::{Kernel, Level, dispatch};
+use crate::simd::{Kernel, Level, dispatch, perform};
 
 /// Scales that go wrong first.
 const HOSTILE: [f32; 10] = [
@@ -204,7 +204,7 @@ fn awq_kernel() {
 
 #[test]
 fn codebook_kernel() {
-    use super::codebook::{CodebookBlocks, PairTable};
+    use super::codebook::{AppendCodebookBlocks, CodebookBlocks, PairTable};
     let codebook: [f32; 16] =
         std::array::from_fn(|i| if i == 8 { -0.0 } else { i as f32 / 7.0 - 1.0 });
     for high_first in [true, false] {
@@ -238,15 +238,32 @@ fn codebook_kernel() {
                 block,
                 scales: &scales,
             };
-            check("codebook", &kernel, n, |i| {
-                let high = (i % 2 == 0) == high_first;
+            let twin = |i: usize| {
+                let high = i.is_multiple_of(2) == high_first;
                 let code = if high {
                     bytes[i / 2] >> 4
                 } else {
                     bytes[i / 2] & 15
                 };
                 codebook[usize::from(code)] * scales[(start + i) / block]
-            });
+            };
+            check("codebook", &kernel, n, twin);
+            for level in Level::available() {
+                let mut out = vec![7];
+                let mut routine = AppendCodebookBlocks {
+                    blocks: CodebookBlocks { ..kernel },
+                    values: n,
+                    out: &mut out,
+                };
+                perform(level, &mut routine);
+                assert_eq!((out[0], out.len()), (7, 1 + 2 * n));
+                for (i, &made) in out[1..].as_chunks().0.iter().enumerate() {
+                    let (made, want) = (bf16::from_le_bytes(made), bf16::from_f32(twin(i)));
+                    let both_nan = made.is_nan() && want.is_nan();
+                    let case = format!("{level:?} {start} {n} {block} [{i}]");
+                    assert!(both_nan || made.to_bits() == want.to_bits(), "{case}");
+                }
+            }
         }
     }
 }
