@@ -166,6 +166,10 @@ fn stated(
         "partial_rotary_factor" | "rotary_pct" => {
             rope.partial.or(found.class.traits.partial_rotary).into()
         }
+        "rotary_dim" => fields
+            .count(&[field])?
+            .map_or(rope.rotating(found.class, dims) as u64, u64::from)
+            .into(),
         "tie_word_embeddings" => is_tied.into(),
         // Defaults of transformers that its converter to GGUF has no use for.
         "decoder_sparse_step" => 1.into(),
