@@ -12,7 +12,22 @@ use crate::common::data;
 #[test]
 fn from_gguf() {
     for name in [
-        "llama", "mixtral", "gemma2", "gpt_oss", "lfm2", "granite", "olmo2",
+        "llama",
+        "mixtral",
+        "gemma2",
+        "gpt_oss",
+        "lfm2",
+        "granite",
+        "olmo2",
+        "qwen3_next",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "granite_hybrid",
+        "granite_hybrid_moe",
+        "lfm2_moe",
+        "nemotron_h",
+        "minimax_m2",
+        "mamba",
     ] {
         let directory = tempfile::tempdir().unwrap();
         let from = data().join("whole").join(name);
@@ -30,14 +45,21 @@ fn from_gguf() {
         assert_eq!(a["quantization"]["bits"], 4);
         // Gemma has no such field, and LFM 2 need not have it: their embedding always is the output layer.
         let is_tied = |config: &Value| config["tie_word_embeddings"] == true;
-        assert!(is_tied(&a) == is_tied(&b) || ["gemma2", "lfm2"].contains(&name));
+        assert!(is_tied(&a) == is_tied(&b) || ["gemma2", "lfm2", "lfm2_moe"].contains(&name));
     }
 }
 
 /// To GGUF, the model is the one that the directory of transformers gives.
 #[test]
 fn to_gguf() {
-    for name in ["qwen3_moe", "gpt_oss"] {
+    for name in [
+        "qwen3_moe",
+        "gpt_oss",
+        "qwen3_next",
+        "qwen3_5",
+        "lfm2_moe",
+        "granite_hybrid_moe",
+    ] {
         let directory = tempfile::tempdir().unwrap();
         let [mlx, hf, a, b] =
             ["mlx", "hf", "a.gguf", "b.gguf"].map(|name| directory.path().join(name));
@@ -65,7 +87,14 @@ fn to_gguf() {
 /// From one precision of MLX to another, tensors keep mlx-lm's names.
 #[test]
 fn from_mlx_to_mlx() {
-    for name in ["qwen3_moe", "gpt_oss", "gemma3_vision"] {
+    for name in [
+        "qwen3_moe",
+        "gpt_oss",
+        "gemma3_vision",
+        "deepseek_v2",
+        "granite_hybrid",
+        "lfm2_moe",
+    ] {
         let directory = tempfile::tempdir().unwrap();
         let [from, first, again] = ["hf", "first", "again"].map(|name| directory.path().join(name));
         write_hf(&model(name), &from);
