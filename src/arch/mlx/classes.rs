@@ -26,6 +26,9 @@ const EIGHT_BITS: EncodedAs = EncodedAs::Integers { bits: 8, group: 64 };
 /// Routers are more precise than the model.
 const ROUTER_8_BITS: &[(&str, EncodedAs)] = &[("blk.{i}.ffn_gate_inp", EIGHT_BITS)];
 
+/// Fields that mlx-lm needs, or has other defaults for, in nearly all classes.
+const COMMON_FIELDS: &[&str] = &["rms_norm_eps", "rope_theta"];
+
 /// Fields that mlx-lm needs of all classes of Granite.
 const GRANITE_FIELDS: &[&str] = &[
     "rope_theta",
@@ -62,5 +65,6 @@ const BASE: MlxClass = MlxClass {
 const LLAMA: MlxClass = MlxClass {
     model_type: "llama",
     bias_fields: &["attention_bias", "mlp_bias"],
+    stated_fields: &[COMMON_FIELDS],
     ..BASE
 };

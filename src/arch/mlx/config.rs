@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::rope;
-use super::{MlxClass, NamedClass, OutputLayer, Windows};
+use super::{MlxClass, NamedClass, OutputLayer, RopeFields, Windows};
 use crate::Result;
 use crate::arch::dims::Dims;
 use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
@@ -136,7 +136,9 @@ pub(super) fn config_of(
         // Python's `Infinity`, which no other reader of JSON knows.
         *most = infinity();
     }
-    for field in mlx.stated_fields.iter().copied().flatten() {
+    let has_rope = mlx.rope == RopeFields::Nested && all.contains_key("rope_parameters");
+    let fields_of_class = mlx.stated_fields.iter().copied().flatten();
+    for field in fields_of_class.filter(|field| !has_rope || **field != "rope_theta") {
         if all.get(*field).is_none_or(Value::is_null) {
             let value = stated(field, found, (fields, dims), is_tied)?;
             all.insert((*field).to_owned(), value);
@@ -172,7 +174,6 @@ fn stated(
             .into(),
         "tie_word_embeddings" => is_tied.into(),
         // Defaults of transformers that its converter to GGUF has no use for.
-        "decoder_sparse_step" => 1.into(),
         "mlp_only_layers" => json!([]),
         "shared_intermediate_size" if dims.experts.is_some() => {
             fields.0.get(field).cloned().unwrap_or(0.into())
@@ -182,6 +183,14 @@ fn stated(
         }
         "mlp_bias" | "use_bias" | "mamba_proj_bias" | "attention_bias" => fields.flag(field).into(),
         TIME_STEPS => json!([0.0, infinity()]),
-        _ => fields.0.get(field).cloned().unwrap_or_default(),
+        // The other fields have the width that it is adjusted from.
+        "block_auto_adjust_ff_dim" => true.into(),
+        _ => {
+            let mut implied = found.mlx.implied.iter();
+            let implied = implied.find(|(name, _)| *name == field);
+            let stated = fields.0.get(field).cloned();
+            let implied = implied.map(|(_, value)| Value::from(value));
+            stated.or(implied).unwrap_or_default()
+        }
     })
 }

@@ -30,7 +30,47 @@ fn silent_configs() {
         ("ernie4_5", json!({ "tie_word_embeddings": true })),
         ("exaone4", json!({ "sliding_window_pattern": null })),
         ("glm4", json!({ "partial_rotary_factor": 0.5 })),
-        ("lfm2", json!({ "block_dim": 64 })),
+        (
+            "lfm2",
+            json!({ "block_dim": 64, "block_auto_adjust_ff_dim": true }),
+        ),
+        (
+            "qwen2",
+            json!({ "rope_theta": 10_000.0, "rms_norm_eps": 1e-6 }),
+        ),
+        ("qwen3", json!({ "rope_theta": 10_000.0 })),
+        (
+            "qwen3_moe",
+            json!({ "rope_theta": 10_000.0, "decoder_sparse_step": 1, "mlp_only_layers": [] }),
+        ),
+        ("nemotron", json!({ "hidden_act": "relu2" })),
+        (
+            "qwen3_next",
+            json!({ "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": true }),
+        ),
+        (
+            "glm4_moe",
+            json!({ "rope_scaling": null, "n_shared_experts": 1, "partial_rotary_factor": 0.5 }),
+        ),
+        (
+            "minimax_m2",
+            json!({ "shared_intermediate_size": 0, "rotary_dim": 8 }),
+        ),
+        (
+            "mamba",
+            json!({ "conv_kernel": 4, "use_bias": false, "use_conv_bias": true }),
+        ),
+        (
+            "nemotron_h",
+            json!({ "use_bias": false, "use_conv_bias": true, "mlp_bias": false }),
+        ),
+        (
+            "granite_hybrid",
+            json!({
+                "position_embedding_type": "nope", "time_step_limit": [0.0, { "__float__": "Infinity" }],
+                "mamba_conv_bias": true, "mamba_proj_bias": false, "mamba_d_conv": 4,
+            }),
+        ),
         ("starcoder2", json!({ "rope_theta": 10_000.0 })),
     ] {
         let directory = tempfile::tempdir().unwrap();
@@ -204,4 +244,20 @@ fn ignored_windows() {
         );
         assert_eq!(config["sliding_window"], fields["sliding_window"], "{name}");
     }
+}
+
+/// Python writes a name for infinity that no other reader of JSON knows. mlx-lm knows the object that transformers 5 writes.
+#[test]
+fn infinite_time_steps() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+    let found = model("granite_hybrid");
+    write_hf(&found, &from);
+    let object = r#"{"__float__":"Infinity"}"#;
+    let text = found["config"].to_string();
+    assert!(text.contains(object));
+    std::fs::write(from.join("config.json"), text.replace(object, "Infinity")).unwrap();
+    forget(&from, &to, "mlx-4bit").unwrap();
+    let limits = &json(&to.join("config.json"))["time_step_limit"];
+    assert_eq!(*limits, json!([0.0, { "__float__": "Infinity" }]));
 }

@@ -1,7 +1,8 @@
 //! Classes whose layers are all alike, and have no experts.
 
 use super::{
-    BASE, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, LLAMA, NO_BIAS, NO_SCALING, SILU, TIED,
+    BASE, COMMON_FIELDS, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, LLAMA, NO_BIAS, NO_SCALING,
+    SILU, TIED,
 };
 use crate::arch::dims::Dim;
 use crate::arch::mlx::names::GPT_NEOX_NAMES;
@@ -11,6 +12,7 @@ use crate::scheme::EncodedAs;
 
 const GEMMA: MlxClass = MlxClass {
     model_type: "gemma",
+    stated_fields: &[COMMON_FIELDS, &["head_dim"]],
     implied: &[NO_BIAS, NO_SCALING],
     output: OutputLayer::Tied,
     ..BASE
@@ -34,16 +36,19 @@ pub(super) const CLASSES: &[MlxClass] = &[
     LLAMA,
     MlxClass {
         model_type: "mistral",
+        stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
         windows: Windows::Ignored,
         ..LLAMA
     },
     MlxClass {
         model_type: "qwen2",
+        stated_fields: &[COMMON_FIELDS],
         windows: Windows::IgnoredFlag,
         ..BASE
     },
     MlxClass {
         model_type: "qwen3",
+        stated_fields: &[COMMON_FIELDS, &["head_dim"]],
         implied: &[SILU, NO_BIAS],
         windows: Windows::IgnoredFlag,
         rope: RopeFields::Nested,
@@ -63,7 +68,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "smollm3",
-        stated_fields: &[&["rope_theta", "num_key_value_heads"]],
+        stated_fields: &[COMMON_FIELDS, &["rope_theta", "num_key_value_heads"]],
         ..LLAMA
     },
     MlxClass {
@@ -72,7 +77,10 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "olmo3",
-        stated_fields: &[&["rope_theta", "max_position_embeddings", "sliding_window"]],
+        stated_fields: &[
+            COMMON_FIELDS,
+            &["rope_theta", "max_position_embeddings", "sliding_window"],
+        ],
         ..LLAMA
     },
     MlxClass {
@@ -155,7 +163,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "nemotron",
         implied: &[("hidden_act", Default::Text("relu2"))],
-        stated_fields: &[&["norm_eps", "num_key_value_heads"]],
+        stated_fields: &[&["hidden_act"], &["norm_eps", "num_key_value_heads"]],
         ..LLAMA
     },
     MlxClass {
@@ -181,7 +189,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "phi3",
-        stated_fields: &[&["max_position_embeddings"]],
+        stated_fields: &[COMMON_FIELDS, &["max_position_embeddings"]],
         equal_sizes: HEADS_FILL_HIDDEN,
         windows: Windows::Ignored,
         ..BASE

@@ -1,8 +1,8 @@
 //! Classes with experts.
 
 use super::{
-    BASE, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, LLAMA, NO_BIAS, NO_SCALING, ROUTER_8_BITS,
-    SILU,
+    BASE, COMMON_FIELDS, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, LLAMA, NO_BIAS, NO_SCALING,
+    ROUTER_8_BITS, SILU,
 };
 use crate::arch::mlx::names::{DOTS_STACKS, GPT_OSS_NAMES, LATENT_STACKS, MIXTRAL_STACKS, STACKS};
 use crate::arch::mlx::{MlxClass, OutputLayer, RopeFields, Windows};
@@ -34,6 +34,7 @@ const LATENT_FIELDS: &[&str] = &[
 pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "qwen2_moe",
+        stated_fields: &[COMMON_FIELDS],
         renamed: STACKS,
         output: OutputLayer::Stored,
         windows: Windows::IgnoredFlag,
@@ -44,7 +45,11 @@ pub(super) const CLASSES: &[MlxClass] = &[
         renamed: STACKS,
         modes: ROUTER_8_BITS,
         windows: Windows::IgnoredFlag,
-        implied: &[SILU, NO_BIAS],
+        implied: &[SILU, NO_BIAS, ("decoder_sparse_step", Default::Int(1))],
+        stated_fields: &[
+            COMMON_FIELDS,
+            &["rope_theta", "decoder_sparse_step", "mlp_only_layers"],
+        ],
         ..BASE
     },
     MlxClass {
