@@ -42,6 +42,8 @@ struct MlxClass {
     ///
     /// A projection of which GGUF has the parts is taken apart only if they have names here.
     renamed: &'static [(&'static str, &'static str)],
+    /// Parts of tensors that GGUF has whole, in place of the class's rule for the same tensor of transformers.
+    parts: &'static [TensorRule],
     /// Matrices that mlx-lm quantizes otherwise than the model, by the rule's name in GGUF.
     modes: &'static [(&'static str, EncodedAs)],
     /// Whether experts that are MXFP4 stay so, whatever the model is quantized to.

@@ -47,6 +47,7 @@ const BASE: MlxClass = MlxClass {
     model_type: "",
     mlx_type: None,
     renamed: &[],
+    parts: &[],
     modes: &[],
     keeps_mxfp4: false,
     kept_types: &[],

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::rope;
-use super::{MlxClass, NamedClass, OutputLayer, RopeFields, Windows};
+use super::{MlxClass, NamedClass, OutputLayer, Prefix, RopeFields, Windows};
 use crate::Result;
 use crate::arch::dims::Dims;
 use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
@@ -115,6 +115,10 @@ pub(super) fn config_of(
     if let Some(all) = edited.as_object_mut().filter(|_| found.is_nested) {
         // The towers that it is about are not in the output.
         all.remove("vision_config");
+        if let Prefix::IfNested(_) = mlx.prefix {
+            // mlx-lm looks for it here alone.
+            all.entry("vocab_size").or_insert(dims.vocab.into());
+        }
     }
     if let Some(name) = mlx.mlx_type.filter(|_| !found.is_nested) {
         edited["model_type"] = name.into();

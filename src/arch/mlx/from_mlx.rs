@@ -150,7 +150,8 @@ impl NamedClass<'_> {
     }
 
     fn rules(&self) -> impl Iterator<Item = &'static TensorRule> + use<> {
-        self.class.tensors.iter().flat_map(|rules| rules.iter())
+        let own = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        own.chain(self.mlx.parts)
     }
 
     /// The rule of a tensor that mlx-lm calls otherwise than transformers, or has in another shape; `None` for all others.

@@ -132,3 +132,19 @@ pub(super) const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
     ("blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj"),
     ("blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj"),
 ];
+
+/// Stacks of Gemma 4, whose experts are parameters of transformers.
+pub(super) const GEMMA4_STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps.weight",
+        "model.layers.{i}.experts.switch_glu.gate_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_up_exps.weight",
+        "model.layers.{i}.experts.switch_glu.up_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.experts.switch_glu.down_proj.weight",
+    ),
+];

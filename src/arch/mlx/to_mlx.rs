@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::config::{check, check_biases, config_of, ignored_window};
-use super::{MlxModel, NamedClass, OutputLayer, is_filters};
+use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
 use crate::arch::dims::{Dims, PREDICTION};
 use crate::arch::fields::Fields;
 use crate::arch::mapping::{Mapped, Mapping, is_behind};
 use crate::arch::names::fill;
 use crate::arch::source::{Rearrangement, SourceTensor, assembled};
-use crate::arch::table::{Prediction, Transform};
+use crate::arch::table::{Need, Prediction, TensorRule, Transform};
 use crate::arch::to_gguf::has_offset;
 use crate::arch::transform;
 use crate::scheme::layout::assembled::Change;
@@ -66,15 +66,20 @@ pub(crate) fn to_mlx<'m>(
     }
     notes.extend(ignored_window(mlx, &fields)?);
     let mut out = Vec::with_capacity(mapped.tensors.len());
-    for tensor in mapped.tensors {
-        let has_name = found.name_of(tensor.rule).is_some();
-        let is_second = transform::half_of(tensor.rule.transform) == Some(false);
+    let tensors = mapped.tensors.into_iter();
+    for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {
+        let (rule, layer) = (tensor.rule, tensor.place.layer.unwrap_or(0));
+        let has_name = found.name_of(rule).is_some();
+        let is_second = transform::half_of(rule.transform) == Some(false);
+        // A layer may have keys and values that it does not use.
+        let may_be_unused = matches!(rule.need, Need::OwnKeys | Need::OwnValues);
+        let is_unused = may_be_unused && dims.has(rule.need, layer).is_none();
         // What GGUF alone takes apart is whole in MLX, and made of the first part.
-        if tensor.rule.gguf == "output" && is_tied || is_second && !has_name {
+        if rule.gguf == "output" && is_tied || is_second && !has_name || is_unused {
             continue;
         }
         let dtype = match tensor.sources[0].1.stored {
-            Some(stored) if mlx.kept_types.contains(&tensor.rule.gguf) => stored,
+            Some(stored) if mlx.kept_types.contains(&rule.gguf) => stored,
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
@@ -87,6 +92,24 @@ pub(crate) fn to_mlx<'m>(
         config: config_of(config, (&found, &fields, &dims), is_tied)?,
         notes,
     }))
+}
+
+/// What `tensor` is taken apart to in MLX, or itself.
+fn parts_of<'m>(tensor: Mapped<'m>, mlx: &MlxClass) -> Vec<Mapped<'m>> {
+    let is_part = |part: &&TensorRule| part.hf == tensor.rule.hf;
+    let parts = mlx.parts.iter().filter(is_part);
+    let part = |rule| Mapped {
+        name: tensor.name.clone(),
+        rule,
+        place: tensor.place,
+        suffix: tensor.suffix,
+        sources: tensor.sources.clone(),
+    };
+    let parts: Vec<_> = parts.map(part).collect();
+    match parts.is_empty() {
+        true => vec![tensor],
+        false => parts,
+    }
 }
 
 /// The tensor of mlx-lm that is made of `tensor`.

@@ -20,12 +20,18 @@ fn is_left_out(name: &str, found: &Value) -> bool {
         "vision_tower",
         "multi_modal_projector",
         "visual.",
+        "embed_vision",
         "mtp.",
     ];
     let layers = text(found)["num_hidden_layers"].as_u64().unwrap();
     let layer = name.strip_prefix("model.layers.");
     let layer = layer.and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
+    let is_unused = text(found)["num_kv_shared_layers"] == 2 && matches!(layer, Some(3 | 4));
     PARTS.iter().any(|part| name.contains(part))
+        || is_unused
+            && [".k_proj.", ".v_proj.", ".k_norm."]
+                .iter()
+                .any(|part| name.contains(part))
         || layer.is_some_and(|layer| layer >= layers)
         || text(found)["tie_word_embeddings"] == true && name == "lm_head.weight"
 }
@@ -43,15 +49,15 @@ fn wanted_back(found: &Value) -> BTreeMap<String, Vec<usize>> {
             // Experts of gpt-oss are stored as `[out, in]`, and are `[in, out]` in transformers.
             shape = vec![shape[0], shape[2] * 32, shape[1]];
             name = parameter.to_owned();
-        } else if let Some(prefix) = name.strip_suffix("experts.gate_up_proj") {
+        } else if let Some(prefix) = name.strip_suffix("mlp.experts.gate_up_proj") {
             for (expert, part) in (0..shape[0]).flat_map(|e| [(e, "gate_proj"), (e, "up_proj")]) {
-                let name = format!("{prefix}experts.{expert}.{part}.weight");
+                let name = format!("{prefix}mlp.experts.{expert}.{part}.weight");
                 wanted.insert(name, vec![shape[1] / 2, shape[2]]);
             }
             continue;
-        } else if let Some(prefix) = name.strip_suffix("experts.down_proj") {
+        } else if let Some(prefix) = name.strip_suffix("mlp.experts.down_proj") {
             for expert in 0..shape[0] {
-                let name = format!("{prefix}experts.{expert}.down_proj.weight");
+                let name = format!("{prefix}mlp.experts.{expert}.down_proj.weight");
                 wanted.insert(name, shape[1..].to_vec());
             }
             continue;
@@ -107,6 +113,7 @@ fn directories_come_back() {
         assert!(config.get("quantization").is_none() && config.get("vision_config").is_none());
         let class = match name.as_str() {
             "gemma3_vision" => json!("Gemma3ForCausalLM"),
+            "gemma4_moe" => json!("Gemma4ForCausalLM"),
             "qwen3_5" => json!("Qwen3_5ForCausalLM"),
             "qwen3_5_moe" => json!("Qwen3_5MoeForCausalLM"),
             _ => found["config"]["architectures"][0].clone(),

@@ -110,8 +110,19 @@ MODELS.update({
                                       n_groups=2, ssm_state_size=8), {"num_hidden_layers": 3, "hybrid_override_pattern": "M*-", **BF16},
                    {"backbone.layers.0.mixer.A_log": ["F32", [4]]}),
 })
+GEMMA4 = dict(TIED, head_dim=16, global_head_dim=32, sliding_window=128, vocab_size_per_layer_input=VOCAB)
+KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
+MODELS.update({
+    "gemma4": ("gemma4_text", dict(GEMMA4, num_hidden_layers=5, layer_types=KINDS + KINDS[1:], num_kv_shared_layers=2, use_double_wide_mlp=True,
+                                   hidden_size_per_layer_input=64), {"global_head_dim": 32, "num_global_key_value_heads": None},
+               {"model.layers.3.self_attn.k_proj.weight": ["BF16", [32, 64]], "model.layers.3.self_attn.v_proj.weight": ["BF16", [32, 64]],
+                "model.layers.3.self_attn.k_norm.weight": ["BF16", [16]]}),
+    "gemma4_moe": ("gemma4_text", dict(GEMMA4, num_hidden_layers=3, layer_types=KINDS, hidden_size_per_layer_input=0, attention_k_eq_v=True,
+                                       num_global_key_value_heads=1, enable_moe_block=True, num_experts=2, top_k_experts=2, moe_intermediate_size=64,
+                                       final_logit_softcapping=30.0), {"global_head_dim": 32, "num_global_key_value_heads": 1}, {}),
+})
 # Classes that transformers 4.57.6 does not know: these are of 5.23.0 with torch 2.15.0.
-NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h")
+NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h", "gemma4", "gemma4_moe")
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 
@@ -162,6 +173,13 @@ def as_published(name, saved, tensors):
         tensors["model.visual.pos_embed.weight"] = ["BF16", [16, 8]]
         tensors["mtp.norm.weight"] = ["BF16", [64]]
         return outer, tensors
+    if name == "gemma4_moe":
+        text = {key: value for key, value in saved.items() if key != "architectures"}
+        outer = {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "eos_token_id": 1, "vocab_size": VOCAB, "text_config": text,
+                 "tie_word_embeddings": True, "vision_config": {"model_type": "gemma4_vision", "hidden_size": 8}}
+        tensors = {key.replace("model.", "model.language_model.", 1): value for key, value in tensors.items()}
+        tensors["model.embed_vision.embedding_projection.weight"] = ["BF16", [64, 8]]
+        return outer, tensors
     return saved, tensors
 
 
@@ -188,7 +206,7 @@ def describe(name):
         saved = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 2],
                  "vocab_size": VOCAB, "text_config": {key: value for key, value in saved.items() if key != "architectures"},
                  "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8}}
-    saved.update(fields)
+    (saved["text_config"] if name == "gemma4_moe" else saved).update(fields)
     tensors.update(more)
     return {"config": saved, "hf": tensors}
 

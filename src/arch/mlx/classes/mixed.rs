@@ -5,9 +5,9 @@ use super::{
     TIED,
 };
 use crate::arch::dims::Dim;
-use crate::arch::mlx::names::{GRANITE_HYBRID_NAMES, LFM2_MOE_NAMES, STACKS};
+use crate::arch::mlx::names::{GEMMA4_STACKS, GRANITE_HYBRID_NAMES, LFM2_MOE_NAMES, STACKS};
 use crate::arch::mlx::{MlxClass, OutputLayer, Prefix, RopeFields};
-use crate::arch::table::Default;
+use crate::arch::table::{Default, Need, TensorRule, Transform, parameter};
 use crate::scheme::EncodedAs;
 
 /// Routers, and what weighs the expert that all tokens see.
@@ -39,6 +39,23 @@ const EXPERT_FIELDS: &[&str] = &[
 
 /// What mlx-lm goes by in place of `layer_types`.
 const COUNTED: Option<(&str, &str)> = Some(("full_attention_interval", "linear_attention"));
+
+/// One of the projections of the experts of Gemma 4, which GGUF has in one.
+const fn gemma4_half(half: usize, gguf: &'static str) -> TensorRule {
+    const WIDTH: Dim = Dim::ExpertInner;
+    TensorRule {
+        need: Need::If("enable_moe_block"),
+        ..parameter(
+            gguf,
+            "model.layers.{i}.experts.gate_up_proj",
+            (
+                Transform::Halves(half),
+                &[Dim::Experts, Dim::Sum(&[WIDTH, WIDTH]), Dim::Hidden],
+                &[Dim::Experts, WIDTH, Dim::Hidden],
+            ),
+        )
+    }
+}
 
 const QWEN3_5: MlxClass = MlxClass {
     model_type: "qwen3_5_text",
@@ -191,6 +208,37 @@ pub(super) const CLASSES: &[MlxClass] = &[
             "use_bias",
             "use_conv_bias",
         ]],
+        ..BASE
+    },
+    MlxClass {
+        model_type: "gemma4_text",
+        renamed: GEMMA4_STACKS,
+        parts: &[
+            gemma4_half(0, GEMMA4_STACKS[0].0),
+            gemma4_half(1, GEMMA4_STACKS[1].0),
+        ],
+        modes: ROUTER_8_BITS,
+        implied: &[
+            ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
+            NO_BIAS,
+        ],
+        stated_fields: &[&[
+            "num_key_value_heads",
+            "head_dim",
+            "global_head_dim",
+            "num_global_key_value_heads",
+            "num_kv_shared_layers",
+            "attention_k_eq_v",
+            "use_double_wide_mlp",
+            "enable_moe_block",
+            "hidden_size_per_layer_input",
+            "vocab_size_per_layer_input",
+            "layer_types",
+            "sliding_window",
+            "final_logit_softcapping",
+        ]],
+        rope: RopeFields::Nested,
+        prefix: Prefix::IfNested("language_model."),
         ..BASE
     },
 ];
