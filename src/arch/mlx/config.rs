@@ -187,6 +187,15 @@ fn stated(
         }
         "mlp_bias" | "use_bias" | "mamba_proj_bias" | "attention_bias" => fields.flag(field).into(),
         TIME_STEPS => json!([0.0, infinity()]),
+        "intermediate_size" if found.class.traits.is_recurrent => {
+            let expand = u64::from(fields.need(&["expand"])?);
+            fields
+                .0
+                .get(field)
+                .cloned()
+                .unwrap_or((expand * dims.hidden as u64).into())
+        }
+        "time_step_rank" => fields.0.get(field).cloned().unwrap_or("auto".into()),
         // The other fields have the width that it is adjusted from.
         "block_auto_adjust_ff_dim" => true.into(),
         _ => {

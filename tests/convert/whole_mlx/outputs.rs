@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anamnesis::{ConvertOptions, ForgetScheme, ModelScope, TargetDtype, parse};
 
-use super::{forget, json, model, models, shape, tensors, write_hf};
+use super::{forget, json, model, models, shape, tensors, values, write_hf};
 
 #[test]
 fn directories_are_those_of_mlx_lm() {
@@ -135,4 +135,66 @@ fn tensors_alone() {
         .forget(&other, options)
         .unwrap_err();
     assert!(error.to_string().contains("--tensors-only"), "{error}");
+}
+
+/// Experts that some checkpoints have in one tensor become the stacks that single ones become.
+#[test]
+fn fused_experts() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+    let mut found = model("qwen3_moe");
+    let all = found["hf"].as_object_mut().unwrap();
+    all.retain(|name, _| !name.contains(".experts."));
+    let [fused, down] =
+        ["gate_up_proj", "down_proj"].map(|name| format!("model.layers.0.mlp.experts.{name}"));
+    all.insert(fused.clone(), json!(["BF16", [2, 128, 64]]));
+    all.insert(down.clone(), json!(["BF16", [2, 64, 64]]));
+    write_hf(&found, &from);
+    let options = ConvertOptions::from(ForgetScheme::MLX_8BIT).with_scope(ModelScope::Model);
+    parse(&from).unwrap().forget(&to, options).unwrap();
+    let mut single = found.clone();
+    let all = single["hf"].as_object_mut().unwrap();
+    for part in ["gate_proj", "up_proj", "down_proj"] {
+        for expert in 0..2 {
+            let name = format!("model.layers.0.mlp.experts.{expert}.{part}.weight");
+            all.insert(name, json!(["BF16", [64, 64]]));
+        }
+    }
+    all.retain(|name, _| *name != fused && *name != down);
+    let [from, wanted] = ["single", "wanted"].map(|name| directory.path().join(name));
+    write_hf(&single, &from);
+    // The same values under the names of single experts.
+    let (path, rows) = (from.join("model.safetensors"), 64 * 64 * 2);
+    let [fused, down] = [fused, down].map(|name| {
+        let count = if name.ends_with("gate_up_proj") {
+            2 * 128 * 64
+        } else {
+            2 * 64 * 64
+        };
+        values(&name, "BF16", count)
+    });
+    let mut bytes = std::fs::read(&path).unwrap();
+    let parsed = parse(&path).unwrap();
+    let places: Vec<_> = parsed
+        .tensors()
+        .filter(|t| t.name().contains(".experts."))
+        .map(|t| (t.name().to_owned(), t.bytes().unwrap().to_vec()))
+        .collect();
+    assert_eq!(places.len(), 6);
+    for (name, old) in places {
+        let expert = usize::from(name.contains("experts.1."));
+        let part = match () {
+            () if name.contains("gate_proj") => &fused[2 * expert * rows..],
+            () if name.contains("up_proj") => &fused[(2 * expert + 1) * rows..],
+            () => &down[expert * rows..],
+        };
+        let at = bytes
+            .windows(rows)
+            .position(|window| window == old)
+            .unwrap();
+        bytes[at..at + rows].copy_from_slice(&part[..rows]);
+    }
+    std::fs::write(&path, bytes).unwrap();
+    forget(&from, &wanted, "mlx-8bit").unwrap();
+    assert!(tensors(&to) == tensors(&wanted));
 }

@@ -119,6 +119,50 @@ fn contradictions_are_refused() {
             "`use_bias`",
         ),
         (
+            Box::new(field("qwen3_next", "decoder_sparse_step", json!(2))),
+            "`decoder_sparse_step`",
+        ),
+        (
+            Box::new(field("qwen3_next", "full_attention_interval", json!(2))),
+            "mlx-lm's qwen3_next sees the whole text every 2 layers",
+        ),
+        (
+            Box::new(field("glm4_moe", "scoring_func", json!("softmax"))),
+            "`scoring_func`",
+        ),
+        (
+            Box::new(field("glm4_moe", "attention_bias", json!(false))),
+            "`attention_bias`",
+        ),
+        (
+            Box::new(field("deepseek_v2", "norm_topk_prob", json!(true))),
+            "`norm_topk_prob`",
+        ),
+        (
+            Box::new(field("minimax_m2", "use_qk_norm", json!(false))),
+            "`use_qk_norm`",
+        ),
+        (
+            Box::new(field("mamba", "layer_norm_epsilon", json!(1e-6))),
+            "`layer_norm_epsilon`",
+        ),
+        (
+            Box::new(field("mamba2", "n_groups", json!(2))),
+            "`n_groups`: it is 2, and mlx-lm's mamba2 has 1",
+        ),
+        (
+            Box::new(field("granite_hybrid", "mamba_n_groups", json!(2))),
+            "`mamba_n_groups`",
+        ),
+        (
+            Box::new(field("nemotron_h", "mlp_hidden_act", json!("silu"))),
+            "`mlp_hidden_act`",
+        ),
+        (
+            Box::new(without("nemotron_h", "lm_head.weight")),
+            "lm_head.weight",
+        ),
+        (
             Box::new(without("glm4", "lm_head.weight")),
             "lm_head.weight",
         ),

@@ -97,6 +97,8 @@ MODELS.update({
     "granite_hybrid": ("granitemoehybrid", dict(TIED, **STATES, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=128), NO_LIMIT, {}),
     "granite_hybrid_moe": ("granitemoehybrid", dict(UNTIED, **STATES, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=64), NO_LIMIT, {}),
     "mamba": ("mamba", dict(hidden_size=64, num_hidden_layers=1, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, state_size=8, time_step_rank=64), {}, {}),
+    "mamba2": ("mamba2", dict(hidden_size=64, num_hidden_layers=1, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, num_heads=4, head_dim=32, n_groups=1, state_size=8),
+               {"intermediate_size": 128, **NO_LIMIT}, {}),
     "glm4_moe_lite": ("glm4_moe_lite", dict(LATENT, scoring_func="sigmoid"), {"rope_theta": 10000.0, **BF16}, {"model.layers.2.enorm.weight": ["BF16", [64]]}),
     "minimax_m2": ("minimax_m2", dict(UNTIED, head_dim=16, rotary_dim=8, scoring_func="sigmoid", num_local_experts=4, num_experts_per_tok=2),
                    {"rope_theta": 5000000.0, "partial_rotary_factor": 0.5, "shared_intermediate_size": 0, **BF16}, {"model.layers.0.block_sparse_moe.e_score_correction_bias": ["F32", [4]]}),

@@ -57,6 +57,9 @@ const fn gemma4_half(half: usize, gguf: &'static str) -> TensorRule {
     }
 }
 
+/// mlx-lm has one norm for the whole width of a state space, and transformers one for each group.
+const ONE_GROUP: (&str, Default) = ("n_groups", Default::Int(1));
+
 const QWEN3_5: MlxClass = MlxClass {
     model_type: "qwen3_5_text",
     mlx_type: Some("qwen3_5"),
@@ -148,7 +151,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         model_type: "granitemoehybrid",
         renamed: GRANITE_HYBRID_NAMES,
         modes: ROUTER_8_BITS,
-        implied: &[SILU, NO_BIAS, NO_SCALING],
+        implied: &[SILU, NO_BIAS, NO_SCALING, ("mamba_n_groups", ONE_GROUP.1)],
         stated_fields: &[
             GRANITE_FIELDS,
             &[
@@ -205,6 +208,29 @@ pub(super) const CLASSES: &[MlxClass] = &[
             "conv_kernel",
             "time_step_rank",
             "intermediate_size",
+            "use_bias",
+            "use_conv_bias",
+        ]],
+        ..BASE
+    },
+    MlxClass {
+        model_type: "mamba2",
+        implied: &[
+            SILU,
+            ONE_GROUP,
+            ("use_bias", Default::Bool(false)),
+            ("use_conv_bias", Default::Bool(true)),
+        ],
+        stated_fields: &[&[
+            "num_heads",
+            "head_dim",
+            "n_groups",
+            "state_size",
+            "conv_kernel",
+            "layer_norm_epsilon",
+            "intermediate_size",
+            "time_step_rank",
+            "time_step_limit",
             "use_bias",
             "use_conv_bias",
         ]],
