@@ -31,13 +31,15 @@ pub(crate) fn from_mlx<'m>(
     };
     let is_text = is_language_model(items, config, &found);
     let has_other_names = |item: &ResolvedItem<'_>| found.rule_of(item).is_some();
-    let has_prefix = !items.is_empty()
-        && matches!(found.mlx.prefix, Prefix::Always(prefix) if items.iter().all(|item| {
-            // transformers has the prefix behind `model.`.
-            item.name().starts_with(prefix)
-        }));
-    let is_mlx = has_prefix || items.iter().any(has_other_names);
-    if !is_text && !is_mlx {
+    // Under transformers' names the prefix is behind `model.`.
+    let begins = |item: &ResolvedItem<'_>| item.name().starts_with(found.prefix());
+    let is_mlx = match found.mlx.prefix {
+        // With other towers it is not mlx-lm's.
+        _ if found.is_nested => is_text,
+        Prefix::Always(_) => !items.is_empty() && items.iter().all(begins),
+        _ => items.iter().any(has_other_names),
+    };
+    if !is_mlx {
         return Ok(None);
     }
     // Tensors alone were encoded: the fused projections are a whole tensor, and the others are not mlx-lm's either.
@@ -57,10 +59,8 @@ pub(crate) fn from_mlx<'m>(
     };
     for item in std::mem::take(items) {
         let name = item.name().strip_prefix(found.prefix());
-        let name = name.filter(|_| is_text || has_prefix);
         let name = name.unwrap_or(item.name()).to_owned();
-        let rule = found.rule_of(&item);
-        match rule.or_else(|| found.norm_of(&item).filter(|_| is_mlx)) {
+        match found.rule_of(&item).or_else(|| found.norm_of(&item)) {
             Some(found) => maker.add(SourceTensor::new(item)?, found)?,
             None if name == item.name() => maker.out.push(item),
             None => {

@@ -200,3 +200,33 @@ fn one_file() {
     parse(&mlx).unwrap().convert(&to, options).unwrap();
     assert!(tensors(&to).contains_key("model.layers.0.mlp.experts.gate_proj.weight"));
 }
+
+/// A language model beside other towers is not what mlx-lm writes: all tensors keep their names and values.
+#[test]
+fn beside_other_towers() {
+    for name in ["qwen3_5", "gemma4_moe"] {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, mlx, back] = ["hf", "mlx", "back"].map(|name| directory.path().join(name));
+        let mut found = model(name);
+        write_hf(&found, &from);
+        forget(&from, &mlx, "mlx-8bit").unwrap();
+        let made = tensors(&mlx);
+        let plain = made.iter().filter(|(_, t)| t.0 == "BF16" && t.1.len() == 1);
+        let mut all: serde_json::Map<_, _> = plain
+            .map(|(name, t)| (name.clone(), json!([t.0, t.1])))
+            .collect();
+        all.insert("vision_tower.norm.weight".to_owned(), json!(["BF16", [8]]));
+        let stack = "language_model.model.layers.0.experts.switch_glu.down_proj.weight";
+        all.insert(stack.to_owned(), json!(["BF16", [2, 64, 64]]));
+        let names: Vec<_> = all.keys().cloned().collect();
+        found["hf"] = Value::Object(all);
+        let path = directory.path().join("vision");
+        write_hf(&found, &path);
+        let model = parse(&path).unwrap();
+        model
+            .convert(&back, ConvertOptions::from(TargetDtype::BF16))
+            .unwrap();
+        assert!(tensors(&back) == tensors(&path), "{name}");
+        assert!(tensors(&back).into_keys().eq(names), "{name}");
+    }
+}
