@@ -94,7 +94,7 @@ fn silent_configs() {
 
 /// Writes `found` with the fields `fields`, of which those that are null are not there, and returns its config in MLX and the
 /// notes, or what is wrong.
-fn in_mlx(mut found: Value, fields: Value) -> Result<(Value, Vec<String>), String> {
+fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<String>), String> {
     let directory = tempfile::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let config = found["config"].as_object_mut().unwrap();
@@ -156,7 +156,7 @@ fn rope_parameters() {
             "rope_parameters": parameters, "rope_theta": null, "rope_scaling": null, "rope_local_base_freq": null,
             "rotary_emb_base": null, "rotary_pct": null, "partial_rotary_factor": null,
         });
-        let (config, _) = in_mlx(model(name), fields).unwrap();
+        let (config, _) = in_mlx(model(name), &fields).unwrap();
         assert_eq!(config["rope_parameters"], *parameters, "{name}");
         for (field, value) in wanted.as_object().unwrap() {
             assert_eq!(config[field], *value, "{name} `{field}`");
@@ -181,7 +181,7 @@ fn rope_parameters() {
         ("deepseek_v2", json!({ "rope_scaling": null }), "YaRN"),
         ("deepseek_v2", json!({ "rope_scaling": linear }), "YaRN"),
     ] {
-        let error = in_mlx(model(name), fields).unwrap_err();
+        let error = in_mlx(model(name), &fields).unwrap_err();
         assert!(error.contains(what), "{name}: {error}");
     }
 }
@@ -200,7 +200,7 @@ fn nested_fields() {
     }
     text.insert("rope_theta".to_owned(), json!(5000.0));
     text.insert("linear_key_head_dim".to_owned(), json!(16));
-    let (config, _) = in_mlx(found, json!({})).unwrap();
+    let (config, _) = in_mlx(found, &json!({})).unwrap();
     let text = &config["text_config"];
     assert_eq!(text["tie_word_embeddings"], true);
     let rope = json!({ "type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.25 });
@@ -232,7 +232,7 @@ fn ignored_windows() {
         ("llama", &on, false),
         ("gpt_oss", &alone, false),
     ] {
-        let (config, notes) = in_mlx(model(name), fields.clone()).unwrap();
+        let (config, notes) = in_mlx(model(name), fields).unwrap();
         let notes: Vec<_> = notes
             .iter()
             .filter(|note| note.contains("`sliding_window`"))
