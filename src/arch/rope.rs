@@ -58,13 +58,13 @@ pub(super) struct Rope {
     pub base: Option<f64>,
     pub local_base: Option<f64>,
     /// Whether the config says more of layers with a sliding window than their base.
-    has_local_scaling: bool,
+    pub has_local_scaling: bool,
     /// Name of the scaling; `default` if there is none.
     pub kind: String,
     /// The part of each head that rotates, if the config says it.
-    partial: Option<f64>,
+    pub partial: Option<f64>,
     /// What the config says of the scaling.
-    scaling: Fields,
+    pub scaling: Fields,
 }
 
 impl Rope {

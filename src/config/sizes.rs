@@ -11,6 +11,8 @@ pub(super) const KEYS: &[&str] = &[
     "num_attention_heads",
     "head_dim",
     "v_head_dim",
+    "global_head_dim",
+    "per_layer_config",
     "intermediate_size",
     "moe_intermediate_size",
     "num_key_value_heads",
@@ -51,6 +53,11 @@ impl LayerSizes {
         // Where keys and values are made of a latent vector, `head_dim` is the part of a head that rotates.
         let values = size("v_head_dim");
         let head = head.filter(|_| values.is_none());
+        // Names do not tell which layers have heads of another length, as of Gemma 4.
+        let is_same = size("global_head_dim").is_none_or(|other| Some(other) == head);
+        let has_layers = [text, Some(root)].into_iter().flatten();
+        let mut has_layers = has_layers.filter_map(|all| all.get("per_layer_config"));
+        let head = head.filter(|_| is_same && has_layers.all(Value::is_null));
         let all = |heads: Option<usize>| {
             heads
                 .zip(head)

@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{MlxModel, NamedClass};
+use super::{MlxModel, NamedClass, Prefix, is_filters};
 use crate::arch::dims::Dims;
 use crate::arch::fields::Fields;
 use crate::arch::mapping::is_of_other_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
-use crate::arch::source::SourceTensor;
+use crate::arch::source::{Rearrangement, SourceTensor, assembled};
 use crate::arch::table::{TensorRule, Transform};
+use crate::arch::to_gguf::has_offset;
 use crate::arch::transform::{self, Halves};
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
@@ -30,7 +31,15 @@ pub(crate) fn from_mlx<'m>(
     };
     let is_text = is_language_model(items, config, &found);
     let has_other_names = |item: &ResolvedItem<'_>| found.rule_of(item).is_some();
-    if !is_text && !items.iter().any(has_other_names) {
+    // Under transformers' names the prefix is behind `model.`.
+    let begins = |item: &ResolvedItem<'_>| item.name().starts_with(found.prefix());
+    let is_mlx = match found.mlx.prefix {
+        // With other towers it is not mlx-lm's.
+        _ if found.is_nested => is_text,
+        Prefix::Always(_) => !items.is_empty() && items.iter().all(begins),
+        _ => items.iter().any(has_other_names),
+    };
+    if !is_mlx {
         return Ok(None);
     }
     // Tensors alone were encoded: the fused projections are a whole tensor, and the others are not mlx-lm's either.
@@ -39,18 +48,19 @@ pub(crate) fn from_mlx<'m>(
     }
     let mut fields = Fields::new(config)?;
     fields.complete(found.class)?;
-    let dims = Dims::new(&fields)?;
+    let dims = Dims::of_class(&fields, found.class)?;
     let mut maker = Maker {
         to,
+        norms_plus_one: found.mlx.norms_plus_one,
         dims: &dims,
         stacks: ExpertCount::default(),
         halves: Halves::default(),
         out: Vec::with_capacity(items.len()),
     };
     for item in std::mem::take(items) {
-        let name = item.name().strip_prefix(found.prefix()).filter(|_| is_text);
+        let name = item.name().strip_prefix(found.prefix());
         let name = name.unwrap_or(item.name()).to_owned();
-        match found.rule_of(&item) {
+        match found.rule_of(&item).or_else(|| found.norm_of(&item)) {
             Some(found) => maker.add(SourceTensor::new(item)?, found)?,
             None if name == item.name() => maker.out.push(item),
             None => {
@@ -69,7 +79,10 @@ pub(crate) fn from_mlx<'m>(
     }
     Ok(Some(MlxModel {
         items: maker.out,
-        config: is_text.then(|| config_of_text(config, &found)),
+        config: match is_text {
+            true => Some(config_of_text(config, &found)),
+            false => config_of_class(config, &found),
+        },
         notes: vec![],
     }))
 }
@@ -105,6 +118,16 @@ fn config_of_text(config: &Value, found: &NamedClass<'_>) -> Value {
     text
 }
 
+/// The config with the `model_type` of transformers; `None`: it has it.
+fn config_of_class(config: &Value, found: &NamedClass<'_>) -> Option<Value> {
+    let is_other = found.mlx.mlx_type.is_some() && !found.is_nested;
+    is_other.then(|| {
+        let mut config = config.clone();
+        config["model_type"] = found.class.model_type.into();
+        config
+    })
+}
+
 /// The rule of a tensor, the numbers in its name, and what follows it.
 type FoundRule = (&'static TensorRule, Place, &'static str);
 
@@ -112,22 +135,31 @@ impl NamedClass<'_> {
     /// Whether `name` is that of projections that transformers fuses and mlx-lm does not.
     fn is_fused(&self, name: &str) -> bool {
         let (base, _) = split_suffix(name);
-        let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
-        rules.any(|rule| {
-            matches!(
+        let mut rules = self
+            .rules()
+            .filter(|rule| find(rule.hf, base).is_some())
+            .peekable();
+        let is_split = |rule: &TensorRule| {
+            let halves = matches!(
                 rule.transform,
                 Transform::TransposedHalf(_) | Transform::Halves(_)
-            ) && find(rule.hf, base).is_some()
-        })
+            );
+            halves && self.name_of(rule).is_some()
+        };
+        rules.peek().is_some() && rules.all(is_split)
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &'static TensorRule> + use<> {
+        let own = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        own.chain(self.mlx.parts)
     }
 
     /// The rule of a tensor that mlx-lm calls otherwise than transformers, or has in another shape; `None` for all others.
     fn rule_of(&self, item: &ResolvedItem<'_>) -> Option<FoundRule> {
         let name = item.name().strip_prefix(self.prefix())?;
         let (base, suffix) = split_suffix(name);
-        let rules = || self.class.tensors.iter().flat_map(|rules| rules.iter());
         let renamed = self.mlx.renamed.iter().find_map(|(gguf, pattern)| {
-            let rule = rules().find(|rule| rule.gguf == *gguf)?;
+            let rule = self.rules().find(|rule| rule.gguf == *gguf)?;
             Some(match rule.is_whole_name {
                 true => (rule, find(pattern, name)?, ""),
                 false => (rule, find(pattern, base)?, suffix),
@@ -136,16 +168,32 @@ impl NamedClass<'_> {
         renamed.or_else(|| {
             // Filters of one value are the same on both sides.
             let has_filters = matches!(item.shape(), [_, len, 1] if *len > 1);
-            let is_filters = |rule: &&TensorRule| rule.transform == Transform::Filters;
-            let mut filters = rules().filter(|rule| has_filters && is_filters(rule));
-            filters.find_map(|rule| Some((rule, find(rule.hf, base)?, suffix)))
+            let is_filters = |rule: &&TensorRule| is_filters(rule.transform);
+            let mut filters = self.rules().filter(|rule| has_filters && is_filters(rule));
+            filters.find_map(|rule| match rule.is_whole_name {
+                true => Some((rule, find(rule.hf, name)?, "")),
+                false => Some((rule, find(rule.hf, base)?, suffix)),
+            })
         })
+    }
+
+    /// The rule of a norm to which mlx-lm adds 1; `None` for all other tensors.
+    fn norm_of(&self, item: &ResolvedItem<'_>) -> Option<FoundRule> {
+        if !self.mlx.norms_plus_one {
+            return None;
+        }
+        let name = item.name().strip_prefix(self.prefix())?;
+        let (base, suffix) = split_suffix(name);
+        let is_norm = |rule: &TensorRule| has_offset(&format!("{}{suffix}", rule.gguf));
+        let mut norms = self.rules().filter(|rule| is_norm(rule));
+        norms.find_map(|rule| Some((rule, find(rule.hf, base)?, suffix)))
     }
 }
 
 /// Makes tensors of transformers.
 struct Maker<'a, 'm> {
     to: TargetDtype,
+    norms_plus_one: bool,
     dims: &'a Dims,
     stacks: ExpertCount,
     halves: Halves<'m>,
@@ -195,13 +243,30 @@ impl<'m> Maker<'_, 'm> {
         let (rule, place, suffix) = found;
         let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
         let (name, own) = (hf_name(None), source.stored.unwrap_or(self.to));
+        if is_filters(rule.transform) {
+            let [filters, len, _] = source.shape[..] else {
+                return Err(AnamnesisError::parse(format!(
+                    "tensor `{}`: its shape is {:?}, and filters have 3 dimensions",
+                    source.name, source.shape
+                )));
+            };
+            self.push(source.reshaped(name, vec![filters, 1, len], own));
+            return Ok(());
+        }
+        let gguf_name = format!("{}{suffix}", rule.gguf);
+        if self.norms_plus_one && has_offset(&gguf_name) {
+            let moved = Rearrangement::changed(&source.shape, Change::MinusOne);
+            let shape = source.shape.clone();
+            self.push(assembled(vec![source], (name, shape), own, &moved));
+            return Ok(());
+        }
         let rank = match rule.transform {
             Transform::Experts
             | Transform::Transposed
             | Transform::TransposedHalf(_)
-            | Transform::Halves(_)
-            | Transform::Latent(_)
-            | Transform::Filters => 3,
+            | Transform::Latent(_) => 3,
+            // Of a stack, or of one matrix.
+            Transform::Halves(_) => rule.gguf_shape.unwrap_or(rule.shape).len(),
             Transform::Half(_) => 2,
             // All other transforms are GGUF's alone.
             _ => {

@@ -97,3 +97,54 @@ pub(super) const DOTS_STACKS: &[(&str, &str)] = &[
         "model.layers.{i}.mlp.experts.down_proj",
     ),
 ];
+
+/// Names of LFM 2 with experts: projections are called by what they do, and experts are stacks.
+pub(super) const LFM2_MOE_NAMES: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate",
+        "model.layers.{i}.feed_forward.gate_proj",
+    ),
+    ("blk.{i}.ffn_up", "model.layers.{i}.feed_forward.up_proj"),
+    (
+        "blk.{i}.ffn_down",
+        "model.layers.{i}.feed_forward.down_proj",
+    ),
+    (
+        "blk.{i}.ffn_gate_exps",
+        "model.layers.{i}.feed_forward.switch_mlp.gate_proj",
+    ),
+    (
+        "blk.{i}.ffn_up_exps",
+        "model.layers.{i}.feed_forward.switch_mlp.up_proj",
+    ),
+    (
+        "blk.{i}.ffn_down_exps",
+        "model.layers.{i}.feed_forward.switch_mlp.down_proj",
+    ),
+];
+
+/// As [`MIXTRAL_STACKS`], and the feed-forward layer of models without experts. Beside experts its projections stay fused.
+pub(super) const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
+    MIXTRAL_STACKS[0],
+    MIXTRAL_STACKS[1],
+    MIXTRAL_STACKS[2],
+    ("blk.{i}.ffn_gate", "model.layers.{i}.mlp.gate_proj"),
+    ("blk.{i}.ffn_up", "model.layers.{i}.mlp.up_proj"),
+    ("blk.{i}.ffn_down", "model.layers.{i}.mlp.down_proj"),
+];
+
+/// Stacks of Gemma 4, whose experts are parameters of transformers.
+pub(super) const GEMMA4_STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_gate_exps.weight",
+        "model.layers.{i}.experts.switch_glu.gate_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_up_exps.weight",
+        "model.layers.{i}.experts.switch_glu.up_proj.weight",
+    ),
+    (
+        "blk.{i}.ffn_down_exps.weight",
+        "model.layers.{i}.experts.switch_glu.down_proj.weight",
+    ),
+];

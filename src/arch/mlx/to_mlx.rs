@@ -1,15 +1,16 @@
 //! A model of transformers as mlx-lm has it.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{MlxClass, MlxModel, NamedClass, OutputLayer};
-use crate::arch::dims::Dims;
-use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
-use crate::arch::mapping::{Mapped, Mapping};
+use super::config::{check, check_biases, config_of, ignored_window};
+use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
+use crate::arch::dims::{Dims, PREDICTION};
+use crate::arch::fields::Fields;
+use crate::arch::mapping::{Mapped, Mapping, is_behind};
 use crate::arch::names::fill;
-use crate::arch::rope::Rope;
-use crate::arch::source::SourceTensor;
-use crate::arch::table::{ModelClass, Transform};
+use crate::arch::source::{Rearrangement, SourceTensor, assembled};
+use crate::arch::table::{Need, Prediction, TensorRule, Transform};
+use crate::arch::to_gguf::has_offset;
 use crate::arch::transform;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{CodeType, EncodedAs, Granularity, Group, QuantScheme, ResolvedItem};
@@ -33,10 +34,18 @@ pub(crate) fn to_mlx<'m>(
     } = found;
     let mut fields = Fields::new(config)?;
     fields.complete(class)?;
-    let dims = Dims::new(&fields)?;
-    check_config(mlx, class, &fields, &dims)?;
-    let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
-    let sources = sources.collect::<Result<Vec<_>>>()?;
+    // mlx-lm has no layers that predict further tokens, which are layers of GGUF.
+    let has_prediction = class.traits.prediction == Prediction::Kept;
+    if has_prediction {
+        fields.0.remove(PREDICTION);
+    }
+    let dims = Dims::of_class(&fields, class)?;
+    check(mlx, class, &fields, &dims)?;
+    let count = items.len();
+    let kept = std::mem::take(items).into_iter();
+    let kept = kept.filter(|item| !has_prediction || !is_behind(item.name(), dims.layers));
+    let sources = kept.map(SourceTensor::new).collect::<Result<Vec<_>>>()?;
+    let predicting = count - sources.len();
     let mapping = Mapping { class, dims: &dims };
     let mapped = mapping.to_gguf(sources, name)?;
     check_biases(mlx, &fields, &mapping.biases(&mapped.tensors)?)?;
@@ -50,13 +59,27 @@ pub(crate) fn to_mlx<'m>(
         return Err(AnamnesisError::parse(what));
     }
     let stated = stated_dtype(config);
+    let mut notes = mapped.notes;
+    if predicting > 0 {
+        let what = "tensors left out that predict several tokens at once";
+        notes.push(format!("{predicting} {what}"));
+    }
+    notes.extend(ignored_window(mlx, &fields)?);
     let mut out = Vec::with_capacity(mapped.tensors.len());
-    for tensor in mapped.tensors {
-        if tensor.rule.gguf == "output" && is_tied {
+    let tensors = mapped.tensors.into_iter();
+    for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {
+        let (rule, layer) = (tensor.rule, tensor.place.layer.unwrap_or(0));
+        let has_name = found.name_of(rule).is_some();
+        let is_second = transform::half_of(rule.transform) == Some(false);
+        // A layer may have keys and values that it does not use.
+        let may_be_unused = matches!(rule.need, Need::OwnKeys | Need::OwnValues);
+        let is_unused = may_be_unused && dims.has(rule.need, layer).is_none();
+        // What GGUF alone takes apart is whole in MLX, and made of the first part.
+        if rule.gguf == "output" && is_tied || is_second && !has_name || is_unused {
             continue;
         }
         let dtype = match tensor.sources[0].1.stored {
-            Some(stored) if mlx.kept_types.contains(&tensor.rule.gguf) => stored,
+            Some(stored) if mlx.kept_types.contains(&rule.gguf) => stored,
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
@@ -67,8 +90,26 @@ pub(crate) fn to_mlx<'m>(
     Ok(Some(MlxModel {
         items: out,
         config: config_of(config, (&found, &fields, &dims), is_tied)?,
-        notes: mapped.notes,
+        notes,
     }))
+}
+
+/// What `tensor` is taken apart to in MLX, or itself.
+fn parts_of<'m>(tensor: Mapped<'m>, mlx: &MlxClass) -> Vec<Mapped<'m>> {
+    let is_part = |part: &&TensorRule| part.hf == tensor.rule.hf;
+    let parts = mlx.parts.iter().filter(is_part);
+    let part = |rule| Mapped {
+        name: tensor.name.clone(),
+        rule,
+        place: tensor.place,
+        suffix: tensor.suffix,
+        sources: tensor.sources.clone(),
+    };
+    let parts: Vec<_> = parts.map(part).collect();
+    match parts.is_empty() {
+        true => vec![tensor],
+        false => parts,
+    }
 }
 
 /// The tensor of mlx-lm that is made of `tensor`.
@@ -79,24 +120,29 @@ fn tensor_of<'m>(
     dims: &Dims,
 ) -> Result<Group<'m>> {
     let (mlx, rule) = (found.mlx, tensor.rule);
-    let renamed = mlx.renamed.iter().find(|(gguf, _)| *gguf == rule.gguf);
-    let pattern = renamed.map_or(rule.hf, |(_, name)| name);
+    let renamed = found.name_of(rule);
+    let (pattern, end) = renamed.unwrap_or((rule.hf, ""));
     let name = fill(pattern, tensor.place);
-    let name = format!("{}{name}{}", found.prefix(), tensor.suffix);
+    let name = format!("{}{name}{end}{}", found.prefix(), tensor.suffix);
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
+    let is_split = transform::half_of(rule.transform).is_some() && renamed.is_some();
     let mut group = match rule.transform {
-        Transform::Experts
-        | Transform::Transposed
-        | Transform::TransposedHalf(_)
-        | Transform::Half(_)
-        | Transform::Halves(_)
-        | Transform::Latent(_) => {
+        Transform::Experts | Transform::Transposed => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
-        Transform::Filters => {
+        _ if is_split => transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?,
+        _ if is_filters(rule.transform) => {
             let source = tensor.sources.swap_remove(0).1;
             let shape = vec![source.shape[0], source.shape[2], 1];
             source.reshaped(name, shape, dtype)
+        }
+        _ if mlx.norms_plus_one && has_offset(&tensor.name) => {
+            let source = tensor.sources.swap_remove(0).1;
+            let (shape, own) = (source.shape.clone(), source.stored.unwrap_or(dtype));
+            let moved = Rearrangement::changed(&shape, Change::PlusOne);
+            // mlx-lm adds in the type that is stored, and rounds to that of the model afterwards.
+            let sum = assembled(vec![source], (name.clone(), shape), own, &moved);
+            SourceTensor::new(ResolvedItem::Group(sum))?.renamed(name, dtype)
         }
         // Of the classes here, all else that differs is GGUF's alone.
         _ => {
@@ -108,6 +154,8 @@ fn tensor_of<'m>(
     group.encoded_as = Some(match mode {
         // Of the classes here, modules whose weights are matrices or stacks of them can all be quantized.
         _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
+        // Convolutions are no linear modules.
+        _ if is_filters(rule.transform) => EncodedAs::Nothing,
         _ if is_mxfp4 => EncodedAs::Mxfp4,
         Some((_, mode)) => *mode,
         None => EncodedAs::Scheme,
@@ -138,90 +186,6 @@ fn stated_dtype(config: &Value) -> Option<TargetDtype> {
         "float32" => Some(TargetDtype::F32),
         _ => None,
     }
-}
-
-/// Fails if projections have biases and the fields say that they have none, or the other way round: mlx-lm would not load them.
-fn check_biases(mlx: &MlxClass, fields: &Fields, found: &Map<String, Value>) -> Result<()> {
-    for field in mlx.bias_fields {
-        let (stated, found) = (fields.flag(field), found.get(*field) == Some(&true.into()));
-        if stated != found {
-            let what = format!("it is {stated}, and the tensors say {found}");
-            return Err(wrong(field, what));
-        }
-    }
-    Ok(())
-}
-
-/// Fails if the config says something else than what mlx-lm takes for granted of the class.
-fn check_config(mlx: &MlxClass, class: &ModelClass, fields: &Fields, dims: &Dims) -> Result<()> {
-    let owner = format!("mlx-lm's {}", mlx.model_type);
-    fields.check_values(mlx.implied, &owner)?;
-    for (size, expected) in mlx.equal_sizes {
-        if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
-            && found != n
-        {
-            let what = format!("it is {found}, and {owner} has {n}");
-            return Err(wrong(&dims.fields_of(*size), what));
-        }
-    }
-    if let Some(default_every) = class
-        .traits
-        .full_attention_every
-        .filter(|_| mlx.counts_windows)
-    {
-        let every = fields.count(&["sliding_window_pattern"])?;
-        let every = every.map_or(default_every, |n| n as usize);
-        let expected = layer_kinds(dims.layers, "sliding_attention", every);
-        if fields
-            .0
-            .get(LAYER_KINDS)
-            .is_some_and(|kinds| *kinds != expected)
-        {
-            let what = format!("{owner} sees the whole text every {every} layers");
-            return Err(wrong(LAYER_KINDS, what));
-        }
-    }
-    Ok(())
-}
-
-/// The config of the output, if it is another than `config`.
-fn config_of(
-    config: &Value,
-    (found, fields, dims): (&NamedClass<'_>, &Fields, &Dims),
-    is_tied: bool,
-) -> Result<Option<Value>> {
-    let mut edited = config.clone();
-    let Some(all) = edited.as_object_mut() else {
-        return Ok(None);
-    };
-    if found.is_nested {
-        // The towers that it is about are not in the output.
-        all.remove("vision_config");
-    }
-    if found.mlx.output == OutputLayer::AsConfigured && !is_tied {
-        // Some classes of mlx-lm take a missing field for true.
-        let tied = all.entry("tie_word_embeddings");
-        tied.or_insert(false.into());
-    }
-    for field in found.mlx.stated_fields {
-        let is_silent = all.get(*field).is_none_or(Value::is_null);
-        let value = match *field {
-            "num_key_value_heads" => dims.kv_heads.into(),
-            "head_dim" => dims.head.into(),
-            "block_dim" => dims.hidden.into(),
-            "rope_theta" => Rope::new(fields)?.base.into(),
-            "partial_rotary_factor" => {
-                let default = found.class.traits.partial_rotary;
-                fields.number(&[*field])?.or(default).into()
-            }
-            "tie_word_embeddings" => is_tied.into(),
-            _ => fields.0.get(*field).cloned().unwrap_or_default(),
-        };
-        if is_silent {
-            all.insert((*field).to_owned(), value);
-        }
-    }
-    Ok((edited != *config).then_some(edited))
 }
 
 /// The error that a model of the class `name` has no names of mlx-lm.

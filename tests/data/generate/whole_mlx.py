@@ -1,6 +1,6 @@
 """Tiny models of transformers, and what mlx-lm makes of them.
 
-    python whole_mlx.py hf OUT       transformers 4.57.6, torch 2.6.0
+    python whole_mlx.py hf OUT       transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for `NEWER`, which are named)
     python whole_mlx.py mlx OUT      mlx[cpu] 0.32.4, mlx-lm 0.32.2
 
 Two more steps check what `amn` writes; nothing of them is stored:
@@ -79,6 +79,52 @@ MODELS.update({
                                         n_shared_experts=1, first_k_dense_replace=1, n_group=2, topk_group=1, scoring_func="sigmoid"),
                     {"torch_dtype": "bfloat16"}, {"model.layers.1.mlp.gate.e_score_correction_bias": ["F32", [4]]}),
 })
+YARN = dict(rope_type="yarn", type="yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=128)
+LATENT = dict(UNTIED, num_hidden_layers=2, num_key_value_heads=4, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=64, qk_rope_head_dim=16, v_head_dim=32,
+              n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, n_shared_experts=1, first_k_dense_replace=1, n_group=2, topk_group=1)
+BF16 = {"torch_dtype": "bfloat16"}
+LINEAR = dict(num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16)
+LINEAR_ROPE = dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25, mrope_interleaved=True, mrope_section=[2, 1, 1])
+STATES = dict(GRANITE, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_d_state=8, mamba_n_groups=1, pad_token_id=0,
+              position_embedding_type="nope")
+NO_LIMIT = {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
+MODELS.update({
+    "deepseek_v2": ("deepseek_v2", dict(LATENT, topk_method="group_limited_greedy", rope_scaling=YARN), {}, {}),
+    "glm4_moe": ("glm4_moe", dict(UNTIED, num_hidden_layers=2, head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, n_group=1,
+                                  topk_group=1, use_qk_norm=True, attention_bias=True, pad_token_id=0, num_nextn_predict_layers=1), BF16,
+                 {"model.layers.1.mlp.gate.e_score_correction_bias": ["F32", [4]], "model.layers.2.enorm.weight": ["BF16", [64]]}),
+    "qwen3_next": ("qwen3_next", dict(UNTIED, **LINEAR, **MOE, moe_intermediate_size=64, shared_expert_intermediate_size=64), {}, {"mtp.norm.weight": ["BF16", [64]]}),
+    "granite_hybrid": ("granitemoehybrid", dict(TIED, **STATES, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=128), NO_LIMIT, {}),
+    "granite_hybrid_moe": ("granitemoehybrid", dict(UNTIED, **STATES, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=64), NO_LIMIT, {}),
+    "mamba": ("mamba", dict(hidden_size=64, num_hidden_layers=1, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, state_size=8, time_step_rank=64), {}, {}),
+    "mamba2": ("mamba2", dict(hidden_size=64, num_hidden_layers=1, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, num_heads=4, head_dim=32, n_groups=1, state_size=8),
+               {"intermediate_size": 128, **NO_LIMIT}, {}),
+    "glm4_moe_lite": ("glm4_moe_lite", dict(LATENT, scoring_func="sigmoid"), {"rope_theta": 10000.0, **BF16}, {"model.layers.2.enorm.weight": ["BF16", [64]]}),
+    "minimax_m2": ("minimax_m2", dict(UNTIED, head_dim=16, rotary_dim=8, scoring_func="sigmoid", num_local_experts=4, num_experts_per_tok=2),
+                   {"rope_theta": 5000000.0, "partial_rotary_factor": 0.5, "shared_intermediate_size": 0, **BF16}, {"model.layers.0.block_sparse_moe.e_score_correction_bias": ["F32", [4]]}),
+    "lfm2_moe": ("lfm2_moe", dict(TIED, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_L_cache=3, num_dense_layers=1, num_experts=4,
+                                  num_experts_per_tok=2, moe_intermediate_size=64), BF16,
+                 {f"model.layers.{i}.feed_forward.expert_bias": ["F32", [4]] for i in (1, 2)}),
+    "qwen3_5": ("qwen3_5_text", dict(TIED, **LINEAR, rope_parameters=LINEAR_ROPE), BF16,
+                {f"model.language_model.layers.{i}.linear_attn.A_log": ["F32", [4]] for i in range(3)}),
+    "qwen3_5_moe": ("qwen3_5_moe_text", dict(UNTIED, **LINEAR, rope_parameters=LINEAR_ROPE, **MOE, moe_intermediate_size=64, shared_expert_intermediate_size=64), {}, {}),
+    "nemotron_h": ("nemotron_h", dict(UNTIED, head_dim=16, layers_block_type=["linear_attention", "full_attention", "mlp"], mamba_num_heads=4, mamba_head_dim=16,
+                                      n_groups=2, ssm_state_size=8), {"num_hidden_layers": 3, "hybrid_override_pattern": "M*-", **BF16},
+                   {"backbone.layers.0.mixer.A_log": ["F32", [4]]}),
+})
+GEMMA4 = dict(TIED, head_dim=16, global_head_dim=32, sliding_window=128, vocab_size_per_layer_input=VOCAB)
+KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
+MODELS.update({
+    "gemma4": ("gemma4_text", dict(GEMMA4, num_hidden_layers=5, layer_types=KINDS + KINDS[1:], num_kv_shared_layers=2, use_double_wide_mlp=True,
+                                   hidden_size_per_layer_input=64), {"global_head_dim": 32, "num_global_key_value_heads": None},
+               {"model.layers.3.self_attn.k_proj.weight": ["BF16", [32, 64]], "model.layers.3.self_attn.v_proj.weight": ["BF16", [32, 64]],
+                "model.layers.3.self_attn.k_norm.weight": ["BF16", [16]]}),
+    "gemma4_moe": ("gemma4_text", dict(GEMMA4, num_hidden_layers=3, layer_types=KINDS, hidden_size_per_layer_input=0, attention_k_eq_v=True,
+                                       num_global_key_value_heads=1, enable_moe_block=True, num_experts=2, top_k_experts=2, moe_intermediate_size=64,
+                                       final_logit_softcapping=30.0), {"global_head_dim": 32, "num_global_key_value_heads": 1}, {}),
+})
+# Classes that transformers 4.57.6 does not know: these are of 5.23.0 with torch 2.15.0.
+NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h", "gemma4", "gemma4_moe")
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 
@@ -96,12 +142,55 @@ def to_mxfp4(tensors):
     return out
 
 
+def saved_tensors(model):
+    """Names and shapes as the model saves them, which newer versions of transformers have otherwise in memory."""
+    from safetensors import safe_open
+
+    with tempfile.TemporaryDirectory() as directory:
+        model.save_pretrained(directory)
+        with safe_open(Path(directory) / "model.safetensors", "np") as f:
+            return {key: ["BF16", list(f.get_slice(key).get_shape())] for key in f.keys()}
+
+
+def as_published(name, saved, tensors):
+    """What transformers 5 saves otherwise than the models are published."""
+    if name == "nemotron_h":
+        # Of a model without experts it writes fields of experts that are not there.
+        extra = ("expert", "moe", "group", "routed", "topk", "layers_block_type")
+        for key in [key for key in saved if any(part in key for part in extra) and key != "n_groups"]:
+            del saved[key]
+    if name.startswith("qwen3_5"):
+        # The language model of a model with images.
+        whole = "Qwen3_5Moe" if name == "qwen3_5_moe" else "Qwen3_5"
+        text = {key: value for key, value in saved.items() if key != "architectures"}
+        outer = {"architectures": [whole + "ForConditionalGeneration"], "model_type": name, "eos_token_id": 1, "text_config": text,
+                 "tie_word_embeddings": text["tie_word_embeddings"], "vision_config": {"model_type": name, "hidden_size": 8}}
+        tensors = {key.replace("model.", "model.language_model.", 1): value for key, value in tensors.items() if ".experts." not in key}
+        if name == "qwen3_5_moe":
+            experts, width, hidden = text["num_experts"], text["moe_intermediate_size"], text["hidden_size"]
+            for layer in range(text["num_hidden_layers"]):
+                prefix = f"model.language_model.layers.{layer}.mlp.experts."
+                tensors[prefix + "gate_up_proj"] = ["BF16", [experts, 2 * width, hidden]]
+                tensors[prefix + "down_proj"] = ["BF16", [experts, hidden, width]]
+        tensors["model.visual.pos_embed.weight"] = ["BF16", [16, 8]]
+        tensors["mtp.norm.weight"] = ["BF16", [64]]
+        return outer, tensors
+    if name == "gemma4_moe":
+        text = {key: value for key, value in saved.items() if key != "architectures"}
+        outer = {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "eos_token_id": 1, "vocab_size": VOCAB, "text_config": text,
+                 "tie_word_embeddings": True, "vision_config": {"model_type": "gemma4_vision", "hidden_size": 8}}
+        tensors = {key.replace("model.", "model.language_model.", 1): value for key, value in tensors.items()}
+        tensors["model.embed_vision.embedding_projection.weight"] = ["BF16", [64, 8]]
+        return outer, tensors
+    return saved, tensors
+
+
 def describe(name):
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     model_type, config, fields, more = MODELS[name]
-    with torch.device("meta"):
+    with torch.device("cpu" if name in NEWER else "meta"):
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
     tied = model._tied_weights_keys if model.config.tie_word_embeddings else []
     tensors = {key: ["BF16", list(value.shape)] for key, value in model.state_dict().items() if key not in (tied or [])}
@@ -109,6 +198,9 @@ def describe(name):
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(directory)
         saved = json.loads((Path(directory) / "config.json").read_text())
+    if name in NEWER:
+        tensors = saved_tensors(model)
+        saved, tensors = as_published(name, saved, tensors)
     if name == "gpt_oss":
         tensors = to_mxfp4(tensors)
     if name == "gemma3_vision":
@@ -116,7 +208,7 @@ def describe(name):
         saved = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 2],
                  "vocab_size": VOCAB, "text_config": {key: value for key, value in saved.items() if key != "architectures"},
                  "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 8}}
-    saved.update(fields)
+    (saved["text_config"] if name == "gemma4_moe" else saved).update(fields)
     tensors.update(more)
     return {"config": saved, "hf": tensors}
 
@@ -237,7 +329,7 @@ def load(root, name):
 if __name__ == "__main__":
     step, root = sys.argv[1], Path(sys.argv[2])
     root.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[3:] or MODELS:
+    for name in sys.argv[3:] or [name for name in MODELS if step != "hf" or name not in NEWER]:
         path = root / f"{name}.json"
         if step in ("write", "load"):
             {"write": write, "load": load}[step](root, name)

@@ -1,0 +1,223 @@
+//! Classes whose layers are all alike, and have no experts.
+
+use super::{
+    BASE, COMMON_FIELDS, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, LLAMA, NO_BIAS, NO_SCALING,
+    SILU, TIED,
+};
+use crate::arch::dims::Dim;
+use crate::arch::mlx::names::GPT_NEOX_NAMES;
+use crate::arch::mlx::{MlxClass, OutputLayer, Prefix, RopeFields, Windows};
+use crate::arch::table::Default;
+use crate::scheme::EncodedAs;
+
+const GEMMA: MlxClass = MlxClass {
+    model_type: "gemma",
+    stated_fields: &[COMMON_FIELDS, &["head_dim"]],
+    implied: &[NO_BIAS, NO_SCALING],
+    output: OutputLayer::Tied,
+    ..BASE
+};
+
+const COHERE: MlxClass = MlxClass {
+    model_type: "cohere",
+    // Norms of heads are matrices.
+    modes: &[
+        ("blk.{i}.attn_q_norm", EncodedAs::Nothing),
+        ("blk.{i}.attn_k_norm", EncodedAs::Nothing),
+    ],
+    implied: &[SILU, NO_BIAS, TIED, NO_SCALING],
+    stated_fields: &[&["rope_theta", "num_key_value_heads"]],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    output: OutputLayer::Tied,
+    ..BASE
+};
+
+pub(super) const CLASSES: &[MlxClass] = &[
+    LLAMA,
+    MlxClass {
+        model_type: "mistral",
+        stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
+        windows: Windows::Ignored,
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "qwen2",
+        stated_fields: &[COMMON_FIELDS],
+        windows: Windows::IgnoredFlag,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "qwen3",
+        stated_fields: &[COMMON_FIELDS, &["head_dim"]],
+        implied: &[SILU, NO_BIAS],
+        windows: Windows::IgnoredFlag,
+        rope: RopeFields::Nested,
+        ..BASE
+    },
+    GEMMA,
+    MlxClass {
+        model_type: "gemma2",
+        windows: Windows::Ignored,
+        ..GEMMA
+    },
+    MlxClass {
+        model_type: "gemma3_text",
+        prefix: Prefix::IfNested("language_model."),
+        implied: &[NO_BIAS],
+        ..GEMMA
+    },
+    MlxClass {
+        model_type: "smollm3",
+        stated_fields: &[COMMON_FIELDS, &["rope_theta", "num_key_value_heads"]],
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "olmo2",
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "olmo3",
+        stated_fields: &[
+            COMMON_FIELDS,
+            &["rope_theta", "max_position_embeddings", "sliding_window"],
+        ],
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "starcoder2",
+        implied: &[("use_bias", Default::Bool(true)), NO_SCALING],
+        stated_fields: &[&["rope_theta", "num_key_value_heads"]],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        windows: Windows::Ignored,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "stablelm",
+        implied: &[SILU, NO_SCALING],
+        bias_fields: &["use_qkv_bias"],
+        stated_fields: &[&[
+            "rope_theta",
+            "num_key_value_heads",
+            "use_qkv_bias",
+            "partial_rotary_factor",
+            "layer_norm_eps",
+        ]],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        output: OutputLayer::Stored,
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "exaone4",
+        // Windows are told by a pattern that transformers need not have.
+        implied: &[
+            SILU,
+            ("sliding_window", Default::Absent),
+            ("sliding_window_pattern", Default::Absent),
+        ],
+        stated_fields: &[&[
+            "rope_theta",
+            "rope_scaling",
+            "head_dim",
+            "num_key_value_heads",
+            "max_position_embeddings",
+            "rms_norm_eps",
+            "tie_word_embeddings",
+            "sliding_window",
+            "sliding_window_pattern",
+        ]],
+        ..BASE
+    },
+    MlxClass {
+        model_type: "seed_oss",
+        bias_fields: &["attention_bias", "attention_out_bias", "mlp_bias"],
+        stated_fields: &[&["rope_theta", "head_dim", "num_key_value_heads"]],
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "ernie4_5",
+        implied: &[SILU, ("use_bias", Default::Bool(false)), NO_SCALING],
+        stated_fields: &[&[
+            "rope_theta",
+            "head_dim",
+            "num_key_value_heads",
+            "max_position_embeddings",
+            "rms_norm_eps",
+            "tie_word_embeddings",
+            "use_bias",
+        ]],
+        ..BASE
+    },
+    COHERE,
+    MlxClass {
+        model_type: "cohere2",
+        modes: &[],
+        stated_fields: &[&[
+            "rope_theta",
+            "num_key_value_heads",
+            "head_dim",
+            "sliding_window",
+        ]],
+        counted_kind: Some(("sliding_window_pattern", "sliding_attention")),
+        ..COHERE
+    },
+    MlxClass {
+        model_type: "nemotron",
+        implied: &[("hidden_act", Default::Text("relu2"))],
+        stated_fields: &[&["hidden_act"], &["norm_eps", "num_key_value_heads"]],
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "gpt_neox",
+        renamed: GPT_NEOX_NAMES,
+        implied: &[
+            ("hidden_act", Default::Text("gelu")),
+            ("attention_bias", Default::Bool(true)),
+            NO_SCALING,
+        ],
+        stated_fields: &[&[
+            "max_position_embeddings",
+            "layer_norm_eps",
+            "rotary_emb_base",
+            "rotary_pct",
+        ]],
+        equal_sizes: &[(
+            Dim::Inner,
+            Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden, Dim::Hidden]),
+        )],
+        output: OutputLayer::Stored,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "phi3",
+        stated_fields: &[COMMON_FIELDS, &["max_position_embeddings"]],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        windows: Windows::Ignored,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "granite",
+        modes: &[
+            ("blk.{i}.attn_output", EIGHT_BITS),
+            ("blk.{i}.ffn_down", EIGHT_BITS),
+            ("output", EIGHT_BITS),
+        ],
+        stated_fields: &[GRANITE_FIELDS, &["mlp_bias"]],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        ..LLAMA
+    },
+    MlxClass {
+        model_type: "glm4",
+        implied: &[SILU, NO_SCALING],
+        bias_fields: &["attention_bias"],
+        stated_fields: &[&[
+            "rope_theta",
+            "attention_bias",
+            "head_dim",
+            "rms_norm_eps",
+            "num_key_value_heads",
+            "partial_rotary_factor",
+        ]],
+        output: OutputLayer::Stored,
+        ..LLAMA
+    },
+];

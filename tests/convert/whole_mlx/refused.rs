@@ -1,0 +1,324 @@
+//! What is refused.
+
+use anamnesis::{ConvertOptions, TargetDtype, parse};
+use serde_json::Value;
+
+use super::{forget, json, model, write_hf};
+
+/// What contradicts itself, or what mlx-lm would not load, is refused before anything is written.
+#[test]
+fn contradictions_are_refused() {
+    let field = |name: &'static str, key: &'static str, value: Value| {
+        move || {
+            let mut found = model(name);
+            found["config"][key] = value;
+            found
+        }
+    };
+    let without = |name: &'static str, tensor: &'static str| {
+        move || {
+            let mut found = model(name);
+            found["hf"].as_object_mut().unwrap().remove(tensor).unwrap();
+            found
+        }
+    };
+    type Case = (Box<dyn FnOnce() -> Value>, &'static str);
+    let cases: Vec<Case> = vec![
+        (
+            Box::new(field("llama", "hidden_act", json!("gelu"))),
+            "`hidden_act`",
+        ),
+        (
+            Box::new(field("llama", "attention_bias", json!(true))),
+            "`attention_bias`",
+        ),
+        (
+            Box::new(field("llama_tied", "attention_bias", json!(false))),
+            "`attention_bias`",
+        ),
+        (
+            Box::new(field("qwen3", "attention_bias", json!(true))),
+            "`attention_bias`",
+        ),
+        (
+            Box::new(field("llama", "num_hidden_layers", json!(2))),
+            "model.layers.1",
+        ),
+        (
+            Box::new(field("llama", "vocab_size", json!(95))),
+            "vocab_size is 95",
+        ),
+        (
+            Box::new(field("mixtral", "num_local_experts", json!(3))),
+            "num_experts is 3",
+        ),
+        (
+            Box::new(field("qwen2_moe", "num_experts", json!(1))),
+            "num_experts_per_tok",
+        ),
+        (
+            Box::new(field("gpt_neox", "hidden_act", json!("relu"))),
+            "`hidden_act`",
+        ),
+        (
+            Box::new(|| {
+                let mut found = model("gpt_neox");
+                found["config"]["intermediate_size"] = json!(128);
+                for (name, entry) in found["hf"].as_object_mut().unwrap() {
+                    let at = usize::from(name.ends_with("4h_to_h.weight"));
+                    if name.contains("_4h") && !name.ends_with("4h_to_h.bias") {
+                        entry[1][at] = json!(128);
+                    }
+                }
+                found
+            }),
+            "`intermediate_size`: it is 128, and mlx-lm's gpt_neox has 256",
+        ),
+        (
+            Box::new(field(
+                "cohere",
+                "rope_scaling",
+                json!({ "rope_type": "linear", "factor": 2.0 }),
+            )),
+            "`rope_scaling`",
+        ),
+        (
+            Box::new(field(
+                "cohere2",
+                "layer_types",
+                json!(vec!["full_attention"; 4]),
+            )),
+            "`layer_types`",
+        ),
+        (
+            Box::new(field("exaone4", "sliding_window", json!(128))),
+            "`sliding_window`",
+        ),
+        (
+            Box::new(field("lfm2", "tie_word_embeddings", json!(false))),
+            "`tie_word_embeddings`",
+        ),
+        (
+            Box::new(field("lfm2", "block_dim", json!(32))),
+            "`block_dim`: it is 32",
+        ),
+        (
+            Box::new(field("deepseek_v3", "topk_method", json!("greedy"))),
+            "`topk_method`",
+        ),
+        (
+            Box::new(field("dots1", "mlp_bias", json!(true))),
+            "`mlp_bias`",
+        ),
+        (
+            Box::new(field("olmoe", "clip_qkv", json!(8.0))),
+            "`clip_qkv`",
+        ),
+        (
+            Box::new(field("starcoder2", "use_bias", json!(false))),
+            "`use_bias`",
+        ),
+        (
+            Box::new(field("qwen3_next", "decoder_sparse_step", json!(2))),
+            "`decoder_sparse_step`",
+        ),
+        (
+            Box::new(field("qwen3_next", "full_attention_interval", json!(2))),
+            "mlx-lm's qwen3_next sees the whole text every 2 layers",
+        ),
+        (
+            Box::new(field("glm4_moe", "scoring_func", json!("softmax"))),
+            "`scoring_func`",
+        ),
+        (
+            Box::new(field("glm4_moe", "attention_bias", json!(false))),
+            "`attention_bias`",
+        ),
+        (
+            Box::new(field("deepseek_v2", "norm_topk_prob", json!(true))),
+            "`norm_topk_prob`",
+        ),
+        (
+            Box::new(field("minimax_m2", "use_qk_norm", json!(false))),
+            "`use_qk_norm`",
+        ),
+        (
+            Box::new(field("mamba", "layer_norm_epsilon", json!(1e-6))),
+            "`layer_norm_epsilon`",
+        ),
+        (
+            Box::new(field("mamba2", "n_groups", json!(2))),
+            "`n_groups`: it is 2, and mlx-lm's mamba2 has 1",
+        ),
+        (
+            Box::new(field("granite_hybrid", "mamba_n_groups", json!(2))),
+            "`mamba_n_groups`",
+        ),
+        (
+            Box::new(field("nemotron_h", "mlp_hidden_act", json!("silu"))),
+            "`mlp_hidden_act`",
+        ),
+        (
+            Box::new(without("nemotron_h", "lm_head.weight")),
+            "lm_head.weight",
+        ),
+        (
+            Box::new(without("glm4", "lm_head.weight")),
+            "lm_head.weight",
+        ),
+        (
+            Box::new(without("llama", "lm_head.weight")),
+            "lm_head.weight",
+        ),
+        (
+            Box::new(without("qwen2_moe", "lm_head.weight")),
+            "lm_head.weight",
+        ),
+        (
+            Box::new(without(
+                "mixtral",
+                "model.layers.0.block_sparse_moe.experts.0.w2.weight",
+            )),
+            "config.json says 2",
+        ),
+        (
+            Box::new(without(
+                "gpt_oss",
+                "model.layers.1.mlp.experts.down_proj_bias",
+            )),
+            "down_proj_bias",
+        ),
+        (
+            Box::new(|| {
+                let mut found = model("llama");
+                found["hf"]["model.layers.0.self_attn.q_norm.weight"] = json!(["BF16", [16]]);
+                found
+            }),
+            "q_norm",
+        ),
+    ];
+    for (found, what) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+        write_hf(&found(), &from);
+        let error = forget(&from, &to, "mlx-4bit").unwrap_err().to_string();
+        assert!(error.contains(what), "{what}: {error}");
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 1, "{what}");
+    }
+}
+
+/// One of two projections that transformers fuses is no model.
+#[test]
+fn half_of_a_projection() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, mlx, to] = ["hf", "mlx", "to"].map(|name| directory.path().join(name));
+    write_hf(&model("gpt_oss"), &from);
+    forget(&from, &mlx, "mlx-4bit").unwrap();
+    let text = std::fs::read(mlx.join("model.safetensors")).unwrap();
+    let (old, new) = (
+        b"layers.1.mlp.experts.up_proj.bias\"",
+        b"layers.1.mlp.experts.un_proj.bias\"",
+    );
+    let at = text
+        .windows(old.len())
+        .position(|part| part == old)
+        .unwrap();
+    let text = [&text[..at], new, &text[at + old.len()..]].concat();
+    std::fs::write(mlx.join("model.safetensors"), text).unwrap();
+    let error = parse(&mlx)
+        .unwrap()
+        .remember(&to, TargetDtype::BF16)
+        .unwrap_err();
+    assert!(error.to_string().contains("gate_proj.bias"), "{error}");
+    assert!(!to.exists());
+}
+
+/// What makes keys and values of the latent vector has the shapes of the config, and both parts are there.
+#[test]
+fn latent_parts() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, mlx, to] = ["hf", "mlx", "to"].map(|name| directory.path().join(name));
+    write_hf(&model("deepseek_v3"), &from);
+    forget(&from, &mlx, "mlx-8bit").unwrap();
+    let path = mlx.join("config.json");
+    let config = json(&path);
+    for (field, what) in [
+        ("v_head_dim", "unembed_out"),
+        ("qk_nope_head_dim", "embed_q"),
+        ("num_attention_heads", "embed_q"),
+    ] {
+        let mut wrong = config.clone();
+        wrong[field] = json!(2);
+        wrong["num_key_value_heads"] = json!(2);
+        std::fs::write(&path, wrong.to_string()).unwrap();
+        let model = parse(&mlx).unwrap();
+        let error = model.remember(&to, TargetDtype::BF16).unwrap_err();
+        assert!(error.to_string().contains(what), "{field}: {error}");
+        assert!(!to.exists());
+    }
+}
+
+/// Small files cannot ask for many tensors, and stacks without values are none.
+#[test]
+fn stacks_that_ask_for_too_much() {
+    let name = "model.layers.0.block_sparse_moe.switch_mlp.up_proj.weight";
+    for (shape, what) in [
+        (json!([5000, 1, 1]), "5000 experts"),
+        (json!([4, 0, 64]), "its shape is"),
+        (json!([4, 64]), "its shape is"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+        let mut found = model("mixtral");
+        found["hf"] = json!({ name: ["BF16", shape] });
+        write_hf(&found, &from);
+        let options = ConvertOptions::from(TargetDtype::BF16);
+        let error = parse(&from)
+            .unwrap()
+            .convert(&to, options)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(what) && error.contains(name), "{error}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+    let mut found = model("mixtral");
+    found["hf"] = (0..20)
+        .map(|i| {
+            (
+                name.replace("layers.0", &format!("layers.{i}")),
+                json!(["BF16", [4096, 1, 1]]),
+            )
+        })
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    write_hf(&found, &from);
+    let options = ConvertOptions::from(TargetDtype::BF16);
+    let error = parse(&from)
+        .unwrap()
+        .convert(&to, options)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("69632 in all"), "{error}");
+}
+
+/// Fused projections with an odd number of rows are none, also where no setting says how many there are.
+#[test]
+fn odd_projections() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
+    let mut found = model("gpt_oss");
+    found["config"]
+        .as_object_mut()
+        .unwrap()
+        .remove("intermediate_size");
+    for (name, entry) in found["hf"].as_object_mut().unwrap() {
+        if name.contains("gate_up_proj") {
+            entry[1][1] = json!(255);
+        }
+    }
+    write_hf(&found, &from);
+    let error = forget(&from, &to, "mlx-4bit").unwrap_err().to_string();
+    assert!(error.contains("255"), "{error}");
+}
