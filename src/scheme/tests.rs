@@ -84,7 +84,7 @@ fn models(dir: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn claims_agree_with_identities() {
     let mut paths = Vec::new();
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     models(&data, &mut paths);

@@ -18,6 +18,7 @@ use half::f16;
 use super::*;
 use crate::element::Out;
 use crate::kernels::remember::ggml::decoder;
+use crate::test_utils::miri_or;
 
 /// The importance of a block's values, and the mean square of the row that the block is in.
 type TwinImportance<'a> = Option<(&'a [f32], f32)>;
@@ -136,6 +137,15 @@ impl EncodeCase {
     }
 }
 
+/// The types under test. Encoders that search a grid make a table of all neighbours first, which would take Miri hours.
+fn types() -> impl Iterator<Item = &'static EncodeCase> {
+    let is_searched = |t: &EncodeCase| {
+        let grids = ["IQ1", "IQ2", "IQ3"];
+        grids.iter().any(|grid| t.dtype.name().starts_with(grid))
+    };
+    TYPES.iter().filter(move |t| !cfg!(miri) || !is_searched(t))
+}
+
 /// Pseudo-random numbers: xorshift64*.
 struct Rng(u64);
 
@@ -198,7 +208,7 @@ fn golden_floats(name: &str) -> Vec<f32> {
 #[test]
 fn encodes_as_ggml() {
     let (all, importance) = (golden_floats("values.f32"), golden_floats("importance.f32"));
-    for t in TYPES.iter().filter(|t| !WITHOUT_GOLDENS.contains(&t.dtype)) {
+    for t in types().filter(|t| !WITHOUT_GOLDENS.contains(&t.dtype)) {
         for importance in [None, Some(&importance[..])] {
             if importance.is_none() && requires_importance(t.dtype) {
                 continue;
@@ -214,7 +224,9 @@ fn encodes_as_ggml() {
             if count + GOLDEN_COLS == values.len() && t.dtype.name().starts_with("IQ") {
                 values.drain(ABORTING_ROW * GOLDEN_COLS..(ABORTING_ROW + 1) * GOLDEN_COLS);
             }
-            t.check(&values[..count], GOLDEN_COLS, importance, &expected, &name);
+            let count = count.min(miri_or(GOLDEN_COLS, usize::MAX));
+            let expected = &expected[..count / t.values * t.bytes];
+            t.check(&values[..count], GOLDEN_COLS, importance, expected, &name);
         }
     }
     for dtype in WITHOUT_GOLDENS {
@@ -250,15 +262,15 @@ fn hostile(rng: &mut Rng) -> Vec<f32> {
 
 #[test]
 fn encodes_as_its_twin() {
-    const BLOCKS: usize = 3;
+    const BLOCKS: usize = miri_or(1, 3);
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
-    for round in 0..60 {
+    for round in 0..miri_or(2, 60) {
         let values: Vec<f32> = (0..2 * BLOCKS).flat_map(|_| hostile(&mut rng)).collect();
         let weights: Vec<f32> = (0..BLOCKS * 256)
             .map(|_| rng.unit().max(0.0) * rng.unit().abs())
             .collect();
         let largest = values.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-        for t in TYPES.iter().filter(|t| largest <= t.largest) {
+        for t in types().filter(|t| largest <= t.largest) {
             // Long rows, and rows of one block.
             let cols = if round % 2 == 0 {
                 BLOCKS * 256
@@ -280,7 +292,7 @@ fn scales_without_inverse() {
     for (i, x) in values.iter_mut().enumerate() {
         *x = f32::from_bits(i as u32 % 5 * 0x100) * if i % 2 == 0 { 1.0 } else { -1.0 };
     }
-    for t in TYPES {
+    for t in types() {
         for level in Level::available() {
             let out = t.encoded(&values, 256, None, level);
             match t.dtype {
@@ -302,7 +314,10 @@ fn scales_without_inverse() {
 #[test]
 fn levels_agree() {
     let mut rng = Rng(1);
-    for cols in [256, 768, 1280] {
+    for cols in [256, 768, 1280]
+        .into_iter()
+        .filter(|&cols| cols <= miri_or(256, 1280))
+    {
         let rows = 6;
         let mut values: Vec<f32> = (0..rows * cols).map(|_| rng.normal() * 0.05).collect();
         for (row, values) in values.chunks_exact_mut(cols).enumerate() {
@@ -320,7 +335,7 @@ fn levels_agree() {
         let importance: Vec<f32> = (0..cols)
             .map(|i| if i % 50 < 9 { 0.0 } else { rng.fraction() })
             .collect();
-        for t in TYPES {
+        for t in types() {
             for importance in [None, Some(&importance[..])] {
                 let expected = t.encoded(&values, cols, importance, Level::Baseline);
                 t.check(&values, cols, importance, &expected, "baseline");
@@ -339,8 +354,8 @@ fn takes_what_ggml_aborts_on() {
         f32::MIN,
         -f32::NAN,
     ];
-    for t in TYPES {
-        for (i, special) in specials.into_iter().enumerate() {
+    for t in types() {
+        for (i, special) in specials.into_iter().take(miri_or(2, 6)).enumerate() {
             let mut rng = Rng(i as u64 + 1);
             let mut values: Vec<f32> = (0..512).map(|_| rng.normal()).collect();
             values[17] = special;
@@ -356,6 +371,10 @@ fn takes_what_ggml_aborts_on() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "a statistic of many blocks; `one_block_of_each_type` is for Miri"
+)]
 fn decodes_to_what_was_encoded() {
     let mut rng = Rng(7);
     let values: Vec<f32> = (0..32 * 1024).map(|_| rng.normal()).collect();
@@ -375,22 +394,12 @@ fn decodes_to_what_was_encoded() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// One block of each type: little enough for Miri, which the tests of many blocks are not. Encoders that search a grid make a
-/// table of all neighbours first, which would take Miri hours.
+/// Little enough for Miri.
 #[test]
 fn one_block_of_each_type() {
     let mut rng = Rng(11);
     let values: Vec<f32> = (0..256).map(|_| rng.normal()).collect();
-    let is_searched = |dtype: Dtype| {
-        let name = dtype.name();
-        ["IQ1", "IQ2", "IQ3"]
-            .iter()
-            .any(|grid| name.starts_with(grid))
-    };
-    for t in TYPES
-        .iter()
-        .filter(|t| !cfg!(miri) || !is_searched(t.dtype))
-    {
+    for t in types() {
         let blocks = t.encoded(&values, 256, Some(&[1.0; 256]), Level::detect());
         let mut decoded = vec![f32::NAN; values.len()];
         decoder(t.dtype).unwrap()(&blocks, None, Level::detect(), Out::F32(&mut decoded));
@@ -411,7 +420,7 @@ fn which_types_require_importance() {
     assert_eq!(dtypes, [Dtype::IQ2_XXS, Dtype::IQ2_XS, Dtype::IQ1_S]);
     let mut rng = Rng(3);
     let values: Vec<f32> = (0..1024).map(|_| rng.normal()).collect();
-    for t in requiring {
+    for t in requiring.into_iter().take(miri_or(0, usize::MAX)) {
         let all_ones = t.encoded(&values, 512, Some(&[1.0; 512]), Level::detect());
         t.check(&values, 512, None, &all_ones, "importance of ones");
     }
