@@ -139,7 +139,7 @@ fn modes_equal_their_twins() {
                     &mut codes,
                     &mut scales,
                 );
-                for (i, &x) in values.iter().enumerate() {
+                for (i, &x) in values.iter().enumerate().step_by(miri_or(7, 1)) {
                     let of = i / group * group..(i / group + 1) * group;
                     let (code, scale, value) = twin(mode, dtype, &values[of], x);
                     let what = format!("{mode:?} {dtype:?} {level:?}, value {i}, {x:e}");
