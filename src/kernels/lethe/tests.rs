@@ -72,7 +72,7 @@ fn bitsandbytes_4_bit() {
             (600, 48),
         ]
         .into_iter()
-        .filter(|&(n, _)| n <= miri_or(129, usize::MAX))
+        .filter(|&(n, _)| n <= miri_or(64, usize::MAX))
         {
             for values in hard_cases(n) {
                 let (mut want, mut scales) = (vec![0u8; n.div_ceil(2)], Vec::new());
