@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::seam::NamePattern;
 use super::{REGISTRY, SCHEMES};
 use crate::config::{QuantConfig, QuantMethod};
+use crate::test_utils::miri_or;
 use crate::{TensorRole, parse};
 
 #[test]
@@ -89,7 +90,7 @@ fn claims_agree_with_identities() {
     };
     models(&data, &mut paths);
     let mut parts: HashMap<TensorRole, usize> = HashMap::new();
-    for path in &paths {
+    for path in paths.iter().step_by(miri_or(29, 1)) {
         let Ok(model) = parse(path) else { continue };
         for group in model.resolve().groups() {
             for (role, part) in &group.parts {
@@ -111,7 +112,8 @@ fn claims_agree_with_identities() {
         TensorRole::Scale,
         TensorRole::ZeroPoint,
     ];
-    assert!(some.iter().all(|role| parts.contains_key(role)));
+    let found = |role| parts.contains_key(role);
+    assert!(some[..miri_or(1, 3)].iter().all(found));
 }
 
 /// A safetensors file of `tensors` (name, dtype, shape, bytes), with `metadata`.
