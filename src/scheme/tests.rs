@@ -90,7 +90,7 @@ fn claims_agree_with_identities() {
     };
     models(&data, &mut paths);
     let mut parts: HashMap<TensorRole, usize> = HashMap::new();
-    for path in paths.iter().step_by(miri_or(29, 1)) {
+    for path in paths.iter().step_by(miri_or(61, 1)) {
         let Ok(model) = parse(path) else { continue };
         for group in model.resolve().groups() {
             for (role, part) in &group.parts {
