@@ -223,11 +223,12 @@ impl<'a> Out<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_utils::miri_or;
 
     /// Every f32 whose low half is one of the values that decide a rounding, against `half`.
     #[test]
     fn rounding_equals_half_everywhere() {
-        for high in 0..=u16::MAX {
+        for high in (0..=u16::MAX).step_by(miri_or(251, 1)) {
             for low in [
                 0u32, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001,
                 0xffff,
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn widening_equals_half_everywhere() {
-        for bits in 0..=u16::MAX {
+        for bits in (0..=u16::MAX).step_by(miri_or(61, 1)) {
             let (ours, theirs) = (f32_from_f16(bits), f16::from_bits(bits).to_f32_const());
             assert!(
                 ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(),

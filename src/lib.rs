@@ -69,7 +69,7 @@ mod scheme;
 mod simd;
 mod source;
 #[cfg(test)]
-mod test_data;
+mod test_utils;
 #[cfg(feature = "models")]
 mod tokenizer;
 

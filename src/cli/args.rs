@@ -178,7 +178,7 @@ pub(super) struct LimitArgs {
     /// Tensors, metadata keys and members of archives together [default: none]
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     pub max_item_count: Option<u64>,
-    /// How many times longer than stored a compressed member may be [default: any]
+    /// How many times longer than stored a compressed member may be [default: none]
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     pub max_decompression_ratio: Option<u64>,
     /// Let pickles name this global, e.g. argparse.Namespace; what its objects hold is not read; may be repeated

@@ -291,7 +291,7 @@ fn configs_name_skipped_modules() {
 
 #[test]
 fn encodings_equal_their_libraries() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     assert!(check_all(&data.join("fp_encode")) > 50);

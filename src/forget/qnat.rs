@@ -176,7 +176,7 @@ mod tests {
     /// The real writer's files of these inputs, byte for byte, and what they decode to.
     #[test]
     fn files_of_the_real_writer() {
-        let Some(data) = crate::test_data::test_data() else {
+        let Some(data) = crate::test_utils::test_data() else {
             return;
         };
         let text = std::fs::read(data.join("qnat/index.json")).unwrap();

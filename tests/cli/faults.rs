@@ -321,6 +321,43 @@ fn threads_that_cannot_be_started() {
     }
 }
 
+/// A run that is resumed reads finished shards with several threads. Killed at any name, it goes on without them.
+#[test]
+fn threads_of_checksums_that_cannot_be_started() {
+    let mut scene = Scene::new(true);
+    scene.threads = 4;
+    let run = |more: &[&str], plan| {
+        let arguments = scene.arguments(more);
+        let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
+        tracer::run(scene.root.path(), &arguments, plan)
+    };
+    let kill = |at| Plan {
+        kinds: &[Kind::Name],
+        fault: Fault::Kill,
+        at: Some(at),
+    };
+    let none = Plan {
+        kinds: &[Kind::Thread],
+        fault: Fault::Error(Errno::EAGAIN),
+        at: None,
+    };
+    let mut resumed = 0;
+    for at in 1.. {
+        if run(&[], kill(at)).code == Some(0) {
+            break;
+        }
+        if scene.partial().exists() && !names_in(&scene.partial(), ".safetensors").is_empty() {
+            let end = run(&["--resume"], none);
+            assert_eq!(end.code, Some(0), "{end:?}");
+            assert!(named_content(&scene.output).as_ref() == Some(&scene.want));
+            assert!(!end.changed.is_empty(), "{end:?}");
+            resumed += 1;
+        }
+        scene.clear();
+    }
+    assert!(resumed >= 3, "{resumed}");
+}
+
 /// The files beside the weights count, as far as they take space. A refusal leaves nothing that is in the way of the next run.
 #[test]
 fn space_for_the_files_beside_the_weights() {

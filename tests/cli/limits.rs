@@ -1,5 +1,9 @@
 //! The options that bound what a file may claim, and the errors that name them.
 
+use std::path::Path;
+
+use anamnesis::ParseLimits;
+
 use crate::amn;
 use crate::common::data;
 
@@ -77,5 +81,68 @@ fn help() {
         let limits = limits.unwrap_or_else(|| panic!("{command}: {text}"));
         let (limits, _) = limits.split_once("\nExamples:").unwrap();
         assert_eq!(limits.matches("--max-").count(), 5, "{command}: {limits}");
+    }
+}
+
+/// `docs/safety.md`, `ParseLimits::default()` and `--help` state the same default for every limit that can be set.
+#[test]
+fn defaults_are_documented() {
+    type Limit = (&'static str, &'static str, fn(&ParseLimits) -> u64);
+    const LIMITS: [Limit; 5] = [
+        (
+            "max_single_alloc_bytes",
+            "--max-single-alloc SIZE",
+            ParseLimits::max_single_alloc_bytes,
+        ),
+        (
+            "max_total_bytes",
+            "--max-total-bytes SIZE",
+            ParseLimits::max_total_bytes,
+        ),
+        (
+            "max_item_count",
+            "--max-item-count N",
+            ParseLimits::max_item_count,
+        ),
+        (
+            "max_decompression_ratio",
+            "--max-decompression-ratio N",
+            ParseLimits::max_decompression_ratio,
+        ),
+        (
+            "max_decompressed_bytes",
+            "--max-decompressed-bytes SIZE",
+            ParseLimits::max_decompressed_bytes,
+        ),
+    ];
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/safety.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| `max_"));
+    let rows: Vec<Vec<&str>> = rows
+        .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), LIMITS.len());
+    let help = String::from_utf8(amn(&["parse", "--help"]).stdout).unwrap();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (row, (name, option, limit)) in rows.iter().zip(LIMITS) {
+        let default = match limit(&ParseLimits::default()) {
+            u64::MAX => "none".to_owned(),
+            bytes => {
+                assert!(bytes.is_multiple_of(1 << 30), "{name}: {bytes}");
+                format!("{} GiB", bytes >> 30)
+            }
+        };
+        let [of, _, said, with] = row[..] else {
+            panic!("{row:?}")
+        };
+        let expected = (format!("`{name}`"), &*default, format!("`{option}`"));
+        assert_eq!((of.to_owned(), said, with.to_owned()), expected);
+        let (dashes, value) = option.split_once(' ').unwrap();
+        let (_, rest) = help
+            .split_once(&format!("{dashes} <{value}>"))
+            .unwrap_or_else(|| panic!("{option}: {help}"));
+        let said = rest.split(" --").next().unwrap();
+        let expected = format!("[default: {}]", default.replace(' ', ""));
+        assert!(said.contains(&expected), "{option}: {said}");
     }
 }

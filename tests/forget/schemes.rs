@@ -5,14 +5,14 @@ mod candle;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anamnesis::{ConvertOptions, ConvertTarget, ParsedModel, parse_bytes};
+use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ParsedModel, parse_bytes};
 use safetensors::SafeTensors;
 
 use crate::common::forget::{
     bf16s, decoded, encoded, every_scheme, f16s, needs_importance, options, options_for, values,
     values_of, weights,
 };
-use crate::common::{Random, Raw, f32s, file, raw};
+use crate::common::{Random, Raw, data, f32s, file, raw};
 
 /// Runs `check` for every scheme, and reports all failures.
 fn each_scheme(check: impl Fn(&str)) {
@@ -345,4 +345,38 @@ fn schemes_that_need_importance_ask_for_it() {
             );
         }
     });
+}
+
+/// ggml encodes IQ3_XXS without importance, and llama.cpp asks for it only in layers. The expected blocks are ggml's.
+#[test]
+fn embeddings_in_iq3_xxs_need_no_importance() {
+    let golden = |name| std::fs::read(data().join("ggml_encode").join(name)).unwrap();
+    let mut values = golden("values.f32");
+    // The row on which ggml aborts.
+    values.drain(12 * 2048..13 * 2048);
+    let embeddings = raw("token_embd.weight", "F32", &[15, 512], values);
+    let model = parse_bytes(file(&[embeddings], &[])).unwrap();
+    let scheme = "gguf:iq3_xxs".parse::<ForgetScheme>().unwrap().pure();
+    let (out, _) = encoded(&model, scheme.into()).unwrap();
+    let tensor = out.tensor("token_embd.weight").unwrap();
+    assert_eq!(tensor.dtype().to_string(), "IQ3_XXS");
+    assert!(*tensor.bytes().unwrap() == golden("iq3_xxs.bin"));
+}
+
+/// Schemes with the names of presets have the groups of those presets: `preset_name_to_scheme` of compressed-tensors 0.20.
+#[test]
+fn presets_of_compressed_tensors() {
+    let weight = raw("x.weight", "BF16", &[4, 256], bf16s(&[0.5; 1024]));
+    let model = parse_bytes(file(&[weight], &[])).unwrap();
+    for (scheme, groups) in [
+        ("w4a16", 2),
+        ("w4a16-asym", 2),
+        ("w8a16", 2),
+        ("w8a8", 1),
+        ("w8a16-channel", 1),
+    ] {
+        let (out, _) = encoded(&model, options(scheme)).unwrap();
+        let scales = out.tensor("x.weight_scale").unwrap();
+        assert_eq!(scales.shape(), [4, groups], "{scheme}");
+    }
 }

@@ -14,6 +14,12 @@ fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz")
 }
 
+/// Bytes of the files in a directory.
+fn size(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries.map(|e| e.unwrap().metadata().unwrap().len()).sum()
+}
+
 /// Runs every input of a target, and reports all that fail.
 fn replay(target: &str) {
     let entries = std::fs::read_dir(fuzz().join("corpus").join(target)).unwrap();
@@ -53,6 +59,8 @@ macro_rules! replays {
             let listed: BTreeSet<String> = listed.into_iter().map(str::to_owned).collect();
             assert_eq!(names("fuzz_targets"), listed);
             assert_eq!(names("corpus"), listed);
+            let sizes = listed.iter().map(|name| size(&fuzz().join("corpus").join(name)));
+            assert!(sizes.sum::<u64>() < 5 << 20, "`cargo fuzz cmin` makes the corpus smaller");
             let manifest = std::fs::read_to_string(fuzz().join("Cargo.toml")).unwrap();
             for name in listed {
                 assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");

@@ -126,3 +126,24 @@ fn mlx_modules_without_an_entry() {
         assert_eq!(output.shape, [4, cols], "hidden size {hidden}");
     }
 }
+
+/// HQQ: groups that do not divide the weight, though codes, scales and zero points agree on their number.
+#[test]
+fn groups_of_hqq() {
+    let shape = [4i64, 8].iter().flat_map(|n| n.to_le_bytes()).collect();
+    let contents = [("X.shape", shape)];
+    let weight = |rows: usize, group: usize| {
+        let list = format!(
+            "X.W_q U8 {rows},{group}; X.scale F16 {rows},1; X.zero F16 {rows},1; X.shape I64 2; \
+             X.axis TEXT 1; X.packing TEXT 8bit_u8; X.group_size TEXT {group}"
+        );
+        file(&filled(&list, &contents), &[])
+    };
+    recover(weight(4, 8), "").unwrap();
+    recover(weight(2, 16), "").unwrap();
+    for (rows, group) in [(6, 5), (10, 3), (1, 31)] {
+        let words = ["`X.W_q`", &format!("groups of {group}")];
+        let result = recover(weight(rows, group), "");
+        assert_eq!(verdict(result, Parse, &words), None, "groups of {group}");
+    }
+}

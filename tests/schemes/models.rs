@@ -61,7 +61,7 @@ fn check_refusal(model: &ParsedModel, refused: &Path) {
 
 #[test]
 fn compressed_tensors() {
-    check("compressed_tensors", 20);
+    check("compressed_tensors", 21);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn brackets_are_refused() {
 #[test]
 #[cfg(feature = "patterns")]
 fn matches_as_python() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     let text = std::fs::read(data.join("patterns/matches.json")).unwrap();

@@ -34,7 +34,7 @@ fn method_of(name: &str) -> Box<dyn Method> {
 
 #[test]
 fn what_bitsandbytes_saves() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     let [input, expected] = ["input", "expected"]
@@ -87,7 +87,7 @@ fn what_bitsandbytes_saves() {
 /// Weights that were decoded become the same codes again, but for code 8 of FP4: it decodes to -0, which gets code 0.
 #[test]
 fn decoded_weights_return() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     for case in [

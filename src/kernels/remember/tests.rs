@@ -6,6 +6,7 @@ use half::{bf16, f16};
 
 use crate::element::Out;
 use crate::simd::{Kernel, Level, dispatch, perform};
+use crate::test_utils::miri_or;
 
 /// Scales that go wrong first.
 const HOSTILE: [f32; 10] = [
@@ -91,7 +92,8 @@ fn check(name: &str, kernel: &impl Kernel, n: usize, twin: impl Fn(usize) -> f32
 #[test]
 fn act_order_kernel() {
     use super::gptq::IndexedRows;
-    for (bits, cols) in (2..=8).flat_map(|bits| [96usize, 77, 515].map(|cols| (bits, cols))) {
+    let widths = [96usize, 77, miri_or(33, 515)];
+    for (bits, cols) in (2..=8).flat_map(|bits| widths.map(|cols| (bits, cols))) {
         let (rows, groups) = (3, 5);
         let row_bytes = (cols * bits).div_ceil(32) * 4;
         let (bytes, scales) = (bytes(rows * row_bytes), scales(rows * groups));
@@ -124,7 +126,7 @@ fn act_order_kernel() {
 fn cast_kernel() {
     use super::cast::{Cast, CastValues, largest};
     use crate::TargetDtype::{BF16, F16, F32};
-    let mut doubles: Vec<f64> = words(515)
+    let mut doubles: Vec<f64> = words(miri_or(115, 515))
         .iter()
         .map(|&w| f32::from_bits(w).into())
         .collect();
@@ -225,8 +227,11 @@ fn codebook_kernel() {
             (64 * 3, 4096 + 63, 4096),
         ];
         // Every rest behind such units.
-        let rests = (0..=130).map(|n| (64, n, 128));
-        for (start, n, block) in cases.into_iter().chain(rests) {
+        let rests = (0..=130).step_by(miri_or(13, 1)).map(|n| (64, n, 128));
+        let cases = cases
+            .into_iter()
+            .filter(|&(_, n, _)| n <= miri_or(300, usize::MAX));
+        for (start, n, block) in cases.chain(rests) {
             let (bytes, scales) = (
                 bytes(usize::div_ceil(n, 2)),
                 scales((start + n).div_ceil(block)),
@@ -287,7 +292,7 @@ fn int8_kernel() {
 #[test]
 fn low_rank() {
     use super::low_rank::Corrected;
-    let width = 1030;
+    let width = miri_or(130, 1030);
     let (values, columns) = (scales(3 * width), scales(width + 3)[3..].to_vec());
     let sums: Vec<f64> = (0..3 * width)
         .map(|i| f64::from(HOSTILE[i % 7]) / 3.0)

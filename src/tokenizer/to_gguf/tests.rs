@@ -129,7 +129,7 @@ fn every_tokenizer_of_full_size() {
 
 #[test]
 fn keys_are_those_of_the_converter() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     let all = directories(&data.join("models/tokenizers"));
@@ -146,7 +146,7 @@ fn keys_are_those_of_the_converter() {
 /// What classes of architectures add, as the converter does for files of these sizes.
 #[test]
 fn sizes_and_architectures_add_keys() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     let convert = |architecture: &str, vocab_size: usize, config: Value| {

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{HfTokenizer, from_gguf};
-use crate::test_data::test_data;
+use crate::test_utils::test_data;
 
 /// The converter takes tokens that look special for control tokens.
 const LOOKS_SPECIAL: &str = "special: false → true";

@@ -7,7 +7,7 @@ from ct_common import *  # noqa: F403
 
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
-from compressed_tensors.quantization import preset_name_to_scheme
+from compressed_tensors.quantization import apply_quantization_config, preset_name_to_scheme
 
 from dirs import DirCase
 from fp8 import BF16, F16, F32
@@ -82,6 +82,30 @@ def preset_cases():
     c.norm(128)
     c.write()
     whole(c)
+
+
+def overlap_case():
+    """Targets that overlap: the library says which group a module has. Each group has a width of its own."""
+    c = DirCase(FAMILY, "pack_overlap")
+    targets = [["re:.*proj$"], ["Linear"], ["re:.*down_proj$", O], [UP], ["re:.*[qk]_proj$"], ["re:.*[kv]_proj$"]]
+    groups = {}
+    for i, (names, bits) in enumerate(zip(targets, [8, 4, 7, 6, 5, 3])):
+        groups[f"group_{i}"] = scheme(names, num_bits=bits, strategy="channel", format="pack-quantized")
+    c.config = config_of(groups)
+    root = torch.nn.Module()
+    for base in (Q, K, V, O, GATE, UP, DOWN, L + "mlp.router"):
+        module = root
+        for name in base.split(".")[:-1]:
+            module.add_module(name, getattr(module, name, torch.nn.Module()))
+            module = getattr(module, name)
+        module.add_module(base.split(".")[-1], torch.nn.Linear(32, 6, bias=False))
+    apply_quantization_config(root, QuantizationConfig(config_groups=groups, ignore=["lm_head"]), show_progress=False)
+    for base, module in root.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            s = module.quantization_scheme
+            print(f"    {base}: {s.weights.num_bits} bits")
+            add(c, base, compress(weight(c, 6, 32), s), s)
+    c.write()  # not `whole`: `CompressedTensorsDequantizer` takes the first group of the config that fits
 
 
 def variant_cases():
@@ -227,6 +251,7 @@ def hostile_case():
 
 if __name__ == "__main__":
     bits_cases()
+    overlap_case()
     preset_cases()
     variant_cases()
     expert_cases()

@@ -58,7 +58,7 @@ pub const TABLE: &[Case] = &[
     ),
     (
         "compressed_tensors",
-        "pack_g_idx* pack_ignore_kv pack_preset_name pack_shape_i32 pack_tensor",
+        "pack_g_idx* pack_ignore_kv pack_overlap pack_preset_name pack_shape_i32 pack_tensor",
         "w8a16-channel",
         0,
         Row,

@@ -18,6 +18,7 @@ use half::f16;
 use super::*;
 use crate::element::Out;
 use crate::kernels::remember::ggml::decoder;
+use crate::test_utils::miri_or;
 
 /// The importance of a block's values, and the mean square of the row that the block is in.
 type TwinImportance<'a> = Option<(&'a [f32], f32)>;
@@ -136,6 +137,15 @@ impl EncodeCase {
     }
 }
 
+/// The types under test. Encoders that search a grid make a table of all neighbours first, which would take Miri hours.
+fn types() -> impl Iterator<Item = &'static EncodeCase> {
+    let is_searched = |t: &EncodeCase| {
+        let grids = ["IQ1", "IQ2", "IQ3"];
+        grids.iter().any(|grid| t.dtype.name().starts_with(grid))
+    };
+    TYPES.iter().filter(move |t| !cfg!(miri) || !is_searched(t))
+}
+
 /// Pseudo-random numbers: xorshift64*.
 struct Rng(u64);
 
@@ -196,6 +206,7 @@ fn golden_floats(name: &str) -> Vec<f32> {
 
 /// Goldens hold as many of the leading rows as ggml could encode.
 #[test]
+#[cfg_attr(miri, ignore = "many blocks; Miri has `one_block_of_each_type`")]
 fn encodes_as_ggml() {
     let (all, importance) = (golden_floats("values.f32"), golden_floats("importance.f32"));
     for t in TYPES.iter().filter(|t| !WITHOUT_GOLDENS.contains(&t.dtype)) {
@@ -249,6 +260,7 @@ fn hostile(rng: &mut Rng) -> Vec<f32> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many blocks; Miri has `one_block_of_each_type`")]
 fn encodes_as_its_twin() {
     const BLOCKS: usize = 3;
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15);
@@ -280,7 +292,7 @@ fn scales_without_inverse() {
     for (i, x) in values.iter_mut().enumerate() {
         *x = f32::from_bits(i as u32 % 5 * 0x100) * if i % 2 == 0 { 1.0 } else { -1.0 };
     }
-    for t in TYPES {
+    for t in types() {
         for level in Level::available() {
             let out = t.encoded(&values, 256, None, level);
             match t.dtype {
@@ -300,6 +312,7 @@ fn scales_without_inverse() {
 
 /// Values for which there is no twin or golden: subnormal, huge, and ties.
 #[test]
+#[cfg_attr(miri, ignore = "many blocks; Miri has `one_block_of_each_type`")]
 fn levels_agree() {
     let mut rng = Rng(1);
     for cols in [256, 768, 1280] {
@@ -331,6 +344,7 @@ fn levels_agree() {
 
 #[test]
 fn takes_what_ggml_aborts_on() {
+    const COLS: usize = miri_or(256, 512);
     let specials = [
         f32::NAN,
         f32::INFINITY,
@@ -339,16 +353,17 @@ fn takes_what_ggml_aborts_on() {
         f32::MIN,
         -f32::NAN,
     ];
-    for t in TYPES {
-        for (i, special) in specials.into_iter().enumerate() {
+    for t in types() {
+        for (i, special) in specials.into_iter().take(miri_or(1, 6)).enumerate() {
             let mut rng = Rng(i as u64 + 1);
-            let mut values: Vec<f32> = (0..512).map(|_| rng.normal()).collect();
+            let mut values: Vec<f32> = (0..COLS).map(|_| rng.normal()).collect();
             values[17] = special;
-            values[256..][..64].fill(special);
-            let importance: Vec<f32> = (0..512).map(|_| rng.fraction() * 1e38).collect();
+            values[COLS / 2..][..64].fill(special);
+            let importance: Vec<f32> = (0..COLS).map(|_| rng.fraction() * 1e38).collect();
             for level in Level::available() {
-                for importance in [None, Some(&importance[..]), Some(&values[..])] {
-                    t.encoded(&values, 512, importance, level);
+                let all = [None, Some(&importance[..]), Some(&values[..])];
+                for importance in all.into_iter().skip(miri_or(2, 0)) {
+                    t.encoded(&values, COLS, importance, level);
                 }
             }
         }
@@ -356,6 +371,7 @@ fn takes_what_ggml_aborts_on() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many blocks; Miri has `one_block_of_each_type`")]
 fn decodes_to_what_was_encoded() {
     let mut rng = Rng(7);
     let values: Vec<f32> = (0..32 * 1024).map(|_| rng.normal()).collect();
@@ -375,22 +391,12 @@ fn decodes_to_what_was_encoded() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// One block of each type: little enough for Miri, which the tests of many blocks are not. Encoders that search a grid make a
-/// table of all neighbours first, which would take Miri hours.
+/// Little enough for Miri, which takes hours for the tests of many blocks.
 #[test]
 fn one_block_of_each_type() {
     let mut rng = Rng(11);
     let values: Vec<f32> = (0..256).map(|_| rng.normal()).collect();
-    let is_searched = |dtype: Dtype| {
-        let name = dtype.name();
-        ["IQ1", "IQ2", "IQ3"]
-            .iter()
-            .any(|grid| name.starts_with(grid))
-    };
-    for t in TYPES
-        .iter()
-        .filter(|t| !cfg!(miri) || !is_searched(t.dtype))
-    {
+    for t in types() {
         let blocks = t.encoded(&values, 256, Some(&[1.0; 256]), Level::detect());
         let mut decoded = vec![f32::NAN; values.len()];
         decoder(t.dtype).unwrap()(&blocks, None, Level::detect(), Out::F32(&mut decoded));
@@ -411,7 +417,7 @@ fn which_types_require_importance() {
     assert_eq!(dtypes, [Dtype::IQ2_XXS, Dtype::IQ2_XS, Dtype::IQ1_S]);
     let mut rng = Rng(3);
     let values: Vec<f32> = (0..1024).map(|_| rng.normal()).collect();
-    for t in requiring {
+    for t in requiring.into_iter().take(miri_or(0, usize::MAX)) {
         let all_ones = t.encoded(&values, 512, Some(&[1.0; 512]), Level::detect());
         t.check(&values, 512, None, &all_ones, "importance of ones");
     }

@@ -6,6 +6,7 @@ use super::{MlxFloatMode, encode};
 use crate::TargetDtype;
 use crate::kernels::remember::fp8::{E4M3, Float8, f32_from_exponent};
 use crate::simd::Level;
+use crate::test_utils::miri_or;
 
 const FP4: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
@@ -112,7 +113,7 @@ fn values(dtype: TargetDtype) -> Vec<f32> {
     out.extend((0..32).map(|i| 448.0 - 17.0 * i as f32));
     out.extend((0..32).map(|i| if i == 0 { 448.0 } else { i as f32 / 1024.0 }));
     for scale in [1.0, 1e-3, 1e-5, 1e-37, 1e3, 30.0] {
-        out.extend((0..256).map(|_| next() * scale));
+        out.extend((0..miri_or(32, 256)).map(|_| next() * scale));
     }
     out.into_iter().map(|x| to(dtype, x)).collect()
 }
@@ -138,7 +139,7 @@ fn modes_equal_their_twins() {
                     &mut codes,
                     &mut scales,
                 );
-                for (i, &x) in values.iter().enumerate() {
+                for (i, &x) in values.iter().enumerate().step_by(miri_or(7, 1)) {
                     let of = i / group * group..(i / group + 1) * group;
                     let (code, scale, value) = twin(mode, dtype, &values[of], x);
                     let what = format!("{mode:?} {dtype:?} {level:?}, value {i}, {x:e}");

@@ -103,7 +103,7 @@ fn files_that_disagree_are_refused() {
 
 #[test]
 fn a_tekken_json_that_is_wrong_is_refused_with_the_place() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     let path = data.join("models/tokenizers/tekken/tekken.json");
@@ -206,7 +206,7 @@ fn a_tekken_json_that_is_wrong_is_refused_with_the_place() {
 /// Every file of every golden, with a byte changed or its end cut off: an error or keys, and no panic.
 #[test]
 fn changed_bytes_do_not_panic() {
-    let Some(data) = crate::test_data::test_data() else {
+    let Some(data) = crate::test_utils::test_data() else {
         return;
     };
     let mut state = 1u64;

@@ -19,7 +19,7 @@ pub(super) struct GroupedCase {
 impl GroupedCase {
     /// Reads all cases in a directory of `tests/data`: none in the published package.
     pub(super) fn all(family: &str) -> Vec<Self> {
-        let Some(data) = crate::test_data::test_data() else {
+        let Some(data) = crate::test_utils::test_data() else {
             return Vec::new();
         };
         let mut paths: Vec<_> = std::fs::read_dir(data.join(family))

@@ -4,13 +4,14 @@ use super::super::{iq1_split, iq4};
 use super::Rng;
 use super::iq_search::{nearest_level, sorted, split16, split32};
 use crate::kernels::remember::ggml::grids;
+use crate::test_utils::miri_or;
 
 #[test]
 fn splits_as_its_twin() {
     let mut rng = Rng(17);
     let found =
         |split: iq1_split::ThreeWaySplit| (split.first, split.second, split.shift, split.scale);
-    for round in 0..200 {
+    for round in 0..miri_or(2, 200) {
         let (mut values, weights) = (rng.normals::<32>(1.0), rng.normals::<32>(1.0));
         let weights = weights.map(|x: f32| x * x);
         if round % 3 == 0 {
@@ -56,12 +57,14 @@ fn iq4_levels() {
         );
     };
     // Around each half and whole number, and everywhere.
-    for halves in -300..=300 {
+    for halves in (-300..=300).step_by(miri_or(17, 1)) {
         let bits = (halves as f32 / 2.0).to_bits();
-        (0..=2000).for_each(|i| check(f32::from_bits(bits.wrapping_add(i).wrapping_sub(1000))));
+        (0..=2000)
+            .step_by(miri_or(100, 1))
+            .for_each(|i| check(f32::from_bits(bits.wrapping_add(i).wrapping_sub(1000))));
     }
     (0..=u32::MAX)
-        .step_by(4099)
+        .step_by(4099 * miri_or(1009, 1))
         .map(f32::from_bits)
         .for_each(check);
 }

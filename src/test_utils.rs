@@ -1,4 +1,4 @@
-//! Where unit tests find `tests/data`.
+//! What unit tests share: where `tests/data` is, and how much of a test Miri runs.
 
 use std::path::{Path, PathBuf};
 
@@ -11,4 +11,9 @@ pub(crate) fn test_data() -> Option<PathBuf> {
     }
     eprintln!("skipped: tests/data is not in the package");
     None
+}
+
+/// A count, a step or a size of a test: `all`, but `few` under Miri, which takes about a thousand times as long.
+pub(crate) const fn miri_or<T: Copy>(few: T, all: T) -> T {
+    if cfg!(miri) { few } else { all }
 }
