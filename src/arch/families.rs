@@ -32,7 +32,7 @@ mod starcoder;
 
 use super::dims::Dim;
 use super::table::{
-    ModelClass, Need, TensorRule, Transform, experts, only, optional, parameter, same,
+    ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional, parameter, same,
 };
 
 /// Every class, in the order in which a GGUF file is compared with them.
@@ -308,8 +308,5 @@ const F32_CHOICE_BIAS: &[TensorRule] = &[TensorRule {
 
 /// The rule for layers with experts alone.
 const fn sparse(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: Need::Sparse,
-        ..rule
-    }
+    in_layers(Need::Sparse, rule)
 }

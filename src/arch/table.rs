@@ -362,6 +362,11 @@ pub(super) const fn only(
     }
 }
 
+/// The rule for the layers that `need` names alone.
+pub(super) const fn in_layers(need: Need, rule: TensorRule) -> TensorRule {
+    TensorRule { need, ..rule }
+}
+
 /// A projection whose rows are those of heads.
 pub(super) const fn heads(
     gguf: &'static str,

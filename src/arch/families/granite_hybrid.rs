@@ -3,105 +3,35 @@
 //! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::granite::{EXPERTS, GRANITE, SETTINGS};
-use super::mamba::{filters, vector};
-use super::{ENDS, NORMS};
+use super::llama::ROTATED;
+use super::mamba::mamba2_mixer;
+use super::{ENDS, NORMS, VALUES, sparse};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
-    parameter, setting,
+    Default, HeadDim, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count,
+    in_layers, only, setting,
 };
 
 const ATTENDING: Need = Need::Kind("attention");
-const RECURRENT: Need = Need::Kind("mamba");
 
 const ATTENTION: &[TensorRule] = &[
-    TensorRule {
-        need: ATTENDING,
-        ..super::llama::ROTATED[0]
-    },
-    TensorRule {
-        need: ATTENDING,
-        ..super::llama::ROTATED[1]
-    },
-    TensorRule {
-        need: ATTENDING,
-        ..super::VALUES[0]
-    },
-    TensorRule {
-        need: ATTENDING,
-        ..super::VALUES[1]
-    },
+    in_layers(ATTENDING, ROTATED[0]),
+    in_layers(ATTENDING, ROTATED[1]),
+    in_layers(ATTENDING, VALUES[0]),
+    in_layers(ATTENDING, VALUES[1]),
 ];
 
-const STATE: Dim = Dim::Field("mamba_d_state");
-const FILTER: Dim = Dim::Field("mamba_d_conv");
-const HEADS: Dim = Dim::Field("mamba_n_heads");
-const GROUPS: Dim = Dim::Field("mamba_n_groups");
-const INNER: Dim = Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]);
-const GROUP_STATES: Dim = Dim::Product(&[GROUPS, STATE]);
-const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
-
-/// The rule for layers with state spaces alone.
-const fn recurrent(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: RECURRENT,
-        ..rule
-    }
-}
-
-const MIXER: &[TensorRule] = &[
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_in",
-        "model.layers.{i}.mamba.in_proj",
-        &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
-    ),
-    recurrent(filters(
-        "blk.{i}.ssm_conv1d.weight",
-        "model.layers.{i}.mamba.conv1d.weight",
-        &[FILTERED, Dim::One, FILTER],
-        &[FILTERED, FILTER],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_conv1d.bias",
-        "model.layers.{i}.mamba.conv1d.bias",
-        &[FILTERED],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_dt.bias",
-        "model.layers.{i}.mamba.dt_bias",
-        &[HEADS],
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_a",
-        "model.layers.{i}.mamba.A_log",
-        (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_d",
-        "model.layers.{i}.mamba.D",
-        (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_norm.weight",
-        "model.layers.{i}.mamba.norm.weight",
-        (
-            Transform::Reshaped,
-            &[INNER],
-            &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
-        ),
-    )),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_out",
-        "model.layers.{i}.mamba.out_proj",
-        // The length of a head may be `auto`.
-        &[
-            Dim::Hidden,
-            Dim::Product(&[HEADS, Dim::Field("mamba_d_head")]),
-        ],
-    ),
-];
+const MIXER: &[TensorRule] = mamba2_mixer! {
+    prefix: "model.layers.{i}.mamba",
+    need: Need::Kind("mamba"),
+    state: Dim::Field("mamba_d_state"),
+    filter: Dim::Field("mamba_d_conv"),
+    heads: Dim::Field("mamba_n_heads"),
+    groups: Dim::Field("mamba_n_groups"),
+    inner: Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]),
+    // The length of a head may be `auto`.
+    output: Dim::Product(&[Dim::Field("mamba_n_heads"), Dim::Field("mamba_d_head")]),
+};
 
 const SHARED: Dim = Dim::Field("shared_intermediate_size");
 
@@ -139,14 +69,6 @@ const SHARED_MLP: &[TensorRule] = &[
         &[Dim::Hidden, SHARED],
     ),
 ];
-
-/// The rule for layers with experts alone.
-const fn sparse(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: Need::Sparse,
-        ..rule
-    }
-}
 
 const SPARSE_EXPERTS: &[TensorRule] = &[
     sparse(EXPERTS[0]),

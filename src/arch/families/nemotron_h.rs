@@ -3,31 +3,14 @@
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers 5.23.
 
 use super::granite::GRANITE;
-use super::mamba::{filters, vector};
+use super::mamba::{ENDS, mamba2_mixer};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, TensorRule, Traits, Transform, count, only, optional,
-    parameter, same, setting,
+    Default, Kind, ModelClass, Need, TensorRule, Traits, Transform, count, only, setting,
 };
 
-const RECURRENT: Need = Need::Kind("mamba");
 const ATTENDING: Need = Need::Kind("attention");
 const FORWARD: Need = Need::Kind("mlp");
-
-const ENDS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "backbone.embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
-    same("output_norm", "backbone.norm_f", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_norm",
-        "backbone.layers.{i}.norm",
-        &[Dim::Hidden],
-    ),
-];
 
 const ATTENTION: &[TensorRule] = &[
     TensorRule {
@@ -74,71 +57,18 @@ const ATTENTION: &[TensorRule] = &[
     ),
 ];
 
-const STATE: Dim = Dim::Field("ssm_state_size");
-const FILTER: Dim = Dim::Field("conv_kernel");
-const HEADS: Dim = Dim::Field("mamba_num_heads");
-const GROUPS: Dim = Dim::Field("n_groups");
-const INNER: Dim = Dim::Product(&[HEADS, Dim::Field("mamba_head_dim")]);
-const GROUP_STATES: Dim = Dim::Product(&[GROUPS, STATE]);
-const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
+const WIDTH: Dim = Dim::Product(&[Dim::Field("mamba_num_heads"), Dim::Field("mamba_head_dim")]);
 
-/// The rule for layers with state spaces alone.
-const fn recurrent(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: RECURRENT,
-        ..rule
-    }
-}
-
-const MIXER: &[TensorRule] = &[
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_in",
-        "backbone.layers.{i}.mixer.in_proj",
-        &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
-    ),
-    recurrent(filters(
-        "blk.{i}.ssm_conv1d.weight",
-        "backbone.layers.{i}.mixer.conv1d.weight",
-        &[FILTERED, Dim::One, FILTER],
-        &[FILTERED, FILTER],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_conv1d.bias",
-        "backbone.layers.{i}.mixer.conv1d.bias",
-        &[FILTERED],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_dt.bias",
-        "backbone.layers.{i}.mixer.dt_bias",
-        &[HEADS],
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_a",
-        "backbone.layers.{i}.mixer.A_log",
-        (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_d",
-        "backbone.layers.{i}.mixer.D",
-        (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_norm.weight",
-        "backbone.layers.{i}.mixer.norm.weight",
-        (
-            Transform::Reshaped,
-            &[INNER],
-            &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
-        ),
-    )),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_out",
-        "backbone.layers.{i}.mixer.out_proj",
-        &[Dim::Hidden, INNER],
-    ),
-];
+const MIXER: &[TensorRule] = mamba2_mixer! {
+    prefix: "backbone.layers.{i}.mixer",
+    need: Need::Kind("mamba"),
+    state: Dim::Field("ssm_state_size"),
+    filter: Dim::Field("conv_kernel"),
+    heads: Dim::Field("mamba_num_heads"),
+    groups: Dim::Field("n_groups"),
+    inner: WIDTH,
+    output: WIDTH,
+};
 
 pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     gguf: "nemotron_h",
