@@ -63,6 +63,8 @@ pub(super) struct Dims {
     pub experts: Option<usize>,
     /// Layers in front of the first one with experts.
     dense: usize,
+    /// Every so many layers one has experts.
+    experts_every: usize,
     /// The sizes of layers, of classes where they differ.
     layer_sizes: Option<SizesByLayer>,
     /// All fields of the config.
@@ -194,6 +196,7 @@ impl Dims {
             shared_inner: size(&["shared_expert_intermediate_size"])?,
             experts,
             dense,
+            experts_every: 1,
             layer_sizes: None,
             fields: fields.clone(),
         })
@@ -209,6 +212,9 @@ impl Dims {
             fields.0.insert(HEADS[0].to_owned(), 1.into());
         }
         let mut dims = Self::new(&fields)?;
+        if let Some(field) = class.traits.experts_every {
+            dims.experts_every = dims.need(field)?;
+        }
         if class.traits.has_layer_sizes {
             let sizes = SizesByLayer::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
             dims.layer_sizes = Some(sizes);
@@ -339,14 +345,19 @@ impl Dims {
         Some(kinds.map(|kind| kind.as_str().unwrap_or_default()))
     }
 
+    /// Whether layer `layer` has experts.
+    fn has_experts(&self, layer: usize) -> bool {
+        layer >= self.dense && (layer + 1).is_multiple_of(self.experts_every)
+    }
+
     /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it may.
     pub(super) fn has(&self, need: Need, layer: usize) -> Option<bool> {
         let has_field = |name: &str| self.fields.get(&[name]).is_some();
         match need {
             Need::All => Some(true),
             Need::Optional => None,
-            Need::Dense => Some(layer < self.dense),
-            Need::Sparse => Some(layer >= self.dense),
+            Need::Dense => Some(!self.has_experts(layer)),
+            Need::Sparse => Some(self.has_experts(layer)),
             Need::With(field) => Some(has_field(field)),
             Need::Without(field) => Some(!has_field(field)),
             Need::Above0(field) => Some(self.fields.count(&[field]).is_ok_and(|n| n > Some(0))),

@@ -17,12 +17,15 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod hunyuan;
+mod internlm;
 mod lfm;
 mod llama;
+mod llama4;
 mod mamba;
 mod minimax;
 mod modern_bert;
 mod nemotron_h;
+mod nomic_bert;
 mod olmo;
 mod phi;
 mod qwen;
@@ -58,6 +61,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &qwen_next::QWEN3_5,
     &qwen_next::QWEN3_5_MOE,
     &phi::PHI3,
+    &granite_hybrid::GRANITE_ATTENDING,
     &granite::GRANITE,
     &granite::GRANITE_MOE,
     &lfm::LFM2,
@@ -65,6 +69,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &mamba::MAMBA,
     &mamba::MAMBA2,
     &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_h::NEMOTRON_H_MOE,
     &nemotron_h::NEMOTRON_H,
     &smollm::SMOLLM3,
     &smollm::ARCEE,
@@ -89,6 +94,9 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &falcon::FALCON,
     &hunyuan::HUNYUAN,
     &ernie_moe::ERNIE4_5_MOE,
+    &internlm::INTERNLM2,
+    &llama4::LLAMA4,
+    &nomic_bert::NOMIC_BERT,
     &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,

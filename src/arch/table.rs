@@ -89,14 +89,22 @@ pub(super) struct Traits {
     pub layer_letters: &'static [(&'static str, char)],
     /// A kind of which there must be a layer.
     pub needs_kind: Option<&'static str>,
+    /// A kind of which there is no layer, although the class has it. With such a layer it is another class here.
+    pub lacks_kind: Option<&'static str>,
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,
+    /// Queries and keys are normed (`use_qk_norm`) unless there are so many experts. GGUF does not say it.
+    pub normed_unless_experts: Option<usize>,
+    /// The field of how many layers there are from one with experts to the next.
+    pub experts_every: Option<&'static str>,
     /// The field of how many layers there are from one that sees the whole text to the next, of which the first layer is one.
     /// llama.cpp knows no other pattern.
     pub full_from_first: Option<&'static str>,
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
-    /// A field that is true in models of this class. Others of the same name in transformers are another class here.
+    /// Rope may be `dynamic`, which scales only texts longer than those of the training. llama.cpp does not, and a note says so.
+    pub scales_long_texts: bool,
+    /// A field that is true, or above 0, in models of this class. Others of the same name in transformers are another class here.
     pub config_sign: Option<&'static str>,
     /// All heads share one of keys and values if `multi_query` is true, and none do else.
     pub may_be_multi_query: bool,
@@ -176,10 +184,14 @@ impl Traits {
         kind_names: &[],
         layer_letters: &[],
         needs_kind: None,
+        lacks_kind: None,
         prefix: None,
         left_out: &[],
         full_from_first: None,
+        normed_unless_experts: None,
+        experts_every: None,
         has_alpha_rope: false,
+        scales_long_texts: false,
         config_sign: None,
         may_be_multi_query: false,
         sign: Sign::Rest,
@@ -222,7 +234,7 @@ pub(super) struct TensorRule {
 pub(super) enum Need {
     All,
     Optional,
-    /// Those in front of the first one with experts.
+    /// Those without experts.
     Dense,
     /// Those with experts.
     Sparse,
@@ -258,6 +270,8 @@ pub(super) enum Transform {
     Transposed,
     /// Every second row of the transposed stack of experts, from this one on: one of two projections that are fused.
     TransposedHalf(usize),
+    /// One half of the rows of each matrix of the transposed stack of experts, the first or the second.
+    TransposedHalves(usize),
     /// Every second value of each expert, from this one on.
     Half(usize),
     /// One half of the rows of each expert, the first or the second.
@@ -282,6 +296,9 @@ pub(super) enum Transform {
     Matrix,
     /// Queries, keys and values of each group of heads become all queries, all keys, all values.
     FusedGroups,
+    /// All queries, all keys or all values (0, 1, 2) of a projection with those of each group. Rows of queries and keys alternate
+    /// as of `Heads`.
+    GroupPart(usize),
 }
 
 /// Which rows of each head of `kv_b_proj` a tensor has.

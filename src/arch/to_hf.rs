@@ -17,7 +17,7 @@ use super::settings::config_of;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule, Transform, ValuePart};
 use super::to_gguf::has_offset;
-use super::transform::{self, Halves};
+use super::transform::{self, WaitingParts};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening};
@@ -88,15 +88,14 @@ pub(crate) fn to_hf<'m>(
         dims: &dims,
         main,
         to,
-        halves: Halves::default(),
+        waiting: WaitingParts::default(),
         out: Vec::with_capacity(mapped.len()),
     };
     mapped
         .into_iter()
         .try_for_each(|tensor| maker.add(tensor))?;
-    if let Some((name, _)) = maker.halves.into_waiting() {
-        let what =
-            format!("tensor `{name}`: one of the two projections that it is made of is missing");
+    if let Some((name, _)) = maker.waiting.into_waiting() {
+        let what = format!("tensor `{name}`: one of the projections that it is made of is missing");
         return Err(AnamnesisError::parse(what));
     }
     let letters = class.traits.layer_letters;
@@ -248,7 +247,7 @@ struct Maker<'a, 'm> {
     main: TargetDtype,
     /// Element type of what is quantized.
     to: TargetDtype,
-    halves: Halves<'m>,
+    waiting: WaitingParts<'m>,
     out: Vec<Group<'m>>,
 }
 
@@ -267,13 +266,13 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         };
         let own = source.stored.unwrap_or(self.to);
-        if let Some(is_first) = transform::half_of(rule.transform) {
+        if let Some(part) = transform::part_of(rule.transform) {
             let name = hf_name(None);
-            let Some(pair) = self.halves.pair(&name, source, is_first) else {
+            let Some(parts) = self.waiting.complete(&name, source, part) else {
                 return Ok(());
             };
-            let own = pair[0].stored.unwrap_or(self.to);
-            let whole = transform::fused(pair, (name, rule.transform), own, self.dims)?;
+            let own = parts[0].stored.unwrap_or(self.to);
+            let whole = transform::fused(parts, (name, rule.transform), own, self.dims)?;
             return self.push(whole, rule);
         }
         let change = match self.class.traits.norms_plus_one && has_offset(&name) {

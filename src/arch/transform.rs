@@ -101,7 +101,12 @@ pub(super) fn to_gguf<'m>(
             let half = [shape[0], shape[1] / 2];
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
-        Transform::Halves(half) => {
+        Transform::Halves(half) | Transform::TransposedHalves(half) => {
+            let mut shape = shape;
+            if let Transform::TransposedHalves(_) = rule.transform {
+                sources = vec![sources.swap_remove(0).transposed(dtype)];
+                shape.clone_from(&sources[0].shape);
+            }
             // Of a stack, or of one matrix.
             let axis = shape.len() - 2;
             require_even(&sources[0].name, shape[axis])?;
@@ -123,6 +128,17 @@ pub(super) fn to_gguf<'m>(
             (moved, made)
         }
         Transform::FusedHeads => (fused_heads(&shape, fused_tiles(dims)), shape),
+        Transform::GroupPart(part) => {
+            let (moved, rows) = groups::part(part, &shape, dims);
+            let made = vec![rows, width(&shape)];
+            if part == groups::VALUES {
+                return Ok(assembled(sources, (name, made), dtype, &moved));
+            }
+            let heads = assembled(sources, (name.clone(), made.clone()), dtype, &moved);
+            sources = vec![SourceTensor::new(ResolvedItem::Group(heads))?];
+            let order = RowOrder::Interleaved(head_rows(&name, &made, dims)?);
+            (Rearrangement::of_each(1, order, (rows, made[1])), made)
+        }
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part);
             let made = match part {
@@ -284,51 +300,98 @@ pub(super) fn to_hf<'m>(
     Ok(vec![assembled(vec![source], (own, shape), dtype, &moved)])
 }
 
-/// Whether two tensors of GGUF make one of transformers, and this is the first of them; `None`: it is made of one.
-pub(super) fn half_of(transform: Transform) -> Option<bool> {
-    match transform {
-        Transform::TransposedHalf(first) | Transform::Half(first) | Transform::Halves(first) => {
-            Some(first == 0)
-        }
-        Transform::Latent(part) => Some(part == LatentPart::Keys),
-        Transform::Linear(part) => Some(part == LinearPart::Projections),
-        _ => None,
-    }
+/// Which part of a tensor of transformers a tensor of GGUF is, and of how many; `None`: it is made of one.
+pub(super) fn part_of(transform: Transform) -> Option<(usize, usize)> {
+    let part = match transform {
+        Transform::TransposedHalf(half)
+        | Transform::TransposedHalves(half)
+        | Transform::Half(half)
+        | Transform::Halves(half) => half,
+        Transform::Latent(part) => usize::from(part != LatentPart::Keys),
+        Transform::Linear(part) => usize::from(part != LinearPart::Projections),
+        Transform::GroupPart(part) => return Some((part, 3)),
+        _ => return None,
+    };
+    Some((part, 2))
 }
 
-/// Tensors that wait for the other one with which they make a tensor of transformers, by its name.
+/// Tensors that wait for the others with which they make a tensor of transformers, by its name.
 #[derive(Default)]
-pub(super) struct Halves<'m>(BTreeMap<String, SourceTensor<'m>>);
+pub(super) struct WaitingParts<'m>(BTreeMap<String, Vec<(usize, SourceTensor<'m>)>>);
 
-impl<'m> Halves<'m> {
-    /// Both tensors that make `name`, the first one first; `None`: `source` waits for the other.
-    pub(super) fn pair(
+impl<'m> WaitingParts<'m> {
+    /// All tensors that make `name`, in their order; `None`: `source`, part `part` of `count`, waits for the others.
+    pub(super) fn complete(
         &mut self,
         name: &str,
         source: SourceTensor<'m>,
-        is_first: bool,
-    ) -> Option<[SourceTensor<'m>; 2]> {
-        match self.0.remove(name) {
-            Some(other) if is_first => Some([source, other]),
-            Some(other) => Some([other, source]),
-            None => {
-                self.0.insert(name.to_owned(), source);
-                None
-            }
+        (part, count): (usize, usize),
+    ) -> Option<Vec<SourceTensor<'m>>> {
+        let waiting = self.0.entry(name.to_owned()).or_default();
+        waiting.push((part, source));
+        if waiting.len() < count {
+            return None;
         }
+        let mut parts = self.0.remove(name)?;
+        parts.sort_by_key(|(part, _)| *part);
+        Some(parts.into_iter().map(|(_, source)| source).collect())
     }
 
     /// A tensor that still waits, and the name of what it is a part of.
     pub(super) fn into_waiting(self) -> Option<(String, SourceTensor<'m>)> {
-        self.0.into_iter().next()
+        let (name, parts) = self.0.into_iter().next()?;
+        Some((name, parts.into_iter().next()?.1))
     }
 }
 
-/// The tensor of transformers called `name` that the two tensors `pair` of GGUF make.
+/// The tensor of transformers called `name` that the tensors `parts` of GGUF make.
 ///
 /// # Errors
-/// `Parse` if a size is missing in the config.
+/// `Parse` if a size is missing in the config, or rows of queries or keys are not those of heads that can be halved.
 pub(super) fn fused<'m>(
+    parts: Vec<SourceTensor<'m>>,
+    (name, transform): (String, Transform),
+    dtype: TargetDtype,
+    dims: &Dims,
+) -> Result<Group<'m>> {
+    match <[SourceTensor<'m>; 2]>::try_from(parts) {
+        Ok(pair) => fused_pair(pair, (name, transform), dtype, dims),
+        Err(parts) => fused_groups(parts, name, dtype, dims),
+    }
+}
+
+/// Queries, keys and values of all groups of heads, group by group.
+fn fused_groups<'m>(
+    parts: Vec<SourceTensor<'m>>,
+    name: String,
+    dtype: TargetDtype,
+    dims: &Dims,
+) -> Result<Group<'m>> {
+    let split = |(part, source): (usize, SourceTensor<'m>)| {
+        if part == groups::VALUES {
+            return Ok(source);
+        }
+        let (part, shape) = (source.name.clone(), source.shape.clone());
+        let order = RowOrder::Split(head_rows(&part, &shape, dims)?);
+        let moved = Rearrangement::of_each(1, order, (shape[0], shape[1]));
+        let split = assembled(vec![source], (part, shape), dtype, &moved);
+        SourceTensor::new(ResolvedItem::Group(split))
+    };
+    let parts: Vec<_> = parts
+        .into_iter()
+        .enumerate()
+        .map(split)
+        .collect::<Result<_>>()?;
+    let (rows, cols) = (
+        parts.iter().map(|part| part.shape[0]).sum(),
+        parts.iter().map(|part| part.shape[1]).max().unwrap_or(0),
+    );
+    let moved = groups::turns(&parts, cols, dims);
+    Ok(assembled(parts, (name, vec![rows, cols]), dtype, &moved))
+}
+
+/// The tensor of transformers called `name` that two tensors of GGUF make.
+fn fused_pair<'m>(
     [first, second]: [SourceTensor<'m>; 2],
     (name, transform): (String, Transform),
     dtype: TargetDtype,
@@ -364,7 +427,9 @@ pub(super) fn fused<'m>(
         _ => {
             // Rows alternate, or the halves of each expert or of one matrix do.
             let (axis, turn) = match transform {
-                Transform::Halves(_) => (shape.len() - 2, shape[shape.len() - 2]),
+                Transform::Halves(_) | Transform::TransposedHalves(_) => {
+                    (shape.len() - 2, shape[shape.len() - 2])
+                }
                 _ => (1, 1),
             };
             let rows = shape[..=axis].iter().product();

@@ -8,7 +8,7 @@ use super::mamba::mamba2_mixer;
 use super::{ENDS, NORMS, VALUES, sparse};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count,
+    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, Transform, count,
     in_layers, only, setting,
 };
 
@@ -78,9 +78,6 @@ const SPARSE_EXPERTS: &[TensorRule] = &[
 ];
 
 const STATE_SETTINGS: &[Setting] = &[
-    // Attention has no positions, so nothing bounds a text.
-    setting(Kind::Fixed(1 << 20), "context_length", &[]),
-    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
     setting(
         Kind::KvHeadsBut("mamba", "attention"),
         "attention.head_count_kv",
@@ -101,26 +98,34 @@ const STATE_SETTINGS: &[Setting] = &[
     setting(Kind::Required, "ssm.time_step_rank", &["mamba_n_heads"]),
 ];
 
+const DEFAULTS: &[(&str, Default)] = &[
+    ("rms_norm_eps", Default::Float(1e-6)),
+    ("rope_theta", Default::Float(10_000.0)),
+    ("num_local_experts", Default::Int(8)),
+    ("num_experts_per_tok", Default::Int(2)),
+    ("shared_intermediate_size", Default::Int(1024)),
+    ("attention_multiplier", Default::Float(1.0)),
+    ("embedding_multiplier", Default::Float(1.0)),
+    ("residual_multiplier", Default::Float(1.0)),
+    ("logits_scaling", Default::Float(1.0)),
+    ("mamba_n_heads", Default::Int(128)),
+    ("mamba_n_groups", Default::Int(1)),
+    ("mamba_d_state", Default::Int(256)),
+    ("mamba_d_conv", Default::Int(4)),
+    ("mamba_expand", Default::Int(2)),
+];
+
+const RECURRENT_SETTINGS: &[Setting] = &[
+    // Attention has no positions, so nothing bounds a text.
+    setting(Kind::Fixed(1 << 20), "context_length", &[]),
+    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
+];
+
 pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     gguf: "granitehybrid",
     classes: &["GraniteMoeHybridForCausalLM"],
     model_type: "granitemoehybrid",
-    defaults: &[
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("num_local_experts", Default::Int(8)),
-        ("num_experts_per_tok", Default::Int(2)),
-        ("shared_intermediate_size", Default::Int(1024)),
-        ("attention_multiplier", Default::Float(1.0)),
-        ("embedding_multiplier", Default::Float(1.0)),
-        ("residual_multiplier", Default::Float(1.0)),
-        ("logits_scaling", Default::Float(1.0)),
-        ("mamba_n_heads", Default::Int(128)),
-        ("mamba_n_groups", Default::Int(1)),
-        ("mamba_d_state", Default::Int(256)),
-        ("mamba_d_conv", Default::Int(4)),
-        ("mamba_expand", Default::Int(2)),
-    ],
+    defaults: DEFAULTS,
     implied: &[
         ("hidden_act", Default::Text("silu")),
         ("attention_bias", Default::Bool(false)),
@@ -131,7 +136,7 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     ],
     biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, MIXER, SHARED_MLP, SPARSE_EXPERTS],
-    settings: &[SETTINGS, STATE_SETTINGS],
+    settings: &[SETTINGS, STATE_SETTINGS, RECURRENT_SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Derived,
         kind_names: &[
@@ -142,4 +147,36 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     ..GRANITE
+};
+
+/// Granite 4 without state spaces. llama.cpp's converter writes it as one without these layers, with the settings of both.
+pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
+    gguf: "granite",
+    defaults: DEFAULTS,
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("mamba_expand", Default::Int(2)),
+        // With experts, which no published model of the kind has, it is another class of llama.cpp.
+        ("num_local_experts", Default::Int(0)),
+        ("num_experts_per_tok", Default::Int(0)),
+    ],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, SHARED_MLP],
+    settings: &[
+        SETTINGS,
+        STATE_SETTINGS,
+        &[setting(
+            Kind::TrueOf("rope"),
+            "rope.scaling.finetuned",
+            &["position_embedding_type"],
+        )],
+    ],
+    traits: Traits {
+        lacks_kind: Some("mamba"),
+        needs_kind: None,
+        stores_rope_factors: true,
+        sign: Sign::Has("ssm.conv_kernel"),
+        ..GRANITE_HYBRID.traits
+    },
+    ..GRANITE_HYBRID
 };
