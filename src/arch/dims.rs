@@ -2,6 +2,7 @@
 
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::layer_sizes::SizesByLayer;
+use super::periods::period_of;
 use super::settings::LABELS;
 use super::table::{ModelClass, Need};
 use crate::Result;
@@ -63,8 +64,8 @@ pub(super) struct Dims {
     pub experts: Option<usize>,
     /// Layers in front of the first one with experts.
     dense: usize,
-    /// Every so many layers one has experts.
-    experts_every: usize,
+    /// How many layers there are from one with experts to the next, and which is the first of them.
+    experts_every: (usize, usize),
     /// The sizes of layers, of classes where they differ.
     layer_sizes: Option<SizesByLayer>,
     /// All fields of the config.
@@ -106,7 +107,7 @@ const DENSE: &[&str] = &[
 pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
 
 /// Most layers of a model.
-const MOST_LAYERS: u32 = 1 << 14;
+pub(super) const MOST_LAYERS: u32 = 1 << 14;
 
 /// Fails unless a model of `experts` experts can use as many of them as `fields` say, and they can be in such groups.
 fn check_experts(fields: &Fields, experts: usize) -> Result<()> {
@@ -196,7 +197,7 @@ impl Dims {
             shared_inner: size(&["shared_expert_intermediate_size"])?,
             experts,
             dense,
-            experts_every: 1,
+            experts_every: (1, 0),
             layer_sizes: None,
             fields: fields.clone(),
         })
@@ -213,7 +214,15 @@ impl Dims {
         }
         let mut dims = Self::new(&fields)?;
         if let Some(field) = class.traits.experts_every {
-            dims.experts_every = dims.need(field)?;
+            let every = dims.need(field)?;
+            dims.experts_every = (every, every - 1);
+        }
+        if let Some(periods) = class.traits.periods {
+            dims.experts_every = period_of(&fields, periods.experts)?;
+            // A single expert is a plain feed-forward layer.
+            if dims.experts == Some(1) {
+                dims.dense = dims.layers;
+            }
         }
         if class.traits.has_layer_sizes {
             let sizes = SizesByLayer::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
@@ -347,7 +356,8 @@ impl Dims {
 
     /// Whether layer `layer` has experts.
     fn has_experts(&self, layer: usize) -> bool {
-        layer >= self.dense && (layer + 1).is_multiple_of(self.experts_every)
+        let (every, first) = self.experts_every;
+        layer >= self.dense && layer % every == first
     }
 
     /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it may.

@@ -18,6 +18,7 @@ mod granite;
 mod granite_hybrid;
 mod hunyuan;
 mod internlm;
+mod jamba;
 mod lfm;
 mod llama;
 mod llama4;
@@ -95,6 +96,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &hunyuan::HUNYUAN,
     &ernie_moe::ERNIE4_5_MOE,
     &internlm::INTERNLM2,
+    &jamba::JAMBA,
     &llama4::LLAMA4,
     &nomic_bert::NOMIC_BERT,
     &modern_bert::MODERN_BERT,

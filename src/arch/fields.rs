@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::dims::{Dims, HEADS, LAYERS};
 use super::layer_sizes;
+use super::periods;
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
 use crate::config::TEXT_CONFIGS;
@@ -85,6 +86,9 @@ impl Fields {
                 .map_or(every, |n| n as usize);
             let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
             self.0.insert(LAYER_KINDS.to_owned(), kinds);
+        }
+        if let Some(periods) = class.traits.periods {
+            periods::complete(self, periods)?;
         }
         if class.traits.has_layer_sizes {
             layer_sizes::complete(self)?;

@@ -95,6 +95,8 @@ pub(super) struct Traits {
     pub prefix: Option<&'static str>,
     /// Queries and keys are normed (`use_qk_norm`) unless there are so many experts. GGUF does not say it.
     pub normed_unless_experts: Option<usize>,
+    /// Fields of which layers have attention, and which have experts.
+    pub periods: Option<&'static Periods>,
     /// The field of how many layers there are from one with experts to the next.
     pub experts_every: Option<&'static str>,
     /// The field of how many layers there are from one that sees the whole text to the next, of which the first layer is one.
@@ -112,6 +114,19 @@ pub(super) struct Traits {
     pub left_out: &'static [&'static str],
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// Fields that say by a period, and by the first of them, which layers have attention and which have experts, as of Jamba.
+#[derive(Debug, PartialEq)]
+pub(super) struct Periods {
+    /// Kinds of layers with attention, and of all others.
+    pub kinds: [&'static str; 2],
+    /// Period and first layer of those with attention.
+    pub attention: [&'static str; 2],
+    /// Period and first layer of those with experts.
+    pub experts: [&'static str; 2],
+    /// The rank of time steps, which is a sixteenth of the hidden size where the config has `auto`.
+    pub rank: &'static str,
 }
 
 /// Whether GGUF states the size of a head.
@@ -189,6 +204,7 @@ impl Traits {
         left_out: &[],
         full_from_first: None,
         normed_unless_experts: None,
+        periods: None,
         experts_every: None,
         has_alpha_rope: false,
         scales_long_texts: false,

@@ -11,6 +11,7 @@ use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::layer_sizes;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
+use super::periods;
 use super::pooling;
 use super::rope::{is_factors, restore_base, scaling_of};
 use super::settings::config_of;
@@ -65,7 +66,14 @@ pub(crate) fn to_hf<'m>(
     if class.traits.has_layer_sizes {
         layer_sizes::from_tensors(&mut config, sizes);
     }
+    if let Some(periods) = class.traits.periods {
+        let has_experts = |layer| sizes(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+        periods::restore(&mut config, periods, has_experts)?;
+    }
     let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
+    if class.traits.periods.is_some() {
+        config.remove(LAYER_KINDS);
+    }
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));

@@ -169,7 +169,11 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
             end_of_turn(files, 107, keys)?;
             keys.ggml_flag("add_space_prefix", false);
         }
-        "gemma2" | "gemma3" | "gemma3n" | "gemma-embedding" | "jamba" if is_sentencepiece => {
+        "gemma2" | "gemma3" | "gemma3n" | "gemma-embedding" if is_sentencepiece => {
+            keys.ggml_flag("add_space_prefix", false);
+        }
+        // What tokenizer.model says of the blank in front of a text counts, and tokenizer.json cannot say it.
+        "jamba" if is_sentencepiece && files.request.texts.read("tokenizer.model")?.is_none() => {
             keys.ggml_flag("add_space_prefix", false);
         }
         "nemotron" => {

@@ -635,6 +635,38 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
             "moe_every_n_layers",
         ),
         ("nomic_bert", json!({"n_inner": 64}), "intermediate_size"),
+        // Layers that come back every so often.
+        ("jamba", json!({"attn_layer_period": 2}), "model.layers"),
+        (
+            "jamba",
+            json!({"attn_layer_offset": 3}),
+            "attn_layer_offset",
+        ),
+        (
+            "jamba",
+            json!({"attn_layer_period": 9, "attn_layer_offset": 8}),
+            "attention",
+        ),
+        ("jamba", json!({"expert_layer_offset": 0}), "feed_forward"),
+        (
+            "jamba",
+            json!({"expert_layer_period": 0}),
+            "expert_layer_offset",
+        ),
+        (
+            "jamba",
+            json!({"layer_types": vec!["attention"; 4]}),
+            "layer_types",
+        ),
+        (
+            "jamba",
+            json!({"num_experts": 1, "num_experts_per_tok": 1}),
+            "experts",
+        ),
+        ("jamba", json!({"mamba_expand": 3}), "mamba_expand"),
+        ("jamba", json!({"mamba_dt_rank": "auto"}), "mamba_dt_rank"),
+        ("jamba", json!({"mamba_dt_rank": 7}), "mamba_dt_rank"),
+        ("jamba", json!({"sliding_window": 64}), "sliding_window"),
         // Llama 4.
         (
             "llama4",
@@ -860,6 +892,18 @@ fn metadata() {
             "granitehybrid.expert_shared_feed_forward_length",
             U32(40),
             "shared_intermediate_size",
+        ),
+        (
+            "jamba",
+            "jamba.attention.head_count_kv",
+            counts(&[2, 0, 2, 2]),
+            "head_count_kv",
+        ),
+        (
+            "jamba",
+            "jamba.attention.head_count_kv",
+            counts(&[2, 0, 2, 0]),
+            "blk.2.attn_q",
         ),
         (
             "granite_attending",
