@@ -75,9 +75,9 @@ pub(super) struct Dims {
 /// Fields of the number of layers.
 pub(super) const LAYERS: &[&str] = &["num_hidden_layers", "n_layers", "n_layer", "num_layers"];
 /// Fields of the length of a hidden state.
-pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "n_embed", "dim"];
+pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "n_embed", "dim", "d_model"];
 /// Fields of the number of heads.
-pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads"];
+pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
 /// Fields of the number of heads of keys and values.
 pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
 /// Fields of the number of experts.
@@ -95,7 +95,7 @@ pub(super) const EXPERTS_USED: &[&str] = &[
     "moe_k",
 ];
 /// Fields of the width of a feed-forward layer.
-pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim"];
+pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];
 /// Fields of the number of layers in front of the first one with experts.
 const DENSE: &[&str] = &[
     "first_k_dense_replace",
@@ -149,7 +149,7 @@ impl Dims {
             return Err(wrong(KV_HEADS[0], what));
         }
         // Where keys and values are latent, `head_dim` is the part that rotates.
-        let head = match size(&["head_dim", "qk_rope_head_dim"])? {
+        let head = match size(&["head_dim", "qk_rope_head_dim", "d_kv"])? {
             Some(head) => head,
             None if hidden.is_multiple_of(heads) => hidden / heads,
             None => {
@@ -376,6 +376,7 @@ impl Dims {
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
             Need::AllButFirst => Some(layer > 0),
+            Need::First => Some(layer == 0),
             Need::Kind(kind) => {
                 let kinds = self.fields.0.get(LAYER_KINDS);
                 Some(kinds.and_then(|kinds| kinds.get(layer)?.as_str()) == Some(kind))

@@ -33,6 +33,7 @@ mod qwen;
 mod qwen_next;
 mod smollm;
 mod starcoder;
+mod t5;
 
 use super::dims::Dim;
 use super::table::{
@@ -99,6 +100,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &jamba::JAMBA,
     &llama4::LLAMA4,
     &nomic_bert::NOMIC_BERT,
+    &t5::T5,
     &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,

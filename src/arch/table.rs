@@ -272,6 +272,8 @@ pub(super) enum Need {
     OwnValues,
     /// All but the first.
     AllButFirst,
+    /// The first.
+    First,
 }
 
 /// How the rows of a tensor change on the way to GGUF.

@@ -182,8 +182,10 @@ MODELS["nemotron_h_moe"] = ("nemotron_h", dict(BASE, head_dim=12, layers_block_t
                                                mamba_head_dim=16, n_groups=2, ssm_state_size=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20,
                                                moe_shared_expert_intermediate_size=24, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
                                                routed_scaling_factor=2.5), "llama3")
+MODELS["t5"] = ("t5", dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4, vocab_size=VOCAB, feed_forward_proj="gated-gelu",
+                          tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0), "spiece")
 # Classes of models that are no causal language models.
-AUTO = {"bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
+AUTO = {"t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
 POOLING = {"nomic_bert": "pooling_mode_mean_tokens", "modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
@@ -288,6 +290,18 @@ def train_unigram(out):
     transformers.XLMRobertaTokenizerFast(str(out / "sentencepiece.bpe.model")).save_pretrained(out)
 
 
+def train_spiece(out):
+    """Writes T5's tokenizer: a SentencePiece model, and the file of the tokenizers library that is made of it."""
+    (out / "text.txt").write_text("\n".join(" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))) + "\n")
+    (out / "rules.tsv").write_text("FF21\t41\nFF22\t42\n3000\t20\n9\t20\nA\t20\n")  # full-width letters, blanks
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(out / "text.txt"), model_prefix=str(out / "spiece"), model_type="unigram", vocab_size=VOCAB - 120,
+        normalization_rule_tsv=str(out / "rules.tsv"), pad_id=0, eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False)
+    for name in ("text.txt", "rules.tsv", "spiece.vocab"):
+        (out / name).unlink()
+    transformers.T5TokenizerFast(str(out / "spiece.model"), add_prefix_space=True).save_pretrained(out)
+
+
 def add_pooling(out, mode):
     """Writes what sentence-transformers has beside a model."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -358,7 +372,7 @@ def make(name, out):
     if tokenizer.startswith("sentencepiece"):
         train_sentencepiece(out, tokenizer)
         return
-    if made := {"wordpiece": make_wordpiece, "unigram": train_unigram}.get(tokenizer):
+    if made := {"wordpiece": make_wordpiece, "unigram": train_unigram, "spiece": train_spiece}.get(tokenizer):
         made(out)
         return
     tokenizer, names = RENAMED.get(tokenizer, (tokenizer, None))
@@ -383,7 +397,7 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
 
 
 PRE = {"sentencepiece": "default", "nomic_bert": "bert-bge", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
-       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "unigram": "default",
+       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "unigram": "default", "spiece": "default",
        "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default"}
 
 if __name__ == "__main__":

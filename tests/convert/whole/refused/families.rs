@@ -667,6 +667,44 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         ("jamba", json!({"mamba_dt_rank": "auto"}), "mamba_dt_rank"),
         ("jamba", json!({"mamba_dt_rank": 7}), "mamba_dt_rank"),
         ("jamba", json!({"sliding_window": 64}), "sliding_window"),
+        // Encoder and decoder.
+        (
+            "t5",
+            json!({"feed_forward_proj": null}),
+            "feed_forward_proj",
+        ),
+        (
+            "t5",
+            json!({"tie_word_embeddings": true}),
+            "tie_word_embeddings",
+        ),
+        (
+            "t5",
+            json!({"tie_word_embeddings": null}),
+            "tie_word_embeddings",
+        ),
+        (
+            "t5",
+            json!({"relative_attention_max_distance": 64}),
+            "relative_attention_max_distance",
+        ),
+        ("t5", json!({"num_decoder_layers": 3}), "num_decoder_layers"),
+        (
+            "t5",
+            json!({"num_layers": 3, "num_decoder_layers": 3}),
+            "block.2",
+        ),
+        (
+            "t5",
+            json!({"num_decoder_layers": null}),
+            "num_decoder_layers",
+        ),
+        ("t5", json!({"d_kv": 16}), "head_dim"),
+        (
+            "t5",
+            json!({"relative_attention_num_buckets": 16}),
+            "relative_attention_num_buckets",
+        ),
         // Llama 4.
         (
             "llama4",
@@ -892,6 +930,13 @@ fn metadata() {
             "granitehybrid.expert_shared_feed_forward_length",
             U32(40),
             "shared_intermediate_size",
+        ),
+        ("t5", "t5.decoder_block_count", U32(1), "num_decoder_layers"),
+        (
+            "t5",
+            "t5.attention.relative_buckets_count",
+            U32(16),
+            "relative_attention_num_buckets",
         ),
         (
             "jamba",
