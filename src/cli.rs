@@ -2,6 +2,7 @@
 
 mod applies;
 mod args;
+mod batch;
 mod check;
 mod convert;
 mod diff;
@@ -29,7 +30,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use self::args::{Args, Command, ProgressMode};
 use crate::AnamnesisError;
@@ -41,13 +42,7 @@ use crate::error::printable;
 /// global, 6 unsupported, 7 I/O, 8 something dangerous was found, 130 interrupted.
 pub fn run() -> ExitCode {
     signals::survive_file_size_limit();
-    let args = Args::parse();
-    if let Err(what) = applies::check(&args.command) {
-        let mut program = Args::command();
-        program
-            .error(clap::error::ErrorKind::ArgumentConflict, what)
-            .exit();
-    }
+    let args = parse_arguments();
     if args
         .command
         .messages()
@@ -75,6 +70,24 @@ pub fn run() -> ExitCode {
             ExitCode::from(exit_code(&failed.error))
         }
     }
+}
+
+/// The arguments of this process. Wrong ones end it.
+fn parse_arguments() -> Args {
+    let mut program = Args::command();
+    let matches = program.get_matches_mut();
+    let command = matches.subcommand_name().unwrap_or_default().to_owned();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let Err(what) = applies::check(&args.command) {
+        let command = match program.find_subcommand_mut(command) {
+            Some(command) => command,
+            None => &mut program,
+        };
+        command
+            .error(clap::error::ErrorKind::ArgumentConflict, what)
+            .exit();
+    }
+    args
 }
 
 /// An error of a command.

@@ -32,7 +32,9 @@ use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
 pub(crate) use self::module::Module;
-pub(crate) use self::pattern::{RenameRule, Selection};
+#[cfg(feature = "lethe")]
+pub(crate) use self::pattern::nearest;
+pub(crate) use self::pattern::{RenameRule, Selection, what_was_meant};
 use self::place::{ConfigPlace, order};
 use self::skips::SkipLists;
 pub(crate) use self::texts::Texts;

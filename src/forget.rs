@@ -21,7 +21,6 @@ mod gguf;
 mod gptq;
 mod mlx;
 mod mx;
-mod nearest;
 mod nvfp4;
 mod qnat;
 mod scheme;

@@ -8,7 +8,7 @@ use crate::containers::model::Tensor;
 use crate::convert::pair::{PairScratch, TensorPair};
 use crate::convert::progress::ProgressSum;
 use crate::diff::{Schedule, jobs_of_bytes, pieces_of_job};
-use crate::scheme::ResolvedItem;
+use crate::scheme::{Resolution, ResolvedItem};
 use crate::{
     ConvertOptions, Dtype, ParsedModel, QuantScheme, Recovery, RememberOptions, Result,
     TargetDtype, TensorRole,
@@ -32,31 +32,25 @@ pub(super) fn check(
         .tensors()
         .filter(|t| Tally::supports(t.dtype()) && is_numbers(t.role()))
         .collect();
+    let resolution = model.resolve();
     let recovery = model.recovery(ConvertOptions::for_values(&RememberOptions {
         to: TargetDtype::F32,
         ..run.clone()
     }));
     // If a tensor cannot be decoded, none is: the structure has shown that.
-    let decoded = recovery.as_ref().map_or(vec![], |r| decoded(model, r));
+    let decoded = recovery
+        .as_ref()
+        .map_or(vec![], |r| decoded(&resolution, r));
     let bytes = floats.iter().map(|t| t.part().len).sum::<u64>()
         + decoded.iter().map(|(_, t)| t.byte_len()).sum::<u64>();
     let done = ProgressSum::new(run, bytes + more_bytes, floats.len() + decoded.len());
-    let mut jobs_left: Vec<usize> = floats.iter().map(|t| jobs_of_bytes(t.part().len)).collect();
-    let mut outcomes = vec![Outcome::Ok(Tally::default()); floats.len()];
-    let jobs = floats.iter().map(|t| jobs_of_bytes(t.part().len));
-    Schedule::new(jobs).run(
-        run,
-        |i, job, bytes: &mut Vec<u8>| unless_cancelled(tally_stored(&floats[i], job, run, bytes)),
-        |i, tally| {
-            jobs_left[i] -= 1;
-            let job = jobs_of_bytes(floats[i].part().len) - 1 - jobs_left[i];
-            let read =
-                pieces_of_job(floats[i].part().len, job).map(|piece| piece.end - piece.start);
-            done.add(read.sum(), usize::from(jobs_left[i] == 0), 0);
-            add(&mut outcomes[i], tally);
-        },
-    )?;
-    let signed = signed_scales(model);
+    let jobs: Vec<usize> = floats.iter().map(|t| jobs_of_bytes(t.part().len)).collect();
+    let outcomes = tally_all(&jobs, run, &done, |i, job, bytes| {
+        let read = pieces_of_job(floats[i].part().len, job).map(|piece| piece.end - piece.start);
+        let tallied = tally_stored(&floats[i], job, run, bytes);
+        Ok((read.sum(), unless_cancelled(tallied)?))
+    })?;
+    let signed = signed_scales(&resolution);
     for (t, outcome) in floats.iter().zip(outcomes) {
         match (outcome, t.role()) {
             (Ok(tally), TensorRole::Scale | TensorRole::NestedScale) => {
@@ -72,8 +66,7 @@ pub(super) fn check(
 
 /// Indices of the scales that are negative in models that are fine: MLX makes a scale negative where the bound of the larger
 /// magnitude is the upper one (`mlx/backend/cpu/quantized.cpp`, `quantize`).
-fn signed_scales(model: &ParsedModel) -> HashSet<usize> {
-    let resolution = model.resolve();
+fn signed_scales(resolution: &Resolution<'_>) -> HashSet<usize> {
     let is_signed = |scheme| matches!(scheme, QuantScheme::Grouped { family: "MLX", .. });
     let groups = resolution.groups().filter(|group| is_signed(group.scheme));
     groups
@@ -93,12 +86,11 @@ fn is_numbers(role: TensorRole) -> bool {
     )
 }
 
-/// The quantized tensors of `model`: their codes, and their values as `recovery` decodes them.
+/// The quantized tensors of a model: their codes, and their values as `recovery` decodes them.
 fn decoded<'a, 'm>(
-    model: &'m ParsedModel,
+    resolution: &Resolution<'m>,
     recovery: &'a Recovery<'m>,
 ) -> Vec<(Tensor<'m>, TensorPair<'a, 'm, 'm>)> {
-    let resolution = model.resolve();
     let items = resolution.items.iter().filter_map(|item| match item {
         ResolvedItem::Group(group) if !group.is_copied => Some((&*group.name, group.parts[0].1)),
         _ => None,
@@ -120,24 +112,15 @@ fn check_decoded(
     done: &ProgressSum,
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
-    let mut jobs_left: Vec<usize> = decoded.iter().map(|(_, tensor)| tensor.jobs()).collect();
-    let mut outcomes = vec![Outcome::Ok(Tally::default()); decoded.len()];
-    Schedule::new(decoded.iter().map(|(_, tensor)| tensor.jobs())).run(
-        run,
-        |i, job, scratch: &mut PairScratch| {
-            let (tensor, mut tally) = (&decoded[i].1, Tally::default());
-            let read = tensor.run(job, scratch, |_, bytes, _| {
-                tally.add_bytes(tensor.dtypes().0, bytes, run.level);
-            });
-            unless_cancelled(read.map(|()| tally))
-        },
-        |i, tally| {
-            jobs_left[i] -= 1;
-            let bytes = decoded[i].1.bytes_of_job(jobs_left[i]);
-            done.add(bytes, usize::from(jobs_left[i] == 0), 0);
-            add(&mut outcomes[i], tally);
-        },
-    )?;
+    let jobs: Vec<usize> = decoded.iter().map(|(_, tensor)| tensor.jobs()).collect();
+    let outcomes = tally_all(&jobs, run, done, |i, job, scratch: &mut PairScratch| {
+        let (tensor, mut tally) = (&decoded[i].1, Tally::default());
+        let read = tensor.run(job, scratch, |_, bytes, _| {
+            tally.add_bytes(tensor.dtypes().0, bytes, run.level);
+        });
+        let tallied = unless_cancelled(read.map(|()| tally))?;
+        Ok((tensor.bytes_of_job(job), tallied))
+    })?;
     for ((t, _), outcome) in decoded.iter().zip(outcomes) {
         match outcome {
             Ok(tally) => judge(t, "decoded values", &tally, findings),
@@ -145,6 +128,24 @@ fn check_decoded(
         }
     }
     Ok(())
+}
+
+/// Counts the values of tensors that are read in so many jobs each. `work` does a job of a tensor and returns the bytes that it
+/// has read with what it has counted.
+fn tally_all<S: Default>(
+    jobs: &[usize],
+    run: &RememberOptions,
+    done: &ProgressSum,
+    work: impl Fn(usize, usize, &mut S) -> Result<(u64, Outcome)> + Sync,
+) -> Result<Vec<Outcome>> {
+    let mut jobs_left = jobs.to_vec();
+    let mut outcomes = vec![Outcome::Ok(Tally::default()); jobs.len()];
+    Schedule::new(jobs.iter().copied()).run(run, work, |i, (read, outcome)| {
+        jobs_left[i] -= 1;
+        done.add(read, usize::from(jobs_left[i] == 0), 0);
+        add(&mut outcomes[i], outcome);
+    })?;
+    Ok(outcomes)
 }
 
 /// Counts the piece of a stored tensor that job `job` covers.

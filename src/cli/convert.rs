@@ -3,9 +3,10 @@
 use std::io::Write;
 
 use super::args::{ConvertArgs, ConvertTo, RememberArgs};
+use super::batch::write_all;
 use super::finish::finish;
-use super::outputs::write_all;
-use super::write::{OutputStyle, run_options};
+use super::plan::OutputStyle;
+use super::write::run_options;
 use super::{CommandResult, applies};
 use crate::{AnamnesisError, ConvertOptions, Forget, Result};
 

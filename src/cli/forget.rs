@@ -3,8 +3,9 @@
 use std::io::Write;
 
 use super::args::ForgetArgs;
-use super::outputs::write_all;
-use super::write::{OutputStyle, run_options};
+use super::batch::write_all;
+use super::plan::OutputStyle;
+use super::write::run_options;
 use super::{CommandResult, applies};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 

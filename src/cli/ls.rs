@@ -16,7 +16,7 @@ use super::report::print_json;
 use super::table::{Column, Table};
 use crate::config::Selection;
 use crate::error::printable;
-use crate::{AnamnesisError, Container, ListedTensor, ParsedModel, Result, format_bytes};
+use crate::{Container, ListedTensor, ParsedModel, Result, format_bytes};
 
 /// What `amn ls --json` prints.
 #[derive(Serialize)]
@@ -42,8 +42,7 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     tensors.retain(|t| selection.has(t.name));
     selection.check()?;
     if tensors.is_empty() && model.tensors().len() > 0 {
-        let what = "no tensor is left: none has a name that is included and not excluded";
-        return Err(AnamnesisError::parse(what));
+        return Err(selection.has_none(model.tensors().map(|t| t.name())));
     }
     match args.sort {
         None => {}

@@ -1,14 +1,12 @@
 //! Where the outputs of one input or of several go.
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::args::{InputsArgs, RunArgs};
-use super::write::{OutputStyle, plan, write};
-use super::{CommandError, CommandResult, input};
+use super::input::NamedModel;
+use super::report::print_line;
 use crate::error::printable;
-use crate::{AnamnesisError, ConvertOptions, NameChanges, Result};
+use crate::{AnamnesisError, Result};
 
 /// Where the output of an input goes.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +18,24 @@ pub(super) enum OutputChoice<'a> {
 }
 
 impl<'a> OutputChoice<'a> {
+    /// The place of `n` outputs, the directory `path` if it is given.
+    ///
+    /// # Errors
+    /// `Unsupported` if `path` is no directory.
+    pub(super) fn of_several(path: Option<&'a Path>, n: usize) -> Result<Self> {
+        match path.filter(|path| !path.is_dir() && !is_named_as_directory(path)) {
+            Some(path) => {
+                let what =
+                    format!("{n} inputs have as many outputs; give a directory, which ends in `/`");
+                Err(AnamnesisError::unsupported(
+                    format!("-o {}", path.display()),
+                    what,
+                ))
+            }
+            None => Ok(Self::OfSeveral(path)),
+        }
+    }
+
     /// The path that the output has, if `-o` names one.
     pub(super) fn path(self) -> Option<&'a Path> {
         match self {
@@ -53,84 +69,8 @@ fn is_named_as_directory(path: &Path) -> bool {
     last.is_some_and(|&last| std::path::is_separator(char::from(last)))
 }
 
-/// The changes of names that the arguments ask for.
-pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
-    let mut names = NameChanges::default();
-    names.drop.clone_from(&args.select.drop);
-    names.rename.clone_from(&args.select.rename);
-    if let Some(path) = &args.select.rename_file {
-        let text = std::fs::read_to_string(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        let renames = crate::parse_renames(&text).map_err(|e| e.about(path.display()))?;
-        names.rename.extend(renames);
-    }
-    Ok(names)
-}
-
-/// Converts each input and prints what is done. The first error ends it; what is written stays.
-pub(super) fn write_all(
-    inputs: &InputsArgs,
-    options: &ConvertOptions,
-    args: &RunArgs,
-    style: &OutputStyle<'_>,
-    out: &mut impl Write,
-) -> CommandResult {
-    let options = options.clone().with_names(name_changes(args)?);
-    let given = args.output.path.as_deref();
-    let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
-    if let [file] = inputs.files.as_slice() {
-        let input = open(file)?;
-        return write(
-            &input,
-            &options,
-            args,
-            OutputChoice::OfOne(given),
-            style,
-            out,
-        );
-    }
-    if let Some(path) = given.filter(|path| !path.is_dir() && !is_named_as_directory(path)) {
-        let n = inputs.files.len();
-        let what = format!("{n} inputs have as many outputs; give a directory, which ends in `/`");
-        return Err(AnamnesisError::unsupported(format!("-o {}", path.display()), what).into());
-    }
-    let place = OutputChoice::OfSeveral(given);
-    let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
-    for file in &inputs.files {
-        let of_model = |error| CommandError::of_model(file, error);
-        let input = open(file).map_err(of_model)?;
-        let (_, output) = plan(&input, options.clone(), args, place, style).map_err(of_model)?;
-        if let Some(other) = outputs.insert(full_path(&output), file) {
-            let (output, other) = (output.display(), other.display());
-            let what = format!("its output is `{output}`, and so is that of `{other}`");
-            return Err(of_model(AnamnesisError::unsupported(
-                "one name for two outputs",
-                what,
-            )));
-        }
-        if !args.output.force && !args.resume && output.exists() && !args.dry_run {
-            let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-            return Err(of_model(AnamnesisError::io_at(&output, &error)));
-        }
-    }
-    for (done, file) in inputs.files.iter().enumerate() {
-        let written = open(file).map_err(CommandError::from);
-        let written = written.and_then(|input| write(&input, &options, args, place, style, out));
-        if let Err(failed) = written {
-            if !args.json {
-                let n = inputs.files.len();
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "note: {done} of {n} inputs are converted"
-                );
-            }
-            return Err(failed.about_model(file));
-        }
-    }
-    Ok(())
-}
-
 /// The path of an output that is not there, with the real path of its directory.
-fn full_path(output: &Path) -> PathBuf {
+pub(super) fn full_path(output: &Path) -> PathBuf {
     let parent = crate::containers::write::atomic::directory_of(output);
     let parent = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_path_buf());
     parent.join(output.file_name().unwrap_or_default())
@@ -168,14 +108,8 @@ pub(super) fn require_outside_cache(output: &Path) -> Result<()> {
 }
 
 /// Prints the line that says which of several inputs comes.
-pub(super) fn print_input(
-    place: OutputChoice<'_>,
-    input: &input::NamedModel,
-    out: &mut impl Write,
-) {
-    if place.is_of_several() {
-        let path = input.model.path().unwrap_or(&input.named);
-        let path = printable(&path.to_string_lossy()).to_string();
-        super::report::print_line(out, format_args!("Input:  {path}"));
-    }
+pub(super) fn print_input(input: &NamedModel, out: &mut impl Write) {
+    let path = input.model.path().unwrap_or(&input.named);
+    let path = printable(&path.to_string_lossy()).to_string();
+    print_line(out, format_args!("Input:  {path}"));
 }

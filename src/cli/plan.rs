@@ -1,84 +1,203 @@
-//! What `--dry-run` prints, and what was found in the input.
+//! What a command is going to write: [`WriteRequest`], what is asked for, and [`PlannedOutput`], what that makes of one input.
 
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::input;
+use super::args::RunArgs;
+use super::input::{self, NamedModel};
+use super::outcome::{kept_note, nothing_encoded};
+use super::outputs::{OutputChoice, require_outside_cache};
+use super::report::ConversionReport;
 use crate::error::printable;
-use crate::{QuantScheme, Report, Result, format_bytes};
+use crate::{
+    AnamnesisError, ConvertOptions, ConvertTarget, ModelScope, ParsedModel, QuantScheme, Recovery,
+    Report, Result, format_bytes,
+};
 
-/// Prints the plan: the tensors by what becomes of them, the output, its memory and the free space.
-pub(super) fn print_plan(
-    input: &input::NamedModel,
-    recovery: &crate::Recovery<'_>,
-    report: &Report,
-    output: &Path,
-    out: &mut impl Write,
-) -> Result<()> {
-    let free = crate::source::platform::available_space(
-        crate::containers::write::atomic::directory_of(output),
-    );
-    writeln!(out, "{}", parsing_line(input, report))?;
-    if report.encoded.is_empty() {
+/// How a command names its output and reports its work.
+pub(super) struct OutputStyle<'a> {
+    /// Suffix of the output's default name, such as `nf4`; `None`: the element type of its tensors, such as `bf16`.
+    pub suffix: Option<&'a str>,
+    /// Whether the user has said, or the command says, which element type the output has.
+    pub asks_dtype: bool,
+}
+
+/// What is to be made of an input.
+pub(super) struct WriteRequest<'a> {
+    pub options: &'a ConvertOptions,
+    pub args: &'a RunArgs,
+    pub place: OutputChoice<'a>,
+    pub style: &'a OutputStyle<'a>,
+}
+
+/// A planned conversion with the path of its output.
+pub(super) struct PlannedOutput<'m> {
+    pub recovery: Recovery<'m>,
+    pub output: PathBuf,
+    /// Name of the scheme that tensors are encoded to.
+    scheme: Option<String>,
+    /// What is to be noted besides the notes of the report.
+    note: Option<String>,
+}
+
+impl WriteRequest<'_> {
+    /// Plans the conversion of `input`.
+    ///
+    /// # Errors
+    /// Those of [`ParsedModel::recovery`], and `Unsupported` if nothing can be encoded or an option
+    /// has no effect on this model.
+    pub(super) fn plan<'m>(&self, input: &'m NamedModel) -> Result<PlannedOutput<'m>> {
+        let (args, model) = (self.args, &input.model);
+        let options = self.full_options(model);
+        let extension = options.target.extension();
+        let keeps_blocks = options.carries_blocks(model);
+        let scheme = options.forget.as_ref().map(|f| f.scheme.to_string());
+        let recovery = model.recovery(options)?;
+        if args.output.tokenizer_pre.is_some() && !recovery.is_whole_model() {
+            let what = "the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
+            return Err(AnamnesisError::unsupported("--tokenizer-pre", what));
+        }
+        if let Some(scheme) = scheme
+            .as_ref()
+            .filter(|_| recovery.report().encoded.is_empty())
+        {
+            return Err(nothing_encoded(scheme, recovery.report()));
+        }
+        let suffix = self.style.suffix.map(str::to_owned);
+        let suffix = suffix.unwrap_or_else(|| dtype_suffix(&recovery));
+        let named = &input.named;
+        let default = match recovery.is_directory() {
+            true => input::output_directory(named, &suffix),
+            false => input::output_file(named, &suffix, extension, keeps_blocks),
+        };
+        let output = self.place.output(default, recovery.is_directory());
+        require_outside_cache(&output)?;
+        Ok(PlannedOutput {
+            note: kept_note(recovery.report()).filter(|_| self.style.asks_dtype),
+            recovery,
+            output,
+            scheme,
+        })
+    }
+
+    /// The options of the conversion, with what the arguments and the output's name say.
+    fn full_options(&self, model: &ParsedModel) -> ConvertOptions {
+        let (mut options, args) = (self.options.clone(), self.args);
+        options.skip_unsupported = args.select.skip_unsupported;
+        options.max_shard_size = args.output.max_shard_size;
+        options.part = args.part();
+        options.resume = args.resume;
+        options.sha256 = args.output.hashes();
+        if !options.encodes() {
+            options.include.clone_from(&args.select.include);
+            options.exclude.clone_from(&args.select.exclude);
+        }
+        let extension = options.target.extension();
+        let named = self.place.path().and_then(Path::extension);
+        options.single_file = named.is_some_and(|ending| ending.eq_ignore_ascii_case(extension))
+            && args.output.max_shard_size.is_none()
+            || args.output.is_stdout();
+        options.scope = self.scope(model, &options);
+        options.pre_tokenizer.clone_from(&args.output.tokenizer_pre);
+        options
+    }
+
+    /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are
+    /// none.
+    fn scope(&self, model: &ParsedModel, options: &ConvertOptions) -> ModelScope {
+        let select = &self.args.select;
+        let is_some = !(select.include.is_empty() && select.exclude.is_empty());
+        let is_directory = self.place.path().is_some() && !options.single_file;
+        match () {
+            () if self.args.output.tensors_only => ModelScope::Tensors,
+            () if is_some || !is_directory || !model.is_gguf() => ModelScope::Auto,
+            () if options.target == ConvertTarget::Safetensors => ModelScope::Model,
+            () => ModelScope::Auto,
+        }
+    }
+}
+
+impl PlannedOutput<'_> {
+    /// `report` with the note of the plan.
+    pub(super) fn with_note(&self, report: &Report) -> Report {
+        let mut report = report.clone();
+        report.notes.extend(self.note.clone());
+        report
+    }
+
+    /// What `--json` prints: of a plan without `seconds`, else of the finished conversion.
+    pub(super) fn json<'a>(
+        &'a self,
+        input: &NamedModel,
+        report: &'a Report,
+        seconds: Option<f64>,
+    ) -> ConversionReport<'a> {
+        let scheme = self.scheme.as_deref();
+        ConversionReport::new(input, &self.recovery, &self.output, scheme, report, seconds)
+    }
+
+    /// Prints the plan: the tensors by what becomes of them, the output, its memory and the free space.
+    pub(super) fn print(
+        &self,
+        input: &NamedModel,
+        report: &Report,
+        out: &mut impl Write,
+    ) -> Result<()> {
+        writeln!(out, "{}", parsing_line(input, report))?;
+        print_tensors(report, out)?;
+        for note in &report.notes {
+            writeln!(out, "Note:        {}", printable(note))?;
+        }
+        let files = self.recovery.paths(&self.output).len();
+        let path = printable(&self.output.to_string_lossy());
         writeln!(
             out,
-            "Decoded:     {} tensors to {}",
-            report.recovered(),
-            report.to
+            "Output:      {path} ({}, files of weights: {files})",
+            format_bytes(report.output_bytes)
         )?;
-    } else {
-        writeln!(out, "Encoded:     {} tensors", report.encoded.len())?;
-        for tensor in &report.encoded {
-            writeln!(out, "  {}  {}", printable(&tensor.name), tensor.scheme)?;
+        let memory = format_bytes(self.recovery.peak_memory());
+        writeln!(out, "Memory:      at most {memory}")?;
+        let directory = crate::containers::write::atomic::directory_of(&self.output);
+        let free = crate::source::platform::available_space(directory);
+        let free = free.map_or("unknown".to_owned(), format_bytes);
+        writeln!(out, "Free space:  {free}")?;
+        Ok(())
+    }
+}
+
+/// Prints the tensors of a plan by what becomes of them.
+fn print_tensors(report: &Report, out: &mut impl Write) -> Result<()> {
+    match report.encoded.len() {
+        0 => {
+            let (n, to) = (report.recovered(), &report.to);
+            writeln!(out, "Decoded:     {n} tensors to {to}")?;
         }
+        n => writeln!(out, "Encoded:     {n} tensors")?,
+    }
+    for tensor in &report.encoded {
+        writeln!(out, "  {}  {}", printable(&tensor.name), tensor.scheme)?;
     }
     if report.cast > 0 {
         writeln!(out, "Cast:        {} tensors", report.cast)?;
     }
     writeln!(out, "As they are: {} tensors", report.passthrough)?;
     for tensor in &report.kept {
-        writeln!(
-            out,
-            "  {}  {}",
-            printable(&tensor.name),
-            printable(&tensor.reason)
-        )?;
+        let (name, reason) = (printable(&tensor.name), printable(&tensor.reason));
+        writeln!(out, "  {name}  {reason}")?;
     }
     writeln!(out, "Left out:    {} tensors", report.dropped.len())?;
-    for note in &report.notes {
-        writeln!(out, "Note:        {}", printable(note))?;
-    }
-    let files = recovery.paths(output).len();
-    let path = printable(&output.to_string_lossy());
-    writeln!(
-        out,
-        "Output:      {path} ({}, files of weights: {files})",
-        format_bytes(report.output_bytes)
-    )?;
-    writeln!(
-        out,
-        "Memory:      at most {}",
-        format_bytes(recovery.peak_memory())
-    )?;
-    writeln!(
-        out,
-        "Free space:  {}",
-        free.map_or("unknown".to_owned(), format_bytes)
-    )?;
     Ok(())
 }
 
 /// The line that says what was found in the input.
-pub(super) fn parsing_line(input: &input::NamedModel, report: &Report) -> String {
-    format!(
-        "Parsing...   {} tensors, {}",
-        input.model.tensors().len(),
-        schemes(input, report)
-    )
+pub(super) fn parsing_line(input: &NamedModel, report: &Report) -> String {
+    let (n, schemes) = (input.model.tensors().len(), schemes(input, report));
+    format!("Parsing...   {n} tensors, {schemes}")
 }
 
 /// The schemes of a report: a single one as a phrase, several as lines with their counts.
-fn schemes(input: &input::NamedModel, report: &Report) -> String {
+fn schemes(input: &NamedModel, report: &Report) -> String {
     match report.schemes.as_slice() {
         [] if input.model.tensors().any(|t| t.dtype().is_ggml_block()) => {
             "GGUF, copied as it is".to_owned()
@@ -91,5 +210,22 @@ fn schemes(input: &input::NamedModel, report: &Report) -> String {
                 .map(|s| format!("\n{:>15} {}", s.tensors, s.scheme.phrase()));
             format!("{} schemes{}", several.len(), each.collect::<String>())
         }
+    }
+}
+
+/// End of the default name of an output that is not encoded: the element type that was asked for, if a tensor has been decoded or
+/// cast to it, else the one that most bytes have.
+fn dtype_suffix(recovery: &Recovery<'_>) -> String {
+    let (report, mut bytes) = (recovery.report(), BTreeMap::new());
+    for tensor in recovery.outputs() {
+        *bytes.entry(tensor.dtype.to_string()).or_insert(0) += tensor.byte_len;
+    }
+    let to = report.to.to_string();
+    let is_made = report.recovered() + report.cast > 0 && bytes.contains_key(&to);
+    let most = bytes.into_iter().max_by_key(|&(_, bytes)| bytes);
+    match most {
+        Some((most, _)) => (if is_made { to } else { most }).to_lowercase(),
+        // It has no tensors.
+        None => "copy".to_owned(),
     }
 }

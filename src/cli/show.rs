@@ -145,9 +145,10 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
         }));
         selection.check()?;
         if found.len() == before {
+            let names = recovery.outputs().map(|t| t.name);
+            let meant = crate::config::what_was_meant(name, names);
             let what = format!(
-                "no tensor of the recovered model is called `{name}`; `amn ls` lists those of the file, which \
-                 --stored shows"
+                "no tensor of the recovered model is called `{name}`; {meant} (--stored shows those of the file)"
             );
             return Err(AnamnesisError::parse(what));
         }

@@ -11,6 +11,7 @@ mod extended;
 #[cfg(not(feature = "patterns"))]
 #[path = "pattern/no_extended.rs"]
 mod extended;
+mod nearest;
 mod rename;
 mod selection;
 #[cfg(test)]
@@ -21,6 +22,9 @@ use std::sync::OnceLock;
 use regex_lite::{Regex, RegexBuilder};
 
 use self::extended::{Backtracking, glob_expression};
+#[cfg(feature = "lethe")]
+pub(crate) use self::nearest::nearest;
+pub(crate) use self::nearest::what_was_meant;
 pub(crate) use self::rename::RenameRule;
 pub(crate) use self::selection::Selection;
 use crate::{AnamnesisError, Result};
@@ -223,6 +227,21 @@ impl<T> PatternList<T> {
             }
         }
         None
+    }
+
+    /// The values of the patterns that match none of `names`.
+    pub(super) fn unmatched<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str> + Clone,
+    ) -> impl Iterator<Item = &T> {
+        let is_matched = move |pattern: &Pattern| {
+            let mut names = names.clone();
+            // A match that is given up is an error of `find`.
+            names.any(|name| pattern.is_match(name).unwrap_or(true))
+        };
+        let all = self.patterns.iter();
+        all.filter(move |(pattern, _)| !is_matched(pattern))
+            .map(|(_, value)| value)
     }
 
     /// # Errors

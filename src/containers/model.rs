@@ -187,7 +187,7 @@ impl ParsedModel {
     }
 
     /// Every tensor, in the order of the data.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> + Clone {
         (0..self.tensors.len()).map(|index| Tensor { model: self, index })
     }
 

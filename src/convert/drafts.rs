@@ -51,7 +51,7 @@ pub(super) fn draft_outputs<'m>(
     }
     let mut resolution = model.resolve().into_result()?;
     let left_out = options.names.apply(&mut resolution)?;
-    select(&mut resolution, model, options)?;
+    let unmatched = select(&mut resolution, model, options)?;
     for item in &resolution.items {
         match item {
             ResolvedItem::Group(group) => {
@@ -67,6 +67,7 @@ pub(super) fn draft_outputs<'m>(
     }
     let mut report = summary(model, &resolution, options);
     report.dropped.extend(left_out);
+    report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     // Between the two the tables of the class say which tensors have which type.
     let is_gguf = options.target.container().has_gguf_metadata;
@@ -110,7 +111,7 @@ pub(super) fn draft_outputs<'m>(
     })
 }
 
-/// Removes the items that the options do not include.
+/// Removes the items that the options do not include. Returns a note for each pattern that matches no tensor.
 ///
 /// # Errors
 /// An invalid pattern, or none is left.
@@ -118,16 +119,25 @@ fn select(
     resolution: &mut Resolution<'_>,
     model: &ParsedModel,
     options: &ConvertOptions,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let selection = Selection::new(&options.include, &options.exclude)?;
-    resolution.items.retain(|item| selection.has(item.name()));
+    let items = std::mem::take(&mut resolution.items);
+    let stored = model.tensors().map(|t| t.name());
+    let names = items.iter().map(ResolvedItem::name).chain(stored);
+    let notes = selection.notes(&names);
+    let is_selected: Vec<bool> = items
+        .iter()
+        .map(|item| selection.has(item.name()))
+        .collect();
     selection.check()?;
-    if resolution.items.is_empty() && !model.tensors.is_empty() {
-        return Err(AnamnesisError::parse(
-            "no tensor is left: none has a name that is included and not excluded",
-        ));
+    if !is_selected.contains(&true) && !model.tensors.is_empty() {
+        return Err(selection.has_none(names));
     }
-    Ok(())
+    let selected = items.into_iter().zip(is_selected);
+    resolution.items = selected
+        .filter_map(|(item, is_selected)| is_selected.then_some(item))
+        .collect();
+    Ok(notes)
 }
 
 /// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
@@ -147,8 +157,8 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
     };
     let mut left_out = options.names.apply(&mut resolution)?;
     left_out.extend(resolution.dropped.iter().map(|t| t.name().to_owned()));
-    select(&mut resolution, model, options)?;
     let mut report = Report::new(options.run.to);
+    report.notes = select(&mut resolution, model, options)?;
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in &resolution.items {
         match item {

@@ -10,6 +10,7 @@
 
 mod bands;
 mod body;
+mod decisions;
 mod distance;
 mod drafts;
 mod in_order;

@@ -4,7 +4,7 @@ mod file;
 
 use std::collections::HashMap;
 
-use crate::config::{RenameRule, Selection};
+use crate::config::{RenameRule, Selection, what_was_meant};
 use crate::scheme::{Resolution, ResolvedItem};
 use crate::{AnamnesisError, Result};
 
@@ -90,7 +90,7 @@ impl NameChanges {
             }
             pattern.check()?;
             if !has_hit {
-                return Err(matches_nothing(text));
+                return Err(matches_nothing(text, items));
             }
         }
         let mut flags = is_dropped.iter();
@@ -123,7 +123,7 @@ impl NameChanges {
             names.push(new_name(&mut rules, item.name())?);
         }
         if let Some((rule, _)) = rules.iter().find(|(_, is_used)| !is_used) {
-            return Err(matches_nothing(&rule.text));
+            return Err(matches_nothing(&rule.text, items));
         }
         require_different(items, &names)?;
         for (item, name) in items.iter_mut().zip(names) {
@@ -185,8 +185,9 @@ fn companions<'a>(item: &'a ResolvedItem<'_>) -> impl Iterator<Item = &'a str> {
     names.filter(move |name| Some(*name) != codes)
 }
 
-fn matches_nothing(text: &str) -> AnamnesisError {
+fn matches_nothing(text: &str, items: &[ResolvedItem<'_>]) -> AnamnesisError {
+    let meant = what_was_meant(text, items.iter().map(ResolvedItem::name));
     AnamnesisError::parse(format!(
-        "no tensor has a name like `{text}`, so nothing would change; `amn ls` lists the names"
+        "no tensor has a name like `{text}`, so nothing would change; {meant}"
     ))
 }

@@ -82,7 +82,7 @@ impl Recovery<'_> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn outputs(&self) -> impl ExactSizeIterator<Item = OutputTensor<'_>> {
+    pub fn outputs(&self) -> impl ExactSizeIterator<Item = OutputTensor<'_>> + Clone {
         self.plan.outputs.iter().map(OutputTensor::from)
     }
 

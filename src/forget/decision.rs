@@ -67,7 +67,15 @@ pub(crate) fn decide(
     }
     let decisions = decide_by(&filter, model, candidates, forget, to);
     filter.selection.check()?;
-    decisions
+    let mut decisions = decisions?;
+    let stored = model.tensors().map(|t| t.name());
+    let names = candidates.iter().map(|candidate| candidate.name);
+    if !names.clone().any(|name| filter.selection.has(name)) && !candidates.is_empty() {
+        return Err(filter.selection.has_none(names.chain(stored)));
+    }
+    let notes = filter.selection.notes(&names.chain(stored));
+    decisions.notes.extend(notes);
+    Ok(decisions)
 }
 
 /// Decides for each of `candidates` which of them `filter` lets through.

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::mx::ScaleRule;
-use super::nearest::nearest;
 use super::schemes::{SCHEMES, SchemeRow};
 use super::{Method, Scope};
+use crate::config::nearest;
 use crate::forget::gguf::mixture::FileType;
 use crate::{AnamnesisError, ConvertTarget, Dtype, Result, TargetDtype};
 

@@ -1,13 +1,13 @@
 //! [`Selection`]: the tensors that a user's patterns choose.
 
-use super::{Pattern, PatternList};
+use super::{Pattern, PatternList, what_was_meant};
 use crate::{AnamnesisError, Result};
 
 /// Patterns that a tensor's name must match, if there are any, and others that it must not.
 #[derive(Debug)]
 pub(crate) struct Selection {
-    include: PatternList<()>,
-    exclude: PatternList<()>,
+    include: PatternList<String>,
+    exclude: PatternList<String>,
 }
 
 impl Selection {
@@ -35,12 +35,39 @@ impl Selection {
         self.include.check()?;
         self.exclude.check()
     }
+
+    /// A note for each pattern that matches none of `names`: without it the selection would be the same, which is a typing
+    /// mistake most of the time.
+    pub(crate) fn notes<'n>(&self, names: &(impl Iterator<Item = &'n str> + Clone)) -> Vec<String> {
+        let unmatched = self.include.unmatched(names.clone());
+        let unmatched = unmatched.chain(self.exclude.unmatched(names.clone()));
+        let note = |text: &String| {
+            let meant = what_was_meant(text, names.clone());
+            format!("no tensor has a name like `{text}`; {meant}")
+        };
+        unmatched.map(note).collect()
+    }
+
+    /// The error that none of `names` is selected.
+    pub(crate) fn has_none<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str> + Clone,
+    ) -> AnamnesisError {
+        let mut wrong = self.include.unmatched(names.clone());
+        AnamnesisError::parse(match wrong.next() {
+            Some(text) => {
+                let meant = what_was_meant(text, names);
+                format!("no tensor is left: none has a name like `{text}`; {meant}")
+            }
+            None => "no tensor is left: all that are included are excluded, too".to_owned(),
+        })
+    }
 }
 
-fn compile(patterns: &[String]) -> Result<PatternList<()>> {
+fn compile(patterns: &[String]) -> Result<PatternList<String>> {
     let mut list = PatternList::default();
     for text in patterns {
-        if !list.push(Pattern::of_user(text)?, ()) {
+        if !list.push(Pattern::of_user(text)?, text.clone()) {
             let what = "there are too many patterns";
             return Err(AnamnesisError::unsupported(
                 format!("the pattern {text}"),

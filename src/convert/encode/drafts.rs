@@ -3,21 +3,19 @@
 use std::collections::BTreeMap;
 use std::vec;
 
+use super::decisions::{config_of_class, decide_all, dtype_of, quantization_config};
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
 use crate::convert::draft::{Draft, byte_len, parts_with_checksum, sources_of};
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::Body;
-use crate::convert::report::{Encoded, Kept, Report};
-use crate::forget::{
-    Candidate, Decision, Decisions, Forget, Method, StoredTensor, WeightInfo, decide, fused,
-};
-use crate::records::debug;
+use crate::convert::report::Report;
+use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
 use crate::scheme::{
-    Decode, EncodedAs, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
+    Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
-use crate::{Dtype, Result, TargetDtype};
+use crate::{Result, TargetDtype};
 
 /// The decisions for the tensors of a model, which are drafted one after another.
 pub(in crate::convert) struct Encodings {
@@ -267,160 +265,5 @@ fn note_twice(names: &[String], drafts: &[Draft<'_>], report: &mut Report) {
         report.notes.push(format!(
             "{rounded} tensors were quantized already; what that has lost stays lost, e.g. `{name}`"
         ));
-    }
-}
-
-/// Decides for each item whether it is encoded, and reports it.
-///
-/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`). The module form is encoded if the
-/// scheme accepts it, and the stored form otherwise.
-fn decide_all(
-    model: &ParsedModel,
-    resolution: &mut Resolution<'_>,
-    forget: &Forget,
-    options: &ConvertOptions,
-    report: &mut Report,
-) -> Result<Vec<Decision>> {
-    let to = options.run.to;
-    let candidates: Vec<_> = resolution
-        .items
-        .iter()
-        .map(|item| candidate(item, item.module(), to))
-        .collect();
-    let Decisions {
-        all: mut choices,
-        notes,
-    } = decide(model, &candidates, forget, to)?;
-    report.notes.extend(notes);
-    let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
-        item.module().is_some() && matches!(choice, Decision::Keep(_))
-    };
-    if resolution
-        .items
-        .iter()
-        .zip(&choices)
-        .any(|(item, choice)| is_refused(item, choice))
-    {
-        let candidates: Vec<_> = resolution
-            .items
-            .iter()
-            .map(|item| candidate(item, None, to))
-            .collect();
-        let others = decide(model, &candidates, forget, to)?.all;
-        for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
-            if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
-                *choice = other;
-                item.take_module();
-            }
-        }
-    }
-    for (item, choice) in resolution.items.iter_mut().zip(&choices) {
-        let module = matches!(choice, Decision::Encode { .. })
-            .then(|| item.take_module())
-            .flatten();
-        module
-            .into_iter()
-            .for_each(|module| *item = ResolvedItem::Group(module));
-    }
-    for (choice, item) in choices.iter().zip(&resolution.items) {
-        let name = item.name().to_owned();
-        match choice {
-            Decision::Encode { label, .. } => {
-                debug!("tensor `{name}`: encoded to {label}");
-                let scheme = label.clone();
-                report.encoded.push(Encoded { name, scheme });
-            }
-            Decision::Keep(reason) => {
-                debug!("tensor `{name}`: not encoded: {reason}");
-                let reason = reason.clone();
-                report.kept.push(Kept { name, reason });
-            }
-        }
-    }
-    report.passthrough = report.kept.len();
-    Ok(choices)
-}
-
-/// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It lists the modules whose matrices
-/// are not encoded, so that loaders do not look for their scales.
-fn quantization_config(
-    choices: &[Decision],
-    resolution: &Resolution<'_>,
-) -> Option<serde_json::Value> {
-    let kept = |(choice, item): (&Decision, &ResolvedItem<'_>)| {
-        let (name, rank) = match item {
-            ResolvedItem::Group(group) => (group.name.as_str(), group.shape.len()),
-            ResolvedItem::Plain(t) => (t.name(), t.stored.shape().len()),
-        };
-        let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
-        name.strip_suffix(".weight")
-            .filter(|_| is_kept)
-            .map(str::to_owned)
-    };
-    let skipped: Vec<String> = choices
-        .iter()
-        .zip(&resolution.items)
-        .filter_map(kept)
-        .collect();
-    choices.iter().find_map(|choice| match choice {
-        Decision::Encode { method, .. } => method.config(&skipped),
-        Decision::Keep(_) => None,
-    })
-}
-
-/// As [`quantization_config`], of a model whose class says what its tensors are encoded as; `None`: it does not.
-fn config_of_class(choices: &[Decision], resolution: &Resolution<'_>) -> Option<serde_json::Value> {
-    let mut modules = Vec::new();
-    let mut first: Option<&dyn Method> = None;
-    for (choice, item) in choices.iter().zip(&resolution.items) {
-        let (Decision::Encode { method, .. }, Some(of)) = (choice, item.encoded_as()) else {
-            continue;
-        };
-        let name = item.name();
-        modules.push((name.strip_suffix(".weight").unwrap_or(name), of));
-        // That of a module without its own mode is the model's.
-        if first.is_none() || of == EncodedAs::Scheme {
-            first = Some(&**method);
-        }
-    }
-    first?.config_of_class(&modules)
-}
-
-/// Element type of an item's values: the type that a group is decoded to, or the stored type of a plain tensor.
-fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
-    match item {
-        ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
-        ResolvedItem::Plain(t) => TargetDtype::of(t.stored.dtype()).unwrap_or(to),
-    }
-}
-
-/// Describes an item for [`decide`], in the form of `module` if there is one.
-fn candidate<'a>(
-    item: &'a ResolvedItem<'_>,
-    module: Option<&'a Group<'_>>,
-    to: TargetDtype,
-) -> Candidate<'a> {
-    let (name, shape, stored) = match item {
-        ResolvedItem::Group(group) => {
-            let group = module.unwrap_or(group);
-            (
-                group.name.as_str(),
-                group.shape.as_slice(),
-                group.parts.first().map_or(Dtype::F32, |(_, t)| t.dtype()),
-            )
-        }
-        ResolvedItem::Plain(t) => (t.name(), t.stored.shape(), t.stored.dtype()),
-    };
-    let weight = WeightInfo {
-        name,
-        shape,
-        dtype: dtype_of(item, to),
-    };
-    Candidate {
-        name: item.name(),
-        weight,
-        stored,
-        encoded_as: item.encoded_as(),
-        is_quantized: matches!(item, ResolvedItem::Group(group) if group.scheme != QuantScheme::Unquantized),
     }
 }

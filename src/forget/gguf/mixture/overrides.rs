@@ -4,7 +4,7 @@
 
 use super::rules::Category;
 use super::{LlamaTensor, TypeChoice};
-use crate::config::Selection;
+use crate::config::{Selection, what_was_meant};
 use crate::forget::GgufTypes;
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -68,7 +68,11 @@ impl TypeOverrides {
             let has_match = tensors.iter().any(|tensor| matches(pattern, tensor));
             pattern.check()?;
             if !has_match {
-                let what = format!("no tensor has a name like `{text}`, to which a type is given");
+                let names = tensors.iter().map(|tensor| tensor.name.as_str());
+                let meant = what_was_meant(text, names);
+                let what = format!(
+                    "no tensor has a name like `{text}`, to which a type is given; {meant}"
+                );
                 return Err(AnamnesisError::parse(what));
             }
         }

@@ -1,0 +1,96 @@
+//! The inputs of a command that writes models, converted one after another.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::args::{InputsArgs, RunArgs};
+use super::outputs::{OutputChoice, full_path};
+use super::plan::{OutputStyle, WriteRequest};
+use super::write::write;
+use super::{CommandError, CommandResult, input};
+use crate::{AnamnesisError, ConvertOptions, NameChanges, Result};
+
+/// The changes of names that the arguments ask for.
+pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
+    let mut names = NameChanges::default();
+    names.drop.clone_from(&args.select.drop);
+    names.rename.clone_from(&args.select.rename);
+    if let Some(path) = &args.select.rename_file {
+        let text = std::fs::read_to_string(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
+        let renames = crate::parse_renames(&text).map_err(|e| e.about(path.display()))?;
+        names.rename.extend(renames);
+    }
+    Ok(names)
+}
+
+/// Converts each input and prints what is done. The first error ends it; what is written stays.
+pub(super) fn write_all(
+    inputs: &InputsArgs,
+    options: &ConvertOptions,
+    args: &RunArgs,
+    style: &OutputStyle<'_>,
+    out: &mut impl Write,
+) -> CommandResult {
+    let options = &options.clone().with_names(name_changes(args)?);
+    let given = args.output.path.as_deref();
+    let place = match inputs.files.as_slice() {
+        [_] => OutputChoice::OfOne(given),
+        files => OutputChoice::of_several(given, files.len())?,
+    };
+    let open = |file: &Path| input::open_below(file, inputs.root.as_deref(), &args.limits);
+    let request = WriteRequest {
+        options,
+        args,
+        place,
+        style,
+    };
+    if let [file] = inputs.files.as_slice() {
+        return write(&request, &open(file)?, out);
+    }
+    // Each input is opened and planned twice, for all of them at once may not fit the memory.
+    let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
+    for file in &inputs.files {
+        let planned = open(file).and_then(|input| Ok(request.plan(&input)?.output));
+        planned
+            .and_then(|output| require_own(file, &output, args, &mut outputs))
+            .map_err(|error| CommandError::of_model(file, error))?;
+    }
+    for (done, file) in inputs.files.iter().enumerate() {
+        let written = open(file).map_err(CommandError::from);
+        let written = written.and_then(|input| write(&request, &input, out));
+        if let Err(failed) = written {
+            if !args.json {
+                let n = inputs.files.len();
+                let mut stderr = std::io::stderr();
+                let _ = writeln!(stderr, "note: {done} of {n} inputs are converted");
+            }
+            return Err(failed.about_model(file));
+        }
+    }
+    Ok(())
+}
+
+/// Fails if `output`, that of the input `file`, is that of another input, too, or is there already. `outputs` has the
+/// outputs of the inputs before.
+fn require_own<'a>(
+    file: &'a Path,
+    output: &Path,
+    args: &RunArgs,
+    outputs: &mut HashMap<PathBuf, &'a Path>,
+) -> Result<()> {
+    if let Some(other) = outputs.insert(full_path(output), file) {
+        let (output, other) = (output.display(), other.display());
+        let what = format!("its output is `{output}`, and so is that of `{other}`");
+        return Err(AnamnesisError::unsupported(
+            "one name for two outputs",
+            what,
+        ));
+    }
+    let may_be_there = args.output.force || args.resume || args.dry_run;
+    if !may_be_there && output.exists() {
+        let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        return Err(AnamnesisError::io_at(output, &error));
+    }
+    Ok(())
+}
