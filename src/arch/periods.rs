@@ -83,8 +83,8 @@ pub(super) fn restore(
     Ok(())
 }
 
-/// Period and first of the layers that are marked. Of a single one, the period is the number of layers; of none, the first one would
-/// be behind the last layer.
+/// Period and first of the layers that are marked. Of a single one, the period is the number of layers; of none, the first one
+/// would be behind the last layer.
 fn regular(layers: &[bool]) -> Option<(usize, usize)> {
     let mut marked = (0..layers.len()).filter(|layer| layers[*layer]);
     let Some(first) = marked.next() else {
