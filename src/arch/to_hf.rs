@@ -1,6 +1,7 @@
 //! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
 //! configs beside them.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use serde_json::{Map, Value, json};
@@ -67,7 +68,9 @@ pub(crate) fn to_hf<'m>(
         layer_sizes::from_tensors(&mut config, sizes);
     }
     if let Some(periods) = class.traits.periods {
-        let has_experts = |layer| sizes(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+        let names: HashSet<_> = items.iter().map(|item| item.name()).collect();
+        let has_experts =
+            |layer| names.contains(format!("blk.{layer}.ffn_gate_inp.weight").as_str());
         periods::restore(&mut config, periods, has_experts)?;
     }
     let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
