@@ -12,6 +12,7 @@ mod layer_sizes;
 mod mapping;
 mod mlx;
 mod names;
+mod periods;
 mod pooling;
 mod rope;
 mod settings;

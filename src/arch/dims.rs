@@ -2,6 +2,7 @@
 
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::layer_sizes::SizesByLayer;
+use super::periods::period_of;
 use super::settings::LABELS;
 use super::table::{ModelClass, Need};
 use crate::Result;
@@ -63,6 +64,8 @@ pub(super) struct Dims {
     pub experts: Option<usize>,
     /// Layers in front of the first one with experts.
     dense: usize,
+    /// How many layers there are from one with experts to the next, and which is the first of them.
+    experts_every: (usize, usize),
     /// The sizes of layers, of classes where they differ.
     layer_sizes: Option<SizesByLayer>,
     /// All fields of the config.
@@ -72,9 +75,9 @@ pub(super) struct Dims {
 /// Fields of the number of layers.
 pub(super) const LAYERS: &[&str] = &["num_hidden_layers", "n_layers", "n_layer", "num_layers"];
 /// Fields of the length of a hidden state.
-pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "n_embed", "dim"];
+pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "n_embed", "dim", "d_model"];
 /// Fields of the number of heads.
-pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads"];
+pub(super) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
 /// Fields of the number of heads of keys and values.
 pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads"];
 /// Fields of the number of experts.
@@ -92,7 +95,7 @@ pub(super) const EXPERTS_USED: &[&str] = &[
     "moe_k",
 ];
 /// Fields of the width of a feed-forward layer.
-pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim"];
+pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];
 /// Fields of the number of layers in front of the first one with experts.
 const DENSE: &[&str] = &[
     "first_k_dense_replace",
@@ -104,7 +107,7 @@ const DENSE: &[&str] = &[
 pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
 
 /// Most layers of a model.
-const MOST_LAYERS: u32 = 1 << 14;
+pub(super) const MOST_LAYERS: u32 = 1 << 14;
 
 /// Fails unless a model of `experts` experts can use as many of them as `fields` say, and they can be in such groups.
 fn check_experts(fields: &Fields, experts: usize) -> Result<()> {
@@ -146,7 +149,7 @@ impl Dims {
             return Err(wrong(KV_HEADS[0], what));
         }
         // Where keys and values are latent, `head_dim` is the part that rotates.
-        let head = match size(&["head_dim", "qk_rope_head_dim"])? {
+        let head = match size(&["head_dim", "qk_rope_head_dim", "d_kv"])? {
             Some(head) => head,
             None if hidden.is_multiple_of(heads) => hidden / heads,
             None => {
@@ -194,6 +197,7 @@ impl Dims {
             shared_inner: size(&["shared_expert_intermediate_size"])?,
             experts,
             dense,
+            experts_every: (1, 0),
             layer_sizes: None,
             fields: fields.clone(),
         })
@@ -209,6 +213,17 @@ impl Dims {
             fields.0.insert(HEADS[0].to_owned(), 1.into());
         }
         let mut dims = Self::new(&fields)?;
+        if let Some(field) = class.traits.experts_every {
+            let every = dims.need(field)?;
+            dims.experts_every = (every, every - 1);
+        }
+        if let Some(periods) = class.traits.periods {
+            dims.experts_every = period_of(&fields, periods.experts)?;
+            // A single expert is a plain feed-forward layer.
+            if dims.experts == Some(1) {
+                dims.dense = dims.layers;
+            }
+        }
         if class.traits.has_layer_sizes {
             let sizes = SizesByLayer::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;
             dims.layer_sizes = Some(sizes);
@@ -339,14 +354,20 @@ impl Dims {
         Some(kinds.map(|kind| kind.as_str().unwrap_or_default()))
     }
 
+    /// Whether layer `layer` has experts.
+    fn has_experts(&self, layer: usize) -> bool {
+        let (every, first) = self.experts_every;
+        layer >= self.dense && layer % every == first
+    }
+
     /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it may.
     pub(super) fn has(&self, need: Need, layer: usize) -> Option<bool> {
         let has_field = |name: &str| self.fields.get(&[name]).is_some();
         match need {
             Need::All => Some(true),
             Need::Optional => None,
-            Need::Dense => Some(layer < self.dense),
-            Need::Sparse => Some(layer >= self.dense),
+            Need::Dense => Some(!self.has_experts(layer)),
+            Need::Sparse => Some(self.has_experts(layer)),
             Need::With(field) => Some(has_field(field)),
             Need::Without(field) => Some(!has_field(field)),
             Need::Above0(field) => Some(self.fields.count(&[field]).is_ok_and(|n| n > Some(0))),
@@ -355,6 +376,7 @@ impl Dims {
             Need::If(field) => Some(self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
             Need::AllButFirst => Some(layer > 0),
+            Need::First => Some(layer == 0),
             Need::Kind(kind) => {
                 let kinds = self.fields.0.get(LAYER_KINDS);
                 Some(kinds.and_then(|kinds| kinds.get(layer)?.as_str()) == Some(kind))

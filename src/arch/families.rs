@@ -17,22 +17,27 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod hunyuan;
+mod internlm;
+mod jamba;
 mod lfm;
 mod llama;
+mod llama4;
 mod mamba;
 mod minimax;
 mod modern_bert;
 mod nemotron_h;
+mod nomic_bert;
 mod olmo;
 mod phi;
 mod qwen;
 mod qwen_next;
 mod smollm;
 mod starcoder;
+mod t5;
 
 use super::dims::Dim;
 use super::table::{
-    ModelClass, Need, TensorRule, Transform, experts, only, optional, parameter, same,
+    ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional, parameter, same,
 };
 
 /// Every class, in the order in which a GGUF file is compared with them.
@@ -58,6 +63,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &qwen_next::QWEN3_5,
     &qwen_next::QWEN3_5_MOE,
     &phi::PHI3,
+    &granite_hybrid::GRANITE_ATTENDING,
     &granite::GRANITE,
     &granite::GRANITE_MOE,
     &lfm::LFM2,
@@ -65,6 +71,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &mamba::MAMBA,
     &mamba::MAMBA2,
     &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_h::NEMOTRON_H_MOE,
     &nemotron_h::NEMOTRON_H,
     &smollm::SMOLLM3,
     &smollm::ARCEE,
@@ -89,6 +96,11 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &falcon::FALCON,
     &hunyuan::HUNYUAN,
     &ernie_moe::ERNIE4_5_MOE,
+    &internlm::INTERNLM2,
+    &jamba::JAMBA,
+    &llama4::LLAMA4,
+    &nomic_bert::NOMIC_BERT,
+    &t5::T5,
     &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,
@@ -308,8 +320,5 @@ const F32_CHOICE_BIAS: &[TensorRule] = &[TensorRule {
 
 /// The rule for layers with experts alone.
 const fn sparse(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: Need::Sparse,
-        ..rule
-    }
+    in_layers(Need::Sparse, rule)
 }

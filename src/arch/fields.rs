@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::dims::{Dims, HEADS, LAYERS};
 use super::layer_sizes;
+use super::periods;
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
 use crate::config::TEXT_CONFIGS;
@@ -68,6 +69,16 @@ impl Fields {
         if self.0.get(positions).is_some_and(|kind| kind == "nope") {
             self.0.remove(positions);
         }
+        // Published configs of Llama 4 have an empty list for the usual layers, and a number for a flag.
+        let no_rope = self.0.get("no_rope_layers").and_then(Value::as_array);
+        if no_rope.is_some_and(Vec::is_empty) {
+            self.0.remove("no_rope_layers");
+        }
+        if let Some(flag) = self.0.get_mut("attn_temperature_tuning")
+            && let Some(number) = flag.as_u64()
+        {
+            *flag = (number > 0).into();
+        }
         let has_kinds = self.0.contains_key(LAYER_KINDS);
         if let Some((kind, every)) = class.traits.layer_kinds.filter(|_| !has_kinds) {
             let every = self
@@ -75,6 +86,9 @@ impl Fields {
                 .map_or(every, |n| n as usize);
             let kinds = layer_kinds(self.need(LAYERS)? as usize, kind, every);
             self.0.insert(LAYER_KINDS.to_owned(), kinds);
+        }
+        if let Some(periods) = class.traits.periods {
+            periods::complete(self, periods)?;
         }
         if class.traits.has_layer_sizes {
             layer_sizes::complete(self)?;
@@ -155,10 +169,11 @@ impl Fields {
         };
         if let Some(every) = class.traits.full_attention_every {
             expect("sliding_window_pattern", every.into())?;
-            expect(
-                LAYER_KINDS,
-                layer_kinds(dims.layers, "sliding_attention", every),
-            )?;
+            let kind = class
+                .traits
+                .layer_kinds
+                .map_or("sliding_attention", |(kind, _)| kind);
+            expect(LAYER_KINDS, layer_kinds(dims.layers, kind, every))?;
         }
         if let Some(field) = class.traits.full_from_first {
             let every = dims.need(field)?;
@@ -172,6 +187,14 @@ impl Fields {
             let has_rope = |layer: usize| u64::from(!layer.is_multiple_of(every));
             expect("no_rope_layer_interval", every.into())?;
             expect("no_rope_layers", (1..=dims.layers).map(has_rope).collect())?;
+        }
+        if let Some(experts) = class.traits.normed_unless_experts {
+            expect(NORMS_HEADS, (dims.experts != Some(experts)).into())?;
+        }
+        if let Some(field) = class.traits.experts_every {
+            let every = dims.need(field)?;
+            let with_experts = (1..=dims.layers).filter(|layer| layer.is_multiple_of(every));
+            expect("moe_layers", with_experts.map(|layer| layer - 1).collect())?;
         }
         if let Some(kinds) = self.0.get(LAYER_KINDS)
             && kinds
@@ -325,6 +348,9 @@ impl Fields {
 
 /// Field of what each layer is, a letter each.
 pub(super) const LETTERS: &str = "hybrid_override_pattern";
+
+/// Field of whether queries and keys are normed.
+pub(super) const NORMS_HEADS: &str = "use_qk_norm";
 
 /// Field of what each layer is.
 pub(super) const LAYER_KINDS: &str = "layer_types";

@@ -188,6 +188,13 @@ impl Rope {
         Ok(scale.map(|scale| 0.1 * scale))
     }
 
+    /// What a user should know of the scaling of a model of `class`.
+    pub(super) fn note(&self, class: &ModelClass) -> Option<String> {
+        let is_dynamic = class.traits.scales_long_texts && self.kind == "dynamic";
+        let what = "texts longer than those of the training scale rope, which GGUF does not say";
+        is_dynamic.then(|| what.to_owned())
+    }
+
     /// Whether an `alpha` raises the base.
     fn is_alpha(&self, class: &ModelClass) -> bool {
         class.traits.has_alpha_rope && self.kind == "dynamic"
@@ -207,6 +214,7 @@ impl Rope {
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
+            "dynamic" if class.traits.scales_long_texts => {}
             "proportional" if class.traits.has_layer_sizes => {}
             "longrope" | "su" if class.traits.has_long_factors => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));

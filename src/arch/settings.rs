@@ -187,6 +187,28 @@ fn value(
                 Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1))
             }
         },
+        Kind::Trained(lengths) => {
+            let stated = fields.need(setting.fields)?;
+            let found = lengths.iter().find(|(known, _)| *known == stated);
+            let unknown = || {
+                wrong(
+                    setting.fields[0],
+                    format_args!(
+                        "it is {stated}, and {} has one of {lengths:?}, each with that of its training",
+                        class.gguf
+                    ),
+                )
+            };
+            Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1))
+        }
+        Kind::TrueOf(text) => match fields.get(setting.fields) {
+            Some((_, found)) if found == text => Some(GgufMetadataValue::Bool(true)),
+            _ => {
+                let what =
+                    format_args!("it is not {text}, and llama.cpp's {} has that", class.gguf);
+                return Err(wrong(setting.fields[0], what));
+            }
+        },
         Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::Labels(is_needed) => match labels(fields)? {
             None if is_needed => {
@@ -224,7 +246,8 @@ fn value(
         Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
         Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
         Kind::InnerOf(kind) => {
-            let inner = dims.inner_of(None).and_then(|n| i32::try_from(n).ok());
+            let inner = fields.count(setting.fields)?;
+            let inner = inner.and_then(|n| i32::try_from(n).ok());
             let inner =
                 inner.ok_or_else(|| wrong(setting.fields[0], "it is missing or too large"))?;
             let of_layer = |k: &str| if k == kind { inner } else { 0 };

@@ -1,7 +1,9 @@
 //! What the tables of architectures are made of.
 
+mod rules;
 mod settings;
 
+pub(super) use self::rules::{experts, heads, in_layers, only, optional, parameter, same};
 pub(super) use self::settings::{Kind, Setting, count, number, setting};
 use super::dims::Dim;
 
@@ -89,14 +91,24 @@ pub(super) struct Traits {
     pub layer_letters: &'static [(&'static str, char)],
     /// A kind of which there must be a layer.
     pub needs_kind: Option<&'static str>,
+    /// A kind of which there is no layer, although the class has it. With such a layer it is another class here.
+    pub lacks_kind: Option<&'static str>,
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,
+    /// Queries and keys are normed (`use_qk_norm`) unless there are so many experts. GGUF does not say it.
+    pub normed_unless_experts: Option<usize>,
+    /// Fields of which layers have attention, and which have experts.
+    pub periods: Option<&'static Periods>,
+    /// The field of how many layers there are from one with experts to the next.
+    pub experts_every: Option<&'static str>,
     /// The field of how many layers there are from one that sees the whole text to the next, of which the first layer is one.
     /// llama.cpp knows no other pattern.
     pub full_from_first: Option<&'static str>,
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
-    /// A field that is true in models of this class. Others of the same name in transformers are another class here.
+    /// Rope may be `dynamic`, which scales only texts longer than those of the training. llama.cpp does not, and a note says so.
+    pub scales_long_texts: bool,
+    /// A field that is true, or above 0, in models of this class. Others of the same name in transformers are another class here.
     pub config_sign: Option<&'static str>,
     /// All heads share one of keys and values if `multi_query` is true, and none do else.
     pub may_be_multi_query: bool,
@@ -104,6 +116,19 @@ pub(super) struct Traits {
     pub left_out: &'static [&'static str],
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// Fields that say by a period, and by the first of them, which layers have attention and which have experts, as of Jamba.
+#[derive(Debug, PartialEq)]
+pub(super) struct Periods {
+    /// Kinds of layers with attention, and of all others.
+    pub kinds: [&'static str; 2],
+    /// Period and first layer of those with attention.
+    pub attention: [&'static str; 2],
+    /// Period and first layer of those with experts.
+    pub experts: [&'static str; 2],
+    /// The rank of time steps, which is a sixteenth of the hidden size where the config has `auto`.
+    pub rank: &'static str,
 }
 
 /// Whether GGUF states the size of a head.
@@ -176,10 +201,15 @@ impl Traits {
         kind_names: &[],
         layer_letters: &[],
         needs_kind: None,
+        lacks_kind: None,
         prefix: None,
         left_out: &[],
         full_from_first: None,
+        normed_unless_experts: None,
+        periods: None,
+        experts_every: None,
         has_alpha_rope: false,
+        scales_long_texts: false,
         config_sign: None,
         may_be_multi_query: false,
         sign: Sign::Rest,
@@ -222,7 +252,7 @@ pub(super) struct TensorRule {
 pub(super) enum Need {
     All,
     Optional,
-    /// Those in front of the first one with experts.
+    /// Those without experts.
     Dense,
     /// Those with experts.
     Sparse,
@@ -244,6 +274,8 @@ pub(super) enum Need {
     OwnValues,
     /// All but the first.
     AllButFirst,
+    /// The first.
+    First,
 }
 
 /// How the rows of a tensor change on the way to GGUF.
@@ -258,6 +290,8 @@ pub(super) enum Transform {
     Transposed,
     /// Every second row of the transposed stack of experts, from this one on: one of two projections that are fused.
     TransposedHalf(usize),
+    /// One half of the rows of each matrix of the transposed stack of experts, the first or the second.
+    TransposedHalves(usize),
     /// Every second value of each expert, from this one on.
     Half(usize),
     /// One half of the rows of each expert, the first or the second.
@@ -282,6 +316,9 @@ pub(super) enum Transform {
     Matrix,
     /// Queries, keys and values of each group of heads become all queries, all keys, all values.
     FusedGroups,
+    /// All queries, all keys or all values (0, 1, 2) of a projection with those of each group. Rows of queries and keys alternate
+    /// as of `Heads`.
+    GroupPart(usize),
 }
 
 /// Which rows of each head of `kv_b_proj` a tensor has.
@@ -317,85 +354,4 @@ pub(super) enum LinearPart {
     Projections,
     /// The gates.
     Gate,
-}
-
-/// A tensor that is the same on both sides.
-pub(super) const fn same(
-    gguf: &'static str,
-    hf: &'static str,
-    shape: &'static [Dim],
-) -> TensorRule {
-    TensorRule {
-        gguf,
-        hf,
-        transform: Transform::None,
-        shape,
-        gguf_shape: None,
-        is_whole_name: false,
-        need: Need::All,
-        keeps_f32: false,
-    }
-}
-
-/// As [`same`], of which a model may have none.
-pub(super) const fn optional(
-    gguf: &'static str,
-    hf: &'static str,
-    shape: &'static [Dim],
-) -> TensorRule {
-    TensorRule {
-        need: Need::Optional,
-        ..same(gguf, hf, shape)
-    }
-}
-
-/// As [`same`], of the layers that `need` names.
-pub(super) const fn only(
-    need: Need,
-    gguf: &'static str,
-    hf: &'static str,
-    shape: &'static [Dim],
-) -> TensorRule {
-    TensorRule {
-        need,
-        ..same(gguf, hf, shape)
-    }
-}
-
-/// A projection whose rows are those of heads.
-pub(super) const fn heads(
-    gguf: &'static str,
-    hf: &'static str,
-    shape: &'static [Dim],
-) -> TensorRule {
-    TensorRule {
-        transform: Transform::Heads,
-        ..same(gguf, hf, shape)
-    }
-}
-
-/// A projection of each expert.
-pub(super) const fn experts(
-    gguf: &'static str,
-    hf: &'static str,
-    shape: &'static [Dim],
-) -> TensorRule {
-    TensorRule {
-        transform: Transform::Experts,
-        ..same(gguf, hf, shape)
-    }
-}
-
-/// Tensors whose names are whole: a parameter of transformers that is called neither weight nor bias.
-pub(super) const fn parameter(
-    gguf: &'static str,
-    hf: &'static str,
-    (transform, shape, gguf_shape): (Transform, &'static [Dim], &'static [Dim]),
-) -> TensorRule {
-    TensorRule {
-        transform,
-        gguf_shape: Some(gguf_shape),
-        is_whole_name: true,
-        ..same(gguf, hf, shape)
-    }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::dims::{Dims, LAYERS, PREDICTION};
 use super::families::CLASSES;
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::general;
 use super::mapping::{Mapped, Mapping, is_behind};
 use super::pooling::{self, POOLING};
@@ -149,7 +149,7 @@ pub(crate) fn to_gguf<'m>(
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::Group).collect(),
         metadata,
-        notes: mapped.notes,
+        notes: mapped.notes.into_iter().chain(rope.note(class)).collect(),
         companions: texts.companions(),
     }))
 }
@@ -218,9 +218,25 @@ fn class_name(config: &Value) -> Option<&str> {
 /// # Errors
 /// `Unsupported` if there is none.
 fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
-    let is_true = |field: &str| config.get(field).and_then(Value::as_bool) == Some(true);
+    let is_true = |field: &str| match config.get(field) {
+        Some(Value::Bool(flag)) => *flag,
+        value => value.and_then(Value::as_u64) > Some(0),
+    };
+    let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
+    let lacks = |class: &ModelClass, kind: &str| {
+        let means = |found: &Value| {
+            let mut names = class.traits.kind_names.iter();
+            found == kind || names.any(|(name, meant)| found == name && *meant == kind)
+        };
+        kinds.is_some_and(|kinds| !kinds.iter().any(means))
+    };
     let fits = |class: &&&ModelClass| {
-        class.classes.contains(&name) && class.traits.config_sign.is_none_or(is_true)
+        class.classes.contains(&name)
+            && class.traits.config_sign.is_none_or(is_true)
+            && class
+                .traits
+                .lacks_kind
+                .is_none_or(|kind| lacks(class, kind))
     };
     let found = CLASSES.iter().find(fits);
     found.copied().ok_or_else(|| {

@@ -1,6 +1,7 @@
 //! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
 //! configs beside them.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use serde_json::{Map, Value, json};
@@ -11,13 +12,14 @@ use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::layer_sizes;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
+use super::periods;
 use super::pooling;
 use super::rope::{is_factors, restore_base, scaling_of};
 use super::settings::config_of;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule, Transform, ValuePart};
 use super::to_gguf::has_offset;
-use super::transform::{self, Halves};
+use super::transform::{self, WaitingParts};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Buffers, Decode, Group, PlainFloats, ResolvedItem, Tile, Widening};
@@ -65,7 +67,16 @@ pub(crate) fn to_hf<'m>(
     if class.traits.has_layer_sizes {
         layer_sizes::from_tensors(&mut config, sizes);
     }
+    if let Some(periods) = class.traits.periods {
+        let names: HashSet<_> = items.iter().map(|item| item.name()).collect();
+        let has_experts =
+            |layer| names.contains(format!("blk.{layer}.ffn_gate_inp.weight").as_str());
+        periods::restore(&mut config, periods, has_experts)?;
+    }
     let dims = Dims::of_class(&Fields::of(config.clone()), class)?;
+    if class.traits.periods.is_some() {
+        config.remove(LAYER_KINDS);
+    }
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
@@ -88,15 +99,14 @@ pub(crate) fn to_hf<'m>(
         dims: &dims,
         main,
         to,
-        halves: Halves::default(),
+        waiting: WaitingParts::default(),
         out: Vec::with_capacity(mapped.len()),
     };
     mapped
         .into_iter()
         .try_for_each(|tensor| maker.add(tensor))?;
-    if let Some((name, _)) = maker.halves.into_waiting() {
-        let what =
-            format!("tensor `{name}`: one of the two projections that it is made of is missing");
+    if let Some((name, _)) = maker.waiting.into_waiting() {
+        let what = format!("tensor `{name}`: one of the projections that it is made of is missing");
         return Err(AnamnesisError::parse(what));
     }
     let letters = class.traits.layer_letters;
@@ -248,7 +258,7 @@ struct Maker<'a, 'm> {
     main: TargetDtype,
     /// Element type of what is quantized.
     to: TargetDtype,
-    halves: Halves<'m>,
+    waiting: WaitingParts<'m>,
     out: Vec<Group<'m>>,
 }
 
@@ -267,13 +277,13 @@ impl<'m> Maker<'_, 'm> {
             return Ok(());
         };
         let own = source.stored.unwrap_or(self.to);
-        if let Some(is_first) = transform::half_of(rule.transform) {
+        if let Some(part) = transform::part_of(rule.transform) {
             let name = hf_name(None);
-            let Some(pair) = self.halves.pair(&name, source, is_first) else {
+            let Some(parts) = self.waiting.complete(&name, source, part) else {
                 return Ok(());
             };
-            let own = pair[0].stored.unwrap_or(self.to);
-            let whole = transform::fused(pair, (name, rule.transform), own, self.dims)?;
+            let own = parts[0].stored.unwrap_or(self.to);
+            let whole = transform::fused(parts, (name, rule.transform), own, self.dims)?;
             return self.push(whole, rule);
         }
         let change = match self.class.traits.norms_plus_one && has_offset(&name) {

@@ -1,18 +1,19 @@
 //! How the rows of a tensor change on the way to GGUF, and how they come back.
 
+mod fused;
 mod groups;
 mod heads;
 mod matrix;
 mod positions;
 mod reshaped;
 
-use std::collections::BTreeMap;
+pub(super) use self::fused::{WaitingParts, fused, part_of};
 
 use self::heads::{LatentHeads, LinearHeads, head_rows};
 use self::reshaped::{flattened, reshaped};
 use super::dims::Dims;
 use super::mapping::Mapped;
-use super::source::{Rearrangement, SourceRows, SourceTensor, assembled, made_of};
+use super::source::{Rearrangement, SourceTensor, assembled, made_of};
 use super::table::{LatentPart, LinearPart, TensorRule, Transform, ValuePart};
 use crate::scheme::layout::alternate::AlternateRows;
 use crate::scheme::layout::assembled::{Change, RowOrder, Tiles};
@@ -101,7 +102,12 @@ pub(super) fn to_gguf<'m>(
             let half = [shape[0], shape[1] / 2];
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
-        Transform::Halves(half) => {
+        Transform::Halves(half) | Transform::TransposedHalves(half) => {
+            let mut shape = shape;
+            if let Transform::TransposedHalves(_) = rule.transform {
+                sources = vec![sources.swap_remove(0).transposed(dtype)];
+                shape.clone_from(&sources[0].shape);
+            }
             // Of a stack, or of one matrix.
             let axis = shape.len() - 2;
             require_even(&sources[0].name, shape[axis])?;
@@ -123,6 +129,17 @@ pub(super) fn to_gguf<'m>(
             (moved, made)
         }
         Transform::FusedHeads => (fused_heads(&shape, fused_tiles(dims)), shape),
+        Transform::GroupPart(part) => {
+            let (moved, rows) = groups::part(part, &shape, dims);
+            let made = vec![rows, width(&shape)];
+            if part == groups::VALUES {
+                return Ok(assembled(sources, (name, made), dtype, &moved));
+            }
+            let heads = assembled(sources, (name.clone(), made.clone()), dtype, &moved);
+            sources = vec![SourceTensor::new(ResolvedItem::Group(heads))?];
+            let order = RowOrder::Interleaved(head_rows(&name, &made, dims)?);
+            (Rearrangement::of_each(1, order, (rows, made[1])), made)
+        }
         Transform::ValueHeads(part) => {
             let tiles = LinearHeads::new(dims)?.value_tiles(part);
             let made = match part {
@@ -282,112 +299,4 @@ pub(super) fn to_hf<'m>(
         _ => Rearrangement::changed(&shape, change),
     };
     Ok(vec![assembled(vec![source], (own, shape), dtype, &moved)])
-}
-
-/// Whether two tensors of GGUF make one of transformers, and this is the first of them; `None`: it is made of one.
-pub(super) fn half_of(transform: Transform) -> Option<bool> {
-    match transform {
-        Transform::TransposedHalf(first) | Transform::Half(first) | Transform::Halves(first) => {
-            Some(first == 0)
-        }
-        Transform::Latent(part) => Some(part == LatentPart::Keys),
-        Transform::Linear(part) => Some(part == LinearPart::Projections),
-        _ => None,
-    }
-}
-
-/// Tensors that wait for the other one with which they make a tensor of transformers, by its name.
-#[derive(Default)]
-pub(super) struct Halves<'m>(BTreeMap<String, SourceTensor<'m>>);
-
-impl<'m> Halves<'m> {
-    /// Both tensors that make `name`, the first one first; `None`: `source` waits for the other.
-    pub(super) fn pair(
-        &mut self,
-        name: &str,
-        source: SourceTensor<'m>,
-        is_first: bool,
-    ) -> Option<[SourceTensor<'m>; 2]> {
-        match self.0.remove(name) {
-            Some(other) if is_first => Some([source, other]),
-            Some(other) => Some([other, source]),
-            None => {
-                self.0.insert(name.to_owned(), source);
-                None
-            }
-        }
-    }
-
-    /// A tensor that still waits, and the name of what it is a part of.
-    pub(super) fn into_waiting(self) -> Option<(String, SourceTensor<'m>)> {
-        self.0.into_iter().next()
-    }
-}
-
-/// The tensor of transformers called `name` that the two tensors `pair` of GGUF make.
-///
-/// # Errors
-/// `Parse` if a size is missing in the config.
-pub(super) fn fused<'m>(
-    [first, second]: [SourceTensor<'m>; 2],
-    (name, transform): (String, Transform),
-    dtype: TargetDtype,
-    dims: &Dims,
-) -> Result<Group<'m>> {
-    let shape = first.shape.clone();
-    let whole = |pair, pieces, shape: Vec<usize>, cols| {
-        let moved = Rearrangement {
-            pieces,
-            cols,
-            takes_turns: true,
-            change: Change::None,
-            columns: None,
-        };
-        assembled(pair, (name.clone(), shape), dtype, &moved)
-    };
-    match transform {
-        Transform::Latent(_) => {
-            let heads = LatentHeads::new(dims)?;
-            let cols = second.shape[2];
-            let pieces = [heads.keys, heads.values].into_iter().enumerate();
-            let pieces = pieces.map(|(source, turn)| all_rows(source, heads.count * turn, turn));
-            let rows = heads.count * (heads.keys + heads.values);
-            let pair = vec![first.transposed(dtype), second];
-            Ok(whole(pair, pieces.collect(), vec![rows, cols], cols))
-        }
-        Transform::Linear(_) => {
-            let (heads, cols) = (LinearHeads::new(dims)?, shape[1]);
-            let pieces = heads.turns();
-            let rows = pieces.iter().map(|piece| piece.rows).sum();
-            Ok(whole(vec![first, second], pieces, vec![rows, cols], cols))
-        }
-        _ => {
-            // Rows alternate, or the halves of each expert or of one matrix do.
-            let (axis, turn) = match transform {
-                Transform::Halves(_) => (shape.len() - 2, shape[shape.len() - 2]),
-                _ => (1, 1),
-            };
-            let rows = shape[..=axis].iter().product();
-            let pieces = vec![all_rows(0, rows, turn), all_rows(1, rows, turn)];
-            let cols = shape[axis + 1..].iter().product();
-            let mut doubled = shape;
-            doubled[axis] *= 2;
-            let whole = whole(vec![first, second], pieces, doubled, cols);
-            if let Transform::Half(_) | Transform::Halves(_) = transform {
-                return Ok(whole);
-            }
-            let transposed = SourceTensor::new(ResolvedItem::Group(whole))?.transposed(dtype);
-            Ok(transposed.renamed(name, dtype))
-        }
-    }
-}
-
-/// All `rows` rows of a source, `turn` at once.
-fn all_rows(source: usize, rows: usize, turn: usize) -> SourceRows {
-    SourceRows {
-        source,
-        order: RowOrder::From(0),
-        rows,
-        turn,
-    }
 }

@@ -16,7 +16,7 @@ pub fn models() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data().join("whole")).unwrap();
     let mut all: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    assert!(all.len() >= 61);
+    assert!(all.len() >= 68);
     all
 }
 
@@ -205,8 +205,8 @@ fn configs_come_back() {
         }
         let needed: [&[&str]; 4] = [
             &["vocab_size"],
-            &["hidden_size", "n_embd"],
-            &["num_hidden_layers", "n_layer"],
+            &["hidden_size", "n_embd", "d_model"],
+            &["num_hidden_layers", "n_layer", "num_layers"],
             &[
                 "rms_norm_eps",
                 "layer_norm_eps",

@@ -110,7 +110,8 @@ const BIASES: &[&str] = &[
     "blk.{i}.layer_output_norm",
 ];
 
-const SETTINGS: &[Setting] = &[
+/// Settings of encoders.
+pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::FixedFlag(false), "attention.causal", &[]),
     count("pooling_type", &["pooling_type"]),
     setting(

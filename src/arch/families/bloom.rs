@@ -9,6 +9,25 @@ use crate::arch::table::{
     setting,
 };
 
+/// What follows attention, and the feed-forward layer.
+pub(super) const PROJECTIONS: &[TensorRule] = &[
+    same(
+        "blk.{i}.attn_output",
+        "transformer.h.{i}.self_attention.dense",
+        &[Dim::Hidden, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_up",
+        "transformer.h.{i}.mlp.dense_h_to_4h",
+        &[FOURFOLD, Dim::Hidden],
+    ),
+    same(
+        "blk.{i}.ffn_down",
+        "transformer.h.{i}.mlp.dense_4h_to_h",
+        &[Dim::Hidden, FOURFOLD],
+    ),
+];
+
 const TENSORS: &[TensorRule] = &[
     same(
         "token_embd",
@@ -36,24 +55,9 @@ const TENSORS: &[TensorRule] = &[
         )
     },
     same(
-        "blk.{i}.attn_output",
-        "transformer.h.{i}.self_attention.dense",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
         "blk.{i}.ffn_norm",
         "transformer.h.{i}.post_attention_layernorm",
         &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "transformer.h.{i}.mlp.dense_h_to_4h",
-        &[FOURFOLD, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "transformer.h.{i}.mlp.dense_4h_to_h",
-        &[Dim::Hidden, FOURFOLD],
     ),
 ];
 
@@ -76,7 +80,7 @@ pub(super) const BLOOM: ModelClass = ModelClass {
     ],
     equal_fields: &[],
     biases: &[("", BIASES), ("", &["token_embd_norm"])],
-    tensors: &[TENSORS],
+    tensors: &[TENSORS, PROJECTIONS],
     other_tensors: &[],
     settings: &[&[
         // Distances are not bounded, and configs need not say how long the texts of the training were.

@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::gpt2::FOURFOLD;
+use super::bloom::PROJECTIONS;
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, optional,
@@ -25,21 +25,6 @@ const TENSORS: &[TensorRule] = &[
             &[Dim::Sum(&[Dim::Queries, Dim::Keys, Dim::Keys]), Dim::Hidden],
         )
     },
-    same(
-        "blk.{i}.attn_output",
-        "transformer.h.{i}.self_attention.dense",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "transformer.h.{i}.mlp.dense_h_to_4h",
-        &[FOURFOLD, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "transformer.h.{i}.mlp.dense_4h_to_h",
-        &[Dim::Hidden, FOURFOLD],
-    ),
 ];
 
 const ONE_NORM: &[TensorRule] = &[same(
@@ -102,7 +87,7 @@ pub(super) const FALCON: ModelClass = ModelClass {
     ],
     equal_fields: &[],
     biases: &[("", &["output_norm", "blk.{i}.attn_norm"])],
-    tensors: &[TENSORS, ONE_NORM],
+    tensors: &[TENSORS, PROJECTIONS, ONE_NORM],
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: Traits {
@@ -128,7 +113,7 @@ pub(super) const FALCON_NEW: ModelClass = ModelClass {
         "",
         &["output_norm", "blk.{i}.attn_norm", "blk.{i}.attn_norm_2"],
     )],
-    tensors: &[TENSORS, TWO_NORMS],
+    tensors: &[TENSORS, PROJECTIONS, TWO_NORMS],
     traits: Traits {
         config_sign: Some("new_decoder_architecture"),
         sign: Sign::Tensor("blk.0.attn_norm_2.weight"),

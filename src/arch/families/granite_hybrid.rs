@@ -3,105 +3,35 @@
 //! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::granite::{EXPERTS, GRANITE, SETTINGS};
-use super::mamba::{filters, vector};
-use super::{ENDS, NORMS};
+use super::llama::ROTATED;
+use super::mamba::mamba2_mixer;
+use super::{ENDS, NORMS, VALUES, sparse};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
-    parameter, setting,
+    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, Transform, count,
+    in_layers, only, setting,
 };
 
 const ATTENDING: Need = Need::Kind("attention");
-const RECURRENT: Need = Need::Kind("mamba");
 
 const ATTENTION: &[TensorRule] = &[
-    TensorRule {
-        need: ATTENDING,
-        ..super::llama::ROTATED[0]
-    },
-    TensorRule {
-        need: ATTENDING,
-        ..super::llama::ROTATED[1]
-    },
-    TensorRule {
-        need: ATTENDING,
-        ..super::VALUES[0]
-    },
-    TensorRule {
-        need: ATTENDING,
-        ..super::VALUES[1]
-    },
+    in_layers(ATTENDING, ROTATED[0]),
+    in_layers(ATTENDING, ROTATED[1]),
+    in_layers(ATTENDING, VALUES[0]),
+    in_layers(ATTENDING, VALUES[1]),
 ];
 
-const STATE: Dim = Dim::Field("mamba_d_state");
-const FILTER: Dim = Dim::Field("mamba_d_conv");
-const HEADS: Dim = Dim::Field("mamba_n_heads");
-const GROUPS: Dim = Dim::Field("mamba_n_groups");
-const INNER: Dim = Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]);
-const GROUP_STATES: Dim = Dim::Product(&[GROUPS, STATE]);
-const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
-
-/// The rule for layers with state spaces alone.
-const fn recurrent(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: RECURRENT,
-        ..rule
-    }
-}
-
-const MIXER: &[TensorRule] = &[
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_in",
-        "model.layers.{i}.mamba.in_proj",
-        &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
-    ),
-    recurrent(filters(
-        "blk.{i}.ssm_conv1d.weight",
-        "model.layers.{i}.mamba.conv1d.weight",
-        &[FILTERED, Dim::One, FILTER],
-        &[FILTERED, FILTER],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_conv1d.bias",
-        "model.layers.{i}.mamba.conv1d.bias",
-        &[FILTERED],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_dt.bias",
-        "model.layers.{i}.mamba.dt_bias",
-        &[HEADS],
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_a",
-        "model.layers.{i}.mamba.A_log",
-        (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_d",
-        "model.layers.{i}.mamba.D",
-        (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_norm.weight",
-        "model.layers.{i}.mamba.norm.weight",
-        (
-            Transform::Reshaped,
-            &[INNER],
-            &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
-        ),
-    )),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_out",
-        "model.layers.{i}.mamba.out_proj",
-        // The length of a head may be `auto`.
-        &[
-            Dim::Hidden,
-            Dim::Product(&[HEADS, Dim::Field("mamba_d_head")]),
-        ],
-    ),
-];
+const MIXER: &[TensorRule] = mamba2_mixer! {
+    prefix: "model.layers.{i}.mamba",
+    need: Need::Kind("mamba"),
+    state: Dim::Field("mamba_d_state"),
+    filter: Dim::Field("mamba_d_conv"),
+    heads: Dim::Field("mamba_n_heads"),
+    groups: Dim::Field("mamba_n_groups"),
+    inner: Dim::Product(&[Dim::Field("mamba_expand"), Dim::Hidden]),
+    // The length of a head may be `auto`.
+    output: Dim::Product(&[Dim::Field("mamba_n_heads"), Dim::Field("mamba_d_head")]),
+};
 
 const SHARED: Dim = Dim::Field("shared_intermediate_size");
 
@@ -140,14 +70,6 @@ const SHARED_MLP: &[TensorRule] = &[
     ),
 ];
 
-/// The rule for layers with experts alone.
-const fn sparse(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: Need::Sparse,
-        ..rule
-    }
-}
-
 const SPARSE_EXPERTS: &[TensorRule] = &[
     sparse(EXPERTS[0]),
     sparse(EXPERTS[1]),
@@ -156,9 +78,6 @@ const SPARSE_EXPERTS: &[TensorRule] = &[
 ];
 
 const STATE_SETTINGS: &[Setting] = &[
-    // Attention has no positions, so nothing bounds a text.
-    setting(Kind::Fixed(1 << 20), "context_length", &[]),
-    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
     setting(
         Kind::KvHeadsBut("mamba", "attention"),
         "attention.head_count_kv",
@@ -179,26 +98,34 @@ const STATE_SETTINGS: &[Setting] = &[
     setting(Kind::Required, "ssm.time_step_rank", &["mamba_n_heads"]),
 ];
 
+const DEFAULTS: &[(&str, Default)] = &[
+    ("rms_norm_eps", Default::Float(1e-6)),
+    ("rope_theta", Default::Float(10_000.0)),
+    ("num_local_experts", Default::Int(8)),
+    ("num_experts_per_tok", Default::Int(2)),
+    ("shared_intermediate_size", Default::Int(1024)),
+    ("attention_multiplier", Default::Float(1.0)),
+    ("embedding_multiplier", Default::Float(1.0)),
+    ("residual_multiplier", Default::Float(1.0)),
+    ("logits_scaling", Default::Float(1.0)),
+    ("mamba_n_heads", Default::Int(128)),
+    ("mamba_n_groups", Default::Int(1)),
+    ("mamba_d_state", Default::Int(256)),
+    ("mamba_d_conv", Default::Int(4)),
+    ("mamba_expand", Default::Int(2)),
+];
+
+const RECURRENT_SETTINGS: &[Setting] = &[
+    // Attention has no positions, so nothing bounds a text.
+    setting(Kind::Fixed(1 << 20), "context_length", &[]),
+    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
+];
+
 pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     gguf: "granitehybrid",
     classes: &["GraniteMoeHybridForCausalLM"],
     model_type: "granitemoehybrid",
-    defaults: &[
-        ("rms_norm_eps", Default::Float(1e-6)),
-        ("rope_theta", Default::Float(10_000.0)),
-        ("num_local_experts", Default::Int(8)),
-        ("num_experts_per_tok", Default::Int(2)),
-        ("shared_intermediate_size", Default::Int(1024)),
-        ("attention_multiplier", Default::Float(1.0)),
-        ("embedding_multiplier", Default::Float(1.0)),
-        ("residual_multiplier", Default::Float(1.0)),
-        ("logits_scaling", Default::Float(1.0)),
-        ("mamba_n_heads", Default::Int(128)),
-        ("mamba_n_groups", Default::Int(1)),
-        ("mamba_d_state", Default::Int(256)),
-        ("mamba_d_conv", Default::Int(4)),
-        ("mamba_expand", Default::Int(2)),
-    ],
+    defaults: DEFAULTS,
     implied: &[
         ("hidden_act", Default::Text("silu")),
         ("attention_bias", Default::Bool(false)),
@@ -209,7 +136,7 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     ],
     biases: &[],
     tensors: &[ENDS, NORMS, ATTENTION, MIXER, SHARED_MLP, SPARSE_EXPERTS],
-    settings: &[SETTINGS, STATE_SETTINGS],
+    settings: &[SETTINGS, STATE_SETTINGS, RECURRENT_SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Derived,
         kind_names: &[
@@ -220,4 +147,36 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     ..GRANITE
+};
+
+/// Granite 4 without state spaces. llama.cpp's converter writes it as one without these layers, with the settings of both.
+pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
+    gguf: "granite",
+    defaults: DEFAULTS,
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("mamba_expand", Default::Int(2)),
+        // With experts, which no published model of the kind has, it is another class of llama.cpp.
+        ("num_local_experts", Default::Int(0)),
+        ("num_experts_per_tok", Default::Int(0)),
+    ],
+    tensors: &[ENDS, NORMS, ROTATED, VALUES, SHARED_MLP],
+    settings: &[
+        SETTINGS,
+        STATE_SETTINGS,
+        &[setting(
+            Kind::TrueOf("rope"),
+            "rope.scaling.finetuned",
+            &["position_embedding_type"],
+        )],
+    ],
+    traits: Traits {
+        lacks_kind: Some("mamba"),
+        needs_kind: None,
+        stores_rope_factors: true,
+        sign: Sign::Has("ssm.conv_kernel"),
+        ..GRANITE_HYBRID.traits
+    },
+    ..GRANITE_HYBRID
 };

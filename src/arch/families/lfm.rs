@@ -4,8 +4,8 @@
 
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts, only,
-    optional, parameter, same, setting,
+    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts,
+    in_layers, only, optional, parameter, same, setting,
 };
 
 const ENDS: &[TensorRule] = &[
@@ -48,11 +48,6 @@ const INNER: &[TensorRule] = &[
         &[Dim::Inner, Dim::Hidden],
     ),
 ];
-
-/// The rule for layers of some kind alone.
-const fn in_layers(need: Need, rule: TensorRule) -> TensorRule {
-    TensorRule { need, ..rule }
-}
 
 const DENSE_INNER: &[TensorRule] = &[
     in_layers(Need::Dense, INNER[0]),

@@ -8,7 +8,8 @@ use crate::arch::table::{
     parameter, same, setting,
 };
 
-const ENDS: &[TensorRule] = &[
+/// Embedding, last norm, output, and the norm in front of each layer.
+pub(super) const ENDS: &[TensorRule] = &[
     same(
         "token_embd",
         "backbone.embeddings",
@@ -142,62 +143,110 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     },
 };
 
-const HEADS: Dim = Dim::Field("num_heads");
-const GROUPS: Dim = Dim::Field("n_groups");
-const INNER2: Dim = Dim::Product(&[HEADS, Dim::Field("head_dim")]);
-const FILTERED: Dim = Dim::Sum(&[INNER2, GROUP_STATES, GROUP_STATES]);
-const GROUP_STATES: Dim = Dim::Product(&[GROUPS, STATE]);
-
-const MIXER2: &[TensorRule] = &[
-    same(
-        "blk.{i}.ssm_in",
-        "backbone.layers.{i}.mixer.in_proj",
-        &[Dim::Sum(&[INNER2, FILTERED, HEADS]), Dim::Hidden],
-    ),
-    filters(
-        "blk.{i}.ssm_conv1d.weight",
-        "backbone.layers.{i}.mixer.conv1d.weight",
-        &[FILTERED, Dim::One, FILTER],
-        &[FILTERED, FILTER],
-    ),
-    vector(
-        "blk.{i}.ssm_conv1d.bias",
-        "backbone.layers.{i}.mixer.conv1d.bias",
-        &[FILTERED],
-    ),
-    vector(
-        "blk.{i}.ssm_dt.bias",
-        "backbone.layers.{i}.mixer.dt_bias",
-        &[HEADS],
-    ),
-    parameter(
-        "blk.{i}.ssm_a",
-        "backbone.layers.{i}.mixer.A_log",
-        (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
-    ),
-    parameter(
-        "blk.{i}.ssm_d",
-        "backbone.layers.{i}.mixer.D",
-        (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
-    ),
-    parameter(
-        "blk.{i}.ssm_norm.weight",
-        "backbone.layers.{i}.mixer.norm.weight",
-        (
-            Transform::Reshaped,
-            &[INNER2],
-            &[GROUPS, Dim::Quotient(&[INNER2, GROUPS])],
-        ),
-    ),
-    same(
-        "blk.{i}.ssm_out",
-        "backbone.layers.{i}.mixer.out_proj",
+/// The mixer of Mamba 2 in the layers that `need` names. `prefix` is what its names in transformers begin with; `output` is the
+/// width of what goes into the last projection.
+macro_rules! mamba2_mixer {
+    (
+        prefix: $prefix:literal,
+        need: $need:expr,
+        state: $state:expr,
+        filter: $filter:expr,
+        heads: $heads:expr,
+        groups: $groups:expr,
+        inner: $inner:expr,
+        output: $output:expr,
+    ) => {{
+        use $crate::arch::dims::Dim;
+        use $crate::arch::families::mamba::{filters, vector};
+        use $crate::arch::table::{Need, Transform, in_layers, only, parameter};
+        const NEED: Need = $need;
+        const FILTER: Dim = $filter;
+        const HEADS: Dim = $heads;
+        const GROUPS: Dim = $groups;
+        const INNER: Dim = $inner;
+        const GROUP_STATES: Dim = Dim::Product(&[GROUPS, $state]);
+        const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
         &[
-            Dim::Hidden,
-            Dim::Product(&[Dim::Field("expand"), Dim::Hidden]),
-        ],
-    ),
-];
+            only(
+                NEED,
+                "blk.{i}.ssm_in",
+                concat!($prefix, ".in_proj"),
+                &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
+            ),
+            in_layers(
+                NEED,
+                filters(
+                    "blk.{i}.ssm_conv1d.weight",
+                    concat!($prefix, ".conv1d.weight"),
+                    &[FILTERED, Dim::One, FILTER],
+                    &[FILTERED, FILTER],
+                ),
+            ),
+            in_layers(
+                NEED,
+                vector(
+                    "blk.{i}.ssm_conv1d.bias",
+                    concat!($prefix, ".conv1d.bias"),
+                    &[FILTERED],
+                ),
+            ),
+            in_layers(
+                NEED,
+                vector(
+                    "blk.{i}.ssm_dt.bias",
+                    concat!($prefix, ".dt_bias"),
+                    &[HEADS],
+                ),
+            ),
+            in_layers(
+                NEED,
+                parameter(
+                    "blk.{i}.ssm_a",
+                    concat!($prefix, ".A_log"),
+                    (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
+                ),
+            ),
+            in_layers(
+                NEED,
+                parameter(
+                    "blk.{i}.ssm_d",
+                    concat!($prefix, ".D"),
+                    (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
+                ),
+            ),
+            in_layers(
+                NEED,
+                parameter(
+                    "blk.{i}.ssm_norm.weight",
+                    concat!($prefix, ".norm.weight"),
+                    (
+                        Transform::Reshaped,
+                        &[INNER],
+                        &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
+                    ),
+                ),
+            ),
+            only(
+                NEED,
+                "blk.{i}.ssm_out",
+                concat!($prefix, ".out_proj"),
+                &[Dim::Hidden, $output],
+            ),
+        ]
+    }};
+}
+pub(super) use mamba2_mixer;
+
+const MIXER2: &[TensorRule] = mamba2_mixer! {
+    prefix: "backbone.layers.{i}.mixer",
+    need: Need::All,
+    state: Dim::Field("state_size"),
+    filter: Dim::Field("conv_kernel"),
+    heads: Dim::Field("num_heads"),
+    groups: Dim::Field("n_groups"),
+    inner: Dim::Product(&[Dim::Field("num_heads"), Dim::Field("head_dim")]),
+    output: Dim::Product(&[Dim::Field("expand"), Dim::Hidden]),
+};
 
 pub(super) const MAMBA2: ModelClass = ModelClass {
     gguf: "mamba2",

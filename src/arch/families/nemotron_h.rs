@@ -1,33 +1,18 @@
-//! Nemotron H: each layer is a state space, attention without positions, or a feed-forward layer.
+//! Nemotron H and Nemotron 3: each layer is a state space, attention without positions, or a feed-forward layer, which has experts
+//! in Nemotron 3.
 //!
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers 5.23.
 
 use super::granite::GRANITE;
-use super::mamba::{filters, vector};
+use super::mamba::{ENDS, mamba2_mixer, vector};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, TensorRule, Traits, Transform, count, only, optional,
-    parameter, same, setting,
+    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts,
+    in_layers, number, only, setting,
 };
 
-const RECURRENT: Need = Need::Kind("mamba");
 const ATTENDING: Need = Need::Kind("attention");
 const FORWARD: Need = Need::Kind("mlp");
-
-const ENDS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "backbone.embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
-    same("output_norm", "backbone.norm_f", &[Dim::Hidden]),
-    optional("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
-    same(
-        "blk.{i}.attn_norm",
-        "backbone.layers.{i}.norm",
-        &[Dim::Hidden],
-    ),
-];
 
 const ATTENTION: &[TensorRule] = &[
     TensorRule {
@@ -60,6 +45,9 @@ const ATTENTION: &[TensorRule] = &[
         "backbone.layers.{i}.mixer.o_proj",
         &[Dim::Hidden, Dim::Queries],
     ),
+];
+
+const MLP: &[TensorRule] = &[
     only(
         FORWARD,
         "blk.{i}.ffn_up",
@@ -74,70 +62,105 @@ const ATTENTION: &[TensorRule] = &[
     ),
 ];
 
-const STATE: Dim = Dim::Field("ssm_state_size");
-const FILTER: Dim = Dim::Field("conv_kernel");
-const HEADS: Dim = Dim::Field("mamba_num_heads");
-const GROUPS: Dim = Dim::Field("n_groups");
-const INNER: Dim = Dim::Product(&[HEADS, Dim::Field("mamba_head_dim")]);
-const GROUP_STATES: Dim = Dim::Product(&[GROUPS, STATE]);
-const FILTERED: Dim = Dim::Sum(&[INNER, GROUP_STATES, GROUP_STATES]);
+const EXPERTS: Need = Need::Kind("moe");
+const SHARED: Dim = Dim::Field("moe_shared_expert_intermediate_size");
 
-/// The rule for layers with state spaces alone.
-const fn recurrent(rule: TensorRule) -> TensorRule {
-    TensorRule {
-        need: RECURRENT,
-        ..rule
-    }
-}
-
-const MIXER: &[TensorRule] = &[
+/// Experts without a gate, and one that every token sees.
+const SPARSE_MLP: &[TensorRule] = &[
     only(
-        RECURRENT,
-        "blk.{i}.ssm_in",
-        "backbone.layers.{i}.mixer.in_proj",
-        &[Dim::Sum(&[INNER, FILTERED, HEADS]), Dim::Hidden],
+        EXPERTS,
+        "blk.{i}.ffn_gate_inp",
+        "backbone.layers.{i}.mixer.gate",
+        &[Dim::Experts, Dim::Hidden],
     ),
-    recurrent(filters(
-        "blk.{i}.ssm_conv1d.weight",
-        "backbone.layers.{i}.mixer.conv1d.weight",
-        &[FILTERED, Dim::One, FILTER],
-        &[FILTERED, FILTER],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_conv1d.bias",
-        "backbone.layers.{i}.mixer.conv1d.bias",
-        &[FILTERED],
-    )),
-    recurrent(vector(
-        "blk.{i}.ssm_dt.bias",
-        "backbone.layers.{i}.mixer.dt_bias",
-        &[HEADS],
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_a",
-        "backbone.layers.{i}.mixer.A_log",
-        (Transform::NegExp, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_d",
-        "backbone.layers.{i}.mixer.D",
-        (Transform::Reshaped, &[HEADS], &[HEADS, Dim::One]),
-    )),
-    recurrent(parameter(
-        "blk.{i}.ssm_norm.weight",
-        "backbone.layers.{i}.mixer.norm.weight",
-        (
-            Transform::Reshaped,
-            &[INNER],
-            &[GROUPS, Dim::Quotient(&[INNER, GROUPS])],
+    in_layers(
+        EXPERTS,
+        vector(
+            "blk.{i}.exp_probs_b.bias",
+            "backbone.layers.{i}.mixer.gate.e_score_correction_bias",
+            &[Dim::Experts],
         ),
-    )),
-    only(
-        RECURRENT,
-        "blk.{i}.ssm_out",
-        "backbone.layers.{i}.mixer.out_proj",
-        &[Dim::Hidden, INNER],
     ),
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_up_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.up_proj",
+            &[Dim::ExpertInner, Dim::Hidden],
+        ),
+    ),
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_down_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.down_proj",
+            &[Dim::Hidden, Dim::ExpertInner],
+        ),
+    ),
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_up_shexp",
+        "backbone.layers.{i}.mixer.shared_experts.up_proj",
+        &[SHARED, Dim::Hidden],
+    ),
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_down_shexp",
+        "backbone.layers.{i}.mixer.shared_experts.down_proj",
+        &[Dim::Hidden, SHARED],
+    ),
+];
+
+const WIDTH: Dim = Dim::Product(&[Dim::Field("mamba_num_heads"), Dim::Field("mamba_head_dim")]);
+
+const MIXER: &[TensorRule] = mamba2_mixer! {
+    prefix: "backbone.layers.{i}.mixer",
+    need: Need::Kind("mamba"),
+    state: Dim::Field("ssm_state_size"),
+    filter: Dim::Field("conv_kernel"),
+    heads: Dim::Field("mamba_num_heads"),
+    groups: Dim::Field("n_groups"),
+    inner: WIDTH,
+    output: WIDTH,
+};
+
+const SETTINGS: &[Setting] = &[
+    setting(Kind::Fixed(1 << 20), "context_length", &[]),
+    setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
+    count("vocab_size", &["vocab_size"]),
+    setting(Kind::PlainHead, "rope.dimension_count", &[]),
+    setting(
+        Kind::KvHeadsBut("mamba", "attention"),
+        "attention.head_count_kv",
+        &["num_key_value_heads"],
+    ),
+    count("ssm.conv_kernel", &["conv_kernel"]),
+    count("ssm.state_size", &["ssm_state_size"]),
+    count("ssm.group_count", &["n_groups"]),
+    setting(Kind::Required, "ssm.time_step_rank", &["mamba_num_heads"]),
+    setting(
+        Kind::Product,
+        "ssm.inner_size",
+        &["mamba_head_dim", "mamba_num_heads"],
+    ),
+];
+
+/// Settings of models with experts.
+const EXPERT_SETTINGS: &[Setting] = &[
+    setting(
+        Kind::InnerOf("moe"),
+        "feed_forward_length",
+        &["moe_intermediate_size"],
+    ),
+    count("expert_feed_forward_length", &["moe_intermediate_size"]),
+    setting(
+        Kind::Required,
+        "expert_shared_feed_forward_length",
+        &["moe_shared_expert_intermediate_size"],
+    ),
+    setting(Kind::Required, "expert_shared_count", &["n_shared_experts"]),
+    setting(Kind::Flag, "expert_weights_norm", &["norm_topk_prob"]),
+    number("expert_weights_scale", &["routed_scaling_factor"]),
 ];
 
 pub(super) const NEMOTRON_H: ModelClass = ModelClass {
@@ -169,32 +192,15 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     // llama.cpp has one for most norms, which is the other if there is none.
     equal_fields: &[("rms_norm_eps", "layer_norm_epsilon")],
     biases: &[],
-    tensors: &[ENDS, ATTENTION, MIXER],
-    settings: &[&[
-        setting(Kind::Fixed(1 << 20), "context_length", &[]),
-        setting(Kind::FixedFlag(false), "rope.scaling.finetuned", &[]),
-        count("vocab_size", &["vocab_size"]),
-        setting(Kind::PlainHead, "rope.dimension_count", &[]),
-        setting(
-            Kind::KvHeadsBut("mamba", "attention"),
-            "attention.head_count_kv",
-            &["num_key_value_heads"],
-        ),
-        setting(
+    tensors: &[ENDS, ATTENTION, MLP, MIXER],
+    settings: &[
+        SETTINGS,
+        &[setting(
             Kind::InnerOf("mlp"),
             "feed_forward_length",
             &["intermediate_size"],
-        ),
-        count("ssm.conv_kernel", &["conv_kernel"]),
-        count("ssm.state_size", &["ssm_state_size"]),
-        count("ssm.group_count", &["n_groups"]),
-        setting(Kind::Required, "ssm.time_step_rank", &["mamba_num_heads"]),
-        setting(
-            Kind::Product,
-            "ssm.inner_size",
-            &["mamba_head_dim", "mamba_num_heads"],
-        ),
-    ]],
+        )],
+    ],
     traits: Traits {
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("mlp", '-')],
         kind_names: &[
@@ -205,4 +211,50 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
     ..GRANITE
+};
+
+/// Nemotron 3, whose name in transformers is the same.
+pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
+    gguf: "nemotron_h_moe",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(128)),
+        ("mamba_num_heads", Default::Int(128)),
+        ("mamba_head_dim", Default::Int(64)),
+        ("n_groups", Default::Int(8)),
+        ("ssm_state_size", Default::Int(128)),
+        ("conv_kernel", Default::Int(4)),
+        ("n_routed_experts", Default::Int(8)),
+        ("n_shared_experts", Default::Int(1)),
+        ("moe_intermediate_size", Default::Int(7688)),
+        ("moe_shared_expert_intermediate_size", Default::Int(7688)),
+        ("n_group", Default::Int(1)),
+        ("topk_group", Default::Int(1)),
+        ("norm_topk_prob", Default::Bool(true)),
+        ("routed_scaling_factor", Default::Float(1.0)),
+    ],
+    implied: &[
+        ("mlp_hidden_act", Default::Text("relu2")),
+        ("mamba_hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("mlp_bias", Default::Bool(false)),
+        ("mamba_proj_bias", Default::Bool(false)),
+        ("use_bias", Default::Bool(false)),
+        ("use_conv_bias", Default::Bool(true)),
+        // Experts that work on a shorter state have further projections.
+        ("moe_latent_size", Default::Absent),
+    ],
+    own_fields: &[
+        ("layer_norm_eps", "layer_norm_epsilon"),
+        ("num_local_experts", "n_routed_experts"),
+    ],
+    tensors: &[ENDS, ATTENTION, SPARSE_MLP, MIXER],
+    settings: &[SETTINGS, EXPERT_SETTINGS],
+    traits: Traits {
+        layer_letters: &[("mamba", 'M'), ("attention", '*'), ("moe", 'E')],
+        config_sign: Some("num_experts_per_tok"),
+        ..NEMOTRON_H.traits
+    },
+    ..NEMOTRON_H
 };

@@ -10,7 +10,7 @@ use crate::arch::names::{Place, fill, find, split_suffix};
 use crate::arch::source::{Rearrangement, SourceTensor, assembled};
 use crate::arch::table::{TensorRule, Transform};
 use crate::arch::to_gguf::has_offset;
-use crate::arch::transform::{self, Halves};
+use crate::arch::transform::{self, WaitingParts};
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -54,7 +54,7 @@ pub(crate) fn from_mlx<'m>(
         norms_plus_one: found.mlx.norms_plus_one,
         dims: &dims,
         stacks: ExpertCount::default(),
-        halves: Halves::default(),
+        waiting: WaitingParts::default(),
         out: Vec::with_capacity(items.len()),
     };
     for item in std::mem::take(items) {
@@ -70,7 +70,7 @@ pub(crate) fn from_mlx<'m>(
             }
         }
     }
-    if let Some((name, half)) = maker.halves.into_waiting() {
+    if let Some((name, half)) = maker.waiting.into_waiting() {
         let what = format!(
             "tensor `{}`: the other projection of `{name}` is missing",
             half.name
@@ -196,7 +196,7 @@ struct Maker<'a, 'm> {
     norms_plus_one: bool,
     dims: &'a Dims,
     stacks: ExpertCount,
-    halves: Halves<'m>,
+    waiting: WaitingParts<'m>,
     out: Vec<ResolvedItem<'m>>,
 }
 
@@ -288,25 +288,27 @@ impl<'m> Maker<'_, 'm> {
         if is_latent {
             self.check_latent(&source, rule)?;
         }
-        let Some(is_first) = transform::half_of(rule.transform) else {
+        let Some(part) = transform::part_of(rule.transform) else {
             let of_rule = (&hf_name as &dyn Fn(_) -> _, rule);
             let source = (name, source);
             let made = transform::to_hf(source, of_rule, own, Change::None, self.dims)?;
             made.into_iter().for_each(|group| self.push(group));
             return Ok(());
         };
-        let Some(pair) = self.halves.pair(&name, source, is_first) else {
+        let Some(parts) = self.waiting.complete(&name, source, part) else {
             return Ok(());
         };
-        let [first, second] = &pair;
-        if !is_latent && first.shape != second.shape {
+        if let [first, second] = &parts[..]
+            && !is_latent
+            && first.shape != second.shape
+        {
             let what = format!(
                 "tensor `{}`: its shape is not that of `{}`",
                 second.name, first.name
             );
             return Err(AnamnesisError::parse(what));
         }
-        let group = transform::fused(pair, (name, rule.transform), own, self.dims)?;
+        let group = transform::fused(parts, (name, rule.transform), own, self.dims)?;
         self.push(group);
         Ok(())
     }

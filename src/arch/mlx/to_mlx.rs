@@ -70,7 +70,7 @@ pub(crate) fn to_mlx<'m>(
     for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {
         let (rule, layer) = (tensor.rule, tensor.place.layer.unwrap_or(0));
         let has_name = found.name_of(rule).is_some();
-        let is_second = transform::half_of(rule.transform) == Some(false);
+        let is_second = transform::part_of(rule.transform).is_some_and(|(part, _)| part > 0);
         // A layer may have keys and values that it does not use.
         let may_be_unused = matches!(rule.need, Need::OwnKeys | Need::OwnValues);
         let is_unused = may_be_unused && dims.has(rule.need, layer).is_none();
@@ -125,7 +125,7 @@ fn tensor_of<'m>(
     let name = fill(pattern, tensor.place);
     let name = format!("{}{name}{end}{}", found.prefix(), tensor.suffix);
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
-    let is_split = transform::half_of(rule.transform).is_some() && renamed.is_some();
+    let is_split = transform::part_of(rule.transform).is_some() && renamed.is_some();
     let mut group = match rule.transform {
         Transform::Experts | Transform::Transposed => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?

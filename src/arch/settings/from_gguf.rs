@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, wrong_key};
 use crate::Result;
-use crate::arch::dims::{HEADS, HIDDEN, LAYERS};
-use crate::arch::fields::LAYER_KINDS;
+use crate::arch::dims::{EXPERTS, HEADS, HIDDEN, LAYERS};
+use crate::arch::fields::{LAYER_KINDS, NORMS_HEADS};
 use crate::arch::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS, SHARED};
 use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
@@ -80,6 +80,13 @@ pub(in crate::arch) fn config_of(
         }
         config.insert((*field).to_owned(), value);
     }
+    if let Some(most) = class.traits.normed_unless_experts {
+        let experts = EXPERTS
+            .iter()
+            .find_map(|field| config.get(*field)?.as_u64());
+        let is_normed = experts != Some(most as u64);
+        config.insert(NORMS_HEADS.to_owned(), is_normed.into());
+    }
     let has_groups = config.get("n_group").and_then(Value::as_u64) > Some(1);
     let method = class.traits.group_method.filter(|_| has_groups);
     config.extend(method.map(|method| ("topk_method".to_owned(), method.into())));
@@ -114,6 +121,8 @@ impl ConfigFields {
             | Kind::Sum
             | Kind::Product
             | Kind::FixedFlag(_)
+            | Kind::TrueOf(_)
+            | Kind::Trained(_)
             | Kind::Positions
             | Kind::TimesHidden(_) => {
                 return Err(wrong_key(key, "it is missing"));
@@ -203,6 +212,17 @@ impl ConfigFields {
             }
             Kind::Sum | Kind::Product | Kind::ProductToo => {
                 (field, self.first_of(setting, key, count()?)?)
+            }
+            Kind::Trained(lengths) => {
+                let length = count()?;
+                let found = lengths
+                    .iter()
+                    .find(|(_, known)| u64::from(*known) == length);
+                (field, found.ok_or_else(other_type)?.0.into())
+            }
+            Kind::TrueOf(text) => {
+                fixed(value.as_bool() == Some(true), &true)?;
+                (field, text.into())
             }
             Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
             Kind::Sections(_) => match value.as_array() {

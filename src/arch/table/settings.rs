@@ -73,6 +73,10 @@ pub(in crate::arch) enum Kind {
     LastLayer,
     /// UINT32: the number of the name that the field has.
     Choice(&'static [(&'static str, u32)]),
+    /// UINT32: the second of the pair of lengths whose first the field is.
+    Trained(&'static [(u32, u32)]),
+    /// BOOL that is true. The field must be this text.
+    TrueOf(&'static str),
     /// UINT32: so many times the hidden size. The fields must say the same, if there are any.
     TimesHidden(u32),
 }

@@ -1,7 +1,7 @@
 //! Projections in which each group of heads has its queries, and then the keys and the values that they share.
 
 use crate::arch::dims::Dims;
-use crate::arch::source::{Rearrangement, SourceRows};
+use crate::arch::source::{Rearrangement, SourceRows, SourceTensor};
 use crate::scheme::layout::assembled::RowOrder;
 
 /// Rows of each part of a group: queries, keys, values.
@@ -41,6 +41,30 @@ pub(super) fn to_hf(shape: &[usize], dims: &Dims) -> Rearrangement {
         }
     });
     made_of(turns.to_vec(), shape, true)
+}
+
+/// The part of the values.
+pub(super) const VALUES: usize = 2;
+
+/// The rows of part `part` of all groups in a tensor of `shape`, and how many there are.
+pub(super) fn part(part: usize, shape: &[usize], dims: &Dims) -> (Rearrangement, usize) {
+    let mut moved = to_gguf(shape, dims);
+    moved.pieces = moved.pieces.split_off(part);
+    moved.pieces.truncate(1);
+    let rows = moved.pieces.iter().map(|piece| piece.rows).sum();
+    (moved, rows)
+}
+
+/// The groups of which `sources` have a part each: queries, keys, values.
+pub(super) fn turns(sources: &[SourceTensor<'_>], cols: usize, dims: &Dims) -> Rearrangement {
+    let turn = |(source, turn): (usize, usize)| SourceRows {
+        source,
+        order: RowOrder::From(0),
+        rows: sources[source].shape[0],
+        turn,
+    };
+    let turns = parts(dims).into_iter().enumerate().map(turn).collect();
+    made_of(turns, &[0, cols], true)
 }
 
 /// A tensor of `shape` that is made of `pieces`.

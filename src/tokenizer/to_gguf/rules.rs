@@ -91,7 +91,7 @@ pub(super) fn padded(request: &TokenizerRequest<'_>) -> usize {
 /// Keys before those of the tokenizer.
 pub(super) fn before(files: &TokenizerFiles<'_>, keys: &mut KeyList) {
     let architecture = files.request.architecture;
-    if LLAMA.contains(&architecture) && !is_internlm3(files) {
+    if is_of_llama(files) {
         space_prefix(files, keys);
     }
     match architecture {
@@ -103,6 +103,15 @@ pub(super) fn before(files: &TokenizerFiles<'_>, keys: &mut KeyList) {
         }
         _ => {}
     }
+}
+
+/// Whether the converter's class of Llama takes the tokenizer. InternLM 3 and Granite 4 without state spaces have the name of such
+/// an architecture, and classes of their own.
+fn is_of_llama(files: &TokenizerFiles<'_>) -> bool {
+    let class = files.request.config.pointer("/architectures/0");
+    LLAMA.contains(&files.request.architecture)
+        && !is_internlm3(files)
+        && class != Some(&Value::from("GraniteMoeHybridForCausalLM"))
 }
 
 /// Whether the model is InternLM 3, which is of the architecture `llama` and has a class of its own.
@@ -151,7 +160,7 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
     let has_count = keys.get("tokenizer.ggml.token_type_count").is_some();
     match architecture {
         // Code Llama and small Granite models, told by the sizes of their vocabularies.
-        _ if LLAMA.contains(&architecture) => match files.request.vocab_size {
+        _ if is_of_llama(files) => match files.request.vocab_size {
             32016 => end_of_turn(files, 32010, keys)?,
             49152 => keys.ggml_flag("add_bos_token", false),
             _ => {}
@@ -160,7 +169,11 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
             end_of_turn(files, 107, keys)?;
             keys.ggml_flag("add_space_prefix", false);
         }
-        "gemma2" | "gemma3" | "gemma3n" | "gemma-embedding" | "jamba" if is_sentencepiece => {
+        "gemma2" | "gemma3" | "gemma3n" | "gemma-embedding" if is_sentencepiece => {
+            keys.ggml_flag("add_space_prefix", false);
+        }
+        // What tokenizer.model says of the blank in front of a text counts, and tokenizer.json cannot say it.
+        "jamba" if is_sentencepiece && files.request.texts.read("tokenizer.model")?.is_none() => {
             keys.ggml_flag("add_space_prefix", false);
         }
         "nemotron" => {

@@ -18,7 +18,7 @@ fn refusal(name: &str, edit: impl FnOnce(&Path)) -> String {
     edit(&from);
     let output = directory.path().join("out.gguf");
     let converted = parse(&from).and_then(|model| model.convert(&output, ConvertTarget::Gguf));
-    assert!(!output.exists());
+    assert!(!output.exists(), "{name}");
     converted.unwrap_err().to_string()
 }
 

@@ -145,10 +145,49 @@ MODELS.update({
     "xlm_roberta": ("xlm-roberta", dict(ENCODER, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2), "unigram"),
     "xlm_roberta_rank": ("xlm-roberta", dict(ENCODER, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2, num_labels=1), "unigram"),
 })
+# Classes that transformers does not have: their configs and tensors are those of the models that are published.
+INTERNLM2 = dict(architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False, hidden_act="silu", hidden_size=32, intermediate_size=48,
+                 num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, vocab_size=VOCAB, bos_token_id=1,
+                 eos_token_id=2, pad_token_id=2, rms_norm_eps=1e-5, rope_theta=1000000, rope_scaling=dict(type="dynamic", factor=2.0),
+                 tie_word_embeddings=False, torch_dtype="bfloat16", initializer_range=0.02, use_cache=True)
+NOMIC = dict(architectures=["NomicBertModel"], model_type="nomic_bert", activation_function="swiglu", attn_pdrop=0.0, causal=False, dense_seq_output=True,
+             layer_norm_epsilon=1e-12, max_trained_positions=2048, mlp_fc1_bias=False, mlp_fc2_bias=False, n_embd=32, n_head=4, n_inner=48, n_layer=2,
+             n_positions=8192, pad_vocab_size_multiple=64, parallel_block=False, parallel_block_tied_norm=False, prenorm=False, qkv_proj_bias=False,
+             rotary_emb_base=1000, rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None, rotary_scaling_factor=None,
+             scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True, torch_dtype="bfloat16", type_vocab_size=2, use_rms_norm=False, vocab_size=VOCAB)
+WRITTEN = {
+    "internlm2": (INTERNLM2, {
+        "model.tok_embeddings.weight": (VOCAB, 32), "model.norm.weight": (32,), "output.weight": (VOCAB, 32),
+        "model.layers.{}.attention_norm.weight": (32,), "model.layers.{}.ffn_norm.weight": (32,),
+        "model.layers.{}.attention.wqkv.weight": (64, 32), "model.layers.{}.attention.wo.weight": (32, 32),
+        "model.layers.{}.feed_forward.w1.weight": (48, 32), "model.layers.{}.feed_forward.w2.weight": (32, 48),
+        "model.layers.{}.feed_forward.w3.weight": (48, 32)}),
+    "nomic_bert": (NOMIC, {
+        "embeddings.word_embeddings.weight": (VOCAB, 32), "embeddings.token_type_embeddings.weight": (2, 32), "emb_ln.weight": (32,), "emb_ln.bias": (32,),
+        "encoder.layers.{}.attn.Wqkv.weight": (96, 32), "encoder.layers.{}.attn.out_proj.weight": (32, 32),
+        "encoder.layers.{}.mlp.fc11.weight": (48, 32), "encoder.layers.{}.mlp.fc12.weight": (48, 32), "encoder.layers.{}.mlp.fc2.weight": (32, 48),
+        "encoder.layers.{}.norm1.weight": (32,), "encoder.layers.{}.norm1.bias": (32,),
+        "encoder.layers.{}.norm2.weight": (32,), "encoder.layers.{}.norm2.bias": (32,)}),
+}
+MODELS.update({"internlm2": ("", INTERNLM2, "sentencepiece_llama"), "nomic_bert": ("", NOMIC, "wordpiece")})
+# Granite 4 without a layer of state spaces.
+MODELS["granite_attending"] = ("granitemoehybrid", dict(STATES, num_hidden_layers=2, layer_types=["attention"] * 2, position_embedding_type="rope",
+                                                        num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48), "llama3")
+MODELS["llama4"] = ("llama4_text", dict(TIED, num_hidden_layers=4, head_dim=16, intermediate_size=20, intermediate_size_mlp=40, interleave_moe_layer_step=2,
+                                        num_local_experts=4, num_experts_per_tok=1, attention_chunk_size=8192, rope_scaling=LLAMA3, rope_theta=500000.0,
+                                        max_position_embeddings=16384, pad_token_id=0, tie_word_embeddings=False), "llama3")
+MODELS["jamba"] = ("jamba", dict(BASE, num_hidden_layers=4, attn_layer_period=3, attn_layer_offset=0, expert_layer_period=2, expert_layer_offset=1, num_experts=4,
+                                 num_experts_per_tok=2, mamba_d_state=8, mamba_dt_rank=6, use_mamba_kernels=False, pad_token_id=0), "sentencepiece_llama")
+MODELS["nemotron_h_moe"] = ("nemotron_h", dict(BASE, head_dim=12, layers_block_type=["linear_attention", "full_attention", "moe", "linear_attention"], mamba_num_heads=4,
+                                               mamba_head_dim=16, n_groups=2, ssm_state_size=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20,
+                                               moe_shared_expert_intermediate_size=24, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
+                                               routed_scaling_factor=2.5), "llama3")
+MODELS["t5"] = ("t5", dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4, vocab_size=VOCAB, feed_forward_proj="gated-gelu",
+                          tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0), "spiece")
 # Classes of models that are no causal language models.
-AUTO = {"bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
+AUTO = {"t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
-POOLING = {"modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
+POOLING = {"nomic_bert": "pooling_mode_mean_tokens", "modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
 RENAMED = {"gemma4": ("gemma3", None), "glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
 
@@ -251,6 +290,18 @@ def train_unigram(out):
     transformers.XLMRobertaTokenizerFast(str(out / "sentencepiece.bpe.model")).save_pretrained(out)
 
 
+def train_spiece(out):
+    """Writes T5's tokenizer: a SentencePiece model, and the file of the tokenizers library that is made of it."""
+    (out / "text.txt").write_text("\n".join(" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))) + "\n")
+    (out / "rules.tsv").write_text("FF21\t41\nFF22\t42\n3000\t20\n9\t20\nA\t20\n")  # full-width letters, blanks
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(out / "text.txt"), model_prefix=str(out / "spiece"), model_type="unigram", vocab_size=VOCAB - 120,
+        normalization_rule_tsv=str(out / "rules.tsv"), pad_id=0, eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False)
+    for name in ("text.txt", "rules.tsv", "spiece.vocab"):
+        (out / name).unlink()
+    transformers.T5TokenizerFast(str(out / "spiece.model"), add_prefix_space=True).save_pretrained(out)
+
+
 def add_pooling(out, mode):
     """Writes what sentence-transformers has beside a model."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -272,10 +323,17 @@ def add_prediction(out, config):
     save_file(tensors | layer, out / "model.safetensors", metadata={"format": "pt"})
 
 
-def make(name, out):
-    model_type, config, tokenizer = MODELS[name]
-    out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(sum(name.encode()))
+def write(config, shapes, out):
+    """Writes a model of a class that transformers does not have."""
+    layers = config.get("num_hidden_layers") or config["n_layer"]
+    names = {name.format(layer): shape for name, shape in shapes.items() for layer in range(layers)}
+    tensors = {name: (torch.randn(shape) * 0.1 + (len(shape) == 1 and name.endswith("weight"))).bfloat16() for name, shape in names.items()}
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def save(name, model_type, config, out):
+    """Saves a model with values by chance as transformers does."""
     auto = getattr(transformers, AUTO.get(name, "AutoModelForCausalLM"))
     model = auto.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
     with torch.no_grad():
@@ -287,6 +345,16 @@ def make(name, out):
         if model_type == "xlm-roberta":  # the rows of no position, which GGUF does not have
             model.base_model.embeddings.position_embeddings.weight[:2] = 0
     model.save_pretrained(out)
+
+
+def make(name, out):
+    model_type, config, tokenizer = MODELS[name]
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(sum(name.encode()))
+    if name in WRITTEN:
+        write(*WRITTEN[name], out)
+    else:
+        save(name, model_type, config, out)
     if name in POOLING:
         add_pooling(out, POOLING[name])
     if name == "nemotron_h":
@@ -294,12 +362,17 @@ def make(name, out):
         written = json.loads((out / "config.json").read_text())
         written = {key: value for key, value in written.items() if not any(part in key for part in ("expert", "moe", "group", "routed", "topk", "layers_block_type")) or key == "n_groups"}
         (out / "config.json").write_text(json.dumps(written | {"num_hidden_layers": 4, "hybrid_override_pattern": "M*-M"}, indent=2))
+    if name == "nemotron_h_moe":
+        written = json.loads((out / "config.json").read_text())
+        unpublished = ("layers_block_type", "mtp_layers_block_type", "num_nextn_predict_layers", "output_router_logits")
+        written = {key: value for key, value in written.items() if key not in unpublished}
+        (out / "config.json").write_text(json.dumps(written | {"num_hidden_layers": 4, "hybrid_override_pattern": "M*EM"}, indent=2))
     if config.get("num_nextn_predict_layers"):
         add_prediction(out, config)
     if tokenizer.startswith("sentencepiece"):
         train_sentencepiece(out, tokenizer)
         return
-    if made := {"wordpiece": make_wordpiece, "unigram": train_unigram}.get(tokenizer):
+    if made := {"wordpiece": make_wordpiece, "unigram": train_unigram, "spiece": train_spiece}.get(tokenizer):
         made(out)
         return
     tokenizer, names = RENAMED.get(tokenizer, (tokenizer, None))
@@ -323,16 +396,17 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
     subprocess.run([sys.executable, "-c", run], check=True)
 
 
-PRE = {"sentencepiece": "default", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
-       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "unigram": "default",
+PRE = {"sentencepiece": "default", "nomic_bert": "bert-bge", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
+       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "unigram": "default", "spiece": "default",
        "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default"}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     for name in sys.argv[2:] or MODELS:
         # The converter of Nemotron H takes every config that transformers 5 completes for one with experts: it runs with 4.57.6.
-        if name != "nemotron_h" or name in CONFIG_MAPPING:
+        is_nemotron_h, knows_it = name.startswith("nemotron_h"), "nemotron_h" in CONFIG_MAPPING
+        if not is_nemotron_h or knows_it:
             make(name, root / name / "hf")
-        if name == "nemotron_h" and name in CONFIG_MAPPING:
+        if is_nemotron_h and knows_it:
             continue
         convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])

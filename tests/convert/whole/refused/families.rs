@@ -471,7 +471,7 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         (
             "granite_hybrid",
             json!({"layer_types": vec!["attention"; 3]}),
-            "layer_types",
+            "mamba",
         ),
         (
             "granite_hybrid",
@@ -523,7 +523,7 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         (
             "nemotron_h",
             json!({"num_experts_per_tok": 2}),
-            "num_experts_per_tok",
+            "hybrid_override_pattern",
         ),
         (
             "nemotron_h",
@@ -533,6 +533,217 @@ fn rows() -> Vec<(&'static str, Value, &'static str)> {
         ("nemotron_h", json!({"mamba_head_dim": 8}), "mamba_head_dim"),
         ("nemotron_h", json!({"head_dim": 8}), "head_dim"),
         ("nemotron_h", json!({"rms_norm_eps": 1e-6}), "rms_norm_eps"),
+        (
+            "nemotron_h_moe",
+            json!({"hybrid_override_pattern": "M*-M"}),
+            "hybrid_override_pattern",
+        ),
+        (
+            "nemotron_h_moe",
+            json!({"hybrid_override_pattern": "ME*M"}),
+            "backbone.layers.2",
+        ),
+        (
+            "nemotron_h_moe",
+            json!({"n_routed_experts": 5}),
+            "num_experts",
+        ),
+        (
+            "nemotron_h_moe",
+            json!({"num_experts_per_tok": null}),
+            "hybrid_override_pattern",
+        ),
+        (
+            "nemotron_h_moe",
+            json!({"moe_latent_size": 16}),
+            "moe_latent_size",
+        ),
+        (
+            "nemotron_h_moe",
+            json!({"moe_intermediate_size": 24}),
+            "moe_intermediate_size",
+        ),
+        (
+            "nemotron_h_moe",
+            json!({"moe_shared_expert_intermediate_size": 20}),
+            "moe_shared_expert_intermediate_size",
+        ),
+        (
+            "granite_attending",
+            json!({"position_embedding_type": null}),
+            "position_embedding_type",
+        ),
+        (
+            "granite_attending",
+            json!({"position_embedding_type": "nope"}),
+            "position_embedding_type",
+        ),
+        (
+            "granite_attending",
+            json!({"num_local_experts": 4, "num_experts_per_tok": 2}),
+            "num_local_experts",
+        ),
+        (
+            "granite_attending",
+            json!({"layer_types": null, "position_embedding_type": null}),
+            "layer_types",
+        ),
+        (
+            "granite_attending",
+            json!({"layer_types": ["attention", "linear_attention"], "position_embedding_type": null}),
+            "layers.1.mamba",
+        ),
+        (
+            "granite_attending",
+            json!({"intermediate_size": 40}),
+            "intermediate_size",
+        ),
+        // Queries, keys and values of groups of heads.
+        ("internlm2", json!({"bias": true}), "bias"),
+        ("internlm2", json!({"head_dim": 16}), "head_dim"),
+        (
+            "internlm2",
+            json!({"num_key_value_heads": 4}),
+            "attention.wqkv",
+        ),
+        (
+            "internlm2",
+            json!({"rope_scaling": {"type": "longrope", "factor": 2.0}}),
+            "rope_type",
+        ),
+        // Encoders with rotary positions.
+        ("nomic_bert", json!({"n_positions": 4096}), "n_positions"),
+        (
+            "nomic_bert",
+            json!({"max_trained_positions": 512}),
+            "max_trained_positions",
+        ),
+        ("nomic_bert", json!({"prenorm": true}), "prenorm"),
+        (
+            "nomic_bert",
+            json!({"rotary_emb_fraction": 0.5}),
+            "rotary_emb_fraction",
+        ),
+        (
+            "nomic_bert",
+            json!({"rotary_scaling_factor": 2.0}),
+            "rotary_scaling_factor",
+        ),
+        (
+            "nomic_bert",
+            json!({"moe_every_n_layers": 2}),
+            "moe_every_n_layers",
+        ),
+        ("nomic_bert", json!({"n_inner": 64}), "intermediate_size"),
+        // Layers that come back every so often.
+        ("jamba", json!({"attn_layer_period": 2}), "model.layers"),
+        (
+            "jamba",
+            json!({"attn_layer_offset": 3}),
+            "attn_layer_offset",
+        ),
+        (
+            "jamba",
+            json!({"attn_layer_period": 9, "attn_layer_offset": 8}),
+            "attention",
+        ),
+        ("jamba", json!({"expert_layer_offset": 0}), "feed_forward"),
+        (
+            "jamba",
+            json!({"expert_layer_period": 0}),
+            "expert_layer_offset",
+        ),
+        (
+            "jamba",
+            json!({"layer_types": vec!["attention"; 4]}),
+            "layer_types",
+        ),
+        (
+            "jamba",
+            json!({"num_experts": 1, "num_experts_per_tok": 1}),
+            "experts",
+        ),
+        ("jamba", json!({"mamba_expand": 3}), "mamba_expand"),
+        ("jamba", json!({"mamba_dt_rank": "auto"}), "mamba_dt_rank"),
+        ("jamba", json!({"mamba_dt_rank": 7}), "mamba_dt_rank"),
+        ("jamba", json!({"sliding_window": 64}), "sliding_window"),
+        // Encoder and decoder.
+        (
+            "t5",
+            json!({"feed_forward_proj": null}),
+            "feed_forward_proj",
+        ),
+        (
+            "t5",
+            json!({"tie_word_embeddings": true}),
+            "tie_word_embeddings",
+        ),
+        (
+            "t5",
+            json!({"tie_word_embeddings": null}),
+            "tie_word_embeddings",
+        ),
+        (
+            "t5",
+            json!({"relative_attention_max_distance": 64}),
+            "relative_attention_max_distance",
+        ),
+        ("t5", json!({"num_decoder_layers": 3}), "num_decoder_layers"),
+        (
+            "t5",
+            json!({"num_layers": 3, "num_decoder_layers": 3}),
+            "block.2",
+        ),
+        (
+            "t5",
+            json!({"num_decoder_layers": null}),
+            "num_decoder_layers",
+        ),
+        ("t5", json!({"d_kv": 16}), "head_dim"),
+        (
+            "t5",
+            json!({"relative_attention_num_buckets": 16}),
+            "relative_attention_num_buckets",
+        ),
+        // Llama 4.
+        (
+            "llama4",
+            json!({"interleave_moe_layer_step": 1, "moe_layers": null}),
+            "feed_forward",
+        ),
+        (
+            "llama4",
+            json!({"interleave_moe_layer_step": 0}),
+            "interleave_moe_layer_step",
+        ),
+        ("llama4", json!({"moe_layers": [0, 2]}), "moe_layers"),
+        ("llama4", json!({"use_qk_norm": false}), "use_qk_norm"),
+        (
+            "llama4",
+            json!({"attention_chunk_size": 4096}),
+            "attention_chunk_size",
+        ),
+        (
+            "llama4",
+            json!({"attn_temperature_tuning": 0}),
+            "attn_temperature_tuning",
+        ),
+        (
+            "llama4",
+            json!({"layer_types": vec!["full_attention"; 4]}),
+            "layer_types",
+        ),
+        (
+            "llama4",
+            json!({"no_rope_layers": [1, 1, 1, 1]}),
+            "no_rope_layers",
+        ),
+        ("llama4", json!({"num_local_experts": 3}), "num_experts"),
+        (
+            "llama4",
+            json!({"intermediate_size_mlp": 48}),
+            "intermediate_size_mlp",
+        ),
         // Rotary positions.
         ("phi3_long", json!({"rope_scaling": long(5)}), "long_factor"),
         ("phi3_long", json!({"head_dim": 8}), "head_dim"),
@@ -719,6 +930,62 @@ fn metadata() {
             "granitehybrid.expert_shared_feed_forward_length",
             U32(40),
             "shared_intermediate_size",
+        ),
+        ("t5", "t5.decoder_block_count", U32(1), "num_decoder_layers"),
+        (
+            "t5",
+            "t5.attention.relative_buckets_count",
+            U32(16),
+            "relative_attention_num_buckets",
+        ),
+        (
+            "jamba",
+            "jamba.attention.head_count_kv",
+            counts(&[2, 0, 2, 2]),
+            "head_count_kv",
+        ),
+        (
+            "jamba",
+            "jamba.attention.head_count_kv",
+            counts(&[2, 0, 2, 0]),
+            "blk.2.attn_q",
+        ),
+        (
+            "granite_attending",
+            "granite.rope.scaling.finetuned",
+            Bool(false),
+            "granite.rope.scaling.finetuned",
+        ),
+        (
+            "internlm2",
+            "internlm2.attention.head_count_kv",
+            U32(1),
+            "attn_k",
+        ),
+        (
+            "nomic_bert",
+            "nomic-bert.context_length",
+            U32(1024),
+            "nomic-bert.context_length",
+        ),
+        ("llama4", "llama4.interleave_moe_layer_step", U32(1), "ffn"),
+        (
+            "llama4",
+            "llama4.expert_feed_forward_length",
+            U32(40),
+            "intermediate_size",
+        ),
+        (
+            "nemotron_h_moe",
+            "nemotron_h_moe.feed_forward_length",
+            counts(&[0, 20, 20, 0]),
+            "nemotron_h_moe.feed_forward_length",
+        ),
+        (
+            "nemotron_h_moe",
+            "nemotron_h_moe.expert_feed_forward_length",
+            U32(24),
+            "nemotron_h_moe.",
         ),
         (
             "nemotron_h",

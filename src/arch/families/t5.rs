@@ -1,0 +1,222 @@
+//! T5 1.1, FLAN-T5 and mT5: an encoder and a decoder, whose distances have a bias in place of positions.
+//!
+//! T5 1.0 ties the output to the embedding, and scales what goes into it, which llama.cpp does not do.
+//!
+//! Source: `T5Model` in `conversion/t5.py` and `src/models/t5.cpp` of llama.cpp; defaults of transformers 4.57.6.
+
+use crate::arch::dims::Dim;
+use crate::arch::table::{
+    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, count, number, only, same,
+    setting,
+};
+
+const BUCKETS: Dim = Dim::Field("relative_attention_num_buckets");
+
+const ENDS: &[TensorRule] = &[
+    same("token_embd", "shared", &[Dim::Vocab, Dim::Hidden]),
+    same(
+        "enc.output_norm",
+        "encoder.final_layer_norm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "dec.output_norm",
+        "decoder.final_layer_norm",
+        &[Dim::Hidden],
+    ),
+    same("output", "lm_head", &[Dim::Vocab, Dim::Hidden]),
+];
+
+const ENCODER: &[TensorRule] = &[
+    same(
+        "enc.blk.{i}.attn_norm",
+        "encoder.block.{i}.layer.0.layer_norm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.attn_q",
+        "encoder.block.{i}.layer.0.SelfAttention.q",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.attn_k",
+        "encoder.block.{i}.layer.0.SelfAttention.k",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.attn_v",
+        "encoder.block.{i}.layer.0.SelfAttention.v",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.attn_o",
+        "encoder.block.{i}.layer.0.SelfAttention.o",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+    only(
+        Need::First,
+        "enc.blk.{i}.attn_rel_b",
+        "encoder.block.{i}.layer.0.SelfAttention.relative_attention_bias",
+        &[BUCKETS, Dim::Heads],
+    ),
+    same(
+        "enc.blk.{i}.ffn_norm",
+        "encoder.block.{i}.layer.1.layer_norm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.ffn_gate",
+        "encoder.block.{i}.layer.1.DenseReluDense.wi_0",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.ffn_up",
+        "encoder.block.{i}.layer.1.DenseReluDense.wi_1",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.ffn_down",
+        "encoder.block.{i}.layer.1.DenseReluDense.wo",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+const DECODER: &[TensorRule] = &[
+    same(
+        "dec.blk.{i}.attn_norm",
+        "decoder.block.{i}.layer.0.layer_norm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.attn_q",
+        "decoder.block.{i}.layer.0.SelfAttention.q",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.attn_k",
+        "decoder.block.{i}.layer.0.SelfAttention.k",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.attn_v",
+        "decoder.block.{i}.layer.0.SelfAttention.v",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.attn_o",
+        "decoder.block.{i}.layer.0.SelfAttention.o",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+    only(
+        Need::First,
+        "dec.blk.{i}.attn_rel_b",
+        "decoder.block.{i}.layer.0.SelfAttention.relative_attention_bias",
+        &[BUCKETS, Dim::Heads],
+    ),
+    same(
+        "dec.blk.{i}.cross_attn_norm",
+        "decoder.block.{i}.layer.1.layer_norm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.cross_attn_q",
+        "decoder.block.{i}.layer.1.EncDecAttention.q",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.cross_attn_k",
+        "decoder.block.{i}.layer.1.EncDecAttention.k",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.cross_attn_v",
+        "decoder.block.{i}.layer.1.EncDecAttention.v",
+        &[Dim::Queries, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.cross_attn_o",
+        "decoder.block.{i}.layer.1.EncDecAttention.o",
+        &[Dim::Hidden, Dim::Queries],
+    ),
+    same(
+        "dec.blk.{i}.ffn_norm",
+        "decoder.block.{i}.layer.2.layer_norm",
+        &[Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.ffn_gate",
+        "decoder.block.{i}.layer.2.DenseReluDense.wi_0",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.ffn_up",
+        "decoder.block.{i}.layer.2.DenseReluDense.wi_1",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    same(
+        "dec.blk.{i}.ffn_down",
+        "decoder.block.{i}.layer.2.DenseReluDense.wo",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+const SETTINGS: &[Setting] = &[
+    setting(
+        Kind::Required,
+        "decoder_block_count",
+        &["num_decoder_layers"],
+    ),
+    count("attention.key_length", &["d_kv"]),
+    count("attention.value_length", &["d_kv"]),
+    number("attention.layer_norm_epsilon", &["layer_norm_epsilon"]),
+    number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"]),
+    setting(
+        Kind::Required,
+        "attention.relative_buckets_count",
+        &["relative_attention_num_buckets"],
+    ),
+    setting(
+        Kind::Required,
+        "decoder_start_token_id",
+        &["decoder_start_token_id"],
+    ),
+];
+
+pub(super) const T5: ModelClass = ModelClass {
+    gguf: "t5",
+    classes: &["T5ForConditionalGeneration", "MT5ForConditionalGeneration"],
+    model_type: "t5",
+    defaults: &[
+        ("n_positions", Default::Int(512)),
+        ("d_kv", Default::Int(64)),
+        ("layer_norm_epsilon", Default::Float(1e-6)),
+        ("relative_attention_num_buckets", Default::Int(32)),
+        ("feed_forward_proj", Default::Text("relu")),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    implied: &[
+        ("feed_forward_proj", Default::Text("gated-gelu")),
+        ("relative_attention_max_distance", Default::Int(128)),
+        ("is_encoder_decoder", Default::Bool(true)),
+        ("tie_word_embeddings", Default::Bool(false)),
+    ],
+    own_fields: &[
+        ("num_hidden_layers", "num_layers"),
+        ("hidden_size", "d_model"),
+        ("num_attention_heads", "num_heads"),
+        ("intermediate_size", "d_ff"),
+        ("max_position_embeddings", "n_positions"),
+    ],
+    // Both have as many layers, and layers of the tables are those of both.
+    equal_fields: &[("num_decoder_layers", "num_layers")],
+    biases: &[],
+    tensors: &[ENDS, ENCODER, DECODER],
+    other_tensors: &[],
+    settings: &[SETTINGS],
+    traits: Traits {
+        has_fixed_rope: true,
+        // Older checkpoints have the shared embedding three times.
+        left_out: &["encoder.embed_tokens.", "decoder.embed_tokens."],
+        ..Traits::PLAIN
+    },
+};
