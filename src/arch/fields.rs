@@ -122,7 +122,7 @@ impl Fields {
             .collect::<Option<Vec<_>>>()
             .map(Value::from);
         let Some(kinds) = kinds else {
-            let what = format_args!(
+            let what = format!(
                 "{pattern} has layers that llama.cpp's {} has not",
                 class.gguf
             );
@@ -201,7 +201,7 @@ impl Fields {
                 .as_array()
                 .is_none_or(|kinds| kinds.len() != dims.layers)
         {
-            let what = format_args!("it is no list of {} layers", dims.layers);
+            let what = format!("it is no list of {} layers", dims.layers);
             return Err(wrong(LAYER_KINDS, what));
         }
         if let Some(kind) = class.traits.needs_kind
@@ -211,11 +211,11 @@ impl Fields {
                 .flatten()
                 .any(|found| found == kind)
         {
-            let what = format_args!("no layer is of {kind}; llama.cpp has another class for that");
+            let what = format!("no layer is of {kind}; llama.cpp has another class for that");
             return Err(wrong(LAYER_KINDS, what));
         }
         if let Some(layers) = class.traits.window_layers.filter(|n| *n != dims.layers) {
-            let what = format_args!("llama.cpp's {} has one in {layers} layers", class.gguf);
+            let what = format!("llama.cpp's {} has one in {layers} layers", class.gguf);
             if self.0.contains_key("sliding_window") {
                 return Err(wrong("sliding_window", what));
             }
@@ -254,7 +254,7 @@ impl Fields {
             // Infinity is no number of JSON: files have a name, an object with the name, or what it is read as.
             Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(()),
             Some(limits) => {
-                let what = format_args!("it is {limits:?}, and llama.cpp has no limits");
+                let what = format!("it is {limits:?}, and llama.cpp has no limits");
                 Err(wrong(field, what))
             }
         }
@@ -265,7 +265,7 @@ impl Fields {
         for (field, value) in implied {
             let expected = Value::from(value);
             if let Some(found) = self.0.get(*field).filter(|found| **found != expected) {
-                let what = format_args!("it is {found}, and {owner} has {expected}");
+                let what = format!("it is {found}, and {owner} has {expected}");
                 return Err(wrong(field, what));
             }
         }
@@ -325,7 +325,7 @@ impl Fields {
             if let (Some(other), Some(found)) = (self.number(&[name])?, found)
                 && other != found
             {
-                let what = format_args!("it is {other}, and another field says {found}");
+                let what = format!("it is {other}, and another field says {found}");
                 return Err(wrong(name, what));
             }
         }

@@ -68,12 +68,11 @@ impl SizesByLayer {
         let is_full = is_full.filter(|kinds| kinds.len() == layers);
         let is_full = is_full.ok_or_else(|| {
             let what =
-                format_args!("it is no list of {layers} layers of {FULL_ATTENTION} or {WINDOWED}");
+                format!("it is no list of {layers} layers of {FULL_ATTENTION} or {WINDOWED}");
             wrong(LAYER_KINDS, what)
         })?;
         if is_full.last() != Some(&true) {
-            let what =
-                format_args!("the last layer is not of {FULL_ATTENTION}, as transformers has it");
+            let what = format!("the last layer is not of {FULL_ATTENTION}, as transformers has it");
             return Err(wrong(LAYER_KINDS, what));
         }
         let head = match fields.need(&[FULL_HEAD])? {
@@ -85,23 +84,22 @@ impl SizesByLayer {
         if let Some(full) = full
             && (full == 0 || !heads.is_multiple_of(full))
         {
-            let what = format_args!("{full} does not divide num_attention_heads, {heads}");
+            let what = format!("{full} does not divide num_attention_heads, {heads}");
             return Err(wrong(FULL_KV_HEADS, what));
         }
         if full.is_some_and(|full| full != kv_heads) && !keys_are_values {
-            let what = format_args!("transformers reads it only if {KEYS_ARE_VALUES} is true");
+            let what = format!("transformers reads it only if {KEYS_ARE_VALUES} is true");
             return Err(wrong(FULL_KV_HEADS, what));
         }
         let shared = fields.count(&[SHARED])?.unwrap_or(0) as usize;
         let first_shared = layers.checked_sub(shared).filter(|first| *first >= 2);
         let Some(first_shared) = first_shared else {
-            let what =
-                format_args!("llama.cpp needs two layers before the last {shared} of {layers}");
+            let what = format!("llama.cpp needs two layers before the last {shared} of {layers}");
             return Err(wrong(SHARED, what));
         };
         // llama.cpp takes keys and values of the last two layers that have them: a full one behind one with a window.
         if shared > 0 && is_full[first_shared - 2..first_shared] != [false, true] {
-            let what = format_args!(
+            let what = format!(
                 "llama.cpp needs one layer of {WINDOWED} and one of {FULL_ATTENTION} in front of the last {shared}"
             );
             return Err(wrong(SHARED, what));
@@ -184,8 +182,7 @@ pub(super) fn complete(fields: &mut Fields) -> Result<()> {
     // Images may be seen as a whole; text is not.
     let direction = "use_bidirectional_attention";
     if let Some(other) = fields.0.get(direction).filter(|value| *value != "vision") {
-        let what =
-            format_args!("it is {other}, and llama.cpp's gemma4 reads text from left to right");
+        let what = format!("it is {other}, and llama.cpp's gemma4 reads text from left to right");
         return Err(wrong(direction, what));
     }
     let inputs = fields.0.entry(INPUT);

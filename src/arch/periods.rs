@@ -42,7 +42,7 @@ pub(super) fn complete(fields: &mut Fields, periods: &Periods) -> Result<()> {
     let layers = fields.need(LAYERS)? as usize;
     let kinds: Value = (0..layers.min(MOST_LAYERS as usize)).map(kind).collect();
     if let Some(stated) = fields.0.get(LAYER_KINDS).filter(|stated| **stated != kinds) {
-        let what = format_args!(
+        let what = format!(
             "it is {stated}, and {} says otherwise",
             periods.attention[0]
         );

@@ -224,8 +224,7 @@ impl Rope {
                 add("scaling.factor", float(self.need("factor")?));
             }
             kind => {
-                let what =
-                    format_args!("`{kind}` is not converted; known are linear, yarn, llama3");
+                let what = format!("`{kind}` is not converted; known are linear, yarn, llama3");
                 return Err(wrong("rope_type", what));
             }
         }
@@ -233,7 +232,7 @@ impl Rope {
             let truncates = self.scaling.get(&["truncate"]).map(|(_, value)| value);
             let is_exact = truncates.and_then(Value::as_bool) == Some(false);
             if is_exact != class.traits.has_exact_yarn {
-                let what = format_args!("GGUF cannot say that it is {}", !is_exact);
+                let what = format!("GGUF cannot say that it is {}", !is_exact);
                 return Err(wrong("truncate", what));
             }
             let length = self.scaling.need(&["original_max_position_embeddings"])?;
@@ -291,7 +290,7 @@ impl Rope {
         let mut list = list.ok_or_else(|| wrong(name, "it is no list of up to four numbers"))?;
         let pairs: i64 = list.iter().map(|n| i64::from(*n)).sum();
         if usize::try_from(pairs).ok() != Some(rotating / 2) {
-            let what = format_args!("{pairs} pairs, and {rotating} dimensions of a head rotate");
+            let what = format!("{pairs} pairs, and {rotating} dimensions of a head rotate");
             return Err(wrong(name, what));
         }
         list.resize(4, 0);

@@ -153,7 +153,7 @@ fn value(
             if let Some(found) = fields.count(setting.fields)?
                 && found as usize != size
             {
-                let what = format_args!("it is {found}, and {} has {size}", class.gguf);
+                let what = format!("it is {found}, and {} has {size}", class.gguf);
                 return Err(wrong(setting.fields[0], what));
             }
             Some(count(size)?)
@@ -166,7 +166,7 @@ fn value(
                 let [first, ..] = setting.fields else {
                     return Ok(None);
                 };
-                let what = format_args!(
+                let what = format!(
                     "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
                 );
                 return Err(wrong(first, what));
@@ -204,8 +204,7 @@ fn value(
         Kind::TrueOf(text) => match fields.get(setting.fields) {
             Some((_, found)) if found == text => Some(GgufMetadataValue::Bool(true)),
             _ => {
-                let what =
-                    format_args!("it is not {text}, and llama.cpp's {} has that", class.gguf);
+                let what = format!("it is not {text}, and llama.cpp's {} has that", class.gguf);
                 return Err(wrong(setting.fields[0], what));
             }
         },

@@ -98,7 +98,7 @@ impl Texts {
             if entry.path().is_file() {
                 names.push(name);
             }
-            let what = format_args!("files `*{suffix}` in {}", path.display());
+            let what = format!("files `*{suffix}` in {}", path.display());
             crate::limits::cap("MAX_LISTED", names.len() as u64, MAX_LISTED as u64, what)?;
         }
         names.sort_unstable();

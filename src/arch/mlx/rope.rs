@@ -25,17 +25,17 @@ pub(super) fn check(mlx: &MlxClass, fields: &Fields) -> Result<()> {
         false => SCALING,
     };
     if rope.has_local_scaling {
-        let what = format_args!("mlx-lm's {owner} has no scaling in layers with a window");
+        let what = format!("mlx-lm's {owner} has no scaling in layers with a window");
         return Err(wrong(field, what));
     }
     if mlx.implied.contains(&NO_SCALING) && rope.kind != "default" {
-        let what = format_args!("it is `{}`, and mlx-lm's {owner} has no scaling", rope.kind);
+        let what = format!("it is `{}`, and mlx-lm's {owner} has no scaling", rope.kind);
         return Err(wrong(field, what));
     }
     if mlx.rope == RopeFields::FlatYarn
         && (rope.kind != "yarn" || rope.scaling.number(&["factor"])?.is_none())
     {
-        let what = format_args!("mlx-lm's {owner} needs YaRN with a `factor`");
+        let what = format!("mlx-lm's {owner} needs YaRN with a `factor`");
         return Err(wrong(field, what));
     }
     Ok(())
@@ -63,7 +63,7 @@ pub(super) fn state(
         RopeFields::Flat | RopeFields::FlatYarn if has_parameters => {
             let mut state = |name: &str, value: Value| match text.get(name) {
                 Some(stated) if !stated.is_null() && stated.as_f64() != value.as_f64() => {
-                    let what = format_args!("it is {stated}, and {PARAMETERS} says {value}");
+                    let what = format!("it is {stated}, and {PARAMETERS} says {value}");
                     Err(wrong(name, what))
                 }
                 Some(stated) if !stated.is_null() => Ok(()),

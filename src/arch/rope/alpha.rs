@@ -40,7 +40,7 @@ pub(super) fn keys(
     }
     let context = fields.need(&["max_position_embeddings"])?;
     if !STATED.contains(&context) {
-        let what = format_args!("it is {context}, and dynamic rope has {STATED:?}");
+        let what = format!("it is {context}, and dynamic rope has {STATED:?}");
         return Err(wrong("max_position_embeddings", what));
     }
     let head = fields.need(&["head_dim"])?;

@@ -75,7 +75,7 @@ pub(in crate::arch) fn config_of(
             continue;
         };
         if let Some(found) = config.get(*field).filter(|found| **found != value) {
-            let what = format_args!("{field} is {found}, and {other} is {value}");
+            let what = format!("{field} is {found}, and {other} is {value}");
             return Err(wrong_key(class.gguf, what));
         }
         config.insert((*field).to_owned(), value);
@@ -137,7 +137,7 @@ impl ConfigFields {
     /// Adds what the value of a key says.
     fn add(&mut self, setting: &Setting, key: &str, value: &GgufMetadataValue) -> Result<()> {
         let other_type = || {
-            let what = format_args!("{} is not what the architecture has", value.type_name());
+            let what = format!("{} is not what the architecture has", value.type_name());
             wrong_key(key, what)
         };
         let fixed = |is_same: bool, expected: &dyn std::fmt::Display| match is_same {
@@ -277,7 +277,7 @@ impl ConfigFields {
             .find(|(usual, _)| *usual == name);
         let name = own.map_or(name, |(_, own)| own);
         if let Some(other) = self.fields.get(name).filter(|other| **other != value) {
-            let what = format_args!("it gives {name} {value}, and another key says {other}");
+            let what = format!("it gives {name} {value}, and another key says {other}");
             return Err(wrong_key(key, what));
         }
         self.fields.insert(name.to_owned(), value);
@@ -363,7 +363,7 @@ impl ConfigFields {
             }
         };
         let wrong = || {
-            let what = format_args!("{whole} does not agree with {}", rest.join(", "));
+            let what = format!("{whole} does not agree with {}", rest.join(", "));
             wrong_key(key, what)
         };
         Ok(first.ok_or_else(wrong)?.into())

@@ -73,7 +73,7 @@ impl SentencePieceModel {
             match field.map_err(malformed)? {
                 (1, ProtoValue::Bytes(message)) => {
                     let i = out.pieces.len();
-                    let what = format_args!("pieces in {file}");
+                    let what = format!("pieces in {file}");
                     crate::limits::cap("MAX_TOKENS", i as u64 + 1, MAX_TOKENS as u64, what)?;
                     let piece =
                         piece(message).map_err(|e| malformed(&format!("piece {i}: {e}")))?;

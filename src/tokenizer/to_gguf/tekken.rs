@@ -226,7 +226,7 @@ fn merges(tokens: &[Vec<u8>]) -> Result<Vec<(&[u8], &[u8])>> {
     }
     let mut out = Vec::new();
     for (rank, token) in tokens.iter().enumerate().skip(256) {
-        let what = format_args!("bytes of `vocab[{rank}]` in {FILE}");
+        let what = format!("bytes of `vocab[{rank}]` in {FILE}");
         crate::limits::cap(
             "MAX_TOKEN_BYTES",
             token.len() as u64,
@@ -246,7 +246,7 @@ fn merges(tokens: &[Vec<u8>]) -> Result<Vec<(&[u8], &[u8])>> {
         }
         pairs.sort_unstable_by_key(|(left, right, ..)| (*left, *right));
         out.extend(pairs.into_iter().map(|(_, _, left, right)| (left, right)));
-        let what = format_args!("merges in {FILE}");
+        let what = format!("merges in {FILE}");
         crate::limits::cap("MAX_MERGES", out.len() as u64, MAX_MERGES as u64, what)?;
     }
     Ok(out)

@@ -55,7 +55,7 @@ impl ChatTemplates {
             Value::Array(list) => list,
             _ => return Ok(Self::default()),
         };
-        let what = format_args!("chat templates in {file}");
+        let what = format!("chat templates in {file}");
         crate::limits::cap("MAX_TEMPLATES", list.len() as u64, MAX_TEMPLATES, what)?;
         let mut all = Vec::with_capacity(list.len());
         for (i, entry) in list.iter().enumerate() {
