@@ -35,7 +35,10 @@ mod smollm;
 mod starcoder;
 mod t5;
 
+use serde_json::Value;
+
 use super::dims::Dim;
+use super::fields::LAYER_KINDS;
 use super::table::{
     ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional, parameter, same,
 };
@@ -106,6 +109,29 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &bert::XLM_ROBERTA,
     &bert::BERT,
 ];
+
+/// The class that `config` names `name`; `None` if there is none. What transformers has in one class may be several in GGUF.
+pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
+    let is_true = |field: &str| match config.get(field) {
+        Some(Value::Bool(flag)) => *flag,
+        value => value.and_then(Value::as_u64) > Some(0),
+    };
+    let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
+    let lacks = |class: &ModelClass, kind: &str| {
+        let means = |found: &Value| {
+            let mut names = class.traits.kind_names.iter();
+            found == kind || names.any(|(name, meant)| found == name && *meant == kind)
+        };
+        kinds.is_some_and(|kinds| !kinds.iter().any(means))
+    };
+    let fits = |class: &&&ModelClass| {
+        let traits = &class.traits;
+        class.classes.contains(&name)
+            && traits.config_sign.is_none_or(is_true)
+            && traits.lacks_kind.is_none_or(|kind| lacks(class, kind))
+    };
+    CLASSES.iter().find(fits).copied()
+}
 
 /// Embedding, last norm and output.
 const ENDS: &[TensorRule] = &[

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use self::classes::MLX_CLASSES;
 use super::dims::Dim;
-use super::families::CLASSES;
+use super::families::class_of;
 use super::table::{Default, ModelClass, TensorRule, Transform, ValuePart};
 use crate::scheme::{EncodedAs, ResolvedItem};
 
@@ -129,8 +129,7 @@ impl<'a> NamedClass<'a> {
     /// `None` if `config` names no class, or one that is not in the tables.
     fn new(config: &'a Value) -> Option<Self> {
         let name = config.pointer("/architectures/0")?.as_str()?;
-        let mut classes = CLASSES.iter();
-        let class = classes.find(|class| class.classes.contains(&name))?;
+        let class = class_of(name, config)?;
         let mut known = MLX_CLASSES.iter().flat_map(|classes| classes.iter());
         let mlx = known.find(|known| known.model_type == class.model_type)?;
         let is_nested = config.get("text_config").is_some();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::containers::model::Tensor;
-use crate::scheme::layout::assembled::{Assembled, Change, Piece, RowOrder, Tiles};
+use crate::scheme::layout::assembled::{Assembled, Change, Computed, Piece, RowOrder, Tiles};
 use crate::scheme::layout::transposed::TransposedStack;
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, Window};
 use crate::{AnamnesisError, Result, TargetDtype, TensorRole};
@@ -204,5 +204,19 @@ pub(super) fn made_of<'m>(
     }
     let mut group = Group::new(name, shape, scheme, parts, decoder);
     group.keeps = Some(dtype);
+    group
+}
+
+/// A vector that is made here: factors of rope.
+pub(super) fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
+    let shape = vec![values.len()];
+    let mut group = Group::new(
+        name.to_owned(),
+        shape,
+        QuantScheme::Unquantized,
+        vec![],
+        Box::new(Computed(values)),
+    );
+    group.keeps = Some(TargetDtype::F32);
     group
 }

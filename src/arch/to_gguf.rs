@@ -6,21 +6,21 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::dims::{Dims, LAYERS, PREDICTION};
-use super::families::CLASSES;
-use super::fields::{Fields, LAYER_KINDS, wrong};
+use super::families::class_of;
+use super::fields::{Fields, wrong};
 use super::general;
 use super::mapping::{Mapped, Mapping, is_behind};
 use super::pooling::{self, POOLING};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
-use super::source::SourceTensor;
+use super::source::{SourceTensor, computed};
 use super::table::{HeadDim, ModelClass, Prediction, Transform};
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::limits::ParseLimits;
-use crate::scheme::layout::assembled::{Change, Computed};
-use crate::scheme::{Group, QuantScheme, ResolvedItem, Window};
+use crate::scheme::layout::assembled::Change;
+use crate::scheme::{Group, ResolvedItem, Window};
 use crate::source::CompanionFile;
 use crate::tokenizer::{self, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -218,28 +218,7 @@ fn class_name(config: &Value) -> Option<&str> {
 /// # Errors
 /// `Unsupported` if there is none.
 fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
-    let is_true = |field: &str| match config.get(field) {
-        Some(Value::Bool(flag)) => *flag,
-        value => value.and_then(Value::as_u64) > Some(0),
-    };
-    let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
-    let lacks = |class: &ModelClass, kind: &str| {
-        let means = |found: &Value| {
-            let mut names = class.traits.kind_names.iter();
-            found == kind || names.any(|(name, meant)| found == name && *meant == kind)
-        };
-        kinds.is_some_and(|kinds| !kinds.iter().any(means))
-    };
-    let fits = |class: &&&ModelClass| {
-        class.classes.contains(&name)
-            && class.traits.config_sign.is_none_or(is_true)
-            && class
-                .traits
-                .lacks_kind
-                .is_none_or(|kind| lacks(class, kind))
-    };
-    let found = CLASSES.iter().find(fits);
-    found.copied().ok_or_else(|| {
+    class_of(name, config).ok_or_else(|| {
         let what = "config.json: the class of the model has no GGUF names here; its tensors alone are written with --tensors-only";
         AnamnesisError::unsupported(name, what)
     })
@@ -272,20 +251,6 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
         ".shortconv.conv.weight",
     ];
     rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
-}
-
-/// A vector that is made here: factors of rope.
-pub(super) fn computed<'m>((name, values): (&str, Vec<f32>)) -> Group<'m> {
-    let shape = vec![values.len()];
-    let mut group = Group::new(
-        name.to_owned(),
-        shape,
-        QuantScheme::Unquantized,
-        vec![],
-        Box::new(Computed(values)),
-    );
-    group.keeps = Some(TargetDtype::F32);
-    group
 }
 
 /// The tensor of GGUF that is made of `tensor`.

@@ -1,8 +1,7 @@
 //! Positions of RoBERTa's kin, which begin behind that of the padding token. GGUF does not have the rows in front of it.
 
 use crate::arch::dims::Dims;
-use crate::arch::source::{Rearrangement, SourceRows, SourceTensor, assembled};
-use crate::arch::to_gguf::computed;
+use crate::arch::source::{Rearrangement, SourceRows, SourceTensor, assembled, computed};
 use crate::scheme::layout::assembled::{Change, RowOrder};
 use crate::scheme::{Group, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
