@@ -4,6 +4,8 @@
 //! An architecture is a row of a table ([`table::ModelClass`]): classes of transformers, llama.cpp's name, tensors with their
 //! transforms, and keys with the fields of `config.json` that they come from. Both directions read the same rows.
 
+mod biases;
+mod checks;
 mod dims;
 mod families;
 mod fields;

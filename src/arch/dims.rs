@@ -374,6 +374,7 @@ impl Dims {
             Need::OwnKeys => self.layer_sizes.as_ref()?.has_keys(layer),
             Need::OwnValues => self.layer_sizes.as_ref()?.has_values(layer),
             Need::If(field) => Some(self.fields.flag(field)),
+            Need::Unless(field) => Some(!self.fields.flag(field)),
             Need::Prediction => Some(layer >= self.layers),
             Need::AllButFirst => Some(layer > 0),
             Need::First => Some(layer == 0),

@@ -264,7 +264,11 @@ impl Fields {
     pub(super) fn check_values(&self, implied: &[(&str, Default)], owner: &str) -> Result<()> {
         for (field, value) in implied {
             let expected = Value::from(value);
-            if let Some(found) = self.0.get(*field).filter(|found| **found != expected) {
+            // JSON has the same number with and without a point.
+            let is_same = |found: &Value| {
+                *found == expected || found.is_number() && found.as_f64() == expected.as_f64()
+            };
+            if let Some(found) = self.0.get(*field).filter(|found| !is_same(found)) {
                 let what = format!("it is {found}, and {owner} has {expected}");
                 return Err(wrong(field, what));
             }

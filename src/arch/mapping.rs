@@ -2,8 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Map, Value};
-
 use super::dims::{Dim, Dims};
 use super::names::{Place, fill, find, split_suffix};
 use super::source::SourceTensor;
@@ -330,42 +328,6 @@ impl Mapping<'_> {
         Ok(())
     }
 
-    /// Fields that say which projections have biases.
-    ///
-    /// # Errors
-    /// `Unsupported` if a projection has one, and none has it in transformers.
-    pub(super) fn biases(&self, tensors: &[Mapped<'_>]) -> Result<Map<String, Value>> {
-        let (class, mut fields) = (self.class, Map::new());
-        let biases = || tensors.iter().filter(|tensor| tensor.suffix == ".bias");
-        let refuse = |what: String| Err(AnamnesisError::unsupported("a whole model", what));
-        let mut known: Vec<&str> = Vec::new();
-        for (field, rules) in class.biases {
-            let has_bias = |rule: &&&str| biases().any(|tensor| tensor.rule.gguf == **rule);
-            let found = rules.iter().filter(has_bias).count();
-            if found != 0 && found != rules.len() {
-                let all = rules.join(", ");
-                let name = class.classes[0];
-                return refuse(format!(
-                    "of {all}, only some have a bias, which {name} has not"
-                ));
-            }
-            known.extend(*rules);
-            if !field.is_empty() {
-                fields.insert((*field).to_owned(), (found > 0).into());
-            }
-        }
-        match biases().find(|tensor| !known.contains(&tensor.rule.gguf)) {
-            Some(other) => {
-                let name = &other.sources[0].1.name;
-                refuse(format!(
-                    "tensor `{name}`: {} has no such bias",
-                    class.classes[0]
-                ))
-            }
-            None => Ok(fields),
-        }
-    }
-
     /// Fails unless a stack has each expert once.
     fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
         let experts = self.dims.experts.unwrap_or(0);
@@ -406,6 +368,6 @@ pub(super) fn is_behind(name: &str, layers: usize) -> bool {
     number.is_some_and(|layer| layer >= layers)
 }
 
-fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
+pub(super) fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("tensor `{name}`: {what}"))
 }

@@ -19,6 +19,9 @@ use crate::{AnamnesisError, Result};
 /// A key with its value.
 pub(super) type KeyValue = (String, GgufMetadataValue);
 
+/// Key of whether a token sees only those in front of it, as all decoders do unless a config says otherwise.
+const CAUSAL: &str = "attention.causal";
+
 /// The sizes of a model.
 pub(super) const SIZES: &[Setting] = &[
     required("block_count", LAYERS),
@@ -92,6 +95,11 @@ pub(super) fn to_gguf(
         group(&mut settings.iter().filter(|setting| !is_own(setting)))
     };
     let mut all = usual(SIZES)?;
+    let has_own = class.settings().any(|own| own.key == CAUSAL);
+    if !has_own && fields.boolean("is_causal")? == Some(false) {
+        let key = format!("{}.{CAUSAL}", class.gguf);
+        all.push((key, GgufMetadataValue::Bool(false)));
+    }
     if !class.traits.has_fixed_rope {
         let keys = rope.keys(class, fields)?;
         all.retain(|(key, _)| keys.iter().all(|(own, _)| own != key));

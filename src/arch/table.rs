@@ -114,8 +114,25 @@ pub(super) struct Traits {
     pub may_be_multi_query: bool,
     /// What the names of tensors begin with that GGUF does not get.
     pub left_out: &'static [&'static str],
+    /// As [`ModelClass::implied`], of fields that few configs have. They are not written from GGUF.
+    pub also_implied: &'static [(&'static str, Default)],
+    /// Windows of attention of the class in transformers that llama.cpp does not have. A note says so.
+    pub lost_windows: LostWindows,
+    /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which llama.cpp has the approximation.
+    pub approximates_gelu: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
+}
+
+/// Which layers have a window of attention in transformers, and none in llama.cpp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LostWindows {
+    /// None.
+    Nowhere,
+    /// All, unless `use_sliding_window` is false.
+    Everywhere,
+    /// Those that `layer_types` calls so, or else those from the number in `max_window_layers` on, which is this by default.
+    From(u32),
 }
 
 /// Fields that say by a period, and by the first of them, which layers have attention and which have experts, as of Jamba.
@@ -212,6 +229,9 @@ impl Traits {
         scales_long_texts: false,
         config_sign: None,
         may_be_multi_query: false,
+        also_implied: &[],
+        approximates_gelu: false,
+        lost_windows: LostWindows::Nowhere,
         sign: Sign::Rest,
     };
 }
@@ -262,6 +282,8 @@ pub(super) enum Need {
     Without(&'static str),
     /// All, if a field of the config is above 0.
     Above0(&'static str),
+    /// All, unless a flag of the config is true.
+    Unless(&'static str),
     /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has the weight.
     If(&'static str),
     /// Those that `layer_types` calls so.

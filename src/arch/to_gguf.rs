@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::checks;
 use super::dims::{Dims, LAYERS, PREDICTION};
 use super::families::class_of;
 use super::fields::{Fields, wrong};
@@ -82,6 +83,7 @@ pub(crate) fn to_gguf<'m>(
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
+    checks::check(class, &fields, &rope)?;
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -101,7 +103,7 @@ pub(crate) fn to_gguf<'m>(
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let mapping = Mapping { class, dims: &dims };
     let mapped = mapping.to_gguf(sources, name)?;
-    mapping.biases(&mapped.tensors)?;
+    mapping.check_biases(&mapped.tensors, &fields)?;
     require_output(class, &fields, &mapped.tensors)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
@@ -146,10 +148,12 @@ pub(crate) fn to_gguf<'m>(
         GgufMetadataValue::U32(GGML_QNT_VERSION),
     ));
     metadata.extend(tokenizer.keys);
+    let notes = mapped.notes.into_iter().chain(rope.note(class));
+    let notes = notes.chain(checks::notes(class, (&config, &fields), &dims)?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::Group).collect(),
         metadata,
-        notes: mapped.notes.into_iter().chain(rope.note(class)).collect(),
+        notes: notes.collect(),
         companions: texts.companions(),
     }))
 }
@@ -174,7 +178,9 @@ const EMBEDDING: &str = "token_embd.weight";
 /// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the embedding for it.
 fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
     let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
-    let has_output = tensors.iter().any(|tensor| tensor.rule.gguf == "output");
+    let has_output = tensors
+        .iter()
+        .any(|tensor| tensor.rule.gguf == "output" && tensor.suffix != ".bias");
     if has_output || is_tied && !class.traits.needs_output {
         return Ok(());
     }

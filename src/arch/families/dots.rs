@@ -3,7 +3,7 @@
 //! Source: `conversion/dots1.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, HEAD_NORMS, NORMS, QUERIES, SPARSE_MLP, VALUES};
-use crate::arch::table::{Default, Kind, ModelClass, Traits, count, number, setting};
+use crate::arch::table::{Default, Kind, LostWindows, ModelClass, Traits, count, number, setting};
 
 pub(super) const DOTS1: ModelClass = ModelClass {
     gguf: "dots1",
@@ -48,6 +48,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
     ]],
     traits: Traits {
         needs_output: true,
+        lost_windows: LostWindows::From(62),
         ..Traits::PLAIN
     },
 };

@@ -43,6 +43,7 @@ pub(super) const SEED_OSS: ModelClass = ModelClass {
     classes: &["SeedOssForCausalLM"],
     model_type: "seed_oss",
     defaults: &[
+        ("attention_bias", Default::Bool(true)),
         ("max_position_embeddings", Default::Int(524_288)),
         ("num_key_value_heads", Default::Int(8)),
         ("head_dim", Default::Int(128)),

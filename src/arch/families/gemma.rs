@@ -33,6 +33,7 @@ pub(super) const FOUR_NORMS: &[TensorRule] = &[
 const TRAITS: Traits = Traits {
     norms_plus_one: true,
     ties_output: true,
+    also_implied: &[("use_bidirectional_attention", Default::Bool(false))],
     ..Traits::PLAIN
 };
 
@@ -56,6 +57,7 @@ pub(super) const GEMMA: ModelClass = ModelClass {
     settings: &[],
     traits: Traits {
         has_fixed_rope: true,
+        approximates_gelu: true,
         ..TRAITS
     },
 };

@@ -61,6 +61,7 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
     classes: &["GPTNeoXForCausalLM"],
     model_type: "gpt_neox",
     defaults: &[
+        ("attention_bias", Default::Bool(true)),
         ("max_position_embeddings", Default::Int(2048)),
         ("layer_norm_eps", Default::Float(1e-5)),
         ("rotary_pct", Default::Float(0.25)),

@@ -71,6 +71,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     classes: &["GptOssForCausalLM"],
     model_type: "gpt_oss",
     defaults: &[
+        ("attention_bias", Default::Bool(true)),
         ("max_position_embeddings", Default::Int(131_072)),
         ("num_key_value_heads", Default::Int(8)),
         ("head_dim", Default::Int(64)),
@@ -95,6 +96,10 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     ]],
     traits: Traits {
         has_exact_yarn: true,
+        also_implied: &[
+            ("swiglu_alpha", Default::Float(1.702)),
+            ("swiglu_limit", Default::Float(7.0)),
+        ],
         full_attention_every: Some(2),
         ..Traits::PLAIN
     },

@@ -5,8 +5,8 @@
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, HeadDim, Kind, ModelClass, Setting, Sign, TensorRule, Traits, count, experts, heads,
-    same,
+    Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, count,
+    experts, heads, same,
 };
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
@@ -101,6 +101,7 @@ pub(super) const MISTRAL: ModelClass = ModelClass {
     ],
     traits: Traits {
         sign: Sign::Never,
+        lost_windows: LostWindows::Everywhere,
         ..TRAITS
     },
     ..LLAMA
@@ -121,6 +122,7 @@ pub(super) const MIXTRAL: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ROTATED, VALUES, MIXTRAL_EXPERTS],
     traits: Traits {
         sign: Sign::Experts,
+        lost_windows: LostWindows::Everywhere,
         ..TRAITS
     },
     ..LLAMA

@@ -6,7 +6,7 @@ use super::gpt2::FOURFOLD;
 use super::{ENDS, FUSED_MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, HeadDim, Kind, ModelClass, TensorRule, Traits, count, same, setting,
+    Default, HeadDim, Kind, LostWindows, ModelClass, TensorRule, Traits, count, same, setting,
 };
 
 const FUSED_ATTENTION: &[TensorRule] = &[
@@ -57,6 +57,7 @@ pub(super) const PHI3: ModelClass = ModelClass {
     ]],
     traits: Traits {
         head_dim: HeadDim::Derived,
+        lost_windows: LostWindows::Everywhere,
         partial_rotary: Some(1.0),
         has_long_factors: true,
         ..Traits::PLAIN

@@ -4,8 +4,10 @@
 
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
+use crate::arch::pooling::POOLING;
 use crate::arch::table::{
-    Default, ModelClass, TensorRule, Traits, Transform, count, experts, parameter, same,
+    Default, LostWindows, ModelClass, TensorRule, Traits, Transform, count, experts, parameter,
+    same,
 };
 
 pub(super) const EXPERTS: &[TensorRule] = &[
@@ -106,7 +108,8 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     biases: &[("", &["blk.{i}.attn_q", "blk.{i}.attn_k", "blk.{i}.attn_v"])],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, MLP],
     other_tensors: &[],
-    settings: &[],
+    // Models that embed texts have one.
+    settings: &[&[count(POOLING, &[POOLING])]],
     traits: Traits::PLAIN,
 };
 
@@ -169,6 +172,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
         ("rms_norm_eps", Default::Float(1e-6)),
         ("rope_theta", Default::Float(10_000.0)),
         ("moe_intermediate_size", Default::Int(768)),
+        ("use_sliding_window", Default::Bool(false)),
         ("norm_topk_prob", Default::Bool(false)),
         ("num_experts", Default::Int(128)),
         ("num_experts_per_tok", Default::Int(8)),
@@ -187,5 +191,9 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
         "expert_feed_forward_length",
         &["moe_intermediate_size"],
     )]],
+    traits: Traits {
+        lost_windows: LostWindows::Everywhere,
+        ..Traits::PLAIN
+    },
     ..QWEN2
 };

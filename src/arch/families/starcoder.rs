@@ -4,7 +4,9 @@
 
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
-use crate::arch::table::{Default, Kind, ModelClass, TensorRule, Traits, optional, same, setting};
+use crate::arch::table::{
+    Default, Kind, LostWindows, ModelClass, Need, TensorRule, Traits, only, same, setting,
+};
 
 /// The feed-forward layer without a gate.
 const PLAIN_MLP: &[TensorRule] = &[
@@ -23,7 +25,13 @@ const PLAIN_MLP: &[TensorRule] = &[
 /// Norms, of which models with a parallel residual have only the first.
 const STABLE_NORMS: &[TensorRule] = &[
     NORMS[0],
-    optional(NORMS[1].gguf, NORMS[1].hf, &[Dim::Hidden]),
+    // llama.cpp goes by this norm, and not by the flag.
+    only(
+        Need::Unless("use_parallel_residual"),
+        NORMS[1].gguf,
+        NORMS[1].hf,
+        &[Dim::Hidden],
+    ),
 ];
 
 pub(super) const STARCODER2: ModelClass = ModelClass {
@@ -36,6 +44,7 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
         ("norm_epsilon", Default::Float(1e-5)),
         ("rope_theta", Default::Float(10_000.0)),
         ("tie_word_embeddings", Default::Bool(true)),
+        ("use_bias", Default::Bool(true)),
     ],
     implied: &[("hidden_act", Default::Text("gelu_pytorch_tanh"))],
     own_fields: &[("layer_norm_eps", "norm_epsilon")],
@@ -60,7 +69,10 @@ pub(super) const STARCODER2: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, PLAIN_MLP],
     other_tensors: &[],
     settings: &[],
-    traits: Traits::PLAIN,
+    traits: Traits {
+        lost_windows: LostWindows::Everywhere,
+        ..Traits::PLAIN
+    },
 };
 
 /// Source: `conversion/stablelm.py` of llama.cpp.

@@ -1,6 +1,7 @@
 //! Directories that contradict themselves, and GGUF files that are no model of transformers: the error names field or tensor
 //! and file, and nothing is written.
 
+mod computed;
 mod families;
 mod keys;
 

@@ -1,0 +1,216 @@
+//! What a config says that llama.cpp does not compute as transformers does. It is an error, or a note where only some texts
+//! differ, or where the difference is one of llama.cpp's own converter.
+
+use serde_json::Value;
+
+use super::dims::Dims;
+use super::fields::{Fields, LAYER_KINDS, wrong};
+use super::rope::Rope;
+use super::table::{LostWindows, ModelClass};
+use crate::Result;
+
+const SCALING: &str = "rope_scaling";
+const PARAMETERS: &str = "rope_parameters";
+
+const WINDOW: &str = "sliding_window";
+const ACTIVATION: &str = "hidden_act";
+/// The exact function, of which `gelu_pytorch_tanh` is an approximation.
+const EXACT: &str = "gelu";
+
+/// The activation function, if it is another than the approximation that llama.cpp has.
+fn activation(fields: &Fields) -> Option<&str> {
+    let name = fields.0.get(ACTIVATION)?.as_str().unwrap_or_default();
+    (name != "gelu_pytorch_tanh").then_some(name)
+}
+
+/// Fails if the config says something that a GGUF file of `class` cannot say, beside what [`Fields::check_implied`] looks at.
+///
+/// # Errors
+/// `Parse` that names the field.
+pub(super) fn check(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
+    let owner = format!("llama.cpp's {}", class.gguf);
+    fields.check_values(class.traits.also_implied, &owner)?;
+    let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
+    let has_output = rules.any(|rule| rule.gguf == "output");
+    let tied = "tie_word_embeddings";
+    if class.traits.ties_output && has_output && fields.boolean(tied)? == Some(false) {
+        let what = format!("it is false, and {owner} takes the embedding for `lm_head`");
+        return Err(wrong(tied, what));
+    }
+    let bidirectional = "use_bidirectional_attention";
+    if fields.0.get(bidirectional).is_some_and(|x| x == "all") {
+        let what = format!("it is \"all\", and {owner} has causal attention");
+        return Err(wrong(bidirectional, what));
+    }
+    if class.traits.approximates_gelu && activation(fields).is_some_and(|name| name != EXACT) {
+        let what = format!("it is none that {owner} has");
+        return Err(wrong(ACTIVATION, what));
+    }
+    check_groups(class, fields)?;
+    check_yarn(class, rope)?;
+    check_rope(class, fields, rope)
+}
+
+/// Fails if experts are in groups, and not chosen by them: llama.cpp goes by the number of groups alone.
+fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
+    let Some(expected) = class.traits.group_method.filter(|_| has_groups(fields)) else {
+        return Ok(());
+    };
+    let field = "topk_method";
+    let found = fields.0.get(field).and_then(Value::as_str);
+    // The default of transformers.
+    match found.unwrap_or("greedy") {
+        found if found == expected => Ok(()),
+        found => {
+            let what = format!("it is `{found}`, and llama.cpp chooses among `n_group` groups");
+            Err(wrong(field, what))
+        }
+    }
+}
+
+/// Fails if YaRN has other parameters than llama.cpp takes for granted: it does not read their keys in any class of the table.
+///
+/// Source: `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
+fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
+    if rope.kind != "yarn" {
+        return Ok(());
+    }
+    let factor = rope.scaling.number(&["factor"])?.unwrap_or(1.0);
+    let has_scale = rope.scaling.number(&["mscale_all_dim"])?.is_some();
+    // With the two equal scales that alone are taken, the factor is 1.
+    let attention = match has_scale || factor <= 1.0 {
+        true => 1.0,
+        false => 0.1 * factor.ln() + 1.0,
+    };
+    for (field, expected) in [
+        ("attention_factor", attention),
+        ("attn_factor", attention),
+        ("beta_fast", 32.0),
+        ("beta_slow", 1.0),
+    ] {
+        // Configs state the factor of attention with some digits.
+        let found = rope.scaling.number(&[field])?;
+        if let Some(found) = found.filter(|found| (found - expected).abs() > 1e-4) {
+            let what = format!(
+                "it is {found}, and llama.cpp's {} has {expected}",
+                class.gguf
+            );
+            return Err(wrong(field, what));
+        }
+    }
+    Ok(())
+}
+
+fn has_groups(fields: &Fields) -> bool {
+    let groups = fields.0.get("n_group").and_then(Value::as_u64);
+    groups > Some(1)
+}
+
+/// Fails if the two fields of rope differ, or the class has a scaling where both are missing.
+fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
+    let of = |name: &str| fields.0.get(name).and_then(Value::as_object);
+    let Some(scaling) = of(SCALING) else {
+        // gpt-oss, the class of exact YaRN, has YaRN of factor 32 then. transformers 4 has no scaling if the field is null.
+        let is_silent = class.traits.has_exact_yarn && of(PARAMETERS).is_none();
+        let what = "it is missing or null: transformers has YaRN with `factor` 32 then, or no scaling, by its version";
+        return match is_silent {
+            true => Err(wrong(SCALING, what)),
+            false => Ok(()),
+        };
+    };
+    if of(PARAMETERS).is_none() {
+        return Ok(());
+    }
+    // transformers 5 takes `rope_scaling` where there are both, transformers 4 knows no other, and `rope` is of the second.
+    let scaling = Fields::of(scaling.clone());
+    let kind = scaling.get(&["rope_type", "type"]);
+    let kind = kind.map_or("default", |(_, kind)| kind.as_str().unwrap_or_default());
+    let others = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+    let is_same = |name: &String| match (scaling.0.get(name), rope.scaling.0.get(name)) {
+        (Some(one), Some(other)) => {
+            one == other || one.as_f64().is_some_and(|x| other.as_f64() == Some(x))
+        }
+        (None, None) => true,
+        _ => others.contains(&name.as_str()),
+    };
+    let is_type = |name: &String| name == "type" || name == "rope_type";
+    let mut names = scaling.0.keys().chain(rope.scaling.0.keys());
+    let differs = names.find(|name| !is_type(name) && !is_same(name));
+    match differs {
+        None if kind.to_lowercase() == rope.kind => Ok(()),
+        name => {
+            let name = name.map_or("rope_type", String::as_str);
+            let what = format!("it says something else than `{PARAMETERS}` of `{name}`");
+            Err(wrong(SCALING, what))
+        }
+    }
+}
+
+/// What a user should know of a model that llama.cpp computes otherwise than transformers.
+///
+/// # Errors
+/// `Parse` that names a field of another type.
+pub(super) fn notes(
+    class: &ModelClass,
+    (config, fields): (&Value, &Fields),
+    dims: &Dims,
+) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    notes.extend(lost_window(class, fields, dims)?);
+    notes.extend(default_window(class, (config, fields), dims)?);
+    if class.traits.approximates_gelu && activation(fields) == Some(EXACT) {
+        let what = "which transformers computes exactly; llama.cpp has the approximation with tanh";
+        notes.push(format!("`{ACTIVATION}` is `{EXACT}`, {what}"));
+    }
+    if class.traits.group_method.is_some() && has_groups(fields) {
+        notes.push("`topk_method`: transformers scores a group of experts by the best of them, llama.cpp by the sum of the best two".to_owned());
+    }
+    Ok(notes)
+}
+
+/// The note of a config that states no window, not even null, of a class whose models have one then, and llama.cpp's have none.
+fn default_window(
+    class: &ModelClass,
+    (config, fields): (&Value, &Fields),
+    dims: &Dims,
+) -> Result<Option<String>> {
+    // The default of transformers' EXAONE 4.
+    const DEFAULT: u32 = 4096;
+    let is_silent = config.get(WINDOW).is_none();
+    let has_none = |layers: usize| layers != dims.layers && is_silent;
+    if !class.traits.window_layers.is_some_and(has_none) {
+        return Ok(None);
+    }
+    let longest = fields.count(&["max_position_embeddings"])?;
+    Ok(longest.filter(|longest| *longest > DEFAULT).map(|_| {
+        format!(
+            "`{WINDOW}`: it is missing, and transformers has {DEFAULT} then; llama.cpp's {} has none, and computes longer texts otherwise. null says that there is none",
+            class.gguf
+        )
+    }))
+}
+
+/// The note of a window of attention that llama.cpp does not have in `class`.
+fn lost_window(class: &ModelClass, fields: &Fields, dims: &Dims) -> Result<Option<String>> {
+    let has_windows = match class.traits.lost_windows {
+        LostWindows::Nowhere => false,
+        LostWindows::Everywhere => fields.boolean("use_sliding_window")? != Some(false),
+        LostWindows::From(default) => match fields.0.get(LAYER_KINDS).and_then(Value::as_array) {
+            Some(kinds) => kinds.iter().any(|kind| kind == "sliding_attention"),
+            None => {
+                let first = fields.count(&["max_window_layers"])?.unwrap_or(default);
+                (first as usize) < dims.layers
+            }
+        },
+    };
+    let Some(window) = fields.count(&[WINDOW])?.filter(|_| has_windows) else {
+        return Ok(None);
+    };
+    let longest = fields.count(&["max_position_embeddings"])?;
+    Ok(longest.is_none_or(|longest| longest > window).then(|| {
+        format!(
+            "`{WINDOW}`: llama.cpp's {} ignores it; texts of more than {window} tokens are computed otherwise than by transformers",
+            class.gguf
+        )
+    }))
+}
