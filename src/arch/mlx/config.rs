@@ -87,17 +87,17 @@ pub(super) fn check(
 /// Whether the output layer is the embedding.
 const TIED: &str = "tie_word_embeddings";
 
-/// Whether tokens see those behind them: `true`, `all` of them, or, which is no matter of the language model, those of images.
+/// Whether tokens see those behind them: `true` or `all`. With `vision` only tokens of images do.
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
-/// What all classes of mlx-lm take for granted, unless they say something else. Of the fields transformers knows the first, and
-/// mlx-lm the second.
+/// What mlx-lm takes for granted of a class, unless `implied` has another value. `rope_traditional` is a field of mlx-lm alone:
+/// transformers does not read it.
 const COMMON_VALUES: &[(&str, Default)] = &[
     ("is_causal", Default::Bool(true)),
     ("rope_traditional", Default::Bool(false)),
 ];
 
-/// What a user should know of what mlx-lm computes otherwise than transformers, with all models of the class.
+/// Notes on what mlx-lm computes otherwise than transformers, whichever model of the class it is.
 pub(super) fn notes(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Result<Vec<String>> {
     let window = ignored_window(mlx, fields)?;
     let activation = activation_note(mlx, fields)?;

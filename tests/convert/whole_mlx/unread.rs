@@ -17,7 +17,8 @@ fn yarn(others: Value) -> Value {
 
 /// Factors of Phi-3, four times as long as the original text of 128 tokens.
 fn long(others: Value) -> Value {
-    let mut all = json!({ "type": "longrope", "short_factor": [1.0; 8], "long_factor": [2.0; 8] });
+    let mut all =
+        json!({ "type": "longrope", "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8] });
     let fields = all.as_object_mut().unwrap();
     fields.extend(others.as_object().unwrap().clone());
     json!({ "rope_scaling": all, "original_max_position_embeddings": 128 })
@@ -311,7 +312,7 @@ fn what_all_models_of_a_class_lose() {
         ("phi3", json!({}), None),
         (
             "dots1",
-            json!({ "sliding_window": 128, "layer_types": ["sliding_attention"; 2] }),
+            json!({ "sliding_window": 128, "layer_types": vec!["sliding_attention"; 2] }),
             Some("`sliding_window`"),
         ),
         (
