@@ -14,6 +14,7 @@ const PARTIAL: &str = "partial_rotary_factor";
 const SCALING: &str = "rope_scaling";
 const ATTENTION_FACTOR: &str = "attention_factor";
 const TRUNCATE: &str = "truncate";
+const ORIGINAL: &str = "original_max_position_embeddings";
 const PARAMETERS: &str = "rope_parameters";
 
 /// Fails if positions are scaled and mlx-lm does not scale them, or needs a scaling that is not there.
@@ -33,6 +34,13 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
     if mlx.implied.contains(&NO_SCALING) && rope.kind != "default" {
         let what = format!("it is `{}`, and mlx-lm's {owner} has no scaling", rope.kind);
         return Err(wrong(field, what));
+    }
+    let is_stated = [PARAMETERS, SCALING]
+        .iter()
+        .any(|name| fields.0.contains_key(*name));
+    if class.traits.has_exact_yarn && !is_stated {
+        let what = format!("it is missing: transformers has YaRN then, and mlx-lm's {owner} none");
+        return Err(wrong(SCALING, what));
     }
     let is_plain = rope.kind == "default" || mlx.implied.contains(&NO_SCALING);
     if !is_plain && !mlx.scalings.contains(&rope.kind.as_str()) {
@@ -93,7 +101,6 @@ fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fie
         let what = format!("it is false, and mlx-lm's {owner} has true");
         return Err(wrong(TRUNCATE, what));
     }
-    const ORIGINAL: &str = "original_max_position_embeddings";
     if scaling.number(&[ORIGINAL])?.is_none()
         && fields.count(&["max_position_embeddings"])? != Some(4096)
     {
@@ -107,10 +114,15 @@ fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fie
 ///
 /// Source: `SuScaledRoPE` in `mlx_lm/models/rope_utils.py`.
 fn check_long(mlx: &MlxClass, fields: &Fields, scaling: &Fields) -> Result<()> {
+    let (original, owner) = (f64::from(fields.need(&[ORIGINAL])?), mlx.model_type);
+    // transformers 5 has it here alone, and mlx-lm does not look for it.
+    if let Some(stated) = scaling.number(&[ORIGINAL])?.filter(|n| *n != original) {
+        let what = format!("it is {stated}, and mlx-lm's {owner} has {original}");
+        return Err(wrong(ORIGINAL, what));
+    }
     let Some(stated) = scaling.number(&[ATTENTION_FACTOR])? else {
         return Ok(());
     };
-    let original = f64::from(fields.need(&["original_max_position_embeddings"])?);
     let factor = f64::from(fields.need(&["max_position_embeddings"])?) / original;
     let computed = match factor > 1.0 {
         true => (1.0 + factor.ln() / original.ln()).sqrt(),
@@ -119,7 +131,6 @@ fn check_long(mlx: &MlxClass, fields: &Fields, scaling: &Fields) -> Result<()> {
     match is_near(stated, computed) {
         true => Ok(()),
         false => {
-            let owner = mlx.model_type;
             let what = format!("it is {stated}, and mlx-lm's {owner} has {computed}");
             Err(wrong(ATTENTION_FACTOR, what))
         }

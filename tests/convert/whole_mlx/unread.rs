@@ -149,6 +149,16 @@ fn other_values_are_refused() {
             long(json!({ "attention_factor": 2.0 })),
             "`attention_factor`: it is 2,",
         ),
+        (
+            "phi3",
+            long(json!({ "original_max_position_embeddings": 256 })),
+            "`original_max_position_embeddings`: it is 256, and mlx-lm's phi3 has 128",
+        ),
+        (
+            "gpt_oss",
+            json!({ "rope_scaling": null }),
+            "`rope_scaling`: it is missing",
+        ),
         ("phi3", yarn(json!({})), "has no scaling `yarn`"),
         ("nemotron", yarn(json!({})), "has no scaling `yarn`"),
         ("llama", long(json!({})), "has no scaling `longrope`"),
@@ -294,7 +304,7 @@ fn what_all_models_of_a_class_lose() {
             Some("computes `gelu`"),
         ),
         ("gemma", json!({ "hidden_act": "gelu" }), None),
-        ("gemma2", json!({}), None),
+        ("gemma2", json!({ "layer_types": ["full_attention"] }), None),
         (
             "starcoder2",
             json!({}),
