@@ -11,7 +11,7 @@ mod long;
 use serde_json::Value;
 
 pub(super) use self::alpha::restore_base;
-pub(super) use self::from_gguf::scaling_of;
+pub(super) use self::from_gguf::{check_attention_factor, scaling_of};
 pub(super) use self::llama3::Llama3;
 
 use self::long::{LONG_FACTORS, long_attention_factor};

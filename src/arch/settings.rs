@@ -3,6 +3,7 @@
 //! Source: `TextModel.set_gguf_parameters` in `conversion/base.py` of llama.cpp.
 
 mod from_gguf;
+mod unread;
 
 use serde_json::Value;
 

@@ -14,7 +14,7 @@ use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
 use super::periods;
 use super::pooling;
-use super::rope::{is_factors, restore_base, scaling_of};
+use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
 use super::settings::config_of;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule, Transform, ValuePart};
@@ -81,6 +81,9 @@ pub(crate) fn to_hf<'m>(
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
     let factors = factors.collect::<Result<Vec<_>>>()?;
+    let has_long_factors = factors.iter().any(|(name, _)| *name != ROPE_FACTORS);
+    let fields = Fields::of(config.clone());
+    check_attention_factor(class, metadata, &fields, has_long_factors)?;
     if class.traits.has_layer_sizes {
         let rope = layer_sizes::rope_parameters(&mut config, &factors)?;
         config.insert("rope_parameters".to_owned(), rope);

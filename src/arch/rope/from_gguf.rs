@@ -2,13 +2,43 @@
 
 use serde_json::{Map, Value, json};
 
-use super::long::LONG_FACTORS;
+use super::long::{LONG_FACTORS, long_attention_factor};
 use super::{Llama3, ROPE_FACTORS, YARN, alpha};
 use crate::arch::dims::Dims;
+use crate::arch::fields::Fields;
 use crate::arch::settings::{float, wrong_key};
 use crate::arch::table::ModelClass;
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
+
+/// Fails if llama.cpp multiplies rotated heads by another factor than transformers, which computes it from `fields`.
+///
+/// # Errors
+/// `Parse` that names the key.
+pub(in crate::arch) fn check_attention_factor(
+    class: &ModelClass,
+    metadata: &GgufMetadata,
+    fields: &Fields,
+    has_long_factors: bool,
+) -> Result<()> {
+    let key = format!("{}.rope.scaling.attn_factor", class.gguf);
+    let Some(value) = metadata.get(&key) else {
+        return Ok(());
+    };
+    let expected = match has_long_factors {
+        true => long_attention_factor(fields)?,
+        false => 1.0,
+    };
+    match value {
+        GgufMetadataValue::F32(found) if (f64::from(found) - expected).abs() <= 1e-5 * expected => {
+            Ok(())
+        }
+        _ => Err(wrong_key(
+            &key,
+            format_args!("transformers has {expected} there"),
+        )),
+    }
+}
 
 /// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensors of `factors`.
 ///
@@ -61,8 +91,15 @@ pub(in crate::arch) fn scaling_of(
             AnamnesisError::unsupported("a whole model", what)
         });
     }
+    let factor = get("scaling.factor").as_ref().and_then(float);
+    let is_scaled = factor
+        .as_ref()
+        .and_then(Value::as_f64)
+        .is_some_and(|f| f != 0.0 && f != 1.0);
     let kind = get("scaling.type");
     let kind = match kind.as_ref().and_then(|kind| kind.as_string()) {
+        // llama.cpp scales linearly then.
+        None if is_scaled => "linear",
         None | Some("none") => return Ok(None),
         Some(kind @ ("linear" | "yarn")) => kind,
         Some(other) => {
@@ -72,7 +109,6 @@ pub(in crate::arch) fn scaling_of(
     };
     let mut scaling = Map::new();
     scaling.insert("rope_type".to_owned(), kind.into());
-    let factor = get("scaling.factor").as_ref().and_then(float);
     let factor = factor.ok_or_else(|| wrong_key(&key("scaling.factor"), "it is no number"))?;
     scaling.insert("factor".to_owned(), factor);
     if kind == "yarn" {

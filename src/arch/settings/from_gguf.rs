@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, wrong_key};
+use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
 use crate::Result;
 use crate::arch::dims::{EXPERTS, HEADS, HIDDEN, LAYERS};
 use crate::arch::fields::{LAYER_KINDS, NORMS_HEADS};
@@ -19,6 +19,7 @@ pub(in crate::arch) fn config_of(
     class: &'static ModelClass,
     metadata: &GgufMetadata,
 ) -> Result<Map<String, Value>> {
+    unread::refuse(class, metadata)?;
     let padding = metadata.get("tokenizer.ggml.padding_token_id");
     let mut config = ConfigFields {
         class,
@@ -67,9 +68,16 @@ pub(in crate::arch) fn config_of(
         let rope = rope_by_axes(&mut config, sections);
         config.insert("rope_parameters".to_owned(), rope);
     }
+    unread::add_missing(&mut config, class, metadata);
     let implied = class.implied.iter();
-    let implied = implied.filter(|(_, value)| *value != Default::Absent);
-    config.extend(implied.map(|(field, value)| ((*field).to_owned(), value.into())));
+    for (field, value) in implied.filter(|(_, value)| *value != Default::Absent) {
+        let value = Value::from(value);
+        if let Some(found) = config.get(*field).filter(|found| !is_equal(found, &value)) {
+            let what = format!("{field} is {found}, and {} has {value}", class.classes[0]);
+            return Err(wrong_key(class.gguf, what));
+        }
+        config.insert((*field).to_owned(), value);
+    }
     for (field, other) in class.equal_fields {
         let Some(value) = config.get(*other).cloned() else {
             continue;
@@ -383,6 +391,11 @@ impl ConfigFields {
         let part = count as f64 / head;
         (part > 0.0 && part <= 1.0).then(|| part.into())
     }
+}
+
+/// Whether two values are equal, numbers also if one of them is an integer.
+fn is_equal(a: &Value, b: &Value) -> bool {
+    a == b || a.as_f64().is_some() && a.as_f64() == b.as_f64()
 }
 
 /// The kinds of layers: `kind` where it is so, and `other` elsewhere.

@@ -2,6 +2,7 @@
 //! and file, and nothing is written.
 
 mod families;
+mod keys;
 
 use std::path::Path;
 
@@ -319,6 +320,6 @@ fn gguf_refusal(name: &str, (key, value): (&str, GgufMetadataValue)) -> String {
     canonical.convert(&edited, options).unwrap();
     let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
     let converted = parse(&edited).unwrap().convert(&output, options);
-    assert!(!output.exists());
+    assert!(!output.exists(), "{name} {key}");
     converted.unwrap_err().to_string()
 }

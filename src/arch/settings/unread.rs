@@ -1,0 +1,121 @@
+//! Keys that change what llama.cpp computes, in files of models whose class in transformers cannot say it.
+//!
+//! Source: `llama_model_base::load_hparams` of llama.cpp (`src/llama-model.cpp`), which reads some for all architectures, and
+//! reads others where an architecture asks for them.
+
+use serde_json::{Map, Value};
+
+use super::{GATING, GATING_FUNCTIONS, wrong_key};
+use crate::Result;
+use crate::arch::table::{Default, ModelClass};
+use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
+
+/// Such keys, with the values that change nothing.
+const KEYS: &[(&str, &[f64])] = &[
+    ("rope.scale_linear", &[0.0, 1.0]),
+    ("rope.scaling.alpha", &[0.0, 1.0]),
+    ("attention.causal", &[1.0]),
+    ("attention.sliding_window", &[0.0]),
+    ("attention.clamp_kqv", &[0.0]),
+    ("attention.max_alibi_bias", &[0.0]),
+    ("attention.temperature_scale", &[0.0]),
+    ("attention.temperature_length", &[0.0]),
+    ("attention.scale", &[0.0]),
+    ("attn_logit_softcapping", &[0.0]),
+    ("final_logit_softcapping", &[0.0]),
+    ("logit_scale", &[0.0, 1.0]),
+    ("residual_scale", &[0.0, 1.0]),
+    ("embedding_scale", &[0.0, 1.0]),
+    ("expert_weights_scale", &[0.0, 1.0]),
+    ("swin_norm", &[0.0]),
+];
+
+/// Architectures whose classes choose among groups of experts.
+const GROUPED: &[&str] = &["deepseek2", "dots1", "glm4moe", "nemotron_h_moe"];
+
+/// Keys that a class has and a file need not have, with the field and the value that llama.cpp takes then. A class may have
+/// another default.
+const MISSING: &[(&str, &str, f64)] = &[
+    ("rope.freq_base", "rope_theta", 10_000.0),
+    ("logit_scale", "logit_scale", 1.0),
+    ("expert_weights_scale", "routed_scaling_factor", 1.0),
+];
+
+/// Fails if a key changes what llama.cpp computes and a model of `class` cannot say so.
+///
+/// # Errors
+/// `Parse` that names the key.
+pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> {
+    let get = |key: &str| metadata.get(&format!("{}.{key}", class.gguf));
+    let refused = |key: &str, value: &GgufMetadataValue| {
+        let (key, name) = (format!("{}.{key}", class.gguf), class.classes[0]);
+        let found = number(value).map_or_else(|| value.type_name().to_owned(), |n| n.to_string());
+        wrong_key(
+            &key,
+            format_args!("it is {found}, which {name} does not have"),
+        )
+    };
+    for (key, neutral) in KEYS {
+        let is_read = class.settings().any(|setting| setting.key == *key)
+            || *key == "rope.scaling.alpha" && class.traits.has_alpha_rope;
+        let Some(value) = get(key).filter(|_| !is_read) else {
+            continue;
+        };
+        if number(&value).is_none_or(|n| !neutral.contains(&n)) {
+            return Err(refused(key, &value));
+        }
+    }
+    if let Some(value) = get("expert_group_count").filter(|_| !GROUPED.contains(&class.gguf))
+        && number(&value).is_none_or(|n| n > 1.0)
+    {
+        return Err(refused("expert_group_count", &value));
+    }
+    let key = "expert_gating_func";
+    let is_read = class.settings().any(|setting| setting.key == key);
+    match get(key).filter(|_| !is_read) {
+        Some(value) if number(&value) != Some(0.0) && number(&value) != Some(gating_of(class)) => {
+            Err(refused(key, &value))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Adds to `config` what llama.cpp takes for keys that the file does not have, where transformers takes something else.
+pub(super) fn add_missing(
+    config: &mut Map<String, Value>,
+    class: &ModelClass,
+    metadata: &GgufMetadata,
+) {
+    for &(key, field, value) in MISSING {
+        let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
+        let field = own.map_or(field, |(_, own)| own);
+        let mut defaults = class.defaults.iter();
+        let has_other = defaults
+            .any(|(name, default)| *name == field && Value::from(default).as_f64() != Some(value));
+        if has_other && metadata.get(&format!("{}.{key}", class.gguf)).is_none() {
+            config.entry(field).or_insert(value.into());
+        }
+    }
+}
+
+/// The number of the function that turns scores of experts into weights, in a class without a setting for it.
+fn gating_of(class: &ModelClass) -> f64 {
+    let fields = class.implied.iter().chain(class.defaults);
+    let mut named = fields.filter_map(|(field, value)| match value {
+        Default::Text(name) if GATING.contains(field) => Some(*name),
+        _ => None,
+    });
+    let name = named.next().unwrap_or("softmax");
+    let known = GATING_FUNCTIONS.iter().find(|(known, _)| *known == name);
+    known.map_or(1.0, |(_, number)| f64::from(*number))
+}
+
+/// A number, or a flag as one.
+fn number(value: &GgufMetadataValue) -> Option<f64> {
+    match *value {
+        GgufMetadataValue::F32(x) => Some(x.into()),
+        GgufMetadataValue::F64(x) => Some(x),
+        GgufMetadataValue::Bool(flag) => Some(f64::from(u8::from(flag))),
+        ref value => value.as_unsigned().map(|n| n as f64),
+    }
+}

@@ -1,0 +1,91 @@
+//! Keys of GGUF that change what llama.cpp computes: those that a class of transformers cannot say are refused, and what
+//! llama.cpp takes for a missing key is written where transformers would take something else.
+
+use anamnesis::GgufMetadataValue::{self, Bool, F32, U32};
+use anamnesis::{ConvertOptions, ModelScope, TargetDtype, parse};
+use serde_json::{Value, json};
+
+use super::gguf_refusal;
+use crate::common::data;
+
+#[test]
+fn keys_that_the_class_does_not_have() {
+    let rows: [(&str, &str, GgufMetadataValue); 22] = [
+        ("mistral", "rope.scale_linear", F32(4.0)),
+        ("llama", "rope.scaling.alpha", F32(50.0)),
+        ("qwen2", "rope.scaling.attn_factor", F32(0.5)),
+        ("phi3_long", "rope.scaling.attn_factor", F32(0.5)),
+        ("qwen3", "attention.causal", Bool(false)),
+        ("lfm2", "attention.sliding_window", U32(64)),
+        ("llama", "attention.clamp_kqv", F32(8.0)),
+        ("qwen2", "attention.max_alibi_bias", F32(8.0)),
+        ("deepseek_v3", "attention.temperature_scale", F32(0.1)),
+        ("deepseek_v3", "attention.temperature_length", U32(8192)),
+        ("qwen2", "attention.scale", F32(0.5)),
+        ("llama", "attn_logit_softcapping", F32(50.0)),
+        ("qwen3", "final_logit_softcapping", F32(30.0)),
+        ("llama", "logit_scale", F32(0.5)),
+        ("llama", "residual_scale", F32(0.5)),
+        ("mistral", "embedding_scale", F32(12.0)),
+        ("mixtral", "expert_weights_scale", F32(2.5)),
+        ("mixtral", "expert_group_count", U32(2)),
+        ("qwen3_moe", "expert_gating_func", U32(2)),
+        ("dots1", "expert_gating_func", U32(1)),
+        ("minimax_m2", "expert_gating_func", U32(1)),
+        ("olmoe", "attention.layer_norm_rms_epsilon", F32(1e-6)),
+    ];
+    for (model, key, value) in rows {
+        let canonical = parse(data().join("whole").join(model).join("canonical.gguf")).unwrap();
+        let metadata = canonical.gguf().unwrap().metadata();
+        let architecture = metadata.get("general.architecture").unwrap();
+        let architecture = architecture.as_string().unwrap();
+        let error = gguf_refusal(model, (&format!("{architecture}.{key}"), value));
+        assert!(error.contains(architecture), "{model} {key}: {error}");
+    }
+}
+
+/// The config that the GGUF file of `model` gives without the key `key`.
+fn config_without(model: &str, key: &str) -> Value {
+    let directory = tempfile::tempdir().unwrap();
+    let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
+    let canonical = data().join("whole").join(model).join("canonical.gguf");
+    let mut bytes = std::fs::read(canonical).unwrap();
+    let at = bytes.windows(key.len()).position(|at| at == key.as_bytes());
+    // Another name of the same length: nobody reads it.
+    bytes[at.unwrap() + key.len() - 1] = b'_';
+    std::fs::write(&edited, bytes).unwrap();
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    parse(&edited).unwrap().convert(&output, options).unwrap();
+    serde_json::from_slice(&std::fs::read(output.join("config.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn keys_that_are_missing() {
+    let rows = [
+        (
+            "mixtral",
+            "llama.rope.freq_base",
+            "rope_theta",
+            json!(10_000.0),
+        ),
+        (
+            "smollm3",
+            "smollm3.rope.freq_base",
+            "rope_theta",
+            json!(10_000.0),
+        ),
+        ("cohere", "command-r.logit_scale", "logit_scale", json!(1.0)),
+        (
+            "deepseek_v3",
+            "deepseek2.expert_weights_scale",
+            "routed_scaling_factor",
+            json!(1.0),
+        ),
+    ];
+    for (model, key, field, expected) in rows {
+        assert_eq!(config_without(model, key)[field], expected, "{model} {key}");
+    }
+    // Without a type llama.cpp scales linearly.
+    let config = config_without("gpt_oss", "gpt-oss.rope.scaling.type");
+    assert_eq!(config["rope_scaling"]["rope_type"], "linear");
+}
