@@ -47,6 +47,17 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
         let what = format!("mlx-lm's {owner} has no scaling `{}`", rope.kind);
         return Err(wrong(field, what));
     }
+    // transformers reads `rope_type` first, and mlx-lm `type`. An `mrope` of text alone is not scaled.
+    if let Some(kind) = rope.scaling.0.get("type").and_then(Value::as_str)
+        && kind.to_lowercase() != rope.kind
+        && (kind, rope.kind.as_str()) != ("mrope", "default")
+    {
+        let what = format!(
+            "its `type` is `{kind}`, and its `rope_type` is `{}`",
+            rope.kind
+        );
+        return Err(wrong(field, what));
+    }
     let is_whole = rope.partial.is_none_or(|part| part == 1.0);
     if class.traits.partial_rotary.is_none() && !is_whole {
         let what = format!("mlx-lm's {owner} rotates whole heads");

@@ -159,6 +159,11 @@ fn other_values_are_refused() {
             json!({ "rope_scaling": null }),
             "`rope_scaling`: it is missing",
         ),
+        (
+            "llama",
+            yarn(json!({ "type": "linear" })),
+            "`rope_scaling`: its `type` is `linear`",
+        ),
         ("phi3", yarn(json!({})), "has no scaling `yarn`"),
         ("nemotron", yarn(json!({})), "has no scaling `yarn`"),
         ("llama", long(json!({})), "has no scaling `longrope`"),
