@@ -1,6 +1,6 @@
 //! Fields of the config that mlx-lm does not read, because its class has one value for them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::configs::in_mlx;
 use super::model;
@@ -10,7 +10,7 @@ fn yarn(others: Value) -> Value {
     let mut all =
         json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
     let fields = all.as_object_mut().unwrap();
-    fields.extend(others.as_object().unwrap().clone());
+    fields.extend(serde_json::from_value::<Map<_, _>>(others).unwrap());
     fields.retain(|_, value| !value.is_null());
     json!({ "rope_scaling": all })
 }
@@ -20,7 +20,7 @@ fn long(others: Value) -> Value {
     let mut all =
         json!({ "type": "longrope", "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8] });
     let fields = all.as_object_mut().unwrap();
-    fields.extend(others.as_object().unwrap().clone());
+    fields.extend(serde_json::from_value::<Map<_, _>>(others).unwrap());
     json!({ "rope_scaling": all, "original_max_position_embeddings": 128 })
 }
 
