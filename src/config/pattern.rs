@@ -32,8 +32,11 @@ use crate::{AnamnesisError, Result};
 /// Most patterns of one list of a config that are kept. Each is tried for each module that is not listed by its path.
 pub(super) const MAX_PATTERNS: usize = 10_000;
 
-/// Most bytes of a compiled expression. Real ones take a few KiB; a config may have thousands.
+/// Most bytes of a compiled expression. Real ones take a few KiB.
 const MAX_COMPILED: usize = 64 << 10;
+
+/// Most bytes of all compiled expressions of a list; a config may have thousands.
+const MAX_LIST: usize = 16 << 20;
 
 /// Most steps back of one match of an expression that backtracks. Real ones take some dozens; an attack takes 2 to the power
 /// of the name's length.
@@ -49,8 +52,8 @@ type Attempt<T> = std::result::Result<T, String>;
 /// A compiled expression.
 #[derive(Debug, Clone)]
 pub(super) enum Pattern {
-    /// In time that is linear in the name.
-    Linear(Regex),
+    /// In time that is linear in the name; with the most bytes that it takes.
+    Linear(Regex, usize),
     Backtracking(Backtracking),
     /// A text with wildcards. A name that is the text itself matches, too, whatever characters it has.
     Glob(String, Regex),
@@ -60,11 +63,9 @@ impl Pattern {
     /// An expression that may match anywhere in a name, as Python's `re.search` does.
     pub(super) fn anywhere(expression: &str) -> Attempt<Self> {
         // Only what the linear engine refuses goes to the other one.
-        linear(expression).map(Self::Linear).or_else(|reason| {
-            match needs_backtracking(expression) {
-                true => Backtracking::new(expression).map(Self::Backtracking),
-                false => Err(reason),
-            }
+        linear(expression).or_else(|reason| match needs_backtracking(expression) {
+            true => Backtracking::new(expression).map(Self::Backtracking),
+            false => Err(reason),
         })
     }
 
@@ -94,7 +95,7 @@ impl Pattern {
         let compiled = match text.strip_prefix("re:") {
             Some(expression) => Self::from_start(expression),
             None => glob_expression(text)
-                .and_then(|expression| linear(&expression))
+                .and_then(|expression| compile(&expression, MAX_COMPILED))
                 .map(|expression| Self::Glob(text.to_owned(), expression)),
         };
         let checked = compiled.and_then(|pattern| pattern.check().map(|()| pattern));
@@ -105,7 +106,7 @@ impl Pattern {
     fn check(&self) -> Attempt<()> {
         match self {
             Self::Backtracking(expression) => expression.compiled().map(drop),
-            Self::Linear(_) | Self::Glob(..) => Ok(()),
+            Self::Linear(..) | Self::Glob(..) => Ok(()),
         }
     }
 
@@ -120,7 +121,7 @@ impl Pattern {
     /// The match takes more steps than [`MAX_STEPS`], or the expression too much memory.
     pub(super) fn first_match(&self, name: &str) -> Attempt<Option<usize>> {
         match self {
-            Self::Linear(expression) => Ok(expression.find(name).map(|found| found.start())),
+            Self::Linear(expression, _) => Ok(expression.find(name).map(|found| found.start())),
             Self::Backtracking(expression) => {
                 let groups = expression.groups(name)?;
                 Ok(groups.and_then(|groups| Some(groups.first()?.as_ref()?.start)))
@@ -139,7 +140,7 @@ impl Pattern {
                 let groups = groups.into_iter();
                 groups.map(|group| group.and_then(text)).collect()
             }),
-            Self::Linear(expression) | Self::Glob(_, expression) => {
+            Self::Linear(expression, _) | Self::Glob(_, expression) => {
                 let found = expression.captures(name);
                 let found = found.map(|found| {
                     let groups = found.iter().map(|group| group.map(|group| group.as_str()));
@@ -155,7 +156,9 @@ impl Pattern {
     /// Number of groups, besides that of the whole match.
     pub(super) fn group_count(&self) -> usize {
         match self {
-            Self::Linear(expression) | Self::Glob(_, expression) => expression.captures_len() - 1,
+            Self::Linear(expression, _) | Self::Glob(_, expression) => {
+                expression.captures_len() - 1
+            }
             Self::Backtracking(expression) => expression.group_count(),
         }
     }
@@ -175,11 +178,21 @@ fn needs_backtracking(expression: &str) -> bool {
 }
 
 /// Compiles an expression for matching in linear time.
-fn linear(expression: &str) -> Attempt<Regex> {
-    RegexBuilder::new(expression)
-        .size_limit(MAX_COMPILED)
-        .build()
-        .map_err(|e| e.to_string())
+fn linear(expression: &str) -> Attempt<Pattern> {
+    // The library does not say how much an expression takes, only whether it takes more than a limit.
+    let mut result = Err(String::new());
+    for limit in [MAX_COMPILED / 64, MAX_COMPILED / 16, MAX_COMPILED] {
+        result = compile(expression, limit).map(|compiled| Pattern::Linear(compiled, limit));
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn compile(expression: &str, limit: usize) -> Attempt<Regex> {
+    let compiled = RegexBuilder::new(expression).size_limit(limit).build();
+    compiled.map_err(|e| e.to_string())
 }
 
 /// Patterns in their order, each with a value.
@@ -187,6 +200,8 @@ fn linear(expression: &str) -> Attempt<Regex> {
 pub(super) struct PatternList<T> {
     patterns: Vec<(Pattern, T)>,
     backtracking: usize,
+    /// Most bytes that the compiled expressions take.
+    bytes: usize,
     /// Why a match was given up.
     failure: OnceLock<String>,
 }
@@ -196,6 +211,7 @@ impl<T> Default for PatternList<T> {
         Self {
             patterns: vec![],
             backtracking: 0,
+            bytes: 0,
             failure: OnceLock::new(),
         }
     }
@@ -204,11 +220,17 @@ impl<T> Default for PatternList<T> {
 impl<T> PatternList<T> {
     /// Appends a pattern. Returns whether there was room for it.
     pub(super) fn push(&mut self, pattern: Pattern, value: T) -> bool {
-        let backtracks = usize::from(matches!(pattern, Pattern::Backtracking(_)));
+        let (backtracks, bytes) = match pattern {
+            Pattern::Backtracking(_) => (1, 0),
+            Pattern::Linear(_, bytes) => (0, bytes),
+            Pattern::Glob(..) => (0, 0),
+        };
         let has_room = self.patterns.len() < MAX_PATTERNS
-            && self.backtracking + backtracks <= MAX_BACKTRACKING;
+            && self.backtracking + backtracks <= MAX_BACKTRACKING
+            && self.bytes + bytes <= MAX_LIST;
         if has_room {
             self.backtracking += backtracks;
+            self.bytes += bytes;
             self.patterns.push((pattern, value));
         }
         has_room

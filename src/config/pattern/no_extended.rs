@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use super::{Attempt, linear};
+use super::{Attempt, MAX_COMPILED, compile};
 
 /// An expression that is matched by trying, of which there are none.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ impl Backtracking {
     /// # Errors
     /// Always: what `regex-lite` says of the expression.
     pub(super) fn new(expression: &str) -> Attempt<Self> {
-        let reason = linear(expression).err().unwrap_or_default();
+        let reason = compile(expression, MAX_COMPILED).err().unwrap_or_default();
         Err(format!("{reason}, without the feature `patterns`"))
     }
 

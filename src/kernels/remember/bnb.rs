@@ -10,6 +10,8 @@ use crate::element::Element;
 use crate::simd::Kernel;
 
 /// `f32(code2[q] * absmax2) + offset` for each double-quantized absmax of blocks `blocks`.
+// One body for all callers: which of two NaN a sum keeps is the compiler's choice, and all callers give the same bits.
+#[inline(never)]
 pub(crate) fn nested_absmax(
     codes: &[u8],
     blocks: Range<usize>,
