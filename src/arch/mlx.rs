@@ -54,6 +54,10 @@ struct MlxClass {
     norms_plus_one: bool,
     /// What mlx-lm takes for granted of the class. A config that says something else is refused.
     implied: &'static [(&'static str, Default)],
+    /// The activation, where mlx-lm's is another form of that of transformers.
+    activation: Option<Activation>,
+    /// Kinds of scaled rotary positions that mlx-lm computes.
+    scalings: &'static [&'static str],
     /// Fields that say whether projections have biases.
     bias_fields: &'static [&'static str],
     /// Fields that mlx-lm needs, or takes for something else than transformers, where a config is silent: the output states them.
@@ -67,6 +71,16 @@ struct MlxClass {
     rope: RopeFields,
     output: OutputLayer,
     prefix: Prefix,
+}
+
+/// An activation that mlx-lm computes in another form than transformers.
+struct Activation {
+    /// Field of its name.
+    field: &'static str,
+    /// Names of what mlx-lm computes.
+    computed: &'static [&'static str],
+    /// What models of the class have: nearly the same.
+    usual: &'static str,
 }
 
 /// Whether mlx-lm has windows of attention where transformers has them.

@@ -5,6 +5,7 @@ mod configs;
 mod others;
 mod outputs;
 mod refused;
+mod unread;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ mod dense;
 mod experts;
 mod mixed;
 
-use super::{MlxClass, OutputLayer, Prefix, RopeFields, Windows};
+use super::{Activation, MlxClass, OutputLayer, Prefix, RopeFields, Windows};
 use crate::arch::dims::Dim;
 use crate::arch::table::Default;
 use crate::scheme::EncodedAs;
@@ -16,7 +16,15 @@ const SILU: (&str, Default) = ("hidden_act", Default::Text("silu"));
 const NO_BIAS: (&str, Default) = ("attention_bias", Default::Bool(false));
 /// mlx-lm ignores scaling of rope, wherever the config says it.
 pub(super) const NO_SCALING: (&str, Default) = ("rope_scaling", Default::Absent);
-const TIED: (&str, Default) = ("tie_word_embeddings", Default::Bool(true));
+
+/// GELU by the error function, where models of the class have the approximation by tanh in the field `field`.
+const fn exact_gelu(field: &'static str) -> Option<Activation> {
+    Some(Activation {
+        field,
+        computed: &["gelu"],
+        usual: "gelu_pytorch_tanh",
+    })
+}
 
 /// Heads have no size of their own.
 const HEADS_FILL_HIDDEN: &[(Dim, Dim)] = &[(Dim::Queries, Dim::Hidden)];
@@ -53,6 +61,8 @@ const BASE: MlxClass = MlxClass {
     kept_types: &[],
     norms_plus_one: false,
     implied: &[SILU],
+    activation: None,
+    scalings: &["linear", "dynamic", "llama3", "yarn"],
     bias_fields: &[],
     stated_fields: &[],
     equal_sizes: &[],

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 use super::rope;
 use super::{MlxClass, NamedClass, OutputLayer, Prefix, RopeFields, Windows};
 use crate::Result;
-use crate::arch::dims::Dims;
+use crate::arch::dims::{Dims, LAYERS};
 use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
 use crate::arch::rope::Rope;
-use crate::arch::table::ModelClass;
+use crate::arch::table::{Default, ModelClass};
 
 /// Fails if projections have biases and the fields say that they have none, or the other way round: mlx-lm would not load them.
 pub(super) fn check_biases(
@@ -35,7 +35,27 @@ pub(super) fn check(
 ) -> Result<()> {
     let owner = format!("mlx-lm's {}", mlx.model_type);
     fields.check_values(mlx.implied, &owner)?;
-    rope::check(mlx, fields)?;
+    let of_class = |field: &str| mlx.implied.iter().any(|(name, _)| *name == field);
+    let mut others = COMMON_VALUES.iter().filter(|(field, _)| !of_class(field));
+    others.try_for_each(|value| fields.check_values(&[*value], &owner))?;
+    let is_tied = match mlx.output {
+        OutputLayer::AsConfigured => None,
+        OutputLayer::Tied => Some(true),
+        OutputLayer::Stored => Some(false),
+    };
+    if let Some(is_tied) = is_tied {
+        fields.check_values(&[(TIED, Default::Bool(is_tied))], &owner)?;
+    }
+    if fields
+        .0
+        .get(BIDIRECTIONAL)
+        .is_some_and(|value| *value == true || *value == "all")
+    {
+        let what = format!("{owner} sees the text before a token alone");
+        return Err(wrong(BIDIRECTIONAL, what));
+    }
+    activation_note(mlx, fields)?;
+    rope::check(mlx, class, fields)?;
     for (size, expected) in mlx.equal_sizes {
         if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
             && found != n
@@ -64,9 +84,55 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Whether the output layer is the embedding.
+const TIED: &str = "tie_word_embeddings";
+
+/// Whether tokens see those behind them: `true` or `all`. With `vision` only tokens of images do.
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
+
+/// What mlx-lm takes for granted of a class, unless `implied` has another value. `rope_traditional` is a field of mlx-lm alone:
+/// transformers does not read it.
+const COMMON_VALUES: &[(&str, Default)] = &[
+    ("is_causal", Default::Bool(true)),
+    ("rope_traditional", Default::Bool(false)),
+];
+
+/// Notes on what mlx-lm computes otherwise than transformers, whichever model of the class it is.
+pub(super) fn notes(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Result<Vec<String>> {
+    let window = ignored_window(mlx, fields)?;
+    let activation = activation_note(mlx, fields)?;
+    let mut notes: Vec<_> = window.into_iter().chain(activation).collect();
+    notes.extend(rope::note(mlx, class, fields)?);
+    Ok(notes)
+}
+
+/// A note that mlx-lm computes another form of the activation than transformers.
+///
+/// # Errors
+/// `Parse` if it is another activation.
+fn activation_note(mlx: &MlxClass, fields: &Fields) -> Result<Option<String>> {
+    let Some(activation) = &mlx.activation else {
+        return Ok(None);
+    };
+    let (field, computed) = (activation.field, activation.computed[0]);
+    let (found, owner) = (fields.0.get(field), mlx.model_type);
+    let is = |name: &&str| found.is_some_and(|found| found == name);
+    if activation.computed.iter().any(is) {
+        return Ok(None);
+    }
+    if let Some(found) = found.filter(|found| *found != activation.usual) {
+        let what = format!("it is {found}, and mlx-lm's {owner} has \"{computed}\"");
+        return Err(wrong(field, what));
+    }
+    let usual = activation.usual;
+    Ok(Some(format!(
+        "`{field}`: it is `{usual}`, and mlx-lm's {owner} computes `{computed}`, which is nearly the same"
+    )))
+}
+
 /// A note that mlx-lm sees the whole text where transformers sees a window of it; `None` if it does not, or if no text is
 /// longer than the window.
-pub(super) fn ignored_window(mlx: &MlxClass, fields: &Fields) -> Result<Option<String>> {
+fn ignored_window(mlx: &MlxClass, fields: &Fields) -> Result<Option<String>> {
     const WINDOW: &str = "sliding_window";
     let has_windows = match mlx.windows {
         Windows::Kept => false,
@@ -85,9 +151,15 @@ pub(super) fn ignored_window(mlx: &MlxClass, fields: &Fields) -> Result<Option<S
     {
         return Ok(None);
     }
+    let layers = fields.count(LAYERS)?;
     let Some(window) = fields.count(&[WINDOW])? else {
         return Ok(None);
     };
+    let first = fields.count(&["max_window_layers"])?;
+    let is_behind = first.is_some_and(|first| Some(first) >= layers);
+    if mlx.windows == Windows::Ignored && is_behind && !fields.0.contains_key(LAYER_KINDS) {
+        return Ok(None);
+    }
     let longest = fields.count(&["max_position_embeddings"])?;
     let owner = mlx.model_type;
     Ok(longest.is_none_or(|longest| longest > window).then(|| {
@@ -167,6 +239,7 @@ fn stated(
         },
         "num_key_value_heads" => dims.kv_heads.into(),
         "head_dim" => dims.head.into(),
+        "num_attention_heads" => dims.heads.into(),
         "block_dim" => dims.hidden.into(),
         "rope_theta" | "rotary_emb_base" => rope.base.into(),
         "partial_rotary_factor" | "rotary_pct" => {

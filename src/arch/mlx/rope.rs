@@ -12,13 +12,16 @@ use crate::arch::table::ModelClass;
 const BASE: &str = "rope_theta";
 const PARTIAL: &str = "partial_rotary_factor";
 const SCALING: &str = "rope_scaling";
+const ATTENTION_FACTOR: &str = "attention_factor";
+const TRUNCATE: &str = "truncate";
+const ORIGINAL: &str = "original_max_position_embeddings";
 const PARAMETERS: &str = "rope_parameters";
 
 /// Fails if positions are scaled and mlx-lm does not scale them, or needs a scaling that is not there.
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(super) fn check(mlx: &MlxClass, fields: &Fields) -> Result<()> {
+pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Result<()> {
     let (rope, owner) = (Rope::new(fields)?, mlx.model_type);
     let field = match fields.0.contains_key(PARAMETERS) {
         true => PARAMETERS,
@@ -32,6 +35,39 @@ pub(super) fn check(mlx: &MlxClass, fields: &Fields) -> Result<()> {
         let what = format!("it is `{}`, and mlx-lm's {owner} has no scaling", rope.kind);
         return Err(wrong(field, what));
     }
+    let is_stated = [PARAMETERS, SCALING]
+        .iter()
+        .any(|name| fields.0.contains_key(*name));
+    if class.traits.has_exact_yarn && !is_stated {
+        let what = format!("it is missing: transformers has YaRN then, and mlx-lm's {owner} none");
+        return Err(wrong(SCALING, what));
+    }
+    let is_plain = rope.kind == "default" || mlx.implied.contains(&NO_SCALING);
+    if !is_plain && !mlx.scalings.contains(&rope.kind.as_str()) {
+        let what = format!("mlx-lm's {owner} has no scaling `{}`", rope.kind);
+        return Err(wrong(field, what));
+    }
+    // transformers reads `rope_type` first, and mlx-lm `type`. An `mrope` of text alone is not scaled.
+    if let Some(kind) = rope.scaling.0.get("type").and_then(Value::as_str)
+        && kind.to_lowercase() != rope.kind
+        && (kind, rope.kind.as_str()) != ("mrope", "default")
+    {
+        let what = format!(
+            "its `type` is `{kind}`, and its `rope_type` is `{}`",
+            rope.kind
+        );
+        return Err(wrong(field, what));
+    }
+    let is_whole = rope.partial.is_none_or(|part| part == 1.0);
+    if class.traits.partial_rotary.is_none() && !is_whole {
+        let what = format!("mlx-lm's {owner} rotates whole heads");
+        return Err(wrong(PARTIAL, what));
+    }
+    match rope.kind.as_str() {
+        "yarn" => check_yarn(mlx, class, fields, &rope.scaling)?,
+        "longrope" | "su" => check_long(mlx, fields, &rope.scaling)?,
+        _ => {}
+    }
     if mlx.rope == RopeFields::FlatYarn
         && (rope.kind != "yarn" || rope.scaling.number(&["factor"])?.is_none())
     {
@@ -39,6 +75,102 @@ pub(super) fn check(mlx: &MlxClass, fields: &Fields) -> Result<()> {
         return Err(wrong(field, what));
     }
     Ok(())
+}
+
+/// Fails if YaRN scales otherwise in mlx-lm than in transformers.
+///
+/// Source: `YarnRoPE` in `mlx_lm/models/rope_utils.py`, `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
+fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fields) -> Result<()> {
+    let owner = mlx.model_type;
+    let Some(factor) = scaling.number(&["factor"])? else {
+        return Ok(());
+    };
+    let scale = |weight: f64| match factor > 1.0 {
+        true => 0.1 * weight * factor.ln() + 1.0,
+        false => 1.0,
+    };
+    let [attention, dividend, divisor] =
+        [ATTENTION_FACTOR, "mscale", "mscale_all_dim"].map(|name| scaling.number(&[name]));
+    let (attention, dividend, divisor) = (attention?, dividend?, divisor?);
+    // transformers takes the two for missing unless both are there, and not 0.
+    let both = dividend
+        .zip(divisor)
+        .filter(|(a, b)| *a != 0.0 && *b != 0.0);
+    let inferred = both.map_or(scale(1.0), |(a, b)| scale(a) / scale(b));
+    let wanted = attention.unwrap_or(inferred);
+    let computed = scale(dividend.unwrap_or(1.0)) / scale(divisor.unwrap_or(0.0));
+    if !is_near(wanted, computed) {
+        let field = match attention {
+            Some(_) => ATTENTION_FACTOR,
+            None => "mscale",
+        };
+        let what =
+            format!("attention is scaled by {wanted}, and in mlx-lm's {owner} by {computed}");
+        return Err(wrong(field, what));
+    }
+    if is_exact(scaling) && !class.traits.has_exact_yarn {
+        let what = format!("it is false, and mlx-lm's {owner} has true");
+        return Err(wrong(TRUNCATE, what));
+    }
+    if scaling.number(&[ORIGINAL])?.is_none()
+        && fields.count(&["max_position_embeddings"])? != Some(4096)
+    {
+        let what = format!("it is missing, and mlx-lm's {owner} has 4096");
+        return Err(wrong(ORIGINAL, what));
+    }
+    Ok(())
+}
+
+/// Fails if factors for long texts scale attention otherwise than mlx-lm computes it.
+///
+/// Source: `SuScaledRoPE` in `mlx_lm/models/rope_utils.py`.
+fn check_long(mlx: &MlxClass, fields: &Fields, scaling: &Fields) -> Result<()> {
+    let (original, owner) = (f64::from(fields.need(&[ORIGINAL])?), mlx.model_type);
+    // transformers 5 has it here alone, and mlx-lm does not look for it.
+    if let Some(stated) = scaling.number(&[ORIGINAL])?.filter(|n| *n != original) {
+        let what = format!("it is {stated}, and mlx-lm's {owner} has {original}");
+        return Err(wrong(ORIGINAL, what));
+    }
+    let Some(stated) = scaling.number(&[ATTENTION_FACTOR])? else {
+        return Ok(());
+    };
+    let factor = f64::from(fields.need(&["max_position_embeddings"])?) / original;
+    let computed = match factor > 1.0 {
+        true => (1.0 + factor.ln() / original.ln()).sqrt(),
+        false => 1.0,
+    };
+    match is_near(stated, computed) {
+        true => Ok(()),
+        false => {
+            let what = format!("it is {stated}, and mlx-lm's {owner} has {computed}");
+            Err(wrong(ATTENTION_FACTOR, what))
+        }
+    }
+}
+
+/// What a user should know of positions that mlx-lm scales otherwise than transformers.
+pub(super) fn note(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Result<Option<String>> {
+    let (rope, owner) = (Rope::new(fields)?, mlx.model_type);
+    let [short, long] = ["short_factor", "long_factor"].map(|name| rope.scaling.0.get(name));
+    Ok(match rope.kind.as_str() {
+        "yarn" if is_exact(&rope.scaling) && class.traits.has_exact_yarn => Some(format!(
+            "`{TRUNCATE}`: it is false, and mlx-lm's {owner} rounds the bounds of YaRN"
+        )),
+        "longrope" | "su" if short != long => Some(format!(
+            "`short_factor`: mlx-lm's {owner} ignores it; texts of all lengths get `long_factor`"
+        )),
+        _ => None,
+    })
+}
+
+/// Whether YaRN's bounds are not rounded.
+fn is_exact(scaling: &Fields) -> bool {
+    scaling.0.get(TRUNCATE).and_then(Value::as_bool) == Some(false)
+}
+
+/// Whether two numbers are the same, but for the digits that a config leaves out.
+fn is_near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-6 * b.abs()
 }
 
 /// Writes into the config `text` what `rope_parameters` says, in the fields that mlx-lm reads.

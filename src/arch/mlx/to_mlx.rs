@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::config::{check, check_biases, config_of, ignored_window};
+use super::config::{self, check, check_biases, config_of};
 use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
 use crate::arch::dims::{Dims, PREDICTION};
 use crate::arch::fields::Fields;
@@ -64,7 +64,7 @@ pub(crate) fn to_mlx<'m>(
         let what = "tensors left out that predict several tokens at once";
         notes.push(format!("{predicting} {what}"));
     }
-    notes.extend(ignored_window(mlx, &fields)?);
+    notes.extend(config::notes(mlx, class, &fields)?);
     let mut out = Vec::with_capacity(mapped.tensors.len());
     let tensors = mapped.tensors.into_iter();
     for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {

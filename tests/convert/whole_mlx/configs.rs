@@ -94,7 +94,7 @@ fn silent_configs() {
 
 /// Writes `found` with the fields `fields`, of which those that are null are not there, and returns its config in MLX and the
 /// notes, or what is wrong.
-fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<String>), String> {
+pub(super) fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<String>), String> {
     let directory = tempfile::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
     let config = found["config"].as_object_mut().unwrap();
@@ -115,6 +115,7 @@ fn rope_parameters() {
     let linear = json!({ "rope_type": "linear", "factor": 4.0, "rope_theta": 50_000.0 });
     let scaling = json!({ "rope_type": "linear", "factor": 4.0, "type": "linear" });
     let part = json!({ "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5 });
+    let whole = json!({ "rope_type": "default", "rope_theta": 500.0 });
     let gemma = json!({
         "sliding_attention": { "rope_type": "default", "rope_theta": 100.0 },
         "full_attention": { "rope_type": "linear", "factor": 4.0, "rope_theta": 50_000.0 },
@@ -127,7 +128,7 @@ fn rope_parameters() {
         ),
         (
             "starcoder2",
-            &part,
+            &whole,
             json!({ "rope_theta": 500.0, "rope_scaling": null }),
         ),
         (

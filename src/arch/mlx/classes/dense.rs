@@ -2,18 +2,20 @@
 
 use super::{
     BASE, COMMON_FIELDS, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, LLAMA, NO_BIAS, NO_SCALING,
-    SILU, TIED,
+    SILU, exact_gelu,
 };
 use crate::arch::dims::Dim;
 use crate::arch::mlx::names::GPT_NEOX_NAMES;
-use crate::arch::mlx::{MlxClass, OutputLayer, Prefix, RopeFields, Windows};
+use crate::arch::mlx::{Activation, MlxClass, OutputLayer, Prefix, RopeFields, Windows};
 use crate::arch::table::Default;
 use crate::scheme::EncodedAs;
 
+const TANH_GELU: (&str, Default) = ("hidden_activation", Default::Text("gelu_pytorch_tanh"));
+
 const GEMMA: MlxClass = MlxClass {
     model_type: "gemma",
-    stated_fields: &[COMMON_FIELDS, &["head_dim"]],
-    implied: &[NO_BIAS, NO_SCALING],
+    stated_fields: &[COMMON_FIELDS, &["head_dim", "num_key_value_heads"]],
+    implied: &[TANH_GELU, NO_BIAS, NO_SCALING],
     output: OutputLayer::Tied,
     ..BASE
 };
@@ -25,7 +27,7 @@ const COHERE: MlxClass = MlxClass {
         ("blk.{i}.attn_q_norm", EncodedAs::Nothing),
         ("blk.{i}.attn_k_norm", EncodedAs::Nothing),
     ],
-    implied: &[SILU, NO_BIAS, TIED, NO_SCALING],
+    implied: &[SILU, NO_BIAS, NO_SCALING],
     stated_fields: &[&["rope_theta", "num_key_value_heads"]],
     equal_sizes: HEADS_FILL_HIDDEN,
     output: OutputLayer::Tied,
@@ -43,6 +45,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "qwen2",
         stated_fields: &[COMMON_FIELDS],
+        equal_sizes: HEADS_FILL_HIDDEN,
         windows: Windows::IgnoredFlag,
         ..BASE
     },
@@ -54,20 +57,44 @@ pub(super) const CLASSES: &[MlxClass] = &[
         rope: RopeFields::Nested,
         ..BASE
     },
-    GEMMA,
+    MlxClass {
+        activation: exact_gelu("hidden_act"),
+        ..GEMMA
+    },
     MlxClass {
         model_type: "gemma2",
+        stated_fields: &[
+            COMMON_FIELDS,
+            &["head_dim", "num_key_value_heads", "query_pre_attn_scalar"],
+        ],
         windows: Windows::Ignored,
         ..GEMMA
     },
     MlxClass {
         model_type: "gemma3_text",
         prefix: Prefix::IfNested("language_model."),
-        implied: &[NO_BIAS],
+        implied: &[
+            TANH_GELU,
+            NO_BIAS,
+            ("attn_logit_softcapping", Default::Absent),
+            ("final_logit_softcapping", Default::Absent),
+        ],
+        stated_fields: &[
+            COMMON_FIELDS,
+            &[
+                "head_dim",
+                "num_attention_heads",
+                "num_key_value_heads",
+                "query_pre_attn_scalar",
+                "sliding_window",
+            ],
+        ],
+        counted_kind: Some(("sliding_window_pattern", "sliding_attention")),
         ..GEMMA
     },
     MlxClass {
         model_type: "smollm3",
+        implied: &[SILU, ("use_sliding_window", Default::Bool(false))],
         stated_fields: &[COMMON_FIELDS, &["rope_theta", "num_key_value_heads"]],
         ..LLAMA
     },
@@ -86,6 +113,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "starcoder2",
         implied: &[("use_bias", Default::Bool(true)), NO_SCALING],
+        activation: exact_gelu("hidden_act"),
         stated_fields: &[&["rope_theta", "num_key_value_heads"]],
         equal_sizes: HEADS_FILL_HIDDEN,
         windows: Windows::Ignored,
@@ -157,23 +185,31 @@ pub(super) const CLASSES: &[MlxClass] = &[
             "head_dim",
             "sliding_window",
         ]],
+        implied: &[
+            SILU,
+            NO_BIAS,
+            NO_SCALING,
+            ("partial_rotary_factor", Default::Float(1.0)),
+        ],
         counted_kind: Some(("sliding_window_pattern", "sliding_attention")),
         ..COHERE
     },
     MlxClass {
         model_type: "nemotron",
         implied: &[("hidden_act", Default::Text("relu2"))],
+        scalings: &["linear"],
         stated_fields: &[&["hidden_act"], &["norm_eps", "num_key_value_heads"]],
         ..LLAMA
     },
     MlxClass {
         model_type: "gpt_neox",
         renamed: GPT_NEOX_NAMES,
-        implied: &[
-            ("hidden_act", Default::Text("gelu")),
-            ("attention_bias", Default::Bool(true)),
-            NO_SCALING,
-        ],
+        implied: &[("attention_bias", Default::Bool(true)), NO_SCALING],
+        activation: Some(Activation {
+            field: "hidden_act",
+            computed: &["gelu_fast", "gelu_new", "gelu_pytorch_tanh"],
+            usual: "gelu",
+        }),
         stated_fields: &[&[
             "max_position_embeddings",
             "layer_norm_eps",
@@ -189,6 +225,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "phi3",
+        scalings: &["longrope", "su"],
         stated_fields: &[COMMON_FIELDS, &["max_position_embeddings"]],
         equal_sizes: HEADS_FILL_HIDDEN,
         windows: Windows::Ignored,
@@ -207,7 +244,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "glm4",
-        implied: &[SILU, NO_SCALING],
+        implied: &[SILU, NO_SCALING, ("rope_traditional", Default::Bool(true))],
         bias_fields: &["attention_bias"],
         stated_fields: &[&[
             "rope_theta",

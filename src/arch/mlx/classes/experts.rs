@@ -34,7 +34,15 @@ const LATENT_FIELDS: &[&str] = &[
 pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "qwen2_moe",
+        implied: &[
+            SILU,
+            NO_SCALING,
+            ("decoder_sparse_step", Default::Int(1)),
+            ("norm_topk_prob", Default::Bool(false)),
+            ("qkv_bias", Default::Bool(true)),
+        ],
         stated_fields: &[COMMON_FIELDS],
+        equal_sizes: HEADS_FILL_HIDDEN,
         renamed: STACKS,
         output: OutputLayer::Stored,
         windows: Windows::IgnoredFlag,
@@ -45,7 +53,12 @@ pub(super) const CLASSES: &[MlxClass] = &[
         renamed: STACKS,
         modes: ROUTER_8_BITS,
         windows: Windows::IgnoredFlag,
-        implied: &[SILU, NO_BIAS, ("decoder_sparse_step", Default::Int(1))],
+        implied: &[
+            SILU,
+            NO_BIAS,
+            NO_SCALING,
+            ("decoder_sparse_step", Default::Int(1)),
+        ],
         stated_fields: &[
             COMMON_FIELDS,
             &["rope_theta", "decoder_sparse_step", "mlp_only_layers"],
@@ -55,6 +68,8 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "mixtral",
         renamed: MIXTRAL_STACKS,
+        implied: &[SILU, NO_SCALING],
+        equal_sizes: HEADS_FILL_HIDDEN,
         windows: Windows::Ignored,
         ..BASE
     },
@@ -63,7 +78,12 @@ pub(super) const CLASSES: &[MlxClass] = &[
         renamed: GPT_OSS_NAMES,
         modes: ROUTER_8_BITS,
         keeps_mxfp4: true,
-        implied: &[SILU, ("attention_bias", Default::Bool(true))],
+        implied: &[
+            SILU,
+            ("attention_bias", Default::Bool(true)),
+            ("swiglu_alpha", Default::Float(1.702)),
+            ("swiglu_limit", Default::Float(7.0)),
+        ],
         output: OutputLayer::Stored,
         ..BASE
     },
@@ -98,6 +118,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         // A parameter of the router, and no linear module.
         modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
         implied: &[SILU, ("scoring_func", Default::Text("sigmoid"))],
+        windows: Windows::Ignored,
         bias_fields: &["attention_bias", "mlp_bias"],
         stated_fields: &[&[
             "rope_theta",

@@ -2,7 +2,6 @@
 
 use super::{
     BASE, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, NO_BIAS, NO_SCALING, ROUTER_8_BITS, SILU,
-    TIED,
 };
 use crate::arch::dims::Dim;
 use crate::arch::mlx::names::{GEMMA4_STACKS, GRANITE_HYBRID_NAMES, LFM2_MOE_NAMES, STACKS};
@@ -76,7 +75,7 @@ const QWEN3_5: MlxClass = MlxClass {
 pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "lfm2",
-        implied: &[TIED, ("conv_bias", Default::Bool(false)), NO_SCALING],
+        implied: &[("conv_bias", Default::Bool(false)), NO_SCALING],
         stated_fields: &[&[
             "max_position_embeddings",
             "num_key_value_heads",
@@ -98,7 +97,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         renamed: LFM2_MOE_NAMES,
         modes: ROUTER_8_BITS,
         kept_types: &["blk.{i}.exp_probs_b.bias"],
-        implied: &[TIED, ("conv_bias", Default::Bool(false)), NO_SCALING],
+        implied: &[("conv_bias", Default::Bool(false)), NO_SCALING],
         stated_fields: &[&[
             "max_position_embeddings",
             "num_key_value_heads",
@@ -144,6 +143,13 @@ pub(super) const CLASSES: &[MlxClass] = &[
         mlx_type: Some("qwen3_5_moe"),
         renamed: STACKS,
         modes: GATES_8_BITS,
+        // Fields of mlx-lm alone.
+        implied: &[
+            SILU,
+            NO_BIAS,
+            ("norm_topk_prob", Default::Bool(true)),
+            ("decoder_sparse_step", Default::Int(1)),
+        ],
         stated_fields: &[LINEAR_FIELDS, EXPERT_FIELDS],
         ..QWEN3_5
     },
@@ -175,7 +181,11 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "nemotron_h",
         kept_types: &["blk.{i}.ssm_a"],
-        implied: &[("mlp_hidden_act", Default::Text("relu2")), NO_BIAS],
+        implied: &[
+            ("mlp_hidden_act", Default::Text("relu2")),
+            ("mamba_hidden_act", Default::Text("silu")),
+            NO_BIAS,
+        ],
         stated_fields: &[&[
             "num_key_value_heads",
             "head_dim",
@@ -201,6 +211,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
             SILU,
             ("layer_norm_epsilon", Default::Float(1e-5)),
             ("use_bias", Default::Bool(false)),
+            ("use_bcdt_rms", Default::Bool(false)),
             ("use_conv_bias", Default::Bool(true)),
         ],
         stated_fields: &[&[
@@ -248,6 +259,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
             ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
             NO_BIAS,
         ],
+        scalings: &["proportional"],
         stated_fields: &[&[
             "num_key_value_heads",
             "head_dim",
