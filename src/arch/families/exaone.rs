@@ -23,7 +23,12 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[&[
         count("vocab_size", &["vocab_size"]),
-        count("attention.sliding_window", &["sliding_window"]),
+        // Without windows the field is null: transformers takes 4096 for one that is missing.
+        setting(
+            Kind::Nullable,
+            "attention.sliding_window",
+            &["sliding_window"],
+        ),
         setting(
             Kind::Layers("sliding_attention"),
             "attention.sliding_window_pattern",

@@ -85,6 +85,8 @@ fn keys_that_are_missing() {
     for (model, key, field, expected) in rows {
         assert_eq!(config_without(model, key)[field], expected, "{model} {key}");
     }
+    let config = config_without("exaone4", "exaone4.vocab_size");
+    assert_eq!(config.get("sliding_window"), Some(&Value::Null));
     // Without a type llama.cpp scales linearly.
     let config = config_without("gpt_oss", "gpt-oss.rope.scaling.type");
     assert_eq!(config["rope_scaling"]["rope_type"], "linear");
