@@ -7,7 +7,7 @@ use anamnesis::{Forget, ForgetScheme};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args()
         .nth(1)
-        .unwrap_or_else(|| "tests/data/demo/expected-bf16.safetensors".to_owned());
+        .unwrap_or_else(|| "tests/data/guide/TinyLlama/model.safetensors".to_owned());
     let scheme = ForgetScheme::NF4;
     let mut forget = Forget::from(scheme.with_group_size(128));
     forget.include = vec!["*.mlp.*".to_owned(), "re:.*_proj".to_owned()];
