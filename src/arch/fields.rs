@@ -14,6 +14,11 @@ use crate::{AnamnesisError, Result};
 #[derive(Debug, Clone)]
 pub(super) struct Fields(pub Map<String, Value>);
 
+/// Whether two values are equal. JSON has the same number with and without a point.
+pub(super) fn is_same(a: &Value, b: &Value) -> bool {
+    a == b || a.is_number() && a.as_f64() == b.as_f64()
+}
+
 impl Fields {
     /// The fields of `config`.
     ///
@@ -264,11 +269,11 @@ impl Fields {
     pub(super) fn check_values(&self, implied: &[(&str, Default)], owner: &str) -> Result<()> {
         for (field, value) in implied {
             let expected = Value::from(value);
-            // JSON has the same number with and without a point.
-            let is_same = |found: &Value| {
-                *found == expected || found.is_number() && found.as_f64() == expected.as_f64()
-            };
-            if let Some(found) = self.0.get(*field).filter(|found| !is_same(found)) {
+            if let Some(found) = self
+                .0
+                .get(*field)
+                .filter(|found| !is_same(found, &expected))
+            {
                 let what = format!("it is {found}, and {owner} has {expected}");
                 return Err(wrong(field, what));
             }

@@ -3,6 +3,7 @@
 //! Source: `InternLM2Model` in `conversion/internlm.py` of llama.cpp; defaults of the `configuration_internlm2.py` that published
 //! models have beside them.
 
+use super::lfm::INNER;
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, HeadDim, ModelClass, TensorRule, Traits, Transform, optional, same,
@@ -44,21 +45,6 @@ const TENSORS: &[TensorRule] = &[
         "model.layers.{i}.attention.wo",
         &[Dim::Hidden, Dim::Queries],
     ),
-    same(
-        "blk.{i}.ffn_gate",
-        "model.layers.{i}.feed_forward.w1",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "model.layers.{i}.feed_forward.w2",
-        &[Dim::Hidden, Dim::Inner],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "model.layers.{i}.feed_forward.w3",
-        &[Dim::Inner, Dim::Hidden],
-    ),
 ];
 
 pub(super) const INTERNLM2: ModelClass = ModelClass {
@@ -77,7 +63,7 @@ pub(super) const INTERNLM2: ModelClass = ModelClass {
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
-    tensors: &[TENSORS],
+    tensors: &[TENSORS, INNER],
     other_tensors: &[],
     settings: &[],
     traits: Traits {

@@ -31,7 +31,7 @@ const NORMS: &[TensorRule] = &[
     ),
 ];
 
-const INNER: &[TensorRule] = &[
+pub(super) const INNER: &[TensorRule] = &[
     same(
         "blk.{i}.ffn_gate",
         "model.layers.{i}.feed_forward.w1",

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
 use crate::Result;
 use crate::arch::dims::{EXPERTS, HEADS, HIDDEN, LAYERS};
-use crate::arch::fields::{LAYER_KINDS, NORMS_HEADS};
+use crate::arch::fields::{LAYER_KINDS, NORMS_HEADS, is_same};
 use crate::arch::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS, SHARED};
 use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
@@ -72,7 +72,7 @@ pub(in crate::arch) fn config_of(
     let implied = class.implied.iter();
     for (field, value) in implied.filter(|(_, value)| *value != Default::Absent) {
         let value = Value::from(value);
-        if let Some(found) = config.get(*field).filter(|found| !is_equal(found, &value)) {
+        if let Some(found) = config.get(*field).filter(|found| !is_same(found, &value)) {
             let what = format!("{field} is {found}, and {} has {value}", class.classes[0]);
             return Err(wrong_key(class.gguf, what));
         }
@@ -391,11 +391,6 @@ impl ConfigFields {
         let part = count as f64 / head;
         (part > 0.0 && part <= 1.0).then(|| part.into())
     }
-}
-
-/// Whether two values are equal, numbers also if one of them is an integer.
-fn is_equal(a: &Value, b: &Value) -> bool {
-    a == b || a.as_f64().is_some() && a.as_f64() == b.as_f64()
 }
 
 /// The kinds of layers: `kind` where it is so, and `other` elsewhere.
