@@ -11,6 +11,7 @@
 
 mod awq;
 pub(crate) mod bnb;
+mod comfy;
 mod compressed_tensors;
 mod decision;
 #[cfg(test)]

@@ -16,6 +16,7 @@ pub(crate) mod low_rank;
 pub(crate) mod nvfp4;
 pub(crate) mod packed;
 pub(crate) mod qnat;
+pub(crate) mod rotated;
 #[cfg(test)]
 mod tests;
 pub(crate) mod widen;

@@ -81,6 +81,7 @@ pub const FOREIGN: &[&str] = &[
     "quark",
     "torchao",
     "awq_more",
+    "comfy_more",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

@@ -126,6 +126,7 @@ pub(super) fn decoded(encoded: &EncodedFloats, method: &dyn Method) -> Vec<f32> 
     let view = |(stored, bytes): &(StoredTensor, Vec<u8>)| {
         let dtype = [
             safetensors::Dtype::U8,
+            safetensors::Dtype::I8,
             safetensors::Dtype::F8_E4M3,
             safetensors::Dtype::F8_E5M2,
             safetensors::Dtype::F8_E8M0,
