@@ -184,8 +184,10 @@ def hostile():
     c = Comfy("largest_sums")
     h = hadamard(256)
     q = torch.cat([torch.where(h > 0, 127, -128), torch.where(h > 0, -128, 127)])[::17].to(torch.int8)
-    c.int8("proj", q.contiguous(), torch.full((q.shape[0], 1), 1.0), 256,
-           {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 256})
+    form = {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 256}
+    c.int8("proj", q.contiguous(), torch.full((q.shape[0], 1), 1.0), 256, form)
+    # Without its description, the only weight of a file would be any INT8.
+    c.int8("other", q[:1].contiguous(), torch.tensor([[2.0**-7]]), 256, form)
     c.write()
 
 
