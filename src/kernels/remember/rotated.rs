@@ -22,6 +22,9 @@ use crate::element::Element;
 use crate::simd::Avx2;
 use crate::simd::Kernel;
 
+/// Smallest group.
+pub(crate) const LEAST_GROUP: usize = 4;
+
 /// Largest group. Sums of so many codes are below 2^24, so that they are exact in F32 as well.
 pub(crate) const MAX_GROUP: usize = 1 << 16;
 
@@ -32,7 +35,7 @@ pub(crate) const CHUNK: usize = 256;
 /// Whether `group` is a number of columns that this kernel rotates.
 pub(crate) fn is_group(group: usize) -> bool {
     // A power of four has its only bit at an even place.
-    (4..=MAX_GROUP).contains(&group)
+    (LEAST_GROUP..=MAX_GROUP).contains(&group)
         && group.is_power_of_two()
         && group.trailing_zeros().is_multiple_of(2)
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::config::unique_json;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::rotated::{MAX_GROUP, is_group};
+use crate::kernels::remember::rotated::{LEAST_GROUP, MAX_GROUP, is_group};
 use crate::limits::FREE_JSON_BYTES;
 use crate::scheme::seam::{Index, base_of, wrong};
 use crate::{Dtype, ParsedModel, Result};
@@ -78,9 +78,12 @@ impl<'m> ComfyDescription<'m> {
             // decoded anyway.
             // Only the header of the file is at hand, for a listing.
             if !marker.part().is_readable() {
+                let mut options = Map::new();
+                // Any number would do that divides the columns: nothing is decoded.
+                options.insert("convrot_groupsize".to_owned(), LEAST_GROUP.into());
                 return Ok(Some(Self {
                     format: guess_format(t, all).to_owned(),
-                    options: Map::new(),
+                    options,
                     marker: Some(marker),
                 }));
             }
@@ -164,7 +167,7 @@ impl<'m> ComfyDescription<'m> {
         let group = self.number(t, "convrot_groupsize", ROTATION)?;
         if !is_group(group) {
             let what = format!(
-                "its columns are rotated in groups of {group}, which is no power of 4 from 4 to {MAX_GROUP}"
+                "its columns are rotated in groups of {group}, which is no power of 4 from {LEAST_GROUP} to {MAX_GROUP}"
             );
             return Err(wrong(t, what));
         }
@@ -176,16 +179,27 @@ impl<'m> ComfyDescription<'m> {
     }
 }
 
-/// The probable format of `t` by its dtypes. Only for listings, when the header of the file is all that is at hand.
+/// The probable format of `t` by its dtypes and its companions. Only for listings, when the header of the file is all that
+/// is at hand.
 fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
-    let exponents = all
-        .at(t.name(), "_scale")
-        .is_some_and(|scale| scale.dtype() == Dtype::F8E8M0);
+    let has = |end: &str| all.at(t.name(), end).is_some();
+    let scale = all.at(t.name(), "_scale");
+    let exponents = scale.is_some_and(|scale| scale.dtype() == Dtype::F8E8M0);
+    let is_one_a_row = scale.is_some_and(|scale| scale.shape().len() == 1);
+    let has_factors = || {
+        let base = base_of(t.name(), "weight").unwrap_or_default();
+        has("_proj_down") || all.at(base, "proj_down").is_some()
+    };
     match t.dtype() {
         Dtype::F8E4M3 if exponents => "mxfp8",
         Dtype::F8E4M3 => "float8_e4m3fn",
         Dtype::F8E5M2 => "float8_e5m2",
         Dtype::U8 => "nvfp4",
+        _ if has("_s_rel") => "asym_w4a8_int8",
+        _ if has("_zeros") || has("_zero") => "awq_w4a16",
+        _ if has_factors() => "svdquant_w4a4",
+        // comfy-kitchen writes `[out, 1]` for INT8.
+        _ if is_one_a_row => "convrot_w4a4",
         _ => "int8_tensorwise",
     }
 }
