@@ -3,7 +3,9 @@
 //! weights.
 
 use crate::common::verdict::{Kind, Parse, Unsupported, check, recover, tensors, verdict};
-use crate::common::{file, raw};
+use anamnesis::{TensorRole, parse_safetensors_header};
+
+use crate::common::{data, file, raw};
 
 #[test]
 fn modelopt() {
@@ -231,6 +233,32 @@ fn comfyui_levels() {
             verdict(decoded(relative, value), Parse, &["`X.weight`", what]),
             None
         );
+    }
+}
+
+/// The header alone has no descriptions, and the formats are guessed.
+#[test]
+fn comfyui_headers() {
+    for (case, codes) in [
+        ("int8_convrot", "INT8"),
+        ("convrot_w4a4", "INT4"),
+        ("awq_bf16", "UINT4"),
+        ("svdquant", "INT4"),
+        ("svdquant_tiles", "INT4"),
+    ] {
+        let file = data().join(format!("comfy_more/{case}/model/model.safetensors"));
+        let header = parse_safetensors_header(&std::fs::read(file).unwrap()).unwrap();
+        let scheme = header.scheme.to_string();
+        assert!(
+            scheme.starts_with(&format!("ComfyUI {codes},")),
+            "{case}: {scheme}"
+        );
+        let factors = header.tensors.iter().filter(|t| t.name.contains("proj_"));
+        assert!(
+            factors.clone().all(|t| t.role == TensorRole::LowRank),
+            "{case}"
+        );
+        assert_eq!(factors.count() > 0, case.starts_with("svdquant"), "{case}");
     }
 }
 
