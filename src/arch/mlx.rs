@@ -36,6 +36,8 @@ pub(crate) struct MlxModel<'m> {
 struct MlxClass {
     /// `model_type` of the class.
     model_type: &'static str,
+    /// Name in GGUF, where classes of one `model_type` have several.
+    gguf: Option<&'static str>,
     /// `model_type` in MLX, where mlx-lm does not know that of the class.
     mlx_type: Option<&'static str>,
     /// Tensors with other names: of a rule the name in GGUF, and mlx-lm's; both without `.weight` unless the rule's is whole.
@@ -101,6 +103,8 @@ enum RopeFields {
     Flat,
     /// As [`Flat`](Self::Flat), and it cannot be without YaRN.
     FlatYarn,
+    /// As [`Flat`](Self::Flat), with the kind of scaling in `type` alone.
+    FlatTyped,
     /// In `rope_parameters` as well.
     Nested,
     /// In `rope_parameters` alone.
@@ -145,7 +149,10 @@ impl<'a> NamedClass<'a> {
         let name = config.pointer("/architectures/0")?.as_str()?;
         let class = class_of(name, config)?;
         let mut known = MLX_CLASSES.iter().flat_map(|classes| classes.iter());
-        let mlx = known.find(|known| known.model_type == class.model_type)?;
+        let is_class = |known: &&MlxClass| {
+            known.model_type == class.model_type && known.gguf.is_none_or(|gguf| gguf == class.gguf)
+        };
+        let mlx = known.find(is_class)?;
         let is_nested = config.get("text_config").is_some();
         (!is_nested || mlx.prefix != Prefix::None).then_some(Self {
             name,

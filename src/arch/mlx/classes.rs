@@ -53,6 +53,7 @@ const GRANITE_FIELDS: &[&str] = &[
 /// What most classes are, without a name.
 const BASE: MlxClass = MlxClass {
     model_type: "",
+    gguf: None,
     mlx_type: None,
     renamed: &[],
     parts: &[],

@@ -63,6 +63,9 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
         let what = format!("mlx-lm's {owner} rotates whole heads");
         return Err(wrong(PARTIAL, what));
     }
+    if class.traits.has_alpha_rope {
+        check_alpha(mlx, fields, &rope)?;
+    }
     match rope.kind.as_str() {
         "yarn" => check_yarn(mlx, class, fields, &rope.scaling)?,
         "longrope" | "su" => check_long(mlx, fields, &rope.scaling)?,
@@ -73,6 +76,30 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
     {
         let what = format!("mlx-lm's {owner} needs YaRN with a `factor`");
         return Err(wrong(field, what));
+    }
+    Ok(())
+}
+
+/// Fails if an `alpha` raises the base in mlx-lm alone, or in transformers alone, or mlx-lm does not load the scaling.
+///
+/// Source: `mlx_lm/models/hunyuan_v1_dense.py`, `HunYuanDenseV1RotaryEmbedding` of transformers.
+fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
+    let owner = mlx.model_type;
+    if rope.kind == "default" {
+        let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+        return match fields.0.get(SCALING).is_none_or(is_empty) {
+            true => Ok(()),
+            false => Err(wrong(
+                SCALING,
+                format_args!("mlx-lm's {owner} takes it for `dynamic`"),
+            )),
+        };
+    }
+    for field in ["alpha", "factor"] {
+        if rope.scaling.number(&[field])?.is_none_or(|x| x <= 0.0) {
+            let what = format!("it is missing or 0, and mlx-lm's {owner} needs it");
+            return Err(wrong(field, what));
+        }
     }
     Ok(())
 }
@@ -191,8 +218,17 @@ pub(super) fn state(
         all.entry("type").or_insert(rope.kind.as_str().into());
         Value::from(all)
     };
+    if mlx.rope == RopeFields::FlatTyped
+        && let Some(Value::Object(stated)) = text.get_mut(SCALING)
+        && rope.kind != "default"
+    {
+        let kind = stated.entry("type").or_insert(Value::Null);
+        if kind.is_null() {
+            *kind = rope.kind.as_str().into();
+        }
+    }
     match mlx.rope {
-        RopeFields::Flat | RopeFields::FlatYarn if has_parameters => {
+        RopeFields::Flat | RopeFields::FlatYarn | RopeFields::FlatTyped if has_parameters => {
             let mut state = |name: &str, value: Value| match text.get(name) {
                 Some(stated) if !stated.is_null() && stated.as_f64() != value.as_f64() => {
                     let what = format!("it is {stated}, and {PARAMETERS} says {value}");

@@ -127,7 +127,7 @@ fn tensor_of<'m>(
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
     let is_split = transform::part_of(rule.transform).is_some() && renamed.is_some();
     let mut group = match rule.transform {
-        Transform::Experts | Transform::Transposed => {
+        Transform::Experts | Transform::Transposed | Transform::Matrix => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
         _ if is_split => transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?,

@@ -5,7 +5,7 @@ use super::{
     SILU, exact_gelu,
 };
 use crate::arch::dims::Dim;
-use crate::arch::mlx::names::GPT_NEOX_NAMES;
+use crate::arch::mlx::names::{GPT_NEOX_NAMES, GPT2_NAMES};
 use crate::arch::mlx::{Activation, MlxClass, OutputLayer, Prefix, RopeFields, Windows};
 use crate::arch::table::Default;
 use crate::scheme::EncodedAs;
@@ -221,6 +221,66 @@ pub(super) const CLASSES: &[MlxClass] = &[
             Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden, Dim::Hidden]),
         )],
         output: OutputLayer::Stored,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "gpt2",
+        renamed: GPT2_NAMES,
+        implied: &[
+            ("activation_function", Default::Text("gelu_new")),
+            ("scale_attn_weights", Default::Bool(true)),
+            ("scale_attn_by_inverse_layer_idx", Default::Bool(false)),
+            ("add_cross_attention", Default::Bool(false)),
+        ],
+        stated_fields: &[&["n_ctx", "n_positions", "layer_norm_epsilon"]],
+        output: OutputLayer::Tied,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "phi",
+        implied: &[
+            ("hidden_act", Default::Text("gelu_new")),
+            ("qk_layernorm", Default::Bool(false)),
+            NO_SCALING,
+        ],
+        stated_fields: &[&[
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "partial_rotary_factor",
+            "layer_norm_eps",
+            "rope_theta",
+        ]],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        output: OutputLayer::Stored,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "hunyuan_v1_dense",
+        implied: &[SILU, ("use_qk_norm", Default::Bool(true))],
+        scalings: &["dynamic"],
+        bias_fields: &["attention_bias"],
+        stated_fields: &[
+            COMMON_FIELDS,
+            &[
+                "max_position_embeddings",
+                "num_key_value_heads",
+                "head_dim",
+                "attention_bias",
+            ],
+        ],
+        rope: RopeFields::FlatTyped,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "internlm2",
+        implied: &[SILU, ("bias", Default::Bool(false))],
+        scalings: &["linear", "dynamic"],
+        stated_fields: &[
+            COMMON_FIELDS,
+            &["max_position_embeddings", "num_key_value_heads", "bias"],
+        ],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        rope: RopeFields::FlatTyped,
         ..BASE
     },
     MlxClass {
