@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use self::classes::MLX_CLASSES;
 use super::dims::Dim;
 use super::families::class_of;
-use super::table::{Default, ModelClass, TensorRule, Transform, ValuePart};
+use super::table::{Default, LostWindows, ModelClass, TensorRule, Transform, ValuePart};
 use crate::scheme::{EncodedAs, ResolvedItem};
 
 pub(crate) use self::from_mlx::from_mlx;
@@ -69,7 +69,12 @@ struct MlxClass {
     /// What mlx-lm goes by in place of `layer_types`: the field that says every how many layers one sees the whole text, and what
     /// the others are.
     counted_kind: Option<(&'static str, &'static str)>,
-    windows: Windows,
+    /// Windows of attention of transformers that mlx-lm does not have.
+    lost_windows: LostWindows,
+    /// Whether mlx-lm has windows in layers that `layer_types` calls so, and transformers does not read that field.
+    reads_kinds: bool,
+    /// Whether norms of latent vectors have `rms_norm_eps`, and those of transformers a constant.
+    has_latent_eps: bool,
     rope: RopeFields,
     output: OutputLayer,
     prefix: Prefix,
@@ -83,17 +88,6 @@ struct Activation {
     computed: &'static [&'static str],
     /// What models of the class have: nearly the same.
     usual: &'static str,
-}
-
-/// Whether mlx-lm has windows of attention where transformers has them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Windows {
-    /// It has, or transformers has none.
-    Kept,
-    /// All layers see the whole text, whatever `sliding_window` is.
-    Ignored,
-    /// As [`Ignored`](Self::Ignored); in transformers there are windows only if `use_sliding_window` is true.
-    IgnoredFlag,
 }
 
 /// Where mlx-lm looks for the settings of rotary positions.

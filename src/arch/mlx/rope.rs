@@ -6,7 +6,7 @@ use super::classes::NO_SCALING;
 use super::{MlxClass, RopeFields};
 use crate::Result;
 use crate::arch::fields::{Fields, wrong};
-use crate::arch::rope::Rope;
+use crate::arch::rope::{Rope, long_attention_factor, yarn_attention_factor};
 use crate::arch::table::ModelClass;
 
 const BASE: &str = "rope_theta";
@@ -109,13 +109,12 @@ fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
 /// Source: `YarnRoPE` in `mlx_lm/models/rope_utils.py`, `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
 fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fields) -> Result<()> {
     let owner = mlx.model_type;
+    // transformers 5 computes a missing one from the two lengths.
     let Some(factor) = scaling.number(&["factor"])? else {
-        return Ok(());
+        let what = format!("it is missing, and mlx-lm's {owner} needs it");
+        return Err(wrong("factor", what));
     };
-    let scale = |weight: f64| match factor > 1.0 {
-        true => 0.1 * weight * factor.ln() + 1.0,
-        false => 1.0,
-    };
+    let scale = |weight: f64| yarn_attention_factor(factor, weight);
     let [attention, dividend, divisor] =
         [ATTENTION_FACTOR, "mscale", "mscale_all_dim"].map(|name| scaling.number(&[name]));
     let (attention, dividend, divisor) = (attention?, dividend?, divisor?);
@@ -161,11 +160,7 @@ fn check_long(mlx: &MlxClass, fields: &Fields, scaling: &Fields) -> Result<()> {
     let Some(stated) = scaling.number(&[ATTENTION_FACTOR])? else {
         return Ok(());
     };
-    let factor = f64::from(fields.need(&["max_position_embeddings"])?) / original;
-    let computed = match factor > 1.0 {
-        true => (1.0 + factor.ln() / original.ln()).sqrt(),
-        false => 1.0,
-    };
+    let computed = long_attention_factor(fields)?;
     match is_near(stated, computed) {
         true => Ok(()),
         false => {

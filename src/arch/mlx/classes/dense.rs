@@ -6,8 +6,8 @@ use super::{
 };
 use crate::arch::dims::Dim;
 use crate::arch::mlx::names::{GPT_NEOX_NAMES, GPT2_NAMES};
-use crate::arch::mlx::{Activation, MlxClass, OutputLayer, Prefix, RopeFields, Windows};
-use crate::arch::table::Default;
+use crate::arch::mlx::{Activation, MlxClass, OutputLayer, Prefix, RopeFields};
+use crate::arch::table::{Default, LostWindows};
 use crate::scheme::EncodedAs;
 
 const TANH_GELU: (&str, Default) = ("hidden_activation", Default::Text("gelu_pytorch_tanh"));
@@ -35,25 +35,29 @@ const COHERE: MlxClass = MlxClass {
 };
 
 pub(super) const CLASSES: &[MlxClass] = &[
-    LLAMA,
+    MlxClass {
+        reads_kinds: true,
+        ..LLAMA
+    },
     MlxClass {
         model_type: "mistral",
+        reads_kinds: true,
         stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::Everywhere,
         ..LLAMA
     },
     MlxClass {
         model_type: "qwen2",
         stated_fields: &[COMMON_FIELDS],
         equal_sizes: HEADS_FILL_HIDDEN,
-        windows: Windows::IgnoredFlag,
+        lost_windows: LostWindows::Flagged,
         ..BASE
     },
     MlxClass {
         model_type: "qwen3",
         stated_fields: &[COMMON_FIELDS, &["head_dim"]],
         implied: &[SILU, NO_BIAS],
-        windows: Windows::IgnoredFlag,
+        lost_windows: LostWindows::Flagged,
         rope: RopeFields::Nested,
         ..BASE
     },
@@ -67,7 +71,8 @@ pub(super) const CLASSES: &[MlxClass] = &[
             COMMON_FIELDS,
             &["head_dim", "num_key_value_heads", "query_pre_attn_scalar"],
         ],
-        windows: Windows::Ignored,
+        // By `layer_types`, or all.
+        lost_windows: LostWindows::From(0),
         ..GEMMA
     },
     MlxClass {
@@ -116,7 +121,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         activation: exact_gelu("hidden_act"),
         stated_fields: &[&["rope_theta", "num_key_value_heads"]],
         equal_sizes: HEADS_FILL_HIDDEN,
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::Everywhere,
         ..BASE
     },
     MlxClass {
@@ -248,7 +253,6 @@ pub(super) const CLASSES: &[MlxClass] = &[
             "num_key_value_heads",
             "partial_rotary_factor",
             "layer_norm_eps",
-            "rope_theta",
         ]],
         equal_sizes: HEADS_FILL_HIDDEN,
         output: OutputLayer::Stored,
@@ -288,7 +292,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         scalings: &["longrope", "su"],
         stated_fields: &[COMMON_FIELDS, &["max_position_embeddings"]],
         equal_sizes: HEADS_FILL_HIDDEN,
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::Everywhere,
         ..BASE
     },
     MlxClass {
