@@ -6,7 +6,7 @@
 //! Source: `Metadata.load_model_card` and `apply_metadata_heuristic` in `gguf-py/gguf/metadata.py` of llama.cpp, PyYAML's
 //! `SafeLoader`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::settings::KeyValue;
 use crate::Result;
@@ -110,19 +110,18 @@ fn fields(card: &str) -> CardFields {
     if lines.iter().any(|line| line.contains(is_unusual)) {
         return Err("its front matter has control characters");
     }
-    let mut names = Vec::new();
+    let mut names = HashSet::new();
     let mut found = BTreeMap::new();
-    let mut rest = &lines[..];
+    let mut rest = lines;
     while let [line, behind @ ..] = rest {
         rest = behind;
         if is_blank(line) {
             continue;
         }
         let (name, value) = key_of(line).ok_or("its front matter has a line that is no field")?;
-        if names.contains(&name) {
+        if !names.insert(name) {
             return Err("its front matter has a field twice");
         }
-        names.push(name);
         let below = |line: &&&str| line.starts_with([' ', '-']) || is_blank(line);
         let (block, behind) = rest.split_at(rest.iter().take_while(below).count());
         rest = behind;
@@ -180,8 +179,8 @@ fn is_closed(value: &str) -> bool {
             let is_balanced = count('[') == count(']') && count('{') == count('}');
             value.ends_with([']', '}']) && is_balanced && is_even('"') && is_even('\'')
         }
-        // An anchor or a type stands before the value.
-        Some('&' | '!') => false,
+        // An anchor, a type or the mark of a key stands before the value.
+        Some('&' | '!' | '?') => false,
         _ => true,
     }
 }

@@ -14,8 +14,11 @@ const KEYS: [&str; 5] = [
     "general.languages",
 ];
 
-/// The keys that a model gets from the card `card`, in the order of the file, and the notes on the card.
-fn with_card(card: &[u8]) -> (Vec<(String, Value)>, Vec<String>) {
+/// Keys with their values, in the order of the file.
+type Keys = Vec<(String, Value)>;
+
+/// The keys that a model gets from the card `card`, and the notes on the card.
+fn with_card(card: &[u8]) -> (Keys, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let from = named(&data().join("whole/llama"), directory.path());
     std::fs::write(from.join("README.md"), card).unwrap();
@@ -43,8 +46,8 @@ fn with_card(card: &[u8]) -> (Vec<(String, Value)>, Vec<String>) {
 #[test]
 fn cards() {
     let rows = std::fs::read(data().join("model_cards.json")).unwrap();
-    let rows: Vec<(String, Option<Vec<(String, Value)>>)> = serde_json::from_slice(&rows).unwrap();
-    assert_eq!(rows.len(), 44);
+    let rows: Vec<(String, Option<Keys>)> = serde_json::from_slice(&rows).unwrap();
+    assert_eq!(rows.len(), 45);
     for (card, expected) in rows {
         let (keys, notes) = with_card(card.as_bytes());
         assert_eq!(notes.len(), usize::from(expected.is_none()), "{card}");

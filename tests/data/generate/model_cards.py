@@ -54,7 +54,7 @@ READ = ["", "# A model\n", "---\nlicense: mit\n---", FIELDS, OTHERS, "---\n---\n
 LEFT_OUT = ["license: yes\n", "license: 1.0\n", "license: 2024-01-01\n", "license: &a mit\n", "license: |\n  mit\n", "license: a\n  b\n", "license: mit\nlicense: mit\n",
             "tags:\n- a\n  b\n", "tags:\n- a: b\n", "tags:\n- [a]\n", "tags: [a, [b]]\n", "tags:\n-\n", "tags: [no]\n", "license_name: [a]\n", "\"license\": mit\n",
             "license: \"a\\n\"\n", "license: 'a''b'\n", "license: 0x1f\n", "license: .inf\n", "widget: [a,\nlicense: mit\n]\n", "widget:\n- \"a\nlicense: mit\"\n",
-            "license: !!str mit\n", "<<: {license: mit}\n", "license: a\u2028b\n", "tags:\n  - a\n - b\n", "license: a- no\n", "license: 0777\n", "x: &a [\nlicense: mit\n]\n"]
+            "license: !!str mit\n", "<<: {license: mit}\n", "license: a\u2028b\n", "tags:\n  - a\n - b\n", "license: a- no\n", "license: 0777\n", "x: &a [\nlicense: mit\n]\n", "x:\n- ? [a,\nlicense: mit\n  ]\n"]
 
 
 class Writer:
