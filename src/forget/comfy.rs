@@ -123,7 +123,7 @@ impl Encode for ComfyConvRotEncoder {
             col_align: self.cols.max(1),
             // A code, and a scale for each row.
             load_bits: 8.0 + 32.0 / self.cols.max(1) as f64,
-            transposed: false,
+            transposed: None,
         }
     }
 

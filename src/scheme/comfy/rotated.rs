@@ -201,7 +201,7 @@ impl Decode for RotatedWeight<'_> {
             row_align: 1,
             col_align,
             load_bits: load_bits + 32.0 / self.cols.max(1) as f64,
-            transposed: false,
+            transposed: None,
         }
     }
 
