@@ -99,8 +99,9 @@ fn heap_is_bounded() {
             let (peak, report) = profiler.peak(to_file);
             if let Some((before, after)) = before.zip(bytes_read()) {
                 let (read, len) = (after - before, std::fs::metadata(&input).unwrap().len());
+                // The factors of a product of low rank are read for each tile.
                 assert!(
-                    read <= len / 10 * 11,
+                    scheme == "svd" || read <= len / 10 * 11,
                     "{scheme} {target}: {read} bytes read of {len}"
                 );
             }
