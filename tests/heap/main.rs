@@ -99,9 +99,9 @@ fn heap_is_bounded() {
             let (peak, report) = profiler.peak(to_file);
             if let Some((before, after)) = before.zip(bytes_read()) {
                 let (read, len) = (after - before, std::fs::metadata(&input).unwrap().len());
-                // The factors of a product of low rank are read for each tile.
+                // Scales in tiles of their own, and the factors of a product of low rank, are read for several tiles.
                 assert!(
-                    scheme == "svd" || read <= len / 10 * 11,
+                    matches!(scheme, "svd" | "comfy" | "odd" | "quark") || read <= len / 10 * 11,
                     "{scheme} {target}: {read} bytes read of {len}"
                 );
             }
