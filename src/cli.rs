@@ -14,6 +14,7 @@ mod inspect;
 mod listing;
 mod logger;
 mod ls;
+mod merge;
 mod outcome;
 mod outputs;
 mod plan;
@@ -150,6 +151,7 @@ fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
         Command::Remember(args) => convert::remember(&args, out)?,
         Command::Forget(args) => forget::forget(&args, out)?,
         Command::Convert(args) => convert::convert(&args, out)?,
+        Command::Merge(args) => merge::merge(&args, out)?,
         Command::Completions(args) => documents::completions(&args, out)?,
         Command::Man(args) => documents::man(&args, out)?,
         Command::Check(args) => return check::check(&args, out).map(u8::from),

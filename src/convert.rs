@@ -1,5 +1,6 @@
 //! The conversion pipeline: options, a plan of every output tensor and its offset, workers that write the data, and a report.
 
+mod adapters;
 mod bodies;
 mod cast;
 mod checksum;
@@ -42,6 +43,7 @@ mod window;
 
 use std::path::Path;
 
+pub use self::adapters::Adapter;
 pub(crate) use self::cast::coordinates;
 #[cfg(feature = "cli")]
 pub(crate) use self::destination::partial_path;

@@ -86,9 +86,9 @@ pub use containers::parse::{
 };
 pub use containers::write::ConvertTarget;
 pub use convert::{
-    ConvertOptions, Distance, Encoded, Errors, FileSum, FloatCast, Kept, ModelScope, NameChanges,
-    OutputTensor, Panel, Progress, Recovery, RememberOptions, Report, TensorErrors, finish_parts,
-    parse_renames,
+    Adapter, ConvertOptions, Distance, Encoded, Errors, FileSum, FloatCast, Kept, ModelScope,
+    NameChanges, OutputTensor, Panel, Progress, Recovery, RememberOptions, Report, TensorErrors,
+    finish_parts, parse_renames,
 };
 pub use diff::{
     ComparedTensor, DiffOptions, DiffReport, ElementValue, FieldDiff, FirstDifference, TensorDiff,

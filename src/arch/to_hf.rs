@@ -24,7 +24,7 @@ use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
-use crate::scheme::{Group, ResolvedItem};
+use crate::scheme::{Group, QuantScheme, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
 
 /// A model that is ready to be written as a directory.
@@ -36,7 +36,7 @@ pub(crate) struct DirectoryModel<'m> {
     pub notes: Vec<String>,
 }
 
-/// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`.
+/// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`, by way of `decoded`.
 ///
 /// # Errors
 /// `Unsupported` if the architecture is unknown; `Parse` that names the key or the tensor which is missing, contradicts another,
@@ -44,7 +44,7 @@ pub(crate) struct DirectoryModel<'m> {
 pub(crate) fn to_hf<'m>(
     items: Vec<ResolvedItem<'m>>,
     metadata: &GgufMetadata,
-    to: TargetDtype,
+    (to, decoded): (TargetDtype, TargetDtype),
 ) -> Result<DirectoryModel<'m>> {
     let class = class_of(metadata, |name| {
         items.iter().any(|item| item.name() == name)
@@ -102,7 +102,7 @@ pub(crate) fn to_hf<'m>(
         class,
         dims: &dims,
         main,
-        to,
+        to: decoded,
         waiting: WaitingParts::default(),
         out: Vec::with_capacity(mapped.len()),
     };
@@ -302,7 +302,9 @@ impl<'m> Maker<'_, 'm> {
 
     /// Adds a tensor. A vector that GGUF has widened gets the model's type back, where no value changes by that.
     fn push(&mut self, mut group: Group<'m>, rule: &TensorRule) -> Result<()> {
-        let is_wide = group.keeps == Some(TargetDtype::F32) && self.main != TargetDtype::F32;
+        let is_stored = group.scheme == QuantScheme::Unquantized;
+        let is_wide =
+            is_stored && group.keeps == Some(TargetDtype::F32) && self.main != TargetDtype::F32;
         let may_narrow = is_wide && !rule.keeps_f32;
         if may_narrow && is_exact(&*group.decoder, self.main, rule.transform)? {
             (group.keeps, group.is_copied) = (Some(self.main), false);

@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, GgufTypeArgs, RunArgs};
+use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, GgufTypeArgs, MergeTo, RunArgs};
 use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
 
 /// A command that writes a model, as far as its arguments tell.
@@ -24,6 +24,7 @@ enum WritingCommand<'a> {
     Remember,
     Forget(&'a ForgetArgs),
     Convert(&'a ConvertArgs),
+    Merge,
 }
 
 /// When an option applies.
@@ -176,7 +177,7 @@ impl<'a> Request<'a> {
                     &args.run,
                     target,
                     None,
-                    &args.input,
+                    args.input.files.len(),
                 )
             }
             Command::Forget(args) => {
@@ -187,7 +188,7 @@ impl<'a> Request<'a> {
                     &args.run,
                     target,
                     Some(scheme),
-                    args.input.as_ref()?,
+                    args.input.as_ref()?.files.len(),
                 )
             }
             Command::Convert(args) => {
@@ -200,8 +201,19 @@ impl<'a> Request<'a> {
                     &args.run,
                     target,
                     scheme,
-                    &args.input,
+                    args.input.files.len(),
                 )
+            }
+            Command::Merge(args) => {
+                let (target, scheme) = match &args.to {
+                    MergeTo::Dtype(_) => match remembered_as(args.run.output.path.as_deref()) {
+                        Ok(target) => (target, None),
+                        Err(what) => return Some(Err(what)),
+                    },
+                    MergeTo::Other(ConvertTo::Container(target)) => (*target, None),
+                    MergeTo::Other(ConvertTo::Scheme(scheme)) => (scheme.container(), Some(scheme)),
+                };
+                (WritingCommand::Merge, &args.run, target, scheme, 1)
             }
             _ => return None,
         };
@@ -210,7 +222,7 @@ impl<'a> Request<'a> {
             run,
             target,
             scheme,
-            inputs: inputs.files.len(),
+            inputs,
         }))
     }
 
@@ -230,7 +242,7 @@ impl<'a> Request<'a> {
 
     fn types(&self) -> Option<&'a GgufTypeArgs> {
         match self.command {
-            WritingCommand::Remember => None,
+            WritingCommand::Remember | WritingCommand::Merge => None,
             WritingCommand::Forget(args) => Some(&args.types),
             WritingCommand::Convert(args) => Some(&args.types),
         }

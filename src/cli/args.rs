@@ -18,8 +18,11 @@ pub(super) use self::readers::{
 };
 pub(super) use self::run::{CastArgs, RunArgs};
 use self::run::{OUTPUT, RUN, SELECTION};
-pub(super) use self::values::ConvertTo;
-use self::values::{help_of_containers, parse_dtype, parse_scheme, parse_size, parse_target};
+pub(super) use self::values::{ConvertTo, MergeTo};
+use self::values::{
+    help_of_containers, parse_adapter, parse_dtype, parse_merge_target, parse_scheme, parse_size,
+    parse_target,
+};
 use crate::{ForgetScheme, ParseLimits, TargetDtype};
 
 /// Parse any tensor format, recover any precision.
@@ -62,6 +65,9 @@ pub(super) enum Command {
     /// Write a model into another container; GGUF blocks go from GGUF to GGUF as they are
     #[command(after_help = examples::CONVERT)]
     Convert(ConvertArgs),
+    /// Merge LoRA adapters of PEFT into a model of any precision
+    #[command(after_help = examples::MERGE)]
+    Merge(MergeArgs),
     /// Compare two models, tensor by tensor and value by value; exit code 1 if they differ
     #[command(after_help = examples::DIFF)]
     Diff(DiffArgs),
@@ -88,6 +94,7 @@ impl Command {
             Self::Remember(args) => (args.run.json, args.input.files.first()?),
             Self::Forget(args) => (args.run.json, args.input.as_ref()?.files.first()?),
             Self::Convert(args) => (args.run.json, args.input.files.first()?),
+            Self::Merge(args) => (args.run.json, &args.base),
             Self::Diff(args) => (args.json, &args.a),
             Self::Check(args) => (args.json, args.models.first()?),
             Self::Completions(_) | Self::Man(_) => return None,
@@ -102,6 +109,7 @@ impl Command {
             Self::Remember(args) => &args.run.progress,
             Self::Forget(args) => &args.run.progress,
             Self::Convert(args) => &args.run.progress,
+            Self::Merge(args) => &args.run.progress,
             Self::Diff(args) => &args.progress,
             Self::Check(args) => &args.progress,
             _ => return None,
@@ -120,6 +128,7 @@ impl Command {
             Self::Remember(args) => &args.run.messages,
             Self::Forget(args) => &args.run.messages,
             Self::Convert(args) => &args.run.messages,
+            Self::Merge(args) => &args.run.messages,
             Self::Diff(args) => &args.messages,
             Self::Check(args) => &args.messages,
             Self::Completions(_) | Self::Man(_) => return None,
@@ -257,6 +266,22 @@ pub(super) struct ConvertArgs {
     pub gguf_kv: Vec<String>,
     #[command(flatten)]
     pub types: GgufTypeArgs,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct MergeArgs {
+    /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or ollama:MODEL[:TAG]
+    pub base: PathBuf,
+    /// Directories of adapters, as PEFT saves them; ADAPTER=WEIGHT multiplies what one adds
+    #[arg(value_name = "ADAPTER", required = true, value_parser = parse_adapter)]
+    pub adapters: Vec<(PathBuf, f64)>,
+    /// Element type of what is quantized now: bf16, f16 or f32; or a container or a scheme, as for convert
+    #[arg(long, value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_merge_target)]
+    pub to: MergeTo,
+    #[command(flatten)]
+    pub cast: CastArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -178,6 +178,9 @@ fn print_tensors(report: &Report, out: &mut impl Write) -> Result<()> {
     for tensor in &report.encoded {
         writeln!(out, "  {}  {}", printable(&tensor.name), tensor.scheme)?;
     }
+    if report.merged > 0 {
+        writeln!(out, "Merged:      {} tensors", report.merged)?;
+    }
     if report.cast > 0 {
         writeln!(out, "Cast:        {} tensors", report.cast)?;
     }

@@ -156,6 +156,7 @@ fn print_done(
 /// What is done, as a verb, and to how many tensors.
 fn verb(report: &Report) -> (&'static str, usize) {
     match (report.recovered(), report.encoded.len(), report.cast) {
+        (_, 0, _) if report.merged > 0 => ("Merging...  ", report.merged),
         (0, 0, 0) => ("Copying...  ", report.passthrough),
         (0, 0, n) => ("Casting...  ", n),
         (n, 0, _) => ("Recalling...", n),

@@ -26,6 +26,7 @@ pub(crate) use self::finish::is_input_of;
 use self::part::{MadePart, PartWork};
 pub(crate) use self::replacement::settle;
 pub(super) use self::unfinished::UnfinishedDirectory;
+use super::adapters::Adapter;
 use super::destination::{check_destination, partial_path};
 use super::hashed::sums_of_directory;
 use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
@@ -137,6 +138,7 @@ impl PartWriter<'_, '_> {
         let inputs: Vec<PathBuf> = directory
             .into_iter()
             .chain(manifest::files(self.model))
+            .chain(self.options.adapters.iter().map(|a| a.path().to_path_buf()))
             .collect();
         let replaced = [output.to_path_buf(), partial_path(output)?];
         require_apart(output, &replaced, &inputs)
@@ -236,6 +238,12 @@ impl PartWriter<'_, '_> {
             exclude: self.options.exclude.clone(),
             names: self.options.names.clone(),
             forget: self.options.encoding_fingerprint(),
+            adapters: self
+                .options
+                .adapters
+                .iter()
+                .map(Adapter::fingerprint)
+                .collect(),
             parts,
             shards: self
                 .names

@@ -234,5 +234,5 @@ pub(super) fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
     let writer = options.target.container().writer();
     let is_held = || writer.is_some_and(|writer| (writer.holds)(group.parts[0].1.dtype()));
     let stays = !options.decode && options.run.cast == FloatCast::Keep;
-    group.is_copied || is_cast && stays && is_held()
+    !group.is_merged && (group.is_copied || is_cast && stays && is_held())
 }

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use super::adapters;
 use super::cast::{cast_of_item, cast_target};
 use super::draft::{Draft, is_carried};
 use super::encode::{Drafted, Encodings};
-use super::options::{ConvertOptions, FloatCast};
+use super::options::{ConvertOptions, FloatCast, ModelScope};
 use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, WholeModel};
@@ -50,6 +51,12 @@ pub(super) fn draft_outputs<'m>(
         return Err(skipped.error());
     }
     let mut resolution = model.resolve().into_result()?;
+    // Adapters name weights as Hugging Face does, which a GGUF model that becomes a directory does only afterwards.
+    let mut merged = Report::new(options.run.to);
+    let is_renamed = model.is_gguf() && options.scope == ModelScope::Model;
+    if !is_renamed {
+        adapters::merge(&mut resolution.items, &options.adapters, &mut merged)?;
+    }
     let left_out = options.names.apply(&mut resolution)?;
     let unmatched = select(&mut resolution, model, options)?;
     for item in &resolution.items {
@@ -69,6 +76,11 @@ pub(super) fn draft_outputs<'m>(
     report.dropped.extend(left_out);
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
+    if is_renamed {
+        adapters::merge(&mut resolution.items, &options.adapters, &mut merged)?;
+    }
+    report.notes.extend(merged.notes);
+    report.merged = merged.merged;
     // Between the two the tables of the class say which tensors have which type.
     let is_gguf = options.target.container().has_gguf_metadata;
     let is_of_class = whole.is_some() && model.is_gguf() != is_gguf;
@@ -91,6 +103,13 @@ pub(super) fn draft_outputs<'m>(
             && cast.is_none()
         {
             report.count_kept(t.stored.dtype());
+        }
+        if let ResolvedItem::Group(group) = &item
+            && group.is_merged
+            && group.scheme == QuantScheme::Unquantized
+            && cast.is_none()
+        {
+            report.passthrough = report.passthrough.saturating_sub(1);
         }
         let draft = draft_unencoded(item, cast, model, options)?;
         debug!(
@@ -206,6 +225,12 @@ fn draft_unencoded<'m>(
 ) -> Result<Draft<'m>> {
     let mut draft = match item {
         ResolvedItem::Plain(t) => draft_plain(t.name().to_owned(), &t.stored, cast, options),
+        // A sum can be beyond the range that the weight had.
+        ResolvedItem::Group(group) if group.is_merged => {
+            let target = cast.or(group.keeps).unwrap_or(options.run.to);
+            let saturates = options.run.cast == FloatCast::Saturating;
+            Draft::cast_group(group, Dtype::F32, target, saturates)
+        }
         ResolvedItem::Group(group) if is_carried(&group, options) => {
             draft_plain(group.name, &group.parts[0].1, cast, options)
         }

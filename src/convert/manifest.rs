@@ -69,6 +69,9 @@ pub(super) struct ConversionParameters {
     pub names: NameChanges,
     /// The encoding options with the state of the files that they name, as text.
     pub forget: Option<String>,
+    /// The adapters that are merged, with their weights and the states of their files, as text.
+    #[serde(default)]
+    pub adapters: Vec<String>,
     pub parts: usize,
     /// Every shard with its length and the CRC-32 of its header.
     pub shards: Vec<(String, u64, u32)>,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::adapters::Adapter;
 use super::encode;
 use super::names::NameChanges;
 #[cfg(feature = "gguf")]
@@ -193,6 +194,9 @@ pub struct ConvertOptions {
     pub scope: ModelScope,
     /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one that fits.
     pub pre_tokenizer: Option<String>,
+    /// Adapters that are merged into the weights, in this order. A weight that one changes is decoded, and keeps its dtype or,
+    /// if it is quantized, gets that of decoded tensors.
+    pub adapters: Vec<Adapter>,
     /// Whether every tensor is copied as it is stored, whatever scheme it belongs to.
     pub(crate) copies_all: bool,
     /// The scheme that tensors are encoded to, and which tensors. `None`: nothing is encoded.
@@ -290,6 +294,24 @@ impl ConvertOptions {
         self
     }
 
+    /// Sets the adapters that are merged into the weights.
+    ///
+    /// ```no_run
+    /// use anamnesis::{Adapter, ConvertOptions, TargetDtype};
+    ///
+    /// # fn main() -> anamnesis::Result<()> {
+    /// let adapter = Adapter::open("my-lora")?.with_weight(0.8);
+    /// let options = ConvertOptions::from(TargetDtype::BF16).with_adapters(vec![adapter]);
+    /// anamnesis::parse("base")?.convert("merged", options)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_adapters(mut self, adapters: Vec<Adapter>) -> Self {
+        self.adapters = adapters;
+        self
+    }
+
     /// Sets whether an unfinished directory is continued.
     #[must_use]
     pub fn with_resume(mut self, resume: bool) -> Self {
@@ -315,7 +337,7 @@ impl ConvertOptions {
     pub(crate) fn carries_blocks(&self, model: &ParsedModel) -> bool {
         let writer = self.target.container().writer();
         let copies = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
-        copies && !self.decode && !self.encodes()
+        copies && !self.decode && !self.encodes() && self.adapters.is_empty()
     }
 
     /// All encoding options as text, to compare two runs; `None` if nothing is encoded.

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::adapters::Adapter;
 use super::container::{self, LayoutRequest, check_file_names};
 use super::draft::Draft;
 use super::drafts::{Drafts, draft_outputs};
@@ -35,6 +36,8 @@ pub(crate) struct Plan<'m> {
     pub(super) quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub(super) whole: Option<WholeModel>,
+    /// The adapters that are merged into the weights.
+    adapters: Vec<Adapter>,
     /// Bytes of data in all output tensors.
     pub(super) data_len: u64,
     /// Names of the files in the output directory; `None` if the output is no directory.
@@ -120,6 +123,7 @@ impl<'m> Plan<'m> {
             report,
             quantization,
             whole,
+            adapters: options.adapters.clone(),
             data_len,
             shard_names: None,
             outputs,
@@ -134,9 +138,10 @@ impl<'m> Plan<'m> {
         Ok(plan)
     }
 
-    /// The files of the input that settings and tokenizer of a whole model were made of.
+    /// The files of the input that settings and tokenizer of a whole model were made of, and those of adapters.
     pub(super) fn companions(&self) -> impl Iterator<Item = &CompanionFile> {
-        self.whole.iter().flat_map(WholeModel::companions)
+        let whole = self.whole.iter().flat_map(WholeModel::companions);
+        whole.chain(self.adapters.iter().flat_map(Adapter::companions))
     }
 
     /// Compares these files with their states when they were read.

@@ -17,6 +17,9 @@ pub struct Report {
     pub passthrough: usize,
     /// Number of tensors of plain floats that are converted to another type ([`RememberOptions::cast`](crate::RememberOptions)).
     pub cast: usize,
+    /// Number of tensors whose values adapters change ([`ConvertOptions::adapters`](crate::ConvertOptions)).
+    #[serde(skip)]
+    pub merged: usize,
     /// Tensors that are encoded, with their schemes.
     pub encoded: Vec<Encoded>,
     /// Tensors that are not encoded although the conversion encodes, with the reasons.
@@ -117,6 +120,7 @@ impl Report {
             schemes: vec![],
             passthrough: 0,
             cast: 0,
+            merged: 0,
             encoded: vec![],
             kept: vec![],
             distance: None,

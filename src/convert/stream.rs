@@ -309,6 +309,7 @@ impl Recovery<'_> {
         pad(&mut writer, file.len - written)?;
         writer.flush()?;
         self.model.require_unchanged()?;
+        plan.require_unchanged()?;
         Ok(plan.report.clone())
     }
 

@@ -12,9 +12,9 @@ use crate::arch::{GgufRequest, MlxModel, from_mlx, to_gguf, to_hf, to_mlx, unkno
 use crate::config::Texts;
 use crate::containers::model::ParsedModel;
 use crate::containers::model::gguf::GgufMetadataValue;
-use crate::scheme::{Resolution, ResolvedItem};
+use crate::scheme::{QuantScheme, Resolution, ResolvedItem};
 use crate::source::CompanionFile;
-use crate::{AnamnesisError, ConvertTarget, Result};
+use crate::{AnamnesisError, ConvertTarget, Result, TargetDtype};
 
 /// What a whole model has beside its tensors.
 #[derive(Default)]
@@ -300,7 +300,19 @@ fn from_gguf<'m>(
         return Err(AnamnesisError::unsupported("a whole model", what));
     }
     let items = std::mem::take(&mut resolution.items);
-    let found = to_hf(items, &source.metadata, options.run.to)?;
+    // What adapters change is rounded after that, and not before as well.
+    let decoded = match options.adapters.is_empty() {
+        true => options.run.to,
+        false => TargetDtype::F32,
+    };
+    let mut found = to_hf(items, &source.metadata, (options.run.to, decoded))?;
+    for item in &mut found.items {
+        if let ResolvedItem::Group(group) = item
+            && group.scheme != QuantScheme::Unquantized
+        {
+            group.keeps = Some(options.run.to);
+        }
+    }
     resolution.items = found.items;
     report.notes.extend(found.notes);
     Ok(WholeModel {

@@ -1,8 +1,9 @@
 //! Layouts of codes and scales that several schemes share.
 
+pub(crate) mod adapted;
 #[cfg(feature = "models")]
 pub(crate) mod alternate;
-#[cfg(feature = "models")]
+#[cfg_attr(not(feature = "models"), allow(dead_code))]
 pub(crate) mod assembled;
 pub(crate) mod group_size;
 pub(crate) mod low_rank;

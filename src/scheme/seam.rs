@@ -16,7 +16,6 @@ mod registry;
 mod resolve;
 mod sizes;
 mod stated;
-#[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) mod values;
 
 use std::any::Any;
@@ -35,7 +34,6 @@ pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Resolution, ResolvedItem};
-#[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::values::{Widening, covering};
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;
@@ -57,6 +55,8 @@ pub(crate) struct Group<'m> {
     pub keeps: Option<TargetDtype>,
     /// Whether an output has the bytes of the first part as they are stored, under the group's name.
     pub is_copied: bool,
+    /// Whether adapters have changed the values: they are made in F32, and no stored tensor has them.
+    pub is_merged: bool,
     /// The weight as a linear module has it, `[…, out, in]`, if the tensor is a parameter `[…, in, out]` whose groups run
     /// along `in`.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
@@ -97,6 +97,7 @@ impl<'m> Group<'m> {
             split: Vec::new(),
             keeps: None,
             is_copied: false,
+            is_merged: false,
             module: None,
             encoded_as: None,
             decoder,
@@ -127,6 +128,7 @@ impl<'m> Group<'m> {
                 split: vec![],
                 keeps: self.keeps,
                 is_copied: false,
+                is_merged: self.is_merged,
                 module: None,
                 encoded_as: None,
                 decoder: Box::new(window),

@@ -61,6 +61,13 @@ Examples:
   amn convert model.gguf --to gguf -o split.gguf --max-shard-size 2G
   amn convert checkpoint.pth --to safetensors --skip-unsupported";
 
+pub(super) const MERGE: &str = "\
+Examples:
+  amn merge model-dir my-lora -o merged
+  amn merge model-nf4 my-lora -o merged-f16 --to f16
+  amn merge model-dir style=0.7 subject=0.4 -o both
+  amn merge model-dir my-lora --to gguf:q8_0 -o merged.gguf";
+
 pub(super) const DIFF: &str = "\
 Examples:
   amn diff model-awq model-bf16 --to bf16 --values-only

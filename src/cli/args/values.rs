@@ -1,5 +1,7 @@
 //! The values of options: what they are parsed to, and what is said of those that cannot be.
 
+use std::path::PathBuf;
+
 use crate::{ConvertTarget, Dtype, ForgetScheme, GgufTypes, TargetDtype};
 
 pub(super) fn parse_dtype(text: &str) -> Result<TargetDtype, String> {
@@ -46,6 +48,34 @@ pub(super) fn parse_target(text: &str) -> Result<ConvertTo, String> {
     }
     let scheme = parse_scheme(text).map(ConvertTo::Scheme);
     scheme.map_err(|what| format!("containers: {}; {what}", ConvertTarget::listed()))
+}
+
+/// The value of `merge --to`: an element type, or what `convert --to` takes.
+#[derive(Debug, Clone)]
+pub(in crate::cli) enum MergeTo {
+    Dtype(TargetDtype),
+    Other(ConvertTo),
+}
+
+pub(super) fn parse_merge_target(text: &str) -> Result<MergeTo, String> {
+    match text.parse() {
+        Ok(dtype) => Ok(MergeTo::Dtype(dtype)),
+        Err(_) => parse_target(text)
+            .map(MergeTo::Other)
+            .map_err(|what| format!("element types: bf16, f16, f32; {what}")),
+    }
+}
+
+/// An adapter's directory, and its weight behind the last `=` if that is a number.
+pub(super) fn parse_adapter(text: &str) -> Result<(PathBuf, f64), String> {
+    let weighted = text
+        .rsplit_once('=')
+        .and_then(|(path, weight)| Some((path, weight.parse::<f64>().ok()?)));
+    let (path, weight) = weighted.unwrap_or((text, 1.0));
+    match weight.is_finite() && !path.is_empty() {
+        true => Ok((PathBuf::from(path), weight)),
+        false => Err("an adapter is DIRECTORY or DIRECTORY=WEIGHT, e.g. lora=0.5".to_owned()),
+    }
 }
 
 /// The scheme of this name.

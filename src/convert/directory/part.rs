@@ -69,6 +69,7 @@ impl PartWork<'_, '_> {
     fn require_unchanged(&self, inputs: &[InputRecord]) -> Result<()> {
         let writer = self.writer;
         writer.model.require_unchanged()?;
+        writer.plan.require_unchanged()?;
         let sidecars = writer.find_sidecars(self.output)?;
         let now = manifest::inputs(writer.model, &sidecars.files)?;
         changed_input(inputs, &now).map_or(Ok(()), |what| {

@@ -87,7 +87,9 @@ impl Encodings {
         }
         let drafts = match &item {
             // Blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
-            ResolvedItem::Group(group) if self.copies_blocks => Draft::copies(group)?,
+            ResolvedItem::Group(group) if self.copies_blocks && !group.is_merged => {
+                Draft::copies(group)?
+            }
             ResolvedItem::Plain(t) if self.widens_vectors && t.stored.shape().len() < 2 => {
                 match PlainFloats::of(&t.stored) {
                     Some(plain) => vec![widened(t.name().to_owned(), &t.stored, plain)?],

@@ -8,15 +8,21 @@
 use crate::element::Element;
 use crate::simd::Kernel;
 
-/// Adds `b` × `a` to `sums`. `b` has `rank` numbers for each row of the sums, `a` has `rank` rows of `width`.
-pub(crate) fn add_product(b: &[f32], a: &[f32], rank: usize, width: usize, sums: &mut [f64]) {
+/// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has `rank` numbers for each row of the sums, `a` has `rank` rows of `width`.
+pub(crate) fn add_product(
+    (b, a): (&[f32], &[f32]),
+    scale: f64,
+    rank: usize,
+    width: usize,
+    sums: &mut [f64],
+) {
     // `chunks_exact` panics at 0, and there is nothing to add.
     if rank == 0 || width == 0 {
         return;
     }
     for (b, sums) in b.chunks_exact(rank).zip(sums.chunks_exact_mut(width)) {
         for (&b, a) in b.iter().zip(a.chunks_exact(width)) {
-            let b = f64::from(b);
+            let b = f64::from(b) * scale;
             sums.iter_mut()
                 .zip(a)
                 .for_each(|(sum, &a)| *sum += b * f64::from(a));
@@ -96,13 +102,8 @@ mod tests {
                 .flat_map(|b| &b[ranks.clone()])
                 .copied()
                 .collect();
-            add_product(
-                &piece,
-                &a[ranks.start * width..ranks.end * width],
-                ranks.len(),
-                width,
-                &mut sums,
-            );
+            let a = &a[ranks.start * width..ranks.end * width];
+            add_product((&piece, a), 1.0, ranks.len(), width, &mut sums);
         }
         for (i, &sum) in sums.iter().enumerate() {
             let (r, c) = (i / width, i % width);
@@ -111,7 +112,7 @@ mod tests {
                 .sum();
             assert_eq!(sum.to_bits(), want.to_bits());
         }
-        add_product(&[], &[], 0, width, &mut sums);
-        add_product(&[], &[], 3, 0, &mut []);
+        add_product((&[], &[]), 1.0, 0, width, &mut sums);
+        add_product((&[], &[]), 1.0, 3, 0, &mut []);
     }
 }

@@ -33,6 +33,33 @@ impl<'m> LowRankFactors<'m> {
     }
 }
 
+/// Adds a tile of `scale` times `b` × `a`, a product of rank `rank`, to the sums of the tile.
+pub(super) fn add_factors(
+    (b, a): (&dyn ScaleMatrix, &dyn ScaleMatrix),
+    (rank, scale): (usize, f64),
+    tile: &Tile,
+    buffers: &mut Buffers,
+) -> Result<()> {
+    let Buffers {
+        sums,
+        factors,
+        staging,
+        ..
+    } = buffers;
+    let (height, width) = (tile.rows.len(), tile.cols.len());
+    // At least one rank at a time, however large the tile is.
+    let piece = (PIECE / (height + width).max(1)).max(1);
+    for first in (0..rank).step_by(piece) {
+        let ranks = first..(first + piece).min(rank);
+        factors.clear();
+        b.extend(tile.rows.clone(), ranks.clone(), staging, factors)?;
+        a.extend(ranks.clone(), tile.cols.clone(), staging, factors)?;
+        let both = factors.split_at(height * ranks.len());
+        add_product(both, scale, ranks.len(), width, sums);
+    }
+    Ok(())
+}
+
 /// The decoder of a quantized weight and a product of low rank that is added to it.
 pub(crate) struct LowRankSum<'m> {
     pub quantized: Box<dyn Decode + 'm>,
@@ -54,30 +81,14 @@ impl Decode for LowRankSum<'_> {
     /// Computes the product while loading: the factors' rank has no bound, and the product of a tile has its size.
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.quantized.load(tile, buffers)?;
+        buffers.sums.clear();
+        buffers.sums.resize(tile.values(), 0.0);
+        let LowRankFactors { a, b, rank, .. } = &self.factors;
+        add_factors((&**b, &**a), (*rank, 1.0), tile, buffers)?;
+        let cols = self.quantized.grid().cols;
         let Buffers {
-            sums,
-            factors,
-            staging,
-            ..
+            factors, staging, ..
         } = buffers;
-        let (rank, cols) = (self.factors.rank, self.quantized.grid().cols);
-        let (height, width) = (tile.rows.len(), tile.cols.len());
-        sums.clear();
-        sums.resize(height * width, 0.0);
-        // At least one rank at a time, however large the tile is.
-        let piece = (PIECE / (height + width).max(1)).max(1);
-        for first in (0..rank).step_by(piece) {
-            let ranks = first..(first + piece).min(rank);
-            factors.clear();
-            self.factors
-                .b
-                .extend(tile.rows.clone(), ranks.clone(), staging, factors)?;
-            self.factors
-                .a
-                .extend(ranks.clone(), tile.cols.clone(), staging, factors)?;
-            let (b, a) = factors.split_at(height * ranks.len());
-            add_product(b, a, ranks.len(), width, sums);
-        }
         factors.clear();
         match &self.columns {
             Some((_, columns)) => columns.extend(cols, 0..1, tile.cols.clone(), staging, factors),

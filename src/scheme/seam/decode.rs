@@ -104,13 +104,11 @@ pub(crate) struct Buffers {
     /// Pieces of that product's factors while it is computed; afterwards a factor for each column, applied last.
     pub factors: Vec<f32>,
     /// Values of a tile that is put together from those of other decoders.
-    #[cfg_attr(not(feature = "models"), allow(dead_code))]
     pub assembly: Assembly,
 }
 
 /// The buffers of a decoder that puts values of other decoders together.
 #[derive(Debug, Default)]
-#[cfg_attr(not(feature = "models"), allow(dead_code))]
 pub(crate) struct Assembly {
     /// The values of the tile.
     pub values: Vec<f32>,

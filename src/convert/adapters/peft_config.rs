@@ -1,0 +1,282 @@
+//! `adapter_config.json` of PEFT: ranks and scales of modules, and what is refused.
+
+use serde_json::{Map, Value};
+
+use crate::config::Selection;
+use crate::{AnamnesisError, Result};
+
+/// Settings that change nothing of what is merged: where the adapter belongs, how it was trained, how it was initialised.
+const IGNORED: &[&str] = &[
+    "auto_mapping",
+    "base_model_name_or_path",
+    "eva_config",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_dropout",
+    "megatron_core",
+    "modules_to_save",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+];
+
+/// Settings that are read here.
+const READ: &[&str] = &[
+    "alpha_pattern",
+    "bias",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "lora_alpha",
+    "peft_type",
+    "r",
+    "rank_pattern",
+    "use_dora",
+    "use_rslora",
+];
+
+/// Initialisations that leave the base's weights as they are. Others, such as PiSSA, take their part out of the base before
+/// training, so that the adapter belongs to another base than the one that is published.
+const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal"];
+
+/// Most patterns of ranks or scales. Each may be tried for each module.
+const MAX_PATTERNS: usize = 4096;
+
+/// The settings of a LoRA adapter.
+pub(super) struct PeftConfig {
+    rank: f64,
+    alpha: f64,
+    /// Whether the scale is `alpha / sqrt(rank)`, not `alpha / rank`.
+    has_root_scale: bool,
+    rank_pattern: Vec<(Selection, f64)>,
+    alpha_pattern: Vec<(Selection, f64)>,
+    /// Whether weights are stored as `[in, out]`.
+    pub is_transposed: bool,
+    /// Whether rows get lengths of the adapter (DoRA).
+    pub has_lengths: bool,
+}
+
+impl PeftConfig {
+    /// # Errors
+    /// `Unsupported` if the adapter is no LoRA, or a setting is unknown or not merged here; `Parse` if a value has another type
+    /// than PEFT gives it.
+    pub(super) fn new(config: &Value) -> Result<Self> {
+        let Some(config) = config.as_object() else {
+            return Err(AnamnesisError::parse("it is no JSON object"));
+        };
+        match config.get("peft_type").and_then(Value::as_str) {
+            Some("LORA") => {}
+            Some(other) => {
+                let what = "adapters of this `peft_type` are not merged; LORA is";
+                return Err(AnamnesisError::unsupported(
+                    format!("{other} of PEFT"),
+                    what,
+                ));
+            }
+            None => return Err(AnamnesisError::parse("it has no `peft_type`")),
+        }
+        let known = |key: &str| IGNORED.contains(&key) || READ.contains(&key);
+        // PEFT adds settings with each release. One that is off changes nothing; one that is on may change every weight.
+        if let Some((key, value)) = config
+            .iter()
+            .find(|(key, value)| !known(key) && is_set(value))
+        {
+            return Err(refused(key, value));
+        }
+        match config.get("bias") {
+            None | Some(Value::Null) => {}
+            Some(bias) if bias == "none" => {}
+            Some(bias) => return Err(refused("bias", bias)),
+        }
+        match config.get("init_lora_weights") {
+            None | Some(Value::Null | Value::Bool(_)) => {}
+            Some(Value::String(name)) if INITIALISATIONS.contains(&name.as_str()) => {}
+            Some(other) => {
+                let what = format!(
+                    "`init_lora_weights` is {other}: it changes the base's weights; PEFT saves a plain LoRA of it with `path_initial_model_for_weight_conversion`"
+                );
+                return Err(AnamnesisError::unsupported("an adapter", what));
+            }
+        }
+        Ok(Self {
+            rank: number(config, "r")?,
+            alpha: number(config, "lora_alpha")?,
+            has_root_scale: flag(config, "use_rslora")?,
+            rank_pattern: patterns(config, "rank_pattern")?,
+            alpha_pattern: patterns(config, "alpha_pattern")?,
+            is_transposed: flag(config, "fan_in_fan_out")?,
+            has_lengths: flag(config, "use_dora")?,
+        })
+    }
+
+    /// The rank of the module `module`, and the scale of its product.
+    ///
+    /// # Errors
+    /// `Parse` if patterns give it different values; `LimitExceeded` if a pattern takes too many steps.
+    pub(super) fn rank_and_scale(&self, module: &str) -> Result<(f64, f64)> {
+        let rank = value_of(&self.rank_pattern, module, self.rank)?;
+        let alpha = value_of(&self.alpha_pattern, module, self.alpha)?;
+        let scale = match self.has_root_scale {
+            true => alpha / rank.sqrt(),
+            false => alpha / rank,
+        };
+        Ok((rank, scale))
+    }
+}
+
+/// Whether a setting is on: neither null, false, 0 nor empty.
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(value) => *value,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+    }
+}
+
+fn refused(key: &str, value: &Value) -> AnamnesisError {
+    let what = format!("its `{key}` is {value}, which is not merged");
+    AnamnesisError::unsupported("an adapter", what)
+}
+
+/// A positive number.
+fn number(config: &Map<String, Value>, key: &str) -> Result<f64> {
+    let value = config.get(key).unwrap_or(&Value::Null);
+    positive(value).ok_or_else(|| {
+        AnamnesisError::parse(format!("its `{key}` is {value}, and no positive number"))
+    })
+}
+
+fn positive(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|x| *x > 0.0 && x.is_finite())
+}
+
+fn flag(config: &Map<String, Value>, key: &str) -> Result<bool> {
+    match config.get(key) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(value) => Err(AnamnesisError::parse(format!(
+            "its `{key}` is {value}, and neither true nor false"
+        ))),
+    }
+}
+
+/// Expressions over the ends of modules' names, each with a number.
+fn patterns(config: &Map<String, Value>, key: &str) -> Result<Vec<(Selection, f64)>> {
+    let fields = match config.get(key) {
+        None | Some(Value::Null) => return Ok(vec![]),
+        Some(Value::Object(fields)) => fields,
+        Some(_) => return Err(AnamnesisError::parse(format!("its `{key}` is no object"))),
+    };
+    if fields.len() > MAX_PATTERNS {
+        return Err(AnamnesisError::LimitExceeded {
+            limit: "patterns of an adapter",
+            message: format!(
+                "its `{key}` has {}, and {MAX_PATTERNS} are read",
+                fields.len()
+            ),
+        });
+    }
+    let pattern = |(text, value): (&String, &Value)| {
+        // As peft's `get_pattern_key` matches it.
+        let expression = format!(r"re:(?:.*\.)?(?:{text})$");
+        let number = positive(value).ok_or_else(|| {
+            let what = format!("its `{key}` has {value} for `{text}`, and no positive number");
+            AnamnesisError::parse(what)
+        })?;
+        Ok((Selection::new(&[expression], &[])?, number))
+    };
+    fields.iter().map(pattern).collect()
+}
+
+/// The number that patterns give `module`, or `default`.
+fn value_of(patterns: &[(Selection, f64)], module: &str, default: f64) -> Result<f64> {
+    let mut found: Option<f64> = None;
+    for (pattern, value) in patterns {
+        let is_match = pattern.has(module);
+        pattern.check()?;
+        if !is_match {
+            continue;
+        }
+        // PEFT takes the first in the order of its file, which a sorted map no longer has.
+        if found.is_some_and(|before| before != *value) {
+            let what = format!(
+                "module `{module}`: patterns of its rank or its scale contradict each other"
+            );
+            return Err(AnamnesisError::parse(what));
+        }
+        found = Some(*value);
+    }
+    Ok(found.unwrap_or(default))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(more: &Value) -> Result<PeftConfig> {
+        let mut all = json!({"peft_type": "LORA", "r": 8, "lora_alpha": 12, "bias": "none"});
+        let (all_fields, more) = (all.as_object_mut().unwrap(), more.as_object().unwrap());
+        all_fields.extend(more.clone());
+        PeftConfig::new(&all)
+    }
+
+    #[test]
+    fn scales() {
+        let plain = config(&json!({})).unwrap();
+        assert_eq!(plain.rank_and_scale("a.q_proj").unwrap(), (8.0, 1.5));
+        let patterns = json!({
+            "use_rslora": true,
+            "rank_pattern": {"q_proj": 4, "layers.1.v_proj": 16},
+            "alpha_pattern": {r"layers\.\d+\.v_proj": 2},
+        });
+        let by_pattern = config(&patterns).unwrap();
+        for (module, expected) in [
+            ("layers.0.q_proj", (4.0, 6.0)),
+            ("layers.0.my_q_proj", (8.0, 12.0 / 8.0_f64.sqrt())),
+            ("layers.1.v_proj", (16.0, 0.5)),
+            ("layers.1.v_proj.x", (8.0, 12.0 / 8.0_f64.sqrt())),
+        ] {
+            assert_eq!(
+                by_pattern.rank_and_scale(module).unwrap(),
+                expected,
+                "{module}"
+            );
+        }
+        let twice = json!({"rank_pattern": {"q_proj": 4, ".*_proj": 5}});
+        assert!(config(&twice).unwrap().rank_and_scale("a.q_proj").is_err());
+        assert!(config(&twice).unwrap().rank_and_scale("a.k_proj").is_ok());
+    }
+
+    #[test]
+    fn what_is_not_merged_is_refused() {
+        for more in [
+            json!({"peft_type": "LOHA"}),
+            json!({"peft_type": null}),
+            json!({"bias": "lora_only"}),
+            json!({"init_lora_weights": "pissa_niter_4"}),
+            json!({"layer_replication": [[0, 1]]}),
+            json!({"lora_bias": true}),
+            json!({"alora_invocation_tokens": [1]}),
+            json!({"something_new": {"a": 1}}),
+            json!({"r": 0}),
+            json!({"r": "8"}),
+            json!({"lora_alpha": -1}),
+            json!({"use_dora": 1}),
+            json!({"rank_pattern": {"(": 1}}),
+            json!({"alpha_pattern": {"a": null}}),
+        ] {
+            assert!(config(&more).is_err(), "{more}");
+        }
+        let off = json!({"something_new": null, "other": {}, "init_lora_weights": "gaussian"});
+        assert!(config(&off).is_ok());
+    }
+}

@@ -1,0 +1,196 @@
+//! The tensors of a PEFT adapter, by the weights of the base that they change.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::containers::model::Tensor;
+use crate::element::Out;
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::{Floats, wrong};
+use crate::scheme::{Buffers, Decode, Grid, PlainFloats, Tile};
+use crate::simd::Level;
+use crate::{AnamnesisError, ParsedModel, Result};
+
+/// What the names of an adapter's tensors begin with, before the name of the base's module.
+const PREFIX: &str = "base_model.model.";
+
+/// Numbers of the tensors that an adapter has for a module.
+#[derive(Default, Clone, Copy)]
+pub(super) struct LoraTensors {
+    pub a: Option<usize>,
+    pub b: Option<usize>,
+    pub lengths: Option<usize>,
+    /// Whether the module is an embedding, whose weight has a row for each token: its product is transposed.
+    pub is_embedding: bool,
+}
+
+/// The tensors of an adapter, sorted.
+#[derive(Default)]
+pub(super) struct SortedTensors<'a> {
+    /// By the name of the module.
+    pub lora: BTreeMap<&'a str, LoraTensors>,
+    /// By the name of the weight that is replaced.
+    pub replacements: BTreeMap<String, usize>,
+}
+
+impl<'a> SortedTensors<'a> {
+    /// # Errors
+    /// `Parse` if a tensor has a name that PEFT does not give, or two have one place.
+    pub(super) fn new(model: &'a ParsedModel) -> Result<Self> {
+        let mut sorted = Self::default();
+        for (index, t) in model.tensors().enumerate() {
+            let Some(name) = t.name().strip_prefix(PREFIX) else {
+                let what = format!("its name does not begin with `{PREFIX}`, as those of PEFT do");
+                return Err(wrong(&t, what));
+            };
+            if !sorted.add(name, index) {
+                return Err(wrong(&t, "another tensor of the adapter has its place"));
+            }
+            let is_left = sorted
+                .replacements
+                .contains_key(&name.replace(".base_layer.", "."));
+            if is_left && name.contains("lora_") {
+                return Err(wrong(&t, "its name is none of a LoRA for weights"));
+            }
+        }
+        Ok(sorted)
+    }
+
+    /// Sorts a tensor in. Returns whether its place was free.
+    fn add(&mut self, name: &'a str, index: usize) -> bool {
+        type Place = fn(&mut LoraTensors) -> &mut Option<usize>;
+        let endings: [(&str, bool, Place); 6] = [
+            (".lora_A.weight", false, |t| &mut t.a),
+            (".lora_B.weight", false, |t| &mut t.b),
+            (".lora_embedding_A", true, |t| &mut t.a),
+            (".lora_embedding_B", true, |t| &mut t.b),
+            (".lora_magnitude_vector", false, |t| &mut t.lengths),
+            (".lora_magnitude_vector.weight", false, |t| &mut t.lengths),
+        ];
+        for (ending, is_embedding, place) in endings {
+            if let Some(module) = name.strip_suffix(ending) {
+                let tensors = self.lora.entry(module).or_default();
+                tensors.is_embedding |= is_embedding;
+                return place(tensors).replace(index).is_none();
+            }
+        }
+        // The weight of an embedding that has a LoRA as well is below `base_layer`.
+        let weight = name.replace(".base_layer.", ".");
+        self.replacements.insert(weight, index).is_none()
+    }
+}
+
+/// A tensor of an adapter, which it keeps alive.
+#[derive(Clone)]
+pub(super) struct AdapterTensor {
+    pub model: Arc<ParsedModel>,
+    pub index: usize,
+}
+
+impl AdapterTensor {
+    pub(super) fn get(&self) -> Tensor<'_> {
+        Tensor {
+            model: &self.model,
+            index: self.index,
+        }
+    }
+}
+
+/// A matrix of an adapter.
+pub(super) struct AdapterMatrix {
+    tensor: AdapterTensor,
+    /// Rows and columns, as they are stored.
+    size: [usize; 2],
+    is_transposed: bool,
+}
+
+impl AdapterMatrix {
+    /// The matrix that is stored as `size`.
+    ///
+    /// # Errors
+    /// `Parse` if the tensor is not F32, F16 or BF16.
+    pub(super) fn new(
+        tensor: AdapterTensor,
+        size: [usize; 2],
+        is_transposed: bool,
+    ) -> Result<Box<dyn ScaleMatrix>> {
+        let t = tensor.get();
+        Floats::ieee(&t).map_err(|_| wrong(&t, "adapters are F32, F16 or BF16"))?;
+        Ok(Box::new(Self {
+            tensor,
+            size,
+            is_transposed,
+        }))
+    }
+}
+
+impl ScaleMatrix for AdapterMatrix {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let (floats, [height, width]) = (Floats::ieee(&self.tensor.get())?, self.size);
+        match self.is_transposed {
+            true => Transposed::of_floats(floats, width, height).extend(rows, cols, staging, out),
+            false => Matrix {
+                floats,
+                cols: width,
+            }
+            .extend(rows, cols, staging, out),
+        }
+    }
+}
+
+/// Decoder of a weight that an adapter replaces.
+pub(super) struct Replacement {
+    tensor: AdapterTensor,
+    grid: Grid,
+}
+
+impl Replacement {
+    /// # Errors
+    /// `Unsupported` if the tensor is not F32, F16 or BF16.
+    pub(super) fn new(tensor: AdapterTensor) -> Result<Self> {
+        let Some(grid) = PlainFloats::of(&tensor.get()).map(|plain| plain.grid()) else {
+            let t = tensor.get();
+            let what = format!(
+                "tensor `{}`: it is {}, not F32, F16 or BF16",
+                t.name(),
+                t.dtype()
+            );
+            return Err(AnamnesisError::unsupported("an adapter", what));
+        };
+        Ok(Self { tensor, grid })
+    }
+}
+
+impl Decode for Replacement {
+    fn grid(&self) -> Grid {
+        self.grid
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        match PlainFloats::of(&self.tensor.get()) {
+            Some(plain) => plain.load(tile, buffers),
+            None => Ok(()),
+        }
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        // The constructor has seen that there is a decoder.
+        if let Some(plain) = PlainFloats::of(&self.tensor.get()) {
+            plain.decode(tile, rows, buffers, level, out);
+        }
+    }
+}
