@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "parse",
     "ls",
     "show",
@@ -11,6 +11,7 @@ const COMMANDS: [&str; 12] = [
     "remember",
     "forget",
     "convert",
+    "merge",
     "diff",
     "check",
     "completions",

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anamnesis::{
-    Adapter, ConvertOptions, ErrorKind, ForgetScheme, ModelScope, ParsedModel, RememberOptions,
-    TargetDtype, parse,
+    Adapter, ConvertOptions, ErrorKind, FloatCast, ForgetScheme, ModelScope, ParsedModel,
+    RememberOptions, TargetDtype, parse,
 };
 use serde_json::json;
 
@@ -30,7 +30,11 @@ fn case(name: &str) -> Vec<Adapter> {
 }
 
 fn options(to: TargetDtype, adapters: Vec<Adapter>) -> ConvertOptions {
-    let run = RememberOptions::new(to).with_threads(2);
+    let cast = match to {
+        TargetDtype::F32 => FloatCast::Checked,
+        _ => FloatCast::Keep,
+    };
+    let run = RememberOptions::new(to).with_threads(2).with_cast(cast);
     ConvertOptions::from(run).with_adapters(adapters)
 }
 
@@ -277,8 +281,12 @@ fn adapters_are_inputs() {
     let error = model.convert(&weights, single).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     let out = root.path().join("out");
-    model.convert(&out, with(1.0).with_part(1, 1)).unwrap();
-    let mut other = with(2.0).with_part(1, 1);
+    let part = |weight| {
+        let options = with(weight).with_part(1, 2);
+        options.with_max_shard_size(64 << 10)
+    };
+    model.convert(&out, part(1.0)).unwrap();
+    let mut other = part(2.0);
     other.resume = true;
     let error = model.convert(&out, other).unwrap_err().to_string();
     assert!(error.contains("adapters"), "{error}");
