@@ -22,6 +22,9 @@ pub(super) type KeyValue = (String, GgufMetadataValue);
 /// Key of whether a token sees only those in front of it, as all decoders do unless a config says otherwise.
 const CAUSAL: &str = "attention.causal";
 
+/// Field of the same. transformers 5 reads it of most decoders, and transformers 4 of none.
+pub(super) const IS_CAUSAL: &str = "is_causal";
+
 /// The sizes of a model.
 pub(super) const SIZES: &[Setting] = &[
     required("block_count", LAYERS),
@@ -96,7 +99,7 @@ pub(super) fn to_gguf(
     };
     let mut all = usual(SIZES)?;
     let has_own = class.settings().any(|own| own.key == CAUSAL);
-    if !has_own && fields.boolean("is_causal")? == Some(false) {
+    if !has_own && fields.boolean(IS_CAUSAL)? == Some(false) {
         let key = format!("{}.{CAUSAL}", class.gguf);
         all.push((key, GgufMetadataValue::Bool(false)));
     }

@@ -70,6 +70,7 @@ pub(crate) fn to_gguf<'m>(
         return Ok(None);
     };
     let class = find_class(name, &config)?;
+    checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     fields.complete(class)?;
     if class.settings().any(|setting| setting.key == POOLING) {
@@ -149,7 +150,7 @@ pub(crate) fn to_gguf<'m>(
     ));
     metadata.extend(tokenizer.keys);
     let notes = mapped.notes.into_iter().chain(rope.note(class));
-    let notes = notes.chain(checks::notes(class, (&config, &fields), &dims)?);
+    let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::Group).collect(),
         metadata,

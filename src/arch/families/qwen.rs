@@ -110,7 +110,10 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     other_tensors: &[],
     // Models that embed texts have one.
     settings: &[&[count(POOLING, &[POOLING])]],
-    traits: Traits::PLAIN,
+    traits: Traits {
+        reads_causal: true,
+        ..Traits::PLAIN
+    },
 };
 
 pub(super) const QWEN3: ModelClass = ModelClass {

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{GATING, GATING_FUNCTIONS, wrong_key};
+use super::{CAUSAL, GATING, GATING_FUNCTIONS, wrong_key};
 use crate::Result;
 use crate::arch::table::{Default, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
@@ -14,7 +14,7 @@ use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 const KEYS: &[(&str, &[f64])] = &[
     ("rope.scale_linear", &[0.0, 1.0]),
     ("rope.scaling.alpha", &[0.0, 1.0]),
-    ("attention.causal", &[1.0]),
+    (CAUSAL, &[1.0]),
     ("attention.sliding_window", &[0.0]),
     ("attention.clamp_kqv", &[0.0]),
     ("attention.max_alibi_bias", &[0.0]),
@@ -57,7 +57,8 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     };
     for (key, neutral) in KEYS {
         let is_read = class.settings().any(|setting| setting.key == *key)
-            || *key == "rope.scaling.alpha" && class.traits.has_alpha_rope;
+            || *key == "rope.scaling.alpha" && class.traits.has_alpha_rope
+            || *key == CAUSAL && class.traits.reads_causal;
         let Some(value) = get(key).filter(|_| !is_read) else {
             continue;
         };
