@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::dims::{Dims, HEADS, LAYERS};
 use super::layer_sizes;
+use super::lists;
 use super::periods;
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
@@ -69,9 +70,7 @@ impl Fields {
                 }
             }
         }
-        for field in class.traits.listed_by_layer {
-            self.number_of_list(field)?;
-        }
+        lists::complete(self, class)?;
         // Nothing but positions by rotation is called `rope`.
         let positions = "position_embedding_type";
         if self.0.get(positions).is_some_and(|kind| kind == "nope") {
@@ -112,25 +111,6 @@ impl Fields {
             self.adjust_inner()?;
         }
         Ok(())
-    }
-
-    /// Sets a field that is a list of the same number for each layer to that number.
-    fn number_of_list(&mut self, field: &str) -> Result<()> {
-        let layers = self.need(LAYERS)? as usize;
-        let Some(Value::Array(numbers)) = self.0.get(field) else {
-            return Ok(());
-        };
-        match numbers.first() {
-            Some(first) if numbers.len() == layers && numbers.iter().all(|n| n == first) => {
-                let number = first.clone();
-                self.0.insert(field.to_owned(), number);
-                Ok(())
-            }
-            _ => {
-                let what = format!("it is no list of {layers} equal numbers, one for each layer");
-                Err(wrong(field, what))
-            }
-        }
     }
 
     /// Sets `layer_types` to what `hybrid_override_pattern` or `layers_block_type` says.

@@ -8,6 +8,7 @@ mod unread;
 use serde_json::Value;
 
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
+pub(super) use self::unread::causal_note;
 use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS};
@@ -23,7 +24,7 @@ pub(super) type KeyValue = (String, GgufMetadataValue);
 const CAUSAL: &str = "attention.causal";
 
 /// Field of the same. transformers 5 reads it of most decoders, and transformers 4 of none.
-pub(super) const IS_CAUSAL: &str = "is_causal";
+const IS_CAUSAL: &str = "is_causal";
 
 /// The sizes of a model.
 pub(super) const SIZES: &[Setting] = &[

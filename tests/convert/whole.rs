@@ -330,6 +330,41 @@ fn kimi_k2_with_a_tower() {
     }
 }
 
+/// llama.cpp does not read the bounds of YaRN of DeepSeek's class, which Kimi K2 has otherwise.
+#[test]
+fn bounds_of_yarn_are_noted() {
+    for (name, is_noted) in [("kimi_k2", true), ("deepseek_v3", false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let model = parse(data().join("whole").join(name).join("hf")).unwrap();
+        let output = directory.path().join("model.gguf");
+        let report = model.convert(&output, ConvertTarget::Gguf).unwrap();
+        let has_note = report
+            .notes
+            .iter()
+            .any(|note| note.contains("`beta_fast` is 1"));
+        assert_eq!(has_note, is_noted, "{name}: {:?}", report.notes);
+        let key = "deepseek2.rope.scaling.yarn_beta_fast";
+        let expected = if is_noted { 1.0 } else { 32.0 };
+        let found = &metadata(&output)[key];
+        assert_eq!(*found, GgufMetadataValue::F32(expected), "{name}");
+    }
+}
+
+/// The source of a class in Python counts, wherever tokenizer_config.json says that it is known.
+#[test]
+fn a_class_with_another_regex() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/hunyuan_moe"), directory.path());
+    let path = from.join("tokenization_hy.py");
+    let source = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, source.replace(r"\p{N}|", r"\p{N}{1,3}|")).unwrap();
+    let output = directory.path().join("model.gguf");
+    let convert = |options| parse(&from).unwrap().convert(&output, options);
+    let error = convert(ConvertOptions::new(ConvertTarget::Gguf)).unwrap_err();
+    assert!(error.to_string().contains("tokenization_hy.py"), "{error}");
+    assert!(!output.exists());
+}
+
 /// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become the same as those with a tensor
 /// for each.
 #[test]

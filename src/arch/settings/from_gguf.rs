@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{CAUSAL, HEAD_SIZES, IS_CAUSAL, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
+use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
 use crate::Result;
 use crate::arch::dims::{EXPERTS, HEADS, HIDDEN, LAYERS};
 use crate::arch::fields::{LAYER_KINDS, NORMS_HEADS, is_same};
@@ -64,15 +64,7 @@ pub(in crate::arch) fn config_of(
         let field = own.map_or(field, |(_, own)| own);
         config.extend(base.map(|base| (field.to_owned(), base)));
     }
-    let key = format!("{}.{CAUSAL}", class.gguf);
-    if let Some(value) = metadata.get(&key).filter(|_| class.traits.reads_causal) {
-        let is_causal = value.as_bool();
-        let is_causal = is_causal.ok_or_else(|| wrong_key(&key, "it is neither true nor false"))?;
-        // What all decoders are is not written.
-        if !is_causal {
-            config.insert(IS_CAUSAL.to_owned(), false.into());
-        }
-    }
+    unread::add_causal(&mut config, class, metadata)?;
     if let Some(sections) = config.remove(SECTIONS) {
         let rope = rope_by_axes(&mut config, sections);
         config.insert("rope_parameters".to_owned(), rope);
