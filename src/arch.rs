@@ -14,6 +14,7 @@ mod layer_sizes;
 mod lists;
 mod mapping;
 mod mlx;
+mod model_card;
 mod names;
 mod periods;
 mod pooling;

@@ -149,7 +149,7 @@ impl Encode for GgmlBlockEncoder {
             // Whole rows: the importance of columns is indexed by the column.
             col_align: cols,
             load_bits: 8.0,
-            transposed: false,
+            transposed: None,
         }
     }
 
@@ -244,7 +244,7 @@ impl Encode for GgmlFloatEncoder {
             row_align: 1,
             col_align: cols,
             load_bits: 4.0 * 8.0,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -112,6 +112,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     settings: &[&[count(POOLING, &[POOLING])]],
     traits: Traits {
         reads_causal: true,
+        default_window: Some(4096),
         ..Traits::PLAIN
     },
 };
@@ -196,6 +197,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     )]],
     traits: Traits {
         lost_windows: LostWindows::Everywhere,
+        default_window: Some(4096),
         ..Traits::PLAIN
     },
     ..QWEN2

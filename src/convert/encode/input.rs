@@ -126,8 +126,8 @@ pub(super) fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
     };
     // The input counts first: a transposed input in low tiles reads a few bytes at a time, and bands cannot mend that.
     let widest = match () {
-        () if has_same_rows && decoder.transposed => TRANSPOSED_INPUT_COLS,
-        () if encoder.transposed => TRANSPOSED_OUTPUT_COLS,
+        () if has_same_rows && decoder.transposed.is_some() => TRANSPOSED_INPUT_COLS,
+        () if encoder.transposed.is_some() => TRANSPOSED_OUTPUT_COLS,
         () => TILE_VALUES / row_align,
     };
     let tile_cols = if cols <= widest {
