@@ -124,15 +124,17 @@ impl LookUp for InMemory {
     ) -> ([f32; LANES], [u32; LANES]) {
         let (mut least, mut at) = ([f32::MAX; LANES], [0; LANES]);
         for (number, codes) in chunks.iter().enumerate() {
-            for ((least, at), &code) in least.iter_mut().zip(&mut at).zip(codes) {
-                let (mut sum, mut code) = (0.0, usize::from(code));
-                for table in tables {
-                    sum += table[code & 7];
-                    code >>= BITS;
+            // Table by table: the sums of the lanes do not wait for each other.
+            let mut sums = [0.0; LANES];
+            for (i, table) in tables.iter().enumerate() {
+                for (sum, &code) in sums.iter_mut().zip(codes) {
+                    *sum += table[usize::from(code >> (BITS * i)) & 7];
                 }
-                let better = sum < *least;
-                *least = if better { sum } else { *least };
-                *at = if better { number as u32 } else { *at };
+            }
+            for l in 0..LANES {
+                let better = sums[l] < least[l];
+                least[l] = if better { sums[l] } else { least[l] };
+                at[l] = if better { number as u32 } else { at[l] };
             }
         }
         (least, at)

@@ -64,7 +64,7 @@ impl EncodeInput<'_> {
                 values[run].copy_from_slice(found);
             }
         }
-        match first_not_finite(values) {
+        match first_not_finite(values, level) {
             Some(i) => {
                 let what = format!("{} cannot be encoded to {scheme}", values[i]);
                 Err(self.refused(tile, i, scheme, &what))

@@ -4,7 +4,7 @@
 use super::{Encoding, Scratch};
 use crate::element::Out;
 use crate::forget::{Encode, Put, RelayTarget};
-use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
+use crate::kernels::lethe::distance::{DistanceSums, compare};
 use crate::scheme::{Buffers, Decode, Grid, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
@@ -74,15 +74,15 @@ impl Encoding<'_> {
         // The report sets errors against the norm of all values. Relayed values have no error, but belong to the norm.
         values.resize(tile.values(), 0.0);
         decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
-        let sums = match first_not_finite(values) {
-            // The codes are moved even so: both libraries decode them alike. But one such value would make the norm of
-            // the model infinite, so the tile is only counted.
-            Some(_) => DistanceSums {
+        let mut sums = compare(values, values, level);
+        // The codes of infinity and NaN are moved as well: both libraries decode them alike. But one such value would make
+        // the norm of the model infinite, so the tile is only counted.
+        if !sums.is_finite() {
+            sums = DistanceSums {
                 count: values.len() as u64,
                 ..DistanceSums::default()
-            },
-            None => compare(values, values, level),
-        };
+            };
+        }
         target.codes.store_codes(tile, codes, level, put)?;
         self.distance.add(no, sums);
         Ok(())

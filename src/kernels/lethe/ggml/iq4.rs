@@ -128,7 +128,7 @@ impl EncodeBlock<18, 32> for IQ4_NL {
     fn encode(
         values: &[f32; 32],
         importance: Option<BlockImportance<'_, 32>>,
-        look_up: impl LookUp,
+        _: impl LookUp,
         out: &mut [u8; 18],
     ) {
         let mean = sum_of_squares(values) * (2.0 / 32.0);
@@ -150,7 +150,7 @@ impl EncodeBlock<136, 256> for IQ4_XS {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
-        look_up: impl LookUp,
+        _: impl LookUp,
         out: &mut [u8; 136],
     ) {
         let mean = sum_of_squares(values) * (2.0 / 256.0);
