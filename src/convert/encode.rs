@@ -31,7 +31,7 @@ use self::input::EncodeInput;
 pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
-use crate::forget::{Encode, Put, Survey, TileValues};
+use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{
     DistanceSums, compare, first_not_finite, largest_magnitudes,
 };
@@ -75,6 +75,8 @@ struct Scratch {
     rounded: Vec<u32>,
     /// A tile of the decoder's grid that covers a run of values.
     surrounding: Vec<f32>,
+    /// The encoder's own.
+    encoder: EncodeBuffers,
     /// Codes that are relayed.
     codes: GroupCodes,
 }
@@ -112,7 +114,7 @@ impl<'m> Encoding<'m> {
     ) -> Result<Self> {
         let (from, to) = (decoder.grid(), encoder.grid());
         let relay = RelayDecision::new(&*decoder, &*encoder, (&from, &to))?;
-        let cut = input::cut(&to, &from);
+        let cut = input::cut(&to, encoder.values_per_line(), &from);
         let runs = (cut.rows * cut.cols).div_ceil(run_len(&*encoder).unwrap_or(1));
         let total = SurveyTotal {
             max_abs: 0.0,
@@ -218,7 +220,12 @@ impl<'m> Encoding<'m> {
         }
         self.input
             .load_values(tile, &self.scheme, buffers, scratch, level)?;
-        let Scratch { values, back, .. } = scratch;
+        let Scratch {
+            values,
+            back,
+            encoder: buffers,
+            ..
+        } = scratch;
         back.resize(values.len(), 0.0);
         let input = TileValues {
             tile,
@@ -226,7 +233,7 @@ impl<'m> Encoding<'m> {
             survey,
             level,
         };
-        self.encoder.encode(&input, back, put)?;
+        self.encoder.encode(&input, buffers, back, put)?;
         let sums = compare(values, back, level);
         // A finite value can be too large for the scheme. Its library would store the infinity without a word.
         if !sums.is_finite()

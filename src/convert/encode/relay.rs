@@ -96,7 +96,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::forget::{StoreCodes, StoredTensor, TileValues};
+    use crate::forget::{EncodeBuffers, StoreCodes, StoredTensor, TileValues};
     use crate::scheme::seam::ExtractCodes;
     use crate::scheme::{CodeFamily, GroupCodes, TopExponent};
     use crate::{Dtype, TargetDtype};
@@ -174,7 +174,13 @@ mod tests {
             GRID
         }
 
-        fn encode(&self, _: &TileValues<'_>, _: &mut [f32], _: &mut Put<'_>) -> Result<()> {
+        fn encode(
+            &self,
+            _: &TileValues<'_>,
+            _: &mut EncodeBuffers,
+            _: &mut [f32],
+            _: &mut Put<'_>,
+        ) -> Result<()> {
             Err(AnamnesisError::parse("values are encoded"))
         }
 
