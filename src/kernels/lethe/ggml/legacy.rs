@@ -5,8 +5,8 @@
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_ref`, and `quantize_row_q*_impl` with
 //! importance.
 
-use super::affine::{AffineSearch, fit_affine};
-use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane, transpose};
+use super::affine::fit_unsigned;
+use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane};
 use super::{BlockImportance, EncodeBlock, RowImportance, put_f16};
 use crate::simd::LookUp;
 
@@ -161,10 +161,15 @@ fn unsigned(
     importance: Option<BlockImportance<'_, 32>>,
     top: u8,
 ) -> (f32, f32, [u8; 32]) {
-    if let Some(importance) = importance {
+    if let Some(BlockImportance {
+        weights,
+        row_square,
+    }) = importance
+    {
+        let weights = std::slice::from_ref(weights);
         let importance = RowImportance {
-            weights: std::slice::from_ref(importance.weights),
-            row_square: importance.row_square,
+            weights,
+            row_square,
         };
         let [block] = fit_unsigned(values, importance, top);
         return block;
@@ -185,43 +190,6 @@ fn unsigned(
     (d, min, codes)
 }
 
-/// What [`unsigned`] returns of each of `G` blocks side by side.
-#[inline(always)]
-fn fit_unsigned<const G: usize>(
-    values: &[f32],
-    importance: RowImportance<'_, 32>,
-    top: u8,
-) -> [(f32, f32, [u8; 32]); G] {
-    let x: [Lanes<G>; 32] = transpose(values);
-    let mut w: [Lanes<G>; 32] = transpose(importance.weights.as_flattened());
-    for (w, x) in w.iter_mut().zip(&x) {
-        for g in 0..G {
-            w[g] *= (importance.row_square + x[g] * x[g]).sqrt();
-        }
-    }
-    let search = AffineSearch {
-        top: f32::from(top),
-        first: -0.9,
-        delta: 0.05,
-        steps: 36,
-        squared: true,
-        clamped: true,
-    };
-    let fit = fit_affine(&x, &w, &search);
-    let mut blocks = [(0.0, 0.0, [0; 32]); G];
-    for (g, ((scale, min, codes), values)) in blocks
-        .iter_mut()
-        .zip(values.as_chunks::<32>().0)
-        .enumerate()
-    {
-        (*scale, *min) = (fit.scale[g], -fit.min[g]);
-        for (code, &x) in codes.iter_mut().zip(values) {
-            *code = fit.code(&search, g, x);
-        }
-    }
-    blocks
-}
-
 /// Encodes the blocks of a row with importance, several of them side by side; `store` makes the
 /// bytes of one from its scale, minimum and codes.
 #[inline(always)]
@@ -234,13 +202,14 @@ fn encode_unsigned<const BYTES: usize>(
 ) {
     /// Two registers of AVX2.
     const BESIDE: usize = 16;
+    let row_square = importance.row_square;
     let (groups, rest) = values.as_chunks::<BESIDE>();
     let (weights, rest_weights) = importance.weights.as_chunks::<BESIDE>();
     let (outs, rest_out) = out.as_chunks_mut::<BESIDE>();
     for ((values, weights), out) in groups.iter().zip(weights).zip(outs) {
         let importance = RowImportance {
             weights,
-            ..importance
+            row_square,
         };
         let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top);
         for (block, out) in blocks.into_iter().zip(out) {
@@ -248,12 +217,11 @@ fn encode_unsigned<const BYTES: usize>(
         }
     }
     for ((values, weights), out) in rest.iter().zip(rest_weights).zip(rest_out) {
-        let importance = RowImportance {
-            weights: std::slice::from_ref(weights),
-            ..importance
+        let importance = BlockImportance {
+            weights,
+            row_square,
         };
-        let [block] = fit_unsigned(values, importance, top);
-        store(block, out);
+        store(unsigned(values, Some(importance), top), out);
     }
 }
 
