@@ -93,6 +93,7 @@ pub(crate) trait Routine {
 }
 
 /// Sums that are computed side by side, one in each lane.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 pub(crate) const LANES: usize = 8;
 
 /// How a body that is generic over levels sums terms that it looks up. A value of it is proof that the CPU can.
@@ -100,6 +101,7 @@ pub(crate) const LANES: usize = 8;
 /// A table has a term for each of up to eight codes. Without tables, searches of ggml's IQ types take three to five times as
 /// long as with the instruction for look-ups, and twice as long as with look-ups in memory.
 /// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 pub(crate) trait LookUp: Copy {
     /// In each lane, a packed code of each chunk picks a term of every table, by the `BITS` of the code that belong to the
     /// table, the first lowest. Returns the least sum of the terms of each lane, and the first chunk that has it. Terms are
@@ -112,6 +114,7 @@ pub(crate) trait LookUp: Copy {
 }
 
 /// Look-ups in memory, at every level.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 #[derive(Clone, Copy)]
 pub(crate) struct InMemory;
 
