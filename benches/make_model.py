@@ -1,6 +1,7 @@
-"""Writes a synthetic quantized model for whole-program timings: N tensors of 4096 x 4096.
+"""Writes a synthetic quantized model for whole-program timings: N tensors of 4096 x 4096, or of another shape.
 
-python3 benches/make_model.py SCHEME OUT [N [M]]  SCHEME: fp8-block fp8-tensor gptq4 gptq4-act awq nf4 nf4-dq int8 nvfp4
+python3 benches/make_model.py SCHEME[:ROWSxCOLS] OUT [N [M]]  SCHEME: fp8-block fp8-tensor gptq4 gptq4-act (and of 2, 3 and 8
+                                                  bits) awq nf4 nf4-dq int8 nvfp4
                                                   int4 mlx4 gpt-oss
                                                   or a type of GGUF: Q4_0 Q8_0 Q4_K Q6_K IQ2_XS IQ3_S ...
 
@@ -11,7 +12,8 @@ Codes are random, scales are random and small. Needs nothing but Python.
 """
 import json, os, random, struct, sys
 
-D = 4096
+# Outputs and inputs of a weight.
+ROWS = COLS = 4096
 
 
 def scales(n, fmt, size):
@@ -23,30 +25,31 @@ def scales(n, fmt, size):
 def tensors(scheme, i):
     p = f"model.layers.{i}.mlp.up_proj."
     if scheme == "fp8-block":
-        yield p + "weight", "F8_E4M3", [D, D], fp8_codes()
-        yield p + "weight_scale_inv", "F32", [D // 128, D // 128], scales(D * D // 16384, "<f", 4)
+        yield p + "weight", "F8_E4M3", [ROWS, COLS], fp8_codes()
+        yield p + "weight_scale_inv", "F32", [ROWS // 128, COLS // 128], scales(ROWS * COLS // 16384, "<f", 4)
     elif scheme == "fp8-tensor":
-        yield p + "weight", "F8_E4M3", [D, D], fp8_codes()
+        yield p + "weight", "F8_E4M3", [ROWS, COLS], fp8_codes()
         yield p + "weight_scale", "F32", [], scales(1, "<f", 4)
-    elif scheme in ("gptq4", "gptq4-act"):
-        yield p + "qweight", "I32", [D // 8, D], os.urandom(D * D // 2)
-        yield p + "qzeros", "I32", [D // 128, D // 8], b"\x77" * (D // 128 * D // 2)
-        yield p + "scales", "F16", [D // 128, D], scales(D * D // 128, "<e", 2)
-        order = list(range(D))
-        if scheme == "gptq4-act":
+    elif scheme.startswith("gptq"):
+        bits = int(scheme[4])
+        yield p + "qweight", "I32", [COLS * bits // 32, ROWS], os.urandom(ROWS * COLS * bits // 8)
+        yield p + "qzeros", "I32", [COLS // 128, ROWS * bits // 32], b"\x77" * (COLS // 128 * ROWS * bits // 8)
+        yield p + "scales", "F16", [COLS // 128, ROWS], scales(ROWS * COLS // 128, "<e", 2)
+        order = list(range(COLS))
+        if scheme.endswith("-act"):
             random.Random(i).shuffle(order)
-        yield p + "g_idx", "I32", [D], struct.pack(f"<{D}i", *(k // 128 for k in order))
+        yield p + "g_idx", "I32", [COLS], struct.pack(f"<{COLS}i", *(k // 128 for k in order))
     elif scheme == "awq":
-        yield p + "qweight", "I32", [D, D // 8], os.urandom(D * D // 2)
-        yield p + "qzeros", "I32", [D // 128, D // 8], os.urandom(D // 128 * D // 2)
-        yield p + "scales", "F16", [D // 128, D], scales(D * D // 128, "<e", 2)
+        yield p + "qweight", "I32", [COLS, ROWS // 8], os.urandom(ROWS * COLS // 2)
+        yield p + "qzeros", "I32", [COLS // 128, ROWS // 8], os.urandom(COLS // 128 * ROWS // 2)
+        yield p + "scales", "F16", [COLS // 128, ROWS], scales(ROWS * COLS // 128, "<e", 2)
     elif scheme in ("nf4", "nf4-dq"):
         codebook = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
                     -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
                     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
-        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [D, D]}
-        blocks = D * D // 64
-        yield p + "weight", "U8", [D * D // 2, 1], os.urandom(D * D // 2)
+        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [ROWS, COLS]}
+        blocks = ROWS * COLS // 64
+        yield p + "weight", "U8", [ROWS * COLS // 2, 1], os.urandom(ROWS * COLS // 2)
         if scheme == "nf4":
             yield p + "weight.absmax", "F32", [blocks], scales(blocks, "<f", 4)
         else:
@@ -58,30 +61,30 @@ def tensors(scheme, i):
         text = json.dumps(state).encode()
         yield p + "weight.quant_state.bitsandbytes__nf4", "U8", [len(text)], text
     elif scheme == "int8":
-        yield p + "weight", "I8", [D, D], os.urandom(D * D)
-        yield p + "SCB", "F32", [D], scales(D, "<f", 4)
+        yield p + "weight", "I8", [ROWS, COLS], os.urandom(ROWS * COLS)
+        yield p + "SCB", "F32", [ROWS], scales(ROWS, "<f", 4)
     elif scheme == "nvfp4":
-        yield p + "weight", "U8", [D, D // 2], os.urandom(D * D // 2)
-        yield p + "weight_scale", "F8_E4M3", [D, D // 16], fp8_codes()[: D * D // 16]
+        yield p + "weight", "U8", [ROWS, COLS // 2], os.urandom(ROWS * COLS // 2)
+        yield p + "weight_scale", "F8_E4M3", [ROWS, COLS // 16], fp8_codes()[: ROWS * COLS // 16]
         yield p + "weight_scale_2", "F32", [], scales(1, "<f", 4)
     elif scheme == "int4":
-        yield p + "weight_packed", "I32", [D, D // 8], os.urandom(D * D // 2)
-        yield p + "weight_scale", "BF16", [D, D // 128], scales(D * D // 128, "<f", 4)[2 : 2 + D * D // 64]
-        yield p + "weight_shape", "I64", [2], struct.pack("<2q", D, D)
+        yield p + "weight_packed", "I32", [ROWS, COLS // 8], os.urandom(ROWS * COLS // 2)
+        yield p + "weight_scale", "BF16", [ROWS, COLS // 128], scales(ROWS * COLS // 128, "<f", 4)[2 : 2 + ROWS * COLS // 64]
+        yield p + "weight_shape", "I64", [2], struct.pack("<2q", ROWS, COLS)
     elif scheme == "mlx4":
-        yield p + "weight", "U32", [D, D // 8], os.urandom(D * D // 2)
-        yield p + "scales", "F16", [D, D // 64], scales(D * D // 64, "<e", 2)
-        yield p + "biases", "F16", [D, D // 64], scales(D * D // 64, "<e", 2)
+        yield p + "weight", "U32", [ROWS, COLS // 8], os.urandom(ROWS * COLS // 2)
+        yield p + "scales", "F16", [ROWS, COLS // 64], scales(ROWS * COLS // 64, "<e", 2)
+        yield p + "biases", "F16", [ROWS, COLS // 64], scales(ROWS * COLS // 64, "<e", 2)
     elif scheme == "gpt-oss":
         p = f"model.layers.{i}.mlp.experts.down_proj"
-        yield p + "_blocks", "U8", [1, D, D // 32, 16], os.urandom(D * D // 2)
-        yield p + "_scales", "U8", [1, D, D // 32], bytes(120 + b % 8 for b in os.urandom(D * D // 32))
+        yield p + "_blocks", "U8", [1, ROWS, COLS // 32, 16], os.urandom(ROWS * COLS // 2)
+        yield p + "_scales", "U8", [1, ROWS, COLS // 32], bytes(120 + b % 8 for b in os.urandom(ROWS * COLS // 32))
     else:
         sys.exit(__doc__)
 
 
 def fp8_codes():
-    return os.urandom(D * D).replace(b"\x7f", b"\x7e").replace(b"\xff", b"\xfe")
+    return os.urandom(ROWS * COLS).replace(b"\x7f", b"\x7e").replace(b"\xff", b"\xfe")
 
 
 # GGUF types: number, values and bytes of a block, and where it has f16 scales.
@@ -99,7 +102,7 @@ GGML = {
 
 def gguf(kind, out, count):
     number, block, size, scale_at = GGML[kind]
-    n = D * D // block
+    n = ROWS * COLS // block
     piece = bytearray(os.urandom(n * size))
     for at in scale_at:
         few = scales(n, "<e", 2)
@@ -107,7 +110,7 @@ def gguf(kind, out, count):
     text = lambda s: struct.pack("<Q", len(s)) + s.encode()
     header = b"GGUF" + struct.pack("<IQQ", 3, count, 1) + text("general.architecture") + struct.pack("<I", 8) + text("llama")
     for i in range(count):
-        header += text(f"blk.{i}.ffn_up.weight") + struct.pack("<IQQIQ", 2, D, D, number, i * len(piece))
+        header += text(f"blk.{i}.ffn_up.weight") + struct.pack("<IQQIQ", 2, COLS, ROWS, number, i * len(piece))
     with open(out, "wb") as file:
         file.write(header + b"\0" * (-len(header) % 32))
         for i in range(count):
@@ -115,7 +118,11 @@ def gguf(kind, out, count):
 
 
 def main():
-    scheme, out = sys.argv[1:3]
+    global ROWS, COLS
+    scheme, _, shape = sys.argv[1].partition(":")
+    out = sys.argv[2]
+    if shape:
+        ROWS, COLS = map(int, shape.split("x"))
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 24
     if scheme in GGML:
         return gguf(scheme, out, count)

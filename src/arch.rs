@@ -13,6 +13,7 @@ mod general;
 mod layer_sizes;
 mod mapping;
 mod mlx;
+mod model_card;
 mod names;
 mod periods;
 mod pooling;

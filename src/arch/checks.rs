@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::dims::Dims;
-use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::rope::Rope;
+use super::dims::{Dims, LAYERS};
+use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
+use super::rope::{Rope, yarn_attention_factor};
 use super::table::{LostWindows, ModelClass};
 use crate::Result;
 
@@ -27,13 +27,19 @@ fn activation(fields: &Fields) -> Option<&str> {
 ///
 /// # Errors
 /// `Parse` that names the field.
-pub(super) fn check(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
+pub(super) fn check(
+    class: &ModelClass,
+    (config, fields): (&Value, &Fields),
+    rope: &Rope,
+) -> Result<()> {
     let owner = format!("llama.cpp's {}", class.gguf);
     fields.check_values(class.traits.also_implied, &owner)?;
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let has_output = rules.any(|rule| rule.gguf == "output");
     let tied = "tie_word_embeddings";
-    if class.traits.ties_output && has_output && fields.boolean(tied)? == Some(false) {
+    // Of a nested config and the one around it, transformers goes by one or the other, by its version.
+    let is_untied = fields.boolean(tied)? == Some(false) || config.get(tied) == Some(&false.into());
+    if class.traits.ties_output && has_output && is_untied {
         let what = format!("it is false, and {owner} takes the embedding for `lm_head`");
         return Err(wrong(tied, what));
     }
@@ -78,9 +84,9 @@ fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
     let factor = rope.scaling.number(&["factor"])?.unwrap_or(1.0);
     let has_scale = rope.scaling.number(&["mscale_all_dim"])?.is_some();
     // With the two equal scales that alone are taken, the factor is 1.
-    let attention = match has_scale || factor <= 1.0 {
+    let attention = match has_scale {
         true => 1.0,
-        false => 0.1 * factor.ln() + 1.0,
+        false => yarn_attention_factor(factor, 1.0),
     };
     for (field, expected) in [
         ("attention_factor", attention),
@@ -126,16 +132,14 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
     let kind = scaling.get(&["rope_type", "type"]);
     let kind = kind.map_or("default", |(_, kind)| kind.as_str().unwrap_or_default());
     let others = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
-    let is_same = |name: &String| match (scaling.0.get(name), rope.scaling.0.get(name)) {
-        (Some(one), Some(other)) => {
-            one == other || one.as_f64().is_some_and(|x| other.as_f64() == Some(x))
-        }
+    let agrees = |name: &String| match (scaling.0.get(name), rope.scaling.0.get(name)) {
+        (Some(one), Some(other)) => is_same(one, other),
         (None, None) => true,
         _ => others.contains(&name.as_str()),
     };
     let is_type = |name: &String| name == "type" || name == "rope_type";
     let mut names = scaling.0.keys().chain(rope.scaling.0.keys());
-    let differs = names.find(|name| !is_type(name) && !is_same(name));
+    let differs = names.find(|name| !is_type(name) && !agrees(name));
     match differs {
         None if kind.to_lowercase() == rope.kind => Ok(()),
         name => {
@@ -156,8 +160,11 @@ pub(super) fn notes(
     dims: &Dims,
 ) -> Result<Vec<String>> {
     let mut notes = Vec::new();
-    notes.extend(lost_window(class, fields, dims)?);
-    notes.extend(default_window(class, (config, fields), dims)?);
+    notes.extend(lost_window(class, (config, fields), dims)?);
+    notes.extend(latent_norms(
+        fields,
+        &format!("llama.cpp's {}", class.gguf),
+    )?);
     if class.traits.approximates_gelu && activation(fields) == Some(EXACT) {
         let what = "which transformers computes exactly; llama.cpp has the approximation with tanh";
         notes.push(format!("`{ACTIVATION}` is `{EXACT}`, {what}"));
@@ -168,49 +175,88 @@ pub(super) fn notes(
     Ok(notes)
 }
 
-/// The note of a config that states no window, not even null, of a class whose models have one then, and llama.cpp's have none.
-fn default_window(
-    class: &ModelClass,
-    (config, fields): (&Value, &Fields),
-    dims: &Dims,
-) -> Result<Option<String>> {
-    // The default of transformers' EXAONE 4.
-    const DEFAULT: u32 = 4096;
-    let is_silent = config.get(WINDOW).is_none();
-    let has_none = |layers: usize| layers != dims.layers && is_silent;
-    if !class.traits.window_layers.is_some_and(has_none) {
-        return Ok(None);
-    }
-    let longest = fields.count(&["max_position_embeddings"])?;
-    Ok(longest.filter(|longest| *longest > DEFAULT).map(|_| {
-        format!(
-            "`{WINDOW}`: it is missing, and transformers has {DEFAULT} then; llama.cpp's {} has none, and computes longer texts otherwise. null says that there is none",
-            class.gguf
-        )
+/// The note that `owner` has `rms_norm_eps` in the norms of latent vectors as well, where transformers has a constant.
+pub(super) fn latent_norms(fields: &Fields, owner: &str) -> Result<Option<String>> {
+    // Of the norms in `DeepseekV3Attention` and `Glm4MoeLiteAttention`.
+    const CONSTANT: f64 = 1e-6;
+    const FIELD: &str = "rms_norm_eps";
+    let has_latent = fields.0.contains_key("kv_lora_rank");
+    let found = fields
+        .number(&[FIELD])?
+        .filter(|found| has_latent && *found != CONSTANT);
+    Ok(found.map(|found| {
+        format!("`{FIELD}`: {owner} has {found:e} in the norms of latent vectors, too, and transformers {CONSTANT:e} there, which is nearly the same")
     }))
 }
 
 /// The note of a window of attention that llama.cpp does not have in `class`.
-fn lost_window(class: &ModelClass, fields: &Fields, dims: &Dims) -> Result<Option<String>> {
-    let has_windows = match class.traits.lost_windows {
-        LostWindows::Nowhere => false,
-        LostWindows::Everywhere => fields.boolean("use_sliding_window")? != Some(false),
-        LostWindows::From(default) => match fields.0.get(LAYER_KINDS).and_then(Value::as_array) {
-            Some(kinds) => kinds.iter().any(|kind| kind == "sliding_attention"),
-            None => {
-                let first = fields.count(&["max_window_layers"])?.unwrap_or(default);
-                (first as usize) < dims.layers
-            }
-        },
-    };
-    let Some(window) = fields.count(&[WINDOW])?.filter(|_| has_windows) else {
+fn lost_window(
+    class: &ModelClass,
+    texts: (&Value, &Fields),
+    dims: &Dims,
+) -> Result<Option<String>> {
+    let owner = format!("llama.cpp's {}", class.gguf);
+    match class.traits.window_layers.is_some_and(|n| n != dims.layers) {
+        true => ignored_window(LostWindows::Everywhere, class, texts, &owner),
+        false => ignored_window(class.traits.lost_windows, class, texts, &owner),
+    }
+}
+
+/// The note that `owner` sees the whole text where transformers sees a window of it, in the layers `lost` of a model of `class`;
+/// `None` if there are none, or no text is longer than the window.
+///
+/// # Errors
+/// `Parse` that names a field of another type.
+pub(super) fn ignored_window(
+    lost: LostWindows,
+    class: &ModelClass,
+    (config, fields): (&Value, &Fields),
+    owner: &str,
+) -> Result<Option<String>> {
+    if !has_windows(lost, fields)? {
+        return Ok(None);
+    }
+    let stated = fields.count(&[WINDOW])?;
+    // null says that there is none.
+    let default = class.traits.default_window;
+    let default = default.filter(|_| config.get(WINDOW).is_none());
+    let Some(window) = stated.or(default) else {
         return Ok(None);
     };
     let longest = fields.count(&["max_position_embeddings"])?;
-    Ok(longest.is_none_or(|longest| longest > window).then(|| {
-        format!(
-            "`{WINDOW}`: llama.cpp's {} ignores it; texts of more than {window} tokens are computed otherwise than by transformers",
-            class.gguf
-        )
+    if longest.is_some_and(|longest| longest <= window) {
+        return Ok(None);
+    }
+    Ok(Some(match stated {
+        Some(_) => format!(
+            "`{WINDOW}`: {owner} ignores it; texts of more than {window} tokens are computed otherwise than by transformers"
+        ),
+        None => format!(
+            "`{WINDOW}`: it is missing, and transformers has {window} then; {owner} has none, and computes longer texts otherwise. null says that there is none"
+        ),
     }))
+}
+
+/// Whether transformers has windows in some of the layers `lost`, if there is a window.
+fn has_windows(lost: LostWindows, fields: &Fields) -> Result<bool> {
+    const FLAG: &str = "use_sliding_window";
+    let by_kind = has_sliding_kind(fields);
+    Ok(match lost {
+        LostWindows::Nowhere => false,
+        LostWindows::Everywhere => fields.boolean(FLAG)? != Some(false),
+        LostWindows::Flagged => fields.flag(FLAG) && by_kind != Some(false),
+        LostWindows::From(default) => match by_kind {
+            Some(is_sliding) => is_sliding,
+            None => {
+                let first = fields.count(&["max_window_layers"])?.unwrap_or(default);
+                first < fields.need(LAYERS)?
+            }
+        },
+    })
+}
+
+/// Whether `layer_types` says that a layer has a window; `None` if it is not there.
+pub(super) fn has_sliding_kind(fields: &Fields) -> Option<bool> {
+    let kinds = fields.0.get(LAYER_KINDS)?.as_array()?;
+    Some(kinds.iter().any(|kind| kind == "sliding_attention"))
 }

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use self::classes::MLX_CLASSES;
 use super::dims::Dim;
 use super::families::class_of;
-use super::table::{Default, ModelClass, TensorRule, Transform, ValuePart};
+use super::table::{Default, LostWindows, ModelClass, TensorRule, Transform, ValuePart};
 use crate::scheme::{EncodedAs, ResolvedItem};
 
 pub(crate) use self::from_mlx::from_mlx;
@@ -36,6 +36,8 @@ pub(crate) struct MlxModel<'m> {
 struct MlxClass {
     /// `model_type` of the class.
     model_type: &'static str,
+    /// Name in GGUF, where classes of one `model_type` have several.
+    gguf: Option<&'static str>,
     /// `model_type` in MLX, where mlx-lm does not know that of the class.
     mlx_type: Option<&'static str>,
     /// Tensors with other names: of a rule the name in GGUF, and mlx-lm's; both without `.weight` unless the rule's is whole.
@@ -67,7 +69,12 @@ struct MlxClass {
     /// What mlx-lm goes by in place of `layer_types`: the field that says every how many layers one sees the whole text, and what
     /// the others are.
     counted_kind: Option<(&'static str, &'static str)>,
-    windows: Windows,
+    /// Windows of attention of transformers that mlx-lm does not have.
+    lost_windows: LostWindows,
+    /// Whether mlx-lm has windows in layers that `layer_types` calls so, and transformers does not read that field.
+    reads_kinds: bool,
+    /// Whether norms of latent vectors have `rms_norm_eps`, and those of transformers a constant.
+    has_latent_eps: bool,
     rope: RopeFields,
     output: OutputLayer,
     prefix: Prefix,
@@ -83,17 +90,6 @@ struct Activation {
     usual: &'static str,
 }
 
-/// Whether mlx-lm has windows of attention where transformers has them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Windows {
-    /// It has, or transformers has none.
-    Kept,
-    /// All layers see the whole text, whatever `sliding_window` is.
-    Ignored,
-    /// As [`Ignored`](Self::Ignored); in transformers there are windows only if `use_sliding_window` is true.
-    IgnoredFlag,
-}
-
 /// Where mlx-lm looks for the settings of rotary positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RopeFields {
@@ -101,6 +97,8 @@ enum RopeFields {
     Flat,
     /// As [`Flat`](Self::Flat), and it cannot be without YaRN.
     FlatYarn,
+    /// As [`Flat`](Self::Flat), with the kind of scaling in `type` alone.
+    FlatTyped,
     /// In `rope_parameters` as well.
     Nested,
     /// In `rope_parameters` alone.
@@ -145,7 +143,10 @@ impl<'a> NamedClass<'a> {
         let name = config.pointer("/architectures/0")?.as_str()?;
         let class = class_of(name, config)?;
         let mut known = MLX_CLASSES.iter().flat_map(|classes| classes.iter());
-        let mlx = known.find(|known| known.model_type == class.model_type)?;
+        let is_class = |known: &&MlxClass| {
+            known.model_type == class.model_type && known.gguf.is_none_or(|gguf| gguf == class.gguf)
+        };
+        let mlx = known.find(is_class)?;
         let is_nested = config.get("text_config").is_some();
         (!is_nested || mlx.prefix != Prefix::None).then_some(Self {
             name,

@@ -13,8 +13,9 @@ use serde_json::Value;
 pub(super) use self::alpha::restore_base;
 pub(super) use self::from_gguf::{check_attention_factor, scaling_of};
 pub(super) use self::llama3::Llama3;
+pub(super) use self::long::long_attention_factor;
 
-use self::long::{LONG_FACTORS, long_attention_factor};
+use self::long::LONG_FACTORS;
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
 use super::layer_sizes::proportional;
@@ -332,6 +333,16 @@ impl Rope {
     fn need(&self, name: &str) -> Result<f64> {
         let number = self.scaling.number(&[name])?;
         number.ok_or_else(|| wrong(name, format_args!("it is missing in {} rope", self.kind)))
+    }
+}
+
+/// What YaRN by `factor` multiplies rotated heads by, where `mscale` is `weight`.
+///
+/// Source: `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
+pub(super) fn yarn_attention_factor(factor: f64, weight: f64) -> f64 {
+    match factor > 1.0 {
+        true => 0.1 * weight * factor.ln() + 1.0,
+        false => 1.0,
     }
 }
 

@@ -118,19 +118,23 @@ pub(super) struct Traits {
     pub also_implied: &'static [(&'static str, Default)],
     /// Windows of attention of the class in transformers that llama.cpp does not have. A note says so.
     pub lost_windows: LostWindows,
+    /// The window of transformers where a config has no field for it, not even null.
+    pub default_window: Option<u32>,
     /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which llama.cpp has the approximation.
     pub approximates_gelu: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
 
-/// Which layers have a window of attention in transformers, and none in llama.cpp.
+/// Which layers have a window of attention in transformers, and none in llama.cpp, or none in mlx-lm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LostWindows {
     /// None.
     Nowhere,
     /// All, unless `use_sliding_window` is false.
     Everywhere,
+    /// If `use_sliding_window` is true, those that `layer_types` calls so, or all.
+    Flagged,
     /// Those that `layer_types` calls so, or else those from the number in `max_window_layers` on, which is this by default.
     From(u32),
 }
@@ -232,6 +236,7 @@ impl Traits {
         also_implied: &[],
         approximates_gelu: false,
         lost_windows: LostWindows::Nowhere,
+        default_window: None,
         sign: Sign::Rest,
     };
 }

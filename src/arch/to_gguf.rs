@@ -11,6 +11,7 @@ use super::families::class_of;
 use super::fields::{Fields, wrong};
 use super::general;
 use super::mapping::{Mapped, Mapping, is_behind};
+use super::model_card;
 use super::pooling::{self, POOLING};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
@@ -83,7 +84,7 @@ pub(crate) fn to_gguf<'m>(
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
-    checks::check(class, &fields, &rope)?;
+    checks::check(class, (&config, &fields), &rope)?;
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -137,6 +138,8 @@ pub(crate) fn to_gguf<'m>(
         .iter()
         .map(|group| (group.name.as_str(), group.shape.as_slice()));
     metadata.push(text("general.size_label", &general::size_label(sizes)));
+    let (card, card_note) = model_card::keys(&texts)?;
+    metadata.extend(card);
     metadata.extend(settings::to_gguf(
         class,
         &fields,
@@ -148,7 +151,11 @@ pub(crate) fn to_gguf<'m>(
         GgufMetadataValue::U32(GGML_QNT_VERSION),
     ));
     metadata.extend(tokenizer.keys);
-    let notes = mapped.notes.into_iter().chain(rope.note(class));
+    let notes = mapped
+        .notes
+        .into_iter()
+        .chain(rope.note(class))
+        .chain(card_note);
     let notes = notes.chain(checks::notes(class, (&config, &fields), &dims)?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::Group).collect(),

@@ -42,6 +42,12 @@ impl Texts {
         read_small(&self.remember(name)?, &self.budget)
     }
 
+    /// Length of the file `name`; `None` if there is none.
+    pub(crate) fn size(&self, name: &str) -> Option<u64> {
+        let metadata = std::fs::metadata(self.path(name).ok()?).ok()?;
+        metadata.is_file().then_some(metadata.len())
+    }
+
     /// Whether there is a file `name`, a path below the directory. A path that leads out of it is no file.
     pub(crate) fn exists(&self, name: &str) -> bool {
         self.remember(name).is_ok_and(|path| path.is_file())

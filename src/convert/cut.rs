@@ -1,18 +1,31 @@
 //! How an output tensor is cut into tiles: the unit of work of a decoding job.
 
 use crate::Dtype;
-use crate::scheme::{Grid, Tile};
+use crate::scheme::{Grid, StoredRows, Tile};
 
 /// Values that are decoded at once (a slab). 128 Ki values are at most 512 KiB of output, which stays in the L2 cache
 /// until it is written.
 pub(super) const SLAB_VALUES: usize = 128 << 10;
 
 /// Bytes that a tile loads at most, scales included. With the slab and staging buffers, a worker stays below 4 MiB.
-/// Transposed input is read in strips as long as a tile is tall, so those tiles are as tall as this bound allows.
 const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 
-/// Rows of a transposed tile at most: bounds the staging buffer of the transposition.
-const TRANSPOSED_TILE_ROWS: usize = 4096;
+/// The same for transposed matrices. Their reads are short pieces of many stored rows, so larger tiles take fewer. With its
+/// buffers, a worker stays below 8 MiB.
+const TRANSPOSED_LOAD_BYTES: f64 = 6.0 * 1024.0 * 1024.0;
+
+/// Values of such a tile at most: a stream holds the output of a row of tiles for each thread.
+const TRANSPOSED_VALUES: usize = 64 * SLAB_VALUES;
+
+/// Bytes that a tile reads of each stored row of a transposed matrix, at most: bounds the staging buffer of the transposition.
+const STORED_ROW_BYTES: usize = 16 << 10;
+
+/// Tiles beside each other that a transposed matrix is cut into at most, unless its rows are longer than a slab.
+const MAX_ACROSS: usize = 32;
+
+/// How many reads of short pieces a write of one may replace. A write costs more: threads wait for each other when they write to
+/// one file, and a page that is written in parts is looked up for each.
+const WRITE_COST: usize = 4;
 
 /// Bytes of a strided tensor that are gathered at once.
 pub(super) const GATHER_BYTES: usize = 2 << 20;
@@ -74,31 +87,58 @@ impl Cut {
 
     /// Tiles of a decoder's grid that load at most [`LOAD_BYTES`] and whose rows fit a slab.
     pub(super) fn of_grid(grid: &Grid) -> Self {
+        if let Some(stored) = &grid.transposed {
+            return Self::of_transposed(grid, stored);
+        }
         let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
-        let values = if grid.transposed {
-            loadable
-        } else {
-            loadable.min(2 * SLAB_VALUES)
-        };
+        let values = loadable.min(2 * SLAB_VALUES);
         let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
         let tile_cols = if grid.cols <= widest {
             grid.cols
         } else {
             round_down(widest, grid.col_align)
         };
-        let tallest = if grid.transposed {
-            TRANSPOSED_TILE_ROWS
-        } else {
-            usize::MAX
-        };
-        let tile_rows =
-            round_down((values / tile_cols.max(1)).min(tallest), grid.row_align).min(grid.rows);
+        let tile_rows = round_down(values / tile_cols.max(1), grid.row_align).min(grid.rows);
         Self {
             rows: grid.rows,
             cols: grid.cols,
             tile_rows: tile_rows.max(1),
             tile_cols: tile_cols.max(1),
         }
+    }
+
+    /// Tiles of a transposed matrix. Tall tiles read long pieces of stored rows, and wide ones write long rows; the tiles are
+    /// those that take the least time for both.
+    fn of_transposed(grid: &Grid, stored: &StoredRows) -> Self {
+        let loadable = (TRANSPOSED_LOAD_BYTES * 8.0 / grid.load_bits) as usize;
+        let loadable = loadable.min(TRANSPOSED_VALUES);
+        let widest = (loadable / grid.row_align).clamp(1, SLAB_VALUES);
+        let tallest = (STORED_ROW_BYTES * 8 / stored.row_bits.max(1)).max(1);
+        // As few tiles beside each other as a slab allows, or more.
+        let least = grid.cols.div_ceil(widest).max(1);
+        let cuts = (least..=least.max(MAX_ACROSS)).map(|across| {
+            let cols = grid.cols.div_ceil(across).next_multiple_of(grid.col_align);
+            let cols = cols.min(grid.cols).max(1);
+            let most = round_down((loadable / cols).min(tallest), grid.row_align);
+            // Tiles of about one height: the last would leave threads without work.
+            let down = grid.rows.div_ceil(most).max(1);
+            let rows = grid.rows.div_ceil(down).next_multiple_of(grid.row_align);
+            Self {
+                rows: grid.rows,
+                cols: grid.cols,
+                tile_rows: rows.min(grid.rows).max(1),
+                tile_cols: cols,
+            }
+        });
+        let cost = |cut: &Self| {
+            let (down, across) = (cut.rows.div_ceil(cut.tile_rows), cut.across());
+            let lines = cut.cols.div_ceil(stored.cols.max(1));
+            // Whole stored rows are read many at once, and whole rows written.
+            let reads = if down <= 1 { 0 } else { down * lines };
+            let writes = if across <= 1 { 0 } else { across * cut.rows };
+            reads + WRITE_COST * writes
+        };
+        cuts.min_by_key(cost).unwrap_or(Self::single(0))
     }
 
     /// Number of tiles.
@@ -132,4 +172,51 @@ impl Cut {
 /// `n` rounded down to a multiple of `align`, but at least `align`.
 pub(super) fn round_down(n: usize, align: usize) -> usize {
     (n - n % align).max(align)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(rows: usize, cols: usize, row_bits: usize, cols_per_row: usize) -> Cut {
+        Cut::of_grid(&Grid {
+            rows,
+            cols,
+            row_align: 8,
+            col_align: 1,
+            load_bits: 4.5,
+            transposed: Some(StoredRows {
+                row_bits,
+                cols: cols_per_row,
+            }),
+        })
+    }
+
+    #[test]
+    fn transposed_tiles_cover_the_matrix_and_fit() {
+        for rows in [8, 64, 1000, 4096, 14_336, 151_936, 1 << 24] {
+            for cols in [1, 7, 128, 4096, 25_600, 1 << 20] {
+                for (row_bits, cols_per_row) in [(4, 1), (32, 8), (64, 16)] {
+                    let cut = cut(rows, cols, row_bits, cols_per_row);
+                    let last = cut.tile(cut.tiles() - 1);
+                    assert_eq!((last.rows.end, last.cols.end), (rows, cols));
+                    assert!(cut.tile_rows.is_multiple_of(8) && cut.tile_cols <= SLAB_VALUES);
+                    let values = cut.tile_rows * cut.tile_cols;
+                    assert!(
+                        values as f64 * 4.5 / 8.0 <= TRANSPOSED_LOAD_BYTES
+                            && cut.tile_rows * row_bits <= STORED_ROW_BYTES * 8,
+                        "{cut:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_cut_where_stored_rows_are_short() {
+        // 14 336 stored rows of 2 KiB: whole rows would be read in pieces of 292 bytes.
+        assert!(cut(4096, 14_336, 4, 1).across() > 1);
+        // Pieces of a KiB are long enough to write whole rows.
+        assert_eq!(cut(14_336, 4096, 4, 1).across(), 1);
+    }
 }

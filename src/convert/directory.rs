@@ -1,4 +1,4 @@
-//! An output that is a directory: shards are written one after another into a hidden sibling of the output, which gets its
+//! An output that is a directory: shards are written, some side by side, into a hidden sibling of the output, which gets its
 //! name at the end.
 //!
 //! The sibling is called `.NAME.partial`. Its dot keeps a model that is not whole out of listings and of patterns such as

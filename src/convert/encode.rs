@@ -131,7 +131,7 @@ impl<'m> Encoding<'m> {
             shape,
             scheme,
             encoder,
-            bands: Bands::new(&cut, to.transposed),
+            bands: Bands::new(&cut, to.transposed.is_some()),
             siblings: vec![],
             relay,
             surveyed: InOrder::new(total),

@@ -236,7 +236,7 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
                     row_align: lcm(a.row_align, b.row_align),
                     col_align: lcm(a.col_align, b.col_align),
                     load_bits: (a.load_bits + b.load_bits) * SHARED_LOAD,
-                    transposed: a.transposed || b.transposed,
+                    transposed: a.transposed.or(b.transposed),
                     ..a
                 })
             }

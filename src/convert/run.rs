@@ -1,12 +1,15 @@
 //! The workers. Each takes the next job from a shared cursor, reads and decodes or encodes, and writes at the planned offset.
 //!
-//! Jobs are handed out in ascending order, and no two write the same bytes, so the output does not depend on the number of
-//! threads. Only a job that encodes can depend on others: on those of the survey pass of the same tensor, which come
+//! No two jobs write the same bytes, so the output does not depend on the number of threads. The jobs of an output file are handed
+//! out in ascending order. Only a job that encodes can depend on others: on those of the survey pass of the same tensor, which come
 //! before it.
 //!
-//! Nor does the error depend on it: of several failures the one of the lowest job is returned. When a job fails, all lower jobs
-//! have been handed out already. They are finished, and higher ones are not begun. So the lowest failure is
-//! the one that a single thread would have met first.
+//! Several files are written side by side, since the system lets one thread at a time write to a file. Each worker begins with a
+//! file of its own and goes on with another when no job of the file is left ([`Lane`]).
+//!
+//! Nor does the error depend on the threads: of several failures the one of the lowest job is returned. When a job fails, higher ones
+//! are not begun, and all lower ones are done, also those of other files. So the lowest failure is the one that a single thread would
+//! have met first.
 
 #[cfg(test)]
 #[cfg(feature = "lethe")]
@@ -112,9 +115,33 @@ impl<'a, 'm> Run<'a, 'm> {
     /// # Errors
     /// The error of the lowest job that failed, or `Parse` for the first input whose checksum differs.
     pub(super) fn run(&self, sink: &dyn Sink) -> Result<()> {
+        let plan = self.plan;
+        let outputs = &plan.outputs[self.outputs.clone()];
+        let mut first = self.outputs.start;
+        let files = outputs.chunk_by(|a, b| a.file == b.file).map(|outputs| {
+            let jobs = plan.first_job[first]..plan.first_job[first + outputs.len()];
+            first += outputs.len();
+            Lane::new(self, jobs, sink)
+        });
+        let files: Vec<Lane<'_, '_>> = files.collect();
+        for lanes in files.chunks(files_side_by_side(self.options)) {
+            run_lanes(lanes, self.options)?;
+        }
+        self.finish()
+    }
+
+    /// All jobs of the run as one lane, to be done beside other runs. [`finish`](Self::finish) is called when they are done.
+    pub(super) fn lane<'l>(&'l self, sink: &'l dyn Sink) -> Lane<'l, 'm> {
         let first_job = &self.plan.first_job;
         let jobs = first_job[self.outputs.start]..first_job[self.outputs.end];
-        self.run_jobs(jobs, sink)?;
+        Lane::new(self, jobs, sink)
+    }
+
+    /// Counts what has no jobs, and compares the checksums of copied inputs. All jobs are done.
+    ///
+    /// # Errors
+    /// `Parse` for the first input whose checksum differs.
+    pub(super) fn finish(&self) -> Result<()> {
         self.count_tensors_without_jobs();
         self.check()
     }
@@ -135,26 +162,7 @@ impl<'a, 'm> Run<'a, 'm> {
     /// # Errors
     /// The error of the lowest job that failed.
     pub(super) fn run_jobs(&self, jobs: Range<usize>, sink: &dyn Sink) -> Result<()> {
-        let threads = threads(self.options).clamp(1, jobs.len().max(1));
-        let queue = JobQueue {
-            run: self,
-            sink,
-            next: AtomicUsize::new(jobs.start),
-            end: jobs.end,
-            outcome: Outcome::new(),
-        };
-        thread::scope(|scope| {
-            // The calling thread is the last worker. Any number of workers makes the same output, so threads that cannot be
-            // started are done without.
-            for _ in 1..threads {
-                let thread = thread::Builder::new().name("anamnesis".to_owned());
-                if thread.spawn_scoped(scope, || queue.work()).is_err() {
-                    break;
-                }
-            }
-            queue.work();
-        });
-        queue.outcome.into_result()
+        run_lanes(&[Lane::new(self, jobs, sink)], self.options)
     }
 
     /// Does the jobs `jobs` of the plan on the calling thread, one after another, without comparing checksums.
@@ -167,14 +175,8 @@ impl<'a, 'm> Run<'a, 'm> {
         sink: &dyn Sink,
         worker: &mut Worker,
     ) -> Result<()> {
-        let queue = JobQueue {
-            run: self,
-            sink,
-            next: AtomicUsize::new(jobs.end),
-            end: jobs.end,
-            outcome: Outcome::new(),
-        };
-        jobs.try_for_each(|job| queue.run_job(job, worker).map(drop))
+        let (lane, outcome) = (Lane::new(self, 0..0, sink), Outcome::new());
+        jobs.try_for_each(|job| lane.run_job(job, worker, &outcome).map(drop))
     }
 
     /// Compares the checksums of the inputs that were copied, and those that empty tensors leave to their first job, which they
@@ -226,51 +228,72 @@ pub(super) fn threads(options: &RememberOptions) -> usize {
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-struct JobQueue<'a, 'm> {
+/// Output files that are written side by side: one for each thread, as far as that gains time. Each takes its length of the page
+/// cache, and what an interrupted run has written of it is lost.
+pub(super) fn files_side_by_side(options: &RememberOptions) -> usize {
+    threads(options).clamp(1, 4)
+}
+
+/// Does the jobs of all `lanes`, which are in ascending order, without comparing checksums.
+///
+/// # Errors
+/// The error of the lowest job that failed.
+pub(super) fn run_lanes(lanes: &[Lane<'_, '_>], options: &RememberOptions) -> Result<()> {
+    let jobs: usize = lanes.iter().map(Lane::len).sum();
+    let threads = threads(options).clamp(1, jobs.max(1));
+    let queue = JobQueue {
+        lanes,
+        outcome: Outcome::new(),
+    };
+    thread::scope(|scope| {
+        // The calling thread is the last worker. Any number of workers makes the same output, so threads that cannot be
+        // started are done without.
+        for i in 1..threads {
+            let thread = thread::Builder::new().name("anamnesis".to_owned());
+            let queue = &queue;
+            if thread.spawn_scoped(scope, move || queue.work(i)).is_err() {
+                break;
+            }
+        }
+        queue.work(0);
+    });
+    queue.outcome.into_result()
+}
+
+/// Jobs of one run that are handed out in ascending order: those of an output file.
+pub(super) struct Lane<'a, 'm> {
     run: &'a Run<'a, 'm>,
     sink: &'a dyn Sink,
     /// Number of the next job.
     next: AtomicUsize,
-    /// Number behind the last job.
-    end: usize,
-    outcome: Outcome,
+    jobs: Range<usize>,
+    /// Number of jobs that are done.
+    done: AtomicUsize,
 }
 
-impl JobQueue<'_, '_> {
-    /// Does jobs until none is left or a lower one has failed.
-    fn work(&self) {
-        let _stop = self.outcome.stop_on_panic();
-        let mut worker = Worker::default();
-        loop {
-            // Relaxed suffices: each job number is handed out once, and jobs share no data that the cursor would have to order.
-            let job = self.next.fetch_add(1, Ordering::Relaxed);
-            if job >= self.end || self.outcome.is_stopped_at(job) {
-                return;
-            }
-            let cancel = &self.run.options.cancel;
-            let result = cancel.check().and_then(|()| self.run_job(job, &mut worker));
-            match result {
-                Ok(written) => self.advance(job, written),
-                Err(error) => self.outcome.fail(job, error),
-            }
+impl<'a, 'm> Lane<'a, 'm> {
+    fn new(run: &'a Run<'a, 'm>, jobs: Range<usize>, sink: &'a dyn Sink) -> Self {
+        Self {
+            run,
+            sink,
+            next: AtomicUsize::new(jobs.start),
+            jobs,
+            done: AtomicUsize::new(0),
         }
     }
 
-    /// Counts job `number`, which has written `written` bytes, and reports the progress.
-    fn advance(&self, number: usize, written: u64) {
-        let run = self.run;
-        if run.jobs_left.is_empty() {
-            return;
-        }
-        let (index, _) = run.plan.job(number);
-        let left = &run.jobs_left[index - run.outputs.start];
-        let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
-        let file = run.plan.outputs[index].file;
-        run.done.add(written, usize::from(is_last), file);
+    /// Whether all jobs are done, once the workers have ended.
+    pub(super) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) == self.jobs.len()
+    }
+
+    /// Number of jobs.
+    fn len(&self) -> usize {
+        self.jobs.len()
     }
 
     /// Does job `number` of the plan. Returns the number of bytes written.
-    fn run_job(&self, number: usize, worker: &mut Worker) -> Result<u64> {
+    fn run_job(&self, number: usize, worker: &mut Worker, outcome: &Outcome) -> Result<u64> {
         let run = self.run;
         let (index, no) = run.plan.job(number);
         let outputs = &run.plan.outputs[index..];
@@ -284,8 +307,56 @@ impl JobQueue<'_, '_> {
             sink: self.sink,
             options: run.options,
             number,
-            outcome: &self.outcome,
+            outcome,
         };
         outputs[0].body.run(&job, worker)
+    }
+
+    /// Counts job `number`, which has written `written` bytes, and reports the progress.
+    fn advance(&self, number: usize, written: u64) {
+        let run = self.run;
+        self.done.fetch_add(1, Ordering::Release);
+        if run.jobs_left.is_empty() {
+            return;
+        }
+        let (index, _) = run.plan.job(number);
+        let left = &run.jobs_left[index - run.outputs.start];
+        let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
+        let file = run.plan.outputs[index].file;
+        run.done.add(written, usize::from(is_last), file);
+    }
+}
+
+struct JobQueue<'a, 'm> {
+    lanes: &'a [Lane<'a, 'm>],
+    outcome: Outcome,
+}
+
+impl JobQueue<'_, '_> {
+    /// Does jobs until none is left, or a lower one than all that are left has failed. Worker `i` begins with lane `i`.
+    fn work(&self, i: usize) {
+        let _stop = self.outcome.stop_on_panic();
+        let mut worker = Worker::default();
+        let (before, from) = self.lanes.split_at(i % self.lanes.len().max(1));
+        for lane in from.iter().chain(before) {
+            self.work_on(lane, &mut worker);
+        }
+    }
+
+    /// Does jobs of `lane` until none is left or a lower one has failed.
+    fn work_on(&self, lane: &Lane<'_, '_>, worker: &mut Worker) {
+        loop {
+            // Relaxed suffices: each job number is handed out once, and jobs share no data that the cursor would have to order.
+            let job = lane.next.fetch_add(1, Ordering::Relaxed);
+            if job >= lane.jobs.end || self.outcome.is_stopped_at(job) {
+                return;
+            }
+            let cancel = &lane.run.options.cancel;
+            let result = cancel.check();
+            match result.and_then(|()| lane.run_job(job, worker, &self.outcome)) {
+                Ok(written) => lane.advance(job, written),
+                Err(error) => self.outcome.fail(job, error),
+            }
+        }
     }
 }

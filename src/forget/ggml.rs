@@ -152,7 +152,7 @@ impl Encode for GgmlBlockEncoder {
             // Whole rows: the importance of columns is indexed by the column.
             col_align: cols,
             load_bits: 8.0,
-            transposed: false,
+            transposed: None,
         }
     }
 
@@ -255,7 +255,7 @@ impl Encode for GgmlFloatEncoder {
             row_align: 1,
             col_align: cols,
             load_bits: 4.0 * 8.0,
-            transposed: false,
+            transposed: None,
         }
     }
 

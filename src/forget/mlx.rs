@@ -195,7 +195,7 @@ impl Encode for MlxFloatEncoder {
             row_align: 1,
             col_align: self.mode.group(),
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -260,7 +260,7 @@ impl Encode for MxMatrixEncoder {
             row_align: 1,
             col_align: BLOCK,
             load_bits: 8.0,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -130,7 +130,7 @@ impl Encode for Nvfp4Encoder {
             row_align: 1,
             col_align: BLOCK,
             load_bits: 8.0,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
-    QuantScheme, RelaySource, Scheme, TensorRole, Tile,
+    QuantScheme, RelaySource, Scheme, StoredRows, TensorRole, Tile,
 };
 use crate::scheme::seam::{load, wrong};
 use crate::simd::{Level, dispatch};
@@ -157,7 +157,10 @@ impl Decode for AwqWeight<'_> {
             row_align: PER_WORD,
             col_align: 1,
             load_bits,
-            transposed: true,
+            transposed: Some(StoredRows {
+                row_bits: 4,
+                cols: 1,
+            }),
         }
     }
 

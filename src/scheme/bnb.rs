@@ -284,7 +284,7 @@ impl Decode for Bnb4Weight<'_> {
             // A byte has two codes, so a tile begins at an even one.
             col_align: 2,
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

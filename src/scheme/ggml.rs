@@ -186,7 +186,7 @@ impl Decode for GgmlWeight<'_> {
             // A block cannot be decoded in part; rows are whole blocks, as the parser has checked.
             col_align: self.block,
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -19,8 +19,8 @@ use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
-    read, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, StoredRows,
+    TensorRole, Tile, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -216,8 +216,11 @@ impl Unpack for MarlinCodes<'_> {
         (TILE_OUTPUTS, TILE_INPUTS)
     }
 
-    fn is_transposed(&self) -> bool {
-        true
+    fn transposed(&self) -> Option<StoredRows> {
+        Some(StoredRows {
+            row_bits: TILE_BYTES * 8 / TILE_OUTPUTS,
+            cols: TILE_INPUTS,
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_group
 use crate::scheme::seam::numbers::{Matrix, Transposed};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    TensorRole, Tile, TopExponent, base_of, read, wrong,
+    StoredRows, TensorRole, Tile, TopExponent, base_of, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -320,8 +320,11 @@ impl Unpack for GptOssCodes<'_> {
         (BLOCK, 1)
     }
 
-    fn is_transposed(&self) -> bool {
-        true
+    fn transposed(&self) -> Option<StoredRows> {
+        Some(StoredRows {
+            row_bits: 4,
+            cols: 1,
+        })
     }
 }
 

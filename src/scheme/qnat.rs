@@ -89,7 +89,7 @@ impl Decode for QnatWeight<'_> {
             // A byte has two codes, and each block begins with a byte of its own.
             col_align: 2,
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

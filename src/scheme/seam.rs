@@ -28,7 +28,7 @@ pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource, 
 pub use self::count::SchemeCount;
 pub(crate) use self::count::count;
 pub(crate) use self::decode::Window;
-pub(crate) use self::decode::{Buffers, Decode, Grid, Tile, lcm};
+pub(crate) use self::decode::{Buffers, Decode, Grid, StoredRows, Tile, lcm};
 pub(crate) use self::identity::{Identity, NamePattern, Sibling};
 pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};

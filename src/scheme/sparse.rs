@@ -312,7 +312,7 @@ impl Decode for SparseFloats<'_> {
             row_align: 1,
             col_align: cols.max(1),
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -2,6 +2,7 @@
 //! undisturbed run.
 
 mod changed;
+mod failures;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,13 +5,14 @@ use std::path::Path;
 use anamnesis::{DiffOptions, RememberOptions, TargetDtype, TensorRole, parse};
 
 use crate::profiler::Profiler;
-use crate::{BOUND, THREADS};
+use crate::{THREADS, bound};
 
 /// Compares the model `input` with `decoded`, its decoded output, and with itself after bits of codes have changed, so that
 /// both sides are decoded. Checks the values of `input` likewise.
 pub fn comparing(profiler: &Profiler, scheme: &str, input: &Path, decoded: &Path) {
     let changed = input.with_file_name("changed");
     let mut bytes = std::fs::read(input).unwrap();
+    let bound = bound(scheme);
     let model = parse(input).unwrap();
     let mut tensors = model.tensors();
     let codes = tensors.find(|t| t.role() == TensorRole::Quantized).unwrap();
@@ -32,8 +33,8 @@ pub fn comparing(profiler: &Profiler, scheme: &str, input: &Path, decoded: &Path
         });
         assert!(report.is_different(), "{scheme} and {what}");
         assert!(
-            peak <= BOUND,
-            "{scheme} and {what}: {peak} bytes of heap, {BOUND} allowed"
+            peak <= bound,
+            "{scheme} and {what}: {peak} bytes of heap, {bound} allowed"
         );
     }
     #[cfg(feature = "check")]
@@ -44,8 +45,8 @@ pub fn comparing(profiler: &Profiler, scheme: &str, input: &Path, decoded: &Path
         let (peak, report) = profiler.peak(|| parse(input).unwrap().check(&check).unwrap());
         assert!(report.tensors > 0);
         assert!(
-            peak <= BOUND,
-            "{scheme} checked: {peak} bytes of heap, {BOUND} allowed"
+            peak <= bound,
+            "{scheme} checked: {peak} bytes of heap, {bound} allowed"
         );
     }
     std::fs::remove_file(changed).unwrap();

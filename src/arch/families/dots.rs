@@ -49,6 +49,7 @@ pub(super) const DOTS1: ModelClass = ModelClass {
     traits: Traits {
         needs_output: true,
         lost_windows: LostWindows::From(62),
+        default_window: Some(4096),
         ..Traits::PLAIN
     },
 };

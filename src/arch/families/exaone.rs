@@ -38,6 +38,7 @@ pub(super) const EXAONE4: ModelClass = ModelClass {
     traits: Traits {
         layer_kinds: Some(("sliding_attention", 4)),
         window_layers: Some(64),
+        default_window: Some(4096),
         stores_rope_factors: true,
         ..Traits::PLAIN
     },

@@ -102,6 +102,7 @@ pub(super) const MISTRAL: ModelClass = ModelClass {
     traits: Traits {
         sign: Sign::Never,
         lost_windows: LostWindows::Everywhere,
+        default_window: Some(4096),
         ..TRAITS
     },
     ..LLAMA

@@ -163,28 +163,45 @@ const EXPERT_SETTINGS: &[Setting] = &[
     number("expert_weights_scale", &["routed_scaling_factor"]),
 ];
 
+/// Defaults of both classes, and those of one.
+macro_rules! defaults {
+    ($($more:expr),* $(,)?) => {
+        &[
+            ("layer_norm_epsilon", Default::Float(1e-5)),
+            ("num_key_value_heads", Default::Int(8)),
+            ("head_dim", Default::Int(128)),
+            ("mamba_num_heads", Default::Int(128)),
+            ("mamba_head_dim", Default::Int(64)),
+            ("n_groups", Default::Int(8)),
+            ("ssm_state_size", Default::Int(128)),
+            ("conv_kernel", Default::Int(4)),
+            $($more),*
+        ]
+    };
+}
+
+/// What llama.cpp takes for granted of both classes, and of one.
+macro_rules! implied {
+    ($($more:expr),* $(,)?) => {
+        &[
+            ("mlp_hidden_act", Default::Text("relu2")),
+            ("mamba_hidden_act", Default::Text("silu")),
+            ("attention_bias", Default::Bool(false)),
+            ("mlp_bias", Default::Bool(false)),
+            ("mamba_proj_bias", Default::Bool(false)),
+            ("use_bias", Default::Bool(false)),
+            ("use_conv_bias", Default::Bool(true)),
+            $($more),*
+        ]
+    };
+}
+
 pub(super) const NEMOTRON_H: ModelClass = ModelClass {
     gguf: "nemotron_h",
     classes: &["NemotronHForCausalLM"],
     model_type: "nemotron_h",
-    defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("head_dim", Default::Int(128)),
-        ("mamba_num_heads", Default::Int(128)),
-        ("mamba_head_dim", Default::Int(64)),
-        ("n_groups", Default::Int(8)),
-        ("ssm_state_size", Default::Int(128)),
-        ("conv_kernel", Default::Int(4)),
-    ],
-    implied: &[
-        ("mlp_hidden_act", Default::Text("relu2")),
-        ("mamba_hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("mlp_bias", Default::Bool(false)),
-        ("mamba_proj_bias", Default::Bool(false)),
-        ("use_bias", Default::Bool(false)),
-        ("use_conv_bias", Default::Bool(true)),
+    defaults: defaults![],
+    implied: implied![
         // With experts it is another class of llama.cpp.
         ("num_experts_per_tok", Default::Absent),
     ],
@@ -216,15 +233,7 @@ pub(super) const NEMOTRON_H: ModelClass = ModelClass {
 /// Nemotron 3, whose name in transformers is the same.
 pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
     gguf: "nemotron_h_moe",
-    defaults: &[
-        ("layer_norm_epsilon", Default::Float(1e-5)),
-        ("num_key_value_heads", Default::Int(8)),
-        ("head_dim", Default::Int(128)),
-        ("mamba_num_heads", Default::Int(128)),
-        ("mamba_head_dim", Default::Int(64)),
-        ("n_groups", Default::Int(8)),
-        ("ssm_state_size", Default::Int(128)),
-        ("conv_kernel", Default::Int(4)),
+    defaults: defaults![
         ("n_routed_experts", Default::Int(8)),
         ("n_shared_experts", Default::Int(1)),
         ("moe_intermediate_size", Default::Int(7688)),
@@ -234,14 +243,7 @@ pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
         ("norm_topk_prob", Default::Bool(true)),
         ("routed_scaling_factor", Default::Float(1.0)),
     ],
-    implied: &[
-        ("mlp_hidden_act", Default::Text("relu2")),
-        ("mamba_hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-        ("mlp_bias", Default::Bool(false)),
-        ("mamba_proj_bias", Default::Bool(false)),
-        ("use_bias", Default::Bool(false)),
-        ("use_conv_bias", Default::Bool(true)),
+    implied: implied![
         // Experts that work on a shorter state have further projections.
         ("moe_latent_size", Default::Absent),
     ],

@@ -110,7 +110,10 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     other_tensors: &[],
     // Models that embed texts have one.
     settings: &[&[count(POOLING, &[POOLING])]],
-    traits: Traits::PLAIN,
+    traits: Traits {
+        default_window: Some(4096),
+        ..Traits::PLAIN
+    },
 };
 
 pub(super) const QWEN3: ModelClass = ModelClass {
@@ -193,6 +196,7 @@ pub(super) const QWEN3_MOE: ModelClass = ModelClass {
     )]],
     traits: Traits {
         lost_windows: LostWindows::Everywhere,
+        default_window: Some(4096),
         ..Traits::PLAIN
     },
     ..QWEN2

@@ -4,9 +4,9 @@ mod dense;
 mod experts;
 mod mixed;
 
-use super::{Activation, MlxClass, OutputLayer, Prefix, RopeFields, Windows};
+use super::{Activation, MlxClass, OutputLayer, Prefix, RopeFields};
 use crate::arch::dims::Dim;
-use crate::arch::table::Default;
+use crate::arch::table::{Default, LostWindows};
 use crate::scheme::EncodedAs;
 
 /// All classes.
@@ -53,6 +53,7 @@ const GRANITE_FIELDS: &[&str] = &[
 /// What most classes are, without a name.
 const BASE: MlxClass = MlxClass {
     model_type: "",
+    gguf: None,
     mlx_type: None,
     renamed: &[],
     parts: &[],
@@ -67,7 +68,9 @@ const BASE: MlxClass = MlxClass {
     stated_fields: &[],
     equal_sizes: &[],
     counted_kind: None,
-    windows: Windows::Kept,
+    lost_windows: LostWindows::Nowhere,
+    reads_kinds: false,
+    has_latent_eps: false,
     rope: RopeFields::Flat,
     output: OutputLayer::AsConfigured,
     prefix: Prefix::None,

@@ -3,9 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::rope;
-use super::{MlxClass, NamedClass, OutputLayer, Prefix, RopeFields, Windows};
+use super::{MlxClass, NamedClass, OutputLayer, Prefix, RopeFields};
 use crate::Result;
-use crate::arch::dims::{Dims, LAYERS};
+use crate::arch::checks::{has_sliding_kind, ignored_window, latent_norms};
+use crate::arch::dims::Dims;
 use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
 use crate::arch::rope::Rope;
 use crate::arch::table::{Default, ModelClass};
@@ -26,13 +27,16 @@ pub(super) fn check_biases(
     Ok(())
 }
 
-/// Fails if the config says something else than what mlx-lm takes for granted of the class.
+/// Notes on what mlx-lm computes otherwise than transformers, whichever model of the class it is.
+///
+/// # Errors
+/// `Parse` if the config says something else than what mlx-lm takes for granted of the class.
 pub(super) fn check(
     mlx: &MlxClass,
     class: &ModelClass,
-    fields: &Fields,
+    (config, fields): (&Value, &Fields),
     dims: &Dims,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let owner = format!("mlx-lm's {}", mlx.model_type);
     fields.check_values(mlx.implied, &owner)?;
     let of_class = |field: &str| mlx.implied.iter().any(|(name, _)| *name == field);
@@ -44,7 +48,16 @@ pub(super) fn check(
         OutputLayer::Stored => Some(false),
     };
     if let Some(is_tied) = is_tied {
-        fields.check_values(&[(TIED, Default::Bool(is_tied))], &owner)?;
+        let implied = [(TIED, Default::Bool(is_tied))];
+        fields.check_values(&implied, &owner)?;
+        // That of a nested config hides the one around it, by which newer versions of transformers go.
+        let outer = config.get(TIED).map(|tied| (TIED.to_owned(), tied.clone()));
+        Fields::of(outer.into_iter().collect()).check_values(&implied, &owner)?;
+    }
+    if mlx.reads_kinds && has_sliding_kind(fields) == Some(true) {
+        let what =
+            format!("{owner} has windows in some layers; transformers goes by no such field");
+        return Err(wrong(LAYER_KINDS, what));
     }
     if fields
         .0
@@ -54,7 +67,7 @@ pub(super) fn check(
         let what = format!("{owner} sees the text before a token alone");
         return Err(wrong(BIDIRECTIONAL, what));
     }
-    activation_note(mlx, fields)?;
+    let activation = activation_note(mlx, fields)?;
     rope::check(mlx, class, fields)?;
     for (size, expected) in mlx.equal_sizes {
         if let (Some(found), Some(n)) = (dims.size(*size, None), dims.size(*expected, None))
@@ -81,7 +94,13 @@ pub(super) fn check(
             return Err(wrong(LAYER_KINDS, what));
         }
     }
-    Ok(())
+    let window = ignored_window(mlx.lost_windows, class, (config, fields), &owner)?;
+    let mut notes: Vec<_> = window.into_iter().chain(activation).collect();
+    if mlx.has_latent_eps {
+        notes.extend(latent_norms(fields, &owner)?);
+    }
+    notes.extend(rope::note(mlx, class, fields)?);
+    Ok(notes)
 }
 
 /// Whether the output layer is the embedding.
@@ -96,15 +115,6 @@ const COMMON_VALUES: &[(&str, Default)] = &[
     ("is_causal", Default::Bool(true)),
     ("rope_traditional", Default::Bool(false)),
 ];
-
-/// Notes on what mlx-lm computes otherwise than transformers, whichever model of the class it is.
-pub(super) fn notes(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Result<Vec<String>> {
-    let window = ignored_window(mlx, fields)?;
-    let activation = activation_note(mlx, fields)?;
-    let mut notes: Vec<_> = window.into_iter().chain(activation).collect();
-    notes.extend(rope::note(mlx, class, fields)?);
-    Ok(notes)
-}
 
 /// A note that mlx-lm computes another form of the activation than transformers.
 ///
@@ -128,45 +138,6 @@ fn activation_note(mlx: &MlxClass, fields: &Fields) -> Result<Option<String>> {
     Ok(Some(format!(
         "`{field}`: it is `{usual}`, and mlx-lm's {owner} computes `{computed}`, which is nearly the same"
     )))
-}
-
-/// A note that mlx-lm sees the whole text where transformers sees a window of it; `None` if it does not, or if no text is
-/// longer than the window.
-fn ignored_window(mlx: &MlxClass, fields: &Fields) -> Result<Option<String>> {
-    const WINDOW: &str = "sliding_window";
-    let has_windows = match mlx.windows {
-        Windows::Kept => false,
-        Windows::Ignored => true,
-        Windows::IgnoredFlag => fields.flag("use_sliding_window"),
-    };
-    let is_sliding = |kinds: &Value| {
-        let kinds = kinds.as_array().into_iter().flatten();
-        kinds.into_iter().any(|kind| kind == "sliding_attention")
-    };
-    if !has_windows
-        || fields
-            .0
-            .get(LAYER_KINDS)
-            .is_some_and(|all| !is_sliding(all))
-    {
-        return Ok(None);
-    }
-    let layers = fields.count(LAYERS)?;
-    let Some(window) = fields.count(&[WINDOW])? else {
-        return Ok(None);
-    };
-    let first = fields.count(&["max_window_layers"])?;
-    let is_behind = first.is_some_and(|first| Some(first) >= layers);
-    if mlx.windows == Windows::Ignored && is_behind && !fields.0.contains_key(LAYER_KINDS) {
-        return Ok(None);
-    }
-    let longest = fields.count(&["max_position_embeddings"])?;
-    let owner = mlx.model_type;
-    Ok(longest.is_none_or(|longest| longest > window).then(|| {
-        format!(
-            "`{WINDOW}`: mlx-lm's {owner} ignores it; texts of more than {window} tokens are computed otherwise than by transformers"
-        )
-    }))
 }
 
 /// Field of the least and the most that a time step of a state space may be.
@@ -250,6 +221,8 @@ fn stated(
             .map_or(rope.rotating(found.class, dims) as u64, u64::from)
             .into(),
         "tie_word_embeddings" => is_tied.into(),
+        // The length of texts once more. mlx-lm needs it, and does not read it.
+        "n_ctx" => fields.need(&["n_positions"])?.into(),
         // Defaults of transformers that its converter to GGUF has no use for.
         "mlp_only_layers" => json!([]),
         "shared_intermediate_size" if dims.experts.is_some() => {

@@ -265,6 +265,8 @@ impl<'m> Maker<'_, 'm> {
             | Transform::Transposed
             | Transform::TransposedHalf(_)
             | Transform::Latent(_) => 3,
+            // A bias stays as it is.
+            Transform::Matrix if suffix == ".weight" => 2,
             // Of a stack, or of one matrix.
             Transform::Halves(_) => rule.gguf_shape.unwrap_or(rule.shape).len(),
             Transform::Half(_) => 2,

@@ -54,6 +54,31 @@ pub(super) const GPT_NEOX_NAMES: &[(&str, &str)] = &[
     ("blk.{i}.ffn_down", "model.h.{i}.mlp.dense_4h_to_h"),
 ];
 
+/// Names of GPT-2. mlx-lm takes the matrices of layers for `[in, out]`, and has them as `[out, in]`.
+pub(super) const GPT2_NAMES: &[(&str, &str)] = &[
+    ("token_embd", "model.wte"),
+    ("position_embd", "model.wpe"),
+    ("output_norm", "model.ln_f"),
+    ("blk.{i}.attn_norm", "model.h.{i}.ln_1"),
+    ("blk.{i}.attn_qkv", "model.h.{i}.attn.c_attn"),
+    ("blk.{i}.attn_output", "model.h.{i}.attn.c_proj"),
+    ("blk.{i}.ffn_norm", "model.h.{i}.ln_2"),
+    ("blk.{i}.ffn_up", "model.h.{i}.mlp.c_fc"),
+    ("blk.{i}.ffn_down", "model.h.{i}.mlp.c_proj"),
+];
+
+/// Stacks of Nemotron 3, whose experts have no gate.
+pub(super) const NEMOTRON_STACKS: &[(&str, &str)] = &[
+    (
+        "blk.{i}.ffn_up_exps",
+        "backbone.layers.{i}.mixer.switch_mlp.fc1",
+    ),
+    (
+        "blk.{i}.ffn_down_exps",
+        "backbone.layers.{i}.mixer.switch_mlp.fc2",
+    ),
+];
+
 /// Stacks of gpt-oss, whose projections have biases.
 pub(super) const GPT_OSS_NAMES: &[(&str, &str)] = &[
     (

@@ -6,7 +6,7 @@ use super::classes::NO_SCALING;
 use super::{MlxClass, RopeFields};
 use crate::Result;
 use crate::arch::fields::{Fields, wrong};
-use crate::arch::rope::Rope;
+use crate::arch::rope::{Rope, long_attention_factor, yarn_attention_factor};
 use crate::arch::table::ModelClass;
 
 const BASE: &str = "rope_theta";
@@ -63,6 +63,9 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
         let what = format!("mlx-lm's {owner} rotates whole heads");
         return Err(wrong(PARTIAL, what));
     }
+    if class.traits.has_alpha_rope {
+        check_alpha(mlx, fields, &rope)?;
+    }
     match rope.kind.as_str() {
         "yarn" => check_yarn(mlx, class, fields, &rope.scaling)?,
         "longrope" | "su" => check_long(mlx, fields, &rope.scaling)?,
@@ -77,18 +80,41 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
     Ok(())
 }
 
+/// Fails if an `alpha` raises the base in mlx-lm alone, or in transformers alone, or mlx-lm does not load the scaling.
+///
+/// Source: `mlx_lm/models/hunyuan_v1_dense.py`, `HunYuanDenseV1RotaryEmbedding` of transformers.
+fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
+    let owner = mlx.model_type;
+    if rope.kind == "default" {
+        let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+        return match fields.0.get(SCALING).is_none_or(is_empty) {
+            true => Ok(()),
+            false => Err(wrong(
+                SCALING,
+                format_args!("mlx-lm's {owner} takes it for `dynamic`"),
+            )),
+        };
+    }
+    for field in ["alpha", "factor"] {
+        if rope.scaling.number(&[field])?.is_none_or(|x| x <= 0.0) {
+            let what = format!("it is missing or 0, and mlx-lm's {owner} needs it");
+            return Err(wrong(field, what));
+        }
+    }
+    Ok(())
+}
+
 /// Fails if YaRN scales otherwise in mlx-lm than in transformers.
 ///
 /// Source: `YarnRoPE` in `mlx_lm/models/rope_utils.py`, `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
 fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fields) -> Result<()> {
     let owner = mlx.model_type;
+    // transformers 5 computes a missing one from the two lengths.
     let Some(factor) = scaling.number(&["factor"])? else {
-        return Ok(());
+        let what = format!("it is missing, and mlx-lm's {owner} needs it");
+        return Err(wrong("factor", what));
     };
-    let scale = |weight: f64| match factor > 1.0 {
-        true => 0.1 * weight * factor.ln() + 1.0,
-        false => 1.0,
-    };
+    let scale = |weight: f64| yarn_attention_factor(factor, weight);
     let [attention, dividend, divisor] =
         [ATTENTION_FACTOR, "mscale", "mscale_all_dim"].map(|name| scaling.number(&[name]));
     let (attention, dividend, divisor) = (attention?, dividend?, divisor?);
@@ -134,11 +160,7 @@ fn check_long(mlx: &MlxClass, fields: &Fields, scaling: &Fields) -> Result<()> {
     let Some(stated) = scaling.number(&[ATTENTION_FACTOR])? else {
         return Ok(());
     };
-    let factor = f64::from(fields.need(&["max_position_embeddings"])?) / original;
-    let computed = match factor > 1.0 {
-        true => (1.0 + factor.ln() / original.ln()).sqrt(),
-        false => 1.0,
-    };
+    let computed = long_attention_factor(fields)?;
     match is_near(stated, computed) {
         true => Ok(()),
         false => {
@@ -191,8 +213,17 @@ pub(super) fn state(
         all.entry("type").or_insert(rope.kind.as_str().into());
         Value::from(all)
     };
+    if mlx.rope == RopeFields::FlatTyped
+        && let Some(Value::Object(stated)) = text.get_mut(SCALING)
+        && rope.kind != "default"
+    {
+        let kind = stated.entry("type").or_insert(Value::Null);
+        if kind.is_null() {
+            *kind = rope.kind.as_str().into();
+        }
+    }
     match mlx.rope {
-        RopeFields::Flat | RopeFields::FlatYarn if has_parameters => {
+        RopeFields::Flat | RopeFields::FlatYarn | RopeFields::FlatTyped if has_parameters => {
             let mut state = |name: &str, value: Value| match text.get(name) {
                 Some(stated) if !stated.is_null() && stated.as_f64() != value.as_f64() => {
                     let what = format!("it is {stated}, and {PARAMETERS} says {value}");

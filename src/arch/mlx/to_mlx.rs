@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::config::{self, check, check_biases, config_of};
+use super::config::{check, check_biases, config_of};
 use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
 use crate::arch::dims::{Dims, PREDICTION};
 use crate::arch::fields::Fields;
@@ -40,7 +40,7 @@ pub(crate) fn to_mlx<'m>(
         fields.0.remove(PREDICTION);
     }
     let dims = Dims::of_class(&fields, class)?;
-    check(mlx, class, &fields, &dims)?;
+    let of_class = check(mlx, class, (config, &fields), &dims)?;
     let count = items.len();
     let kept = std::mem::take(items).into_iter();
     let kept = kept.filter(|item| !has_prediction || !is_behind(item.name(), dims.layers));
@@ -64,7 +64,7 @@ pub(crate) fn to_mlx<'m>(
         let what = "tensors left out that predict several tokens at once";
         notes.push(format!("{predicting} {what}"));
     }
-    notes.extend(config::notes(mlx, class, &fields)?);
+    notes.extend(of_class);
     let mut out = Vec::with_capacity(mapped.tensors.len());
     let tensors = mapped.tensors.into_iter();
     for tensor in tensors.flat_map(|tensor| parts_of(tensor, mlx)) {
@@ -127,7 +127,7 @@ fn tensor_of<'m>(
     let is_mxfp4 = mlx.keeps_mxfp4 && is_mxfp4(tensor.sources[0].1.scheme);
     let is_split = transform::part_of(rule.transform).is_some() && renamed.is_some();
     let mut group = match rule.transform {
-        Transform::Experts | Transform::Transposed => {
+        Transform::Experts | Transform::Transposed | Transform::Matrix => {
             transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?
         }
         _ if is_split => transform::to_gguf(Mapped { name, ..tensor }, dtype, Change::None, dims)?,

@@ -28,6 +28,15 @@ pub(in crate::convert) struct MadePart {
     pub sha256: Vec<FileSum>,
 }
 
+/// A shard whose bytes are all written, under its temporary name.
+struct MadeShard<'a> {
+    shard: ShardFile,
+    name: &'a str,
+    crc: u32,
+    /// If the options ask for it.
+    sha256: Option<String>,
+}
+
 /// A part in its unfinished directory.
 pub(super) struct PartWork<'a, 'm> {
     pub writer: &'a PartWriter<'a, 'm>,
@@ -68,8 +77,8 @@ impl PartWork<'_, '_> {
         })
     }
 
-    /// Writes the shards `mine`, except those that are finished. While the workers make one shard, another thread syncs the
-    /// one before. Notes each finished shard that has to be made again.
+    /// Writes the shards `mine`, except those that are finished. While the workers make some shards, other threads sync those
+    /// before. Notes each finished shard that has to be made again.
     ///
     /// # Errors
     /// The error of the lowest job that failed, or `Io`. Shards that were finished before stay in the manifest.
@@ -84,7 +93,7 @@ impl PartWork<'_, '_> {
         let tensors = mine.iter().map(|&file| plan.outputs_of(file).len());
         let (bytes, options) = (mine.iter().map(data_len).sum(), &self.writer.options.run);
         let done = ProgressSum::new(options, bytes, tensors.sum());
-        let mut pending: Option<ShardCommit> = None;
+        let mut left = Vec::new();
         for &file in mine {
             let (name, planned) = (&names[file], &plan.files[file]);
             // The manifest names only durable shards, but a user or a disk may have damaged one since.
@@ -99,22 +108,39 @@ impl PartWork<'_, '_> {
                     "shard `{name}` was not as it had been written, and was made again"
                 ));
             }
-            info!("shard `{name}`: made now");
-            let made = self.write_shard(file, &done);
-            // At most one shard is being synced, so at most two are in the page cache. Its result comes before that of the
-            // shard just made: even if this one has failed, the one before is finished and a later run can skip it.
-            if let Some(before) = pending.take() {
+            left.push(file);
+        }
+        let mut pending: Vec<ShardCommit> = Vec::new();
+        for files in left.chunks(run::files_side_by_side(options)) {
+            let made = self.write_side_by_side(files, &done);
+            // As many shards are being synced as are made at once, so twice as many are in the page cache. Their results come
+            // before those of the shards just made: even if these have failed, a later run can skip the ones before.
+            for before in pending.drain(..) {
                 before.wait(manifest, self.record)?;
             }
-            let (shard, crc, sha256) = made?;
-            let file = self.output.join(name);
-            all.sha256
-                .extend(sha256.map(|sha256| FileSum { file, sha256 }));
-            pending = Some(ShardCommit::start(shard, crc));
+            let (made, failure) = made?;
+            for MadeShard {
+                shard,
+                name,
+                crc,
+                sha256,
+            } in made
+            {
+                let file = self.output.join(name);
+                all.sha256
+                    .extend(sha256.map(|sha256| FileSum { file, sha256 }));
+                pending.push(ShardCommit::start(shard, crc));
+            }
+            if let Some(failure) = failure {
+                pending
+                    .into_iter()
+                    .try_for_each(|shard| shard.wait(manifest, self.record))?;
+                return Err(failure);
+            }
         }
-        if let Some(last) = pending {
-            last.wait(manifest, self.record)?;
-        }
+        pending
+            .into_iter()
+            .try_for_each(|shard| shard.wait(manifest, self.record))?;
         Ok(all)
     }
 
@@ -134,41 +160,84 @@ impl PartWork<'_, '_> {
         }
     }
 
-    /// Writes the shard number `file` under its temporary name. Adds what is done to `done`. Returns the shard with its
-    /// CRC-32, and with its SHA-256 if the options ask for that.
-    fn write_shard(
+    /// Writes the shards number `files` under their temporary names, side by side. Adds what is done to `done`. Returns the shards,
+    /// and the error of the lowest job if one has failed: then only those shards of which all jobs are done.
+    ///
+    /// # Errors
+    /// A shard cannot be created, a checksum differs, or the input has changed: no shard can be kept.
+    fn write_side_by_side(
         &self,
-        file: usize,
+        files: &[usize],
         done: &ProgressSum,
-    ) -> Result<(ShardFile, u32, Option<String>)> {
+    ) -> Result<(Vec<MadeShard<'_>>, Option<AnamnesisError>)> {
         let PartWriter {
             plan,
             model,
             options,
             names,
         } = self.writer;
-        let planned = &plan.files[file];
-        let shard = ShardFile::create(self.directory, &names[file], planned.len)?;
+        let shards = files.iter().map(|&file| self.begin_shard(file));
+        let shards: Vec<ShardFile> = shards.collect::<Result<_>>()?;
+        let runs = files.iter().map(|&file| {
+            run::Run::new(plan, plan.outputs_of(file), &options.run, done).with_file_checksum()
+        });
+        let runs: Vec<run::Run<'_, '_>> = runs.collect();
+        let hashing = files.iter().zip(&shards).filter(|_| options.sha256);
+        let hashing = hashing.map(|(&file, shard)| {
+            HashingSink::new(shard, plan, (file, 1), &options.run.cancel).map(Some)
+        });
+        let mut hashing: Vec<Option<HashingSink<'_>>> = hashing.collect::<Result<_>>()?;
+        hashing.resize_with(files.len(), || None);
+        let lanes = runs.iter().zip(&shards).zip(&hashing);
+        let lanes = lanes.map(|((run, shard), hashing)| match hashing {
+            Some(hashing) => run.lane(hashing),
+            None => run.lane(shard),
+        });
+        let lanes: Vec<run::Lane<'_, '_>> = lanes.collect();
+        let failure = run::run_lanes(&lanes, &options.run).err();
+        let are_done: Vec<bool> = lanes.iter().map(run::Lane::is_done).collect();
+        drop(lanes);
+        // `None` for a shard that is not whole.
+        let (mut sums, mut is_behind) = (Vec::new(), false);
+        for ((run, hashing), is_done) in runs.iter().zip(hashing).zip(are_done) {
+            let finish = || -> Result<Option<String>> {
+                run.finish()?;
+                Ok(hashing.map_or(Ok(vec![]), HashingSink::finish)?.pop())
+            };
+            sums.push(match is_done.then(finish) {
+                // The jobs of the shards before are done, so this is the error that a single thread would meet.
+                Some(Err(error)) if !is_behind => return Err(error),
+                Some(sum) => sum.ok(),
+                None => None,
+            });
+            is_behind |= !is_done;
+        }
+        model.require_unchanged()?;
+        if failure.is_none() {
+            options.run.cancel.check()?;
+        }
+        let made = files.iter().zip(shards).zip(runs.iter().zip(sums));
+        let made = made.filter_map(|((&file, shard), (run, sum))| {
+            Some(MadeShard {
+                sha256: sum?,
+                shard,
+                name: &names[file],
+                crc: run.file_checksum(file),
+            })
+        });
+        Ok((made.collect(), failure))
+    }
+
+    /// Creates the shard number `file` with what it has beside its tensors.
+    fn begin_shard(&self, file: usize) -> Result<ShardFile> {
+        let (planned, name) = (&self.writer.plan.files[file], &self.writer.names[file]);
+        info!("shard `{name}`: made now");
+        let shard = ShardFile::create(self.directory, name, planned.len)?;
         planned
             .pieces
             .iter()
             .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
-        let run = run::Run::new(plan, plan.outputs_of(file), &options.run, done);
-        let run = run.with_file_checksum();
-        let sha256 = match options.sha256 {
-            true => {
-                let hashing = HashingSink::new(&shard, plan, (file, 1), &options.run.cancel)?;
-                run.run(&hashing)?;
-                hashing.finish()?.pop()
-            }
-            false => {
-                run.run(&shard)?;
-                None
-            }
-        };
-        model.require_unchanged()?;
-        options.run.cancel.check()?;
-        Ok((shard, run.file_checksum(file), sha256))
+        Ok(shard)
     }
 
     /// Writes the files beside the shards: copies of the input's other files, the config and the index.

@@ -130,11 +130,11 @@ pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut
     };
     // The input counts first: a transposed input in low tiles reads a few bytes at a time, and bands cannot mend that.
     let widest = match () {
-        () if has_same_rows && decoder.transposed => TRANSPOSED_INPUT_COLS,
-        () if encoder.transposed && values_per_line > 1 => {
+        () if has_same_rows && decoder.transposed.is_some() => TRANSPOSED_INPUT_COLS,
+        () if encoder.transposed.is_some() && values_per_line > 1 => {
             (TILE_VALUES / row_align).clamp(TRANSPOSED_OUTPUT_COLS, PACKED_OUTPUT_COLS)
         }
-        () if encoder.transposed => TRANSPOSED_OUTPUT_COLS,
+        () if encoder.transposed.is_some() => TRANSPOSED_OUTPUT_COLS,
         () => TILE_VALUES / row_align,
     };
     let tile_cols = if cols <= widest {
@@ -154,16 +154,20 @@ pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheme::StoredRows;
 
     #[test]
     fn tiles_are_wide_where_codes_of_a_row_share_lines() {
-        let grid = |row_align, transposed| Grid {
+        let grid = |row_align, is_transposed: bool| Grid {
             rows: 4096,
             cols: 4096,
             row_align,
             col_align: 128,
             load_bits: 16.0,
-            transposed,
+            transposed: is_transposed.then_some(StoredRows {
+                row_bits: 4,
+                cols: 1,
+            }),
         };
         let size = |values_per_line, decoder| {
             let cut = cut(&grid(8, true), values_per_line, &decoder);

@@ -111,7 +111,7 @@ mod tests {
         row_align: 1,
         col_align: 32,
         load_bits: 8.0,
-        transposed: false,
+        transposed: None,
     };
 
     /// A decoder of ones that counts how often it is asked for a relay, and how many tiles are extracted.

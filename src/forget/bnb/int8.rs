@@ -98,7 +98,7 @@ impl Encode for BnbInt8Encoder {
             // Whole rows: the scale is the largest magnitude of the row.
             col_align: cols.max(1),
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

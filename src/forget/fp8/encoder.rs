@@ -86,7 +86,7 @@ impl Encode for Fp8Encoder {
             row_align,
             col_align,
             load_bits: 8.0,
-            transposed: false,
+            transposed: None,
         }
     }
 

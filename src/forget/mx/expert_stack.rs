@@ -7,7 +7,7 @@ use crate::forget::{Encode, EncodeBuffers, Put, StoredTensor, TileValues};
 use crate::kernels::lethe::groups::GroupBuffers;
 use crate::kernels::lethe::mx::BLOCK;
 use crate::kernels::lethe::pack::transposed;
-use crate::scheme::{Grid, Tile};
+use crate::scheme::{Grid, StoredRows, Tile};
 
 /// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column of a matrix is
 /// stored as a row.
@@ -35,7 +35,10 @@ impl Encode for ExpertStackEncoder {
             col_align: 1,
             // The transposed values and their decoded values as F32, and a byte for each code.
             load_bits: 72.0,
-            transposed: true,
+            transposed: Some(StoredRows {
+                row_bits: 4,
+                cols: 1,
+            }),
         }
     }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
-use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::scheme::{CodeFamily, Grid, GroupCodes, StoredRows, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
@@ -96,10 +96,13 @@ impl Encode for Grouped {
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
         // Packings down columns and transposed ones are written along the rows of the weight, so
         // tall tiles write longer pieces.
-        let transposed = !matches!(
-            form,
-            MatrixForm::Packed(WordPacking::AlongRows) | MatrixForm::Bytes { .. }
-        );
+        let transposed = match form {
+            MatrixForm::Packed(WordPacking::AlongRows) | MatrixForm::Bytes { .. } => None,
+            _ => Some(StoredRows {
+                row_bits: bits,
+                cols: 1,
+            }),
+        };
         Grid {
             rows,
             cols,

@@ -28,7 +28,7 @@ pub(crate) fn flat_block_grid(rows: usize, cols: usize, unit: usize, load_bits: 
         row_align,
         col_align: col_align.max(1),
         load_bits,
-        transposed: false,
+        transposed: None,
     }
 }
 

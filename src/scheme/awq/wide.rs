@@ -18,8 +18,8 @@ use crate::scheme::seam::grouped::{
 };
 use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
-    read, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, StoredRows,
+    TensorRole, Tile, read, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -178,8 +178,11 @@ impl Unpack for InterleavedBits<'_> {
         (PER_WORD, STRIP)
     }
 
-    fn is_transposed(&self) -> bool {
-        true
+    fn transposed(&self) -> Option<StoredRows> {
+        Some(StoredRows {
+            row_bits: self.bits,
+            cols: 1,
+        })
     }
 }
 

@@ -109,7 +109,7 @@ impl Decode for BnbInt8Weight<'_> {
             row_align: 1,
             col_align: 1,
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

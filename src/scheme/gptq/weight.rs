@@ -13,8 +13,8 @@ use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::layout::packed::{for_each_zeros, load_scales};
 use crate::scheme::seam::grouped::row_groups;
 use crate::scheme::seam::{
-    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, Tile, load,
-    read,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, StoredRows,
+    Tile, load, read,
 };
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Result};
@@ -190,7 +190,10 @@ impl Decode for GptqWeight<'_> {
             row_align: CHUNK,
             col_align: CHUNK,
             load_bits,
-            transposed: true,
+            transposed: Some(StoredRows {
+                row_bits: self.packing.word_bits,
+                cols: (self.packing.word_bits / self.packing.bits).max(1),
+            }),
         }
     }
 

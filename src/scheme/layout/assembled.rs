@@ -219,7 +219,7 @@ impl Decode for Assembled<'_> {
             row_align: 1,
             col_align: 1,
             load_bits: 0.0,
-            transposed: false,
+            transposed: None,
         };
         for piece in &self.pieces {
             let grid = piece.decoder.grid();
@@ -230,7 +230,7 @@ impl Decode for Assembled<'_> {
             whole.row_align = lcm(whole.row_align, lcm(rows, piece.order.align()));
             whole.col_align = lcm(whole.col_align, cols);
             whole.load_bits = whole.load_bits.max(grid.load_bits);
-            whole.transposed |= grid.transposed;
+            whole.transposed = whole.transposed.or(grid.transposed);
         }
         whole.col_align = whole.col_align.min(self.cols.max(1));
         if self.columns.is_some() {
@@ -301,7 +301,7 @@ impl Decode for Computed {
             row_align: 1,
             col_align: 1,
             load_bits: 32.0,
-            transposed: false,
+            transposed: None,
         }
     }
 

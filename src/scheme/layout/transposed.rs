@@ -7,7 +7,7 @@ use super::assembled::{decode_values, load_values};
 use crate::element::Out;
 use crate::scheme::seam::decode::Assembly;
 use crate::scheme::seam::values::aligned;
-use crate::scheme::seam::{Buffers, Decode, Grid, Tile, Widening};
+use crate::scheme::seam::{Buffers, Decode, Grid, StoredRows, Tile, Widening};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
@@ -77,7 +77,11 @@ impl Decode for TransposedStack<'_> {
             col_align: inner.row_align,
             // Beside what the decoder loads: the values, in either order, and rounded.
             load_bits: inner.load_bits + 96.0,
-            transposed: true,
+            // Stored rows have values of whatever the decoder reads; what it loads for one is close to that.
+            transposed: Some(StoredRows {
+                row_bits: inner.load_bits as usize,
+                cols: 1,
+            }),
         }
     }
 

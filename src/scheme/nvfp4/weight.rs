@@ -34,7 +34,7 @@ impl Decode for Nvfp4Weight<'_> {
             // 4 bits of code, an F32 scale for 16 values (2 bits), and half a bit for its stored
             // byte.
             load_bits: 6.5,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::{CodeValue, Int};
 use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Tile, read};
+use crate::scheme::seam::{StoredRows, Tile, read};
 
 /// Codes in a word of four-bit codes.
 const PER_WORD: usize = 8;
@@ -138,8 +138,11 @@ impl Unpack for TransposedCodes<'_> {
         (PER_WORD, 1)
     }
 
-    fn is_transposed(&self) -> bool {
-        true
+    fn transposed(&self) -> Option<StoredRows> {
+        Some(StoredRows {
+            row_bits: if self.0.nibbles.is_some() { 4 } else { 8 },
+            cols: 1,
+        })
     }
 }
 

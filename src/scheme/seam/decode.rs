@@ -21,8 +21,17 @@ pub(crate) struct Grid {
     pub col_align: usize,
     /// Bits that a loaded value takes in the buffers, with its share of the scales. It bounds how many values a tile has.
     pub load_bits: f64,
-    /// Whether stored bytes run down the columns of the grid: then tall tiles read longer pieces than wide ones.
-    pub transposed: bool,
+    /// How stored rows lie in the grid if they run down its columns: then tall tiles read longer pieces than wide ones.
+    pub transposed: Option<StoredRows>,
+}
+
+/// Rows of a stored matrix each of which has values of all rows of a grid.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoredRows {
+    /// Bits of a stored row for each row of the grid.
+    pub row_bits: usize,
+    /// Columns of the grid that a stored row has.
+    pub cols: usize,
 }
 
 /// A rectangle of a grid.

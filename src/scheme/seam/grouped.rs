@@ -16,7 +16,7 @@ use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Fp8Format, Grid, GroupCodes, RelaySource,
-    Tile,
+    StoredRows, Tile,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
@@ -80,9 +80,9 @@ pub(crate) trait Unpack: Send + Sync {
         (1, 1)
     }
 
-    /// Whether the stored bytes run down the columns of the weight.
-    fn is_transposed(&self) -> bool {
-        false
+    /// How stored rows lie in the weight if they run down its columns.
+    fn transposed(&self) -> Option<StoredRows> {
+        None
     }
 }
 
@@ -211,10 +211,10 @@ impl Decode for Grouped<'_> {
         let load_bits = self.loaded_bits() as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
             // A byte is a code, so a tile may begin at any column.
-            Codes::Rows { .. } if self.bits == 8 => ((1, 1), false),
+            Codes::Rows { .. } if self.bits == 8 => ((1, 1), None),
             // A chunk is 32 codes: it begins at a whole byte at any width, and the kernel unpacks whole chunks.
-            Codes::Rows { .. } => ((1, CHUNK), false),
-            Codes::Unpacked(layout) => (layout.align(), layout.is_transposed()),
+            Codes::Rows { .. } => ((1, CHUNK), None),
+            Codes::Unpacked(layout) => (layout.align(), layout.transposed()),
         };
         Grid {
             rows: self.rows,

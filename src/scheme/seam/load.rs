@@ -181,9 +181,9 @@ impl<'m> Floats<'m> {
 /// Rows that are transposed together: 16 words of 32 bits fill a cache line of the result.
 const STRIP: usize = 16;
 
-/// Largest gap in bytes between the wanted pieces of two rows that is read along. A read for each piece would cost
-/// more.
-const GAP: usize = 4096;
+/// The gap between the wanted pieces of two rows that is read along, as a part of a row: what is read and not wanted takes
+/// less time than a read for each piece, and hardly more of a disk's.
+const GAP: usize = 16;
 
 /// Largest read of a strip of rows with its gaps, in bytes.
 const SPAN: usize = 256 << 10;
@@ -206,7 +206,7 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     let pitch = width.next_multiple_of(SQUARE * SIZE) + 64;
     let span = stride * SIZE * STRIP;
     // A row is at least as wide as the wanted piece, so the difference cannot be negative.
-    let joined = stride * SIZE - width <= GAP && span <= SPAN;
+    let joined = (stride * SIZE - width) * GAP <= width && span <= SPAN;
     // Room for the joint read behind the lines, in one allocation that is reused from tile to tile.
     staging.resize(pitch * STRIP + if joined { span } else { 0 }, 0);
     let (lines, joint) = staging.split_at_mut(pitch * STRIP);
@@ -239,7 +239,8 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     Ok(())
 }
 
-/// Columns that are transposed together: a block of `STRIP` × `SQUARE` words stays in registers or the first cache.
+/// Columns that are transposed together if their words are packed: a block of `STRIP` × `SQUARE` words stays in registers or the
+/// first cache.
 const SQUARE: usize = 8;
 
 /// Transposes at most `STRIP` lines of words, `pitch` bytes apart, into words `rows` of each column of `out`. A
@@ -251,16 +252,27 @@ fn transpose<const SIZE: usize>(
     height: usize,
     rows: Range<usize>,
 ) {
-    // A strip begins at a multiple of 16 rows, which is a whole word of 32 bits for words of 1, 2
-    // and 4 bytes.
+    if SIZE == 4 {
+        // A strip is a cache line of each column, so that every word is stored where it goes. A transposition in registers of
+        // AVX2 is no faster.
+        for (c, column) in out.chunks_exact_mut(height).enumerate() {
+            for (word, line) in column[rows.clone()]
+                .iter_mut()
+                .zip(lines.chunks_exact(pitch))
+            {
+                *word = u32::from_le_bytes(line.as_chunks().0[c]);
+            }
+        }
+        return;
+    }
+    // A strip begins at a multiple of 16 rows, which is a whole word of 32 bits for words of 1 and 2 bytes.
     let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
     for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
         let mut block = [[0u32; STRIP]; SQUARE];
         for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
             let words = line[c * SQUARE * SIZE..].as_chunks::<SIZE>().0;
             for (column, word) in block.iter_mut().zip(words) {
-                // Words of 8 or 16 bits are packed: word r of a column goes to byte `r * SIZE` of
-                // it, as if the column were stored contiguously.
+                // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored contiguously.
                 let mut padded = [0; 4];
                 padded[..SIZE].copy_from_slice(word);
                 column[r * SIZE / 4] |= u32::from_le_bytes(padded) << (r * SIZE % 4 * 8);

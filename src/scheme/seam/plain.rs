@@ -59,7 +59,7 @@ impl Decode for PlainFloats<'_> {
             row_align: 1,
             col_align: 1,
             load_bits,
-            transposed: false,
+            transposed: None,
         }
     }
 

@@ -22,8 +22,13 @@ fn is_left_out(name: &str, found: &Value) -> bool {
         "visual.",
         "embed_vision",
         "mtp.",
+        ".attn.bias",
     ];
-    let layers = text(found)["num_hidden_layers"].as_u64().unwrap();
+    let fields = text(found);
+    let layers = fields
+        .get("n_layer")
+        .unwrap_or(&fields["num_hidden_layers"]);
+    let layers = layers.as_u64().unwrap();
     let layer = name.strip_prefix("model.layers.");
     let layer = layer.and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
     let is_unused = text(found)["num_kv_shared_layers"] == 2 && matches!(layer, Some(3 | 4));
@@ -45,6 +50,10 @@ fn wanted_back(found: &Value) -> BTreeMap<String, Vec<usize>> {
             continue;
         }
         let mut name = name.replace("language_model.", "");
+        if found["config"]["model_type"] == "gpt2" {
+            // transformers has a prefix that published files do not have.
+            name.insert_str(0, "transformer.");
+        }
         if let Some(parameter) = name.strip_suffix("_blocks") {
             // Experts of gpt-oss are stored as `[out, in]`, and are `[in, out]` in transformers.
             shape = vec![shape[0], shape[2] * 32, shape[1]];

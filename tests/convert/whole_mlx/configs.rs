@@ -72,6 +72,22 @@ fn silent_configs() {
             }),
         ),
         ("starcoder2", json!({ "rope_theta": 10_000.0 })),
+        ("gpt2", json!({ "n_ctx": 128, "layer_norm_epsilon": 1e-5 })),
+        (
+            "phi",
+            json!({ "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5 }),
+        ),
+        ("internlm2", json!({ "bias": false })),
+        (
+            "hunyuan_dense",
+            json!({ "attention_bias": false, "rope_theta": 10_000.0 }),
+        ),
+        (
+            "nemotron_h_moe",
+            json!({
+                "norm_topk_prob": true, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "use_conv_bias": true,
+            }),
+        ),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
@@ -93,7 +109,7 @@ fn silent_configs() {
 }
 
 /// Writes `found` with the fields `fields`, of which those that are null are not there, and returns its config in MLX and the
-/// notes, or what is wrong.
+/// notes, or what is wrong: nothing is written then.
 pub(super) fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<String>), String> {
     let directory = tempfile::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
@@ -105,7 +121,10 @@ pub(super) fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<Str
         };
     }
     write_hf(&found, &from);
-    let report = forget(&from, &to, "mlx-4bit").map_err(|error| error.to_string())?;
+    let report = forget(&from, &to, "mlx-4bit").map_err(|error| {
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        error.to_string()
+    })?;
     Ok((json(&to.join("config.json")), report.notes))
 }
 

@@ -26,8 +26,13 @@ fn from_gguf() {
         "granite_hybrid_moe",
         "lfm2_moe",
         "nemotron_h",
+        "nemotron_h_moe",
         "minimax_m2",
         "mamba",
+        "gpt2",
+        "phi2",
+        "hunyuan",
+        "internlm2",
     ] {
         let directory = tempfile::tempdir().unwrap();
         let from = data().join("whole").join(name);
@@ -43,9 +48,10 @@ fn from_gguf() {
         let [a, b] = [a, b].map(|path| json(&path.join("config.json")));
         assert_eq!(a["quantization"], b["quantization"], "{name}");
         assert_eq!(a["quantization"]["bits"], 4);
-        // Gemma has no such field, and LFM 2 need not have it: their embedding always is the output layer.
+        // Gemma and GPT-2 have no such field, and LFM 2 need not have it: their embedding always is the output layer.
+        const TIED: &[&str] = &["gemma2", "gpt2", "lfm2", "lfm2_moe"];
         let is_tied = |config: &Value| config["tie_word_embeddings"] == true;
-        assert!(is_tied(&a) == is_tied(&b) || ["gemma2", "lfm2", "lfm2_moe"].contains(&name));
+        assert!(is_tied(&a) == is_tied(&b) || TIED.contains(&name), "{name}");
     }
 }
 

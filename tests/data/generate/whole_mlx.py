@@ -123,8 +123,30 @@ MODELS.update({
                                        num_global_key_value_heads=1, enable_moe_block=True, num_experts=2, top_k_experts=2, moe_intermediate_size=64,
                                        final_logit_softcapping=30.0), {"global_head_dim": 32, "num_global_key_value_heads": 1}, {}),
 })
+ALPHA = dict(type="dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
+MODELS.update({
+    "gpt2": ("gpt2", dict(vocab_size=VOCAB, n_positions=128, n_embd=64, n_layer=1, n_head=4, bos_token_id=0, eos_token_id=1), {"n_ctx": 128},
+             {"h.0.attn.bias": ["F32", [1, 1, 128, 128]]}),
+    "phi": ("phi", dict(UNTIED, intermediate_size=256, num_key_value_heads=4, partial_rotary_factor=0.5), {}, {}),
+    "hunyuan_dense": ("hunyuan_v1_dense", dict(TIED, head_dim=32, rope_scaling=ALPHA, max_position_embeddings=32768, pad_token_id=0), {}, {}),
+    "internlm2": ("internlm2", dict(UNTIED, architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False, hidden_act="silu", rms_norm_eps=1e-5,
+                                    rope_theta=1000000, rope_scaling=dict(type="dynamic", factor=2.0), torch_dtype="bfloat16"), {}, {}),
+    "nemotron_h_moe": ("nemotron_h", dict(UNTIED, head_dim=16, layers_block_type=["linear_attention", "full_attention", "moe"], mamba_num_heads=4, mamba_head_dim=16,
+                                          n_groups=2, ssm_state_size=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+                                          moe_shared_expert_intermediate_size=128, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
+                                          routed_scaling_factor=2.5), {"num_hidden_layers": 3, "hybrid_override_pattern": "M*E", **BF16},
+                       {"backbone.layers.0.mixer.A_log": ["F32", [4]], "backbone.layers.2.mixer.gate.e_score_correction_bias": ["F32", [4]]}),
+})
+# Tensors of classes that are not in transformers, but beside published models: layer by layer, and then the others.
+WRITTEN = {
+    "internlm2": {
+        "model.layers.0.attention.wqkv.weight": [128, 64], "model.layers.0.attention.wo.weight": [64, 64],
+        "model.layers.0.feed_forward.w1.weight": [128, 64], "model.layers.0.feed_forward.w2.weight": [64, 128],
+        "model.layers.0.feed_forward.w3.weight": [128, 64], "model.layers.0.attention_norm.weight": [64], "model.layers.0.ffn_norm.weight": [64],
+        "model.tok_embeddings.weight": [VOCAB, 64], "model.norm.weight": [64], "output.weight": [VOCAB, 64]},
+}
 # Classes that transformers 4.57.6 does not know: these are of 5.23.0 with torch 2.15.0.
-NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h", "gemma4", "gemma4_moe")
+NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h", "nemotron_h_moe", "gemma4", "gemma4_moe")
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 
@@ -159,6 +181,9 @@ def as_published(name, saved, tensors):
         extra = ("expert", "moe", "group", "routed", "topk", "layers_block_type")
         for key in [key for key in saved if any(part in key for part in extra) and key != "n_groups"]:
             del saved[key]
+    if name == "gpt2":
+        # mlx-lm knows the names without the prefix alone.
+        tensors = {key.removeprefix("transformer."): value for key, value in tensors.items()}
     if name.startswith("qwen3_5"):
         # The language model of a model with images.
         whole = "Qwen3_5Moe" if name == "qwen3_5_moe" else "Qwen3_5"
@@ -190,6 +215,8 @@ def describe(name):
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     model_type, config, fields, more = MODELS[name]
+    if name in WRITTEN:
+        return {"config": config, "hf": {key: ["BF16", shape] for key, shape in WRITTEN[name].items()}}
     with torch.device("cpu" if name in NEWER else "meta"):
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
     tied = model._tied_weights_keys if model.config.tie_word_embeddings else []
@@ -200,7 +227,7 @@ def describe(name):
         saved = json.loads((Path(directory) / "config.json").read_text())
     if name in NEWER:
         tensors = saved_tensors(model)
-        saved, tensors = as_published(name, saved, tensors)
+    saved, tensors = as_published(name, saved, tensors)
     if name == "gpt_oss":
         tensors = to_mxfp4(tensors)
     if name == "gemma3_vision":

@@ -5,9 +5,9 @@ use super::{
     SILU, exact_gelu,
 };
 use crate::arch::dims::Dim;
-use crate::arch::mlx::names::GPT_NEOX_NAMES;
-use crate::arch::mlx::{Activation, MlxClass, OutputLayer, Prefix, RopeFields, Windows};
-use crate::arch::table::Default;
+use crate::arch::mlx::names::{GPT_NEOX_NAMES, GPT2_NAMES};
+use crate::arch::mlx::{Activation, MlxClass, OutputLayer, Prefix, RopeFields};
+use crate::arch::table::{Default, LostWindows};
 use crate::scheme::EncodedAs;
 
 const TANH_GELU: (&str, Default) = ("hidden_activation", Default::Text("gelu_pytorch_tanh"));
@@ -35,25 +35,29 @@ const COHERE: MlxClass = MlxClass {
 };
 
 pub(super) const CLASSES: &[MlxClass] = &[
-    LLAMA,
+    MlxClass {
+        reads_kinds: true,
+        ..LLAMA
+    },
     MlxClass {
         model_type: "mistral",
+        reads_kinds: true,
         stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::Everywhere,
         ..LLAMA
     },
     MlxClass {
         model_type: "qwen2",
         stated_fields: &[COMMON_FIELDS],
         equal_sizes: HEADS_FILL_HIDDEN,
-        windows: Windows::IgnoredFlag,
+        lost_windows: LostWindows::Flagged,
         ..BASE
     },
     MlxClass {
         model_type: "qwen3",
         stated_fields: &[COMMON_FIELDS, &["head_dim"]],
         implied: &[SILU, NO_BIAS],
-        windows: Windows::IgnoredFlag,
+        lost_windows: LostWindows::Flagged,
         rope: RopeFields::Nested,
         ..BASE
     },
@@ -67,7 +71,8 @@ pub(super) const CLASSES: &[MlxClass] = &[
             COMMON_FIELDS,
             &["head_dim", "num_key_value_heads", "query_pre_attn_scalar"],
         ],
-        windows: Windows::Ignored,
+        // By `layer_types`, or all.
+        lost_windows: LostWindows::From(0),
         ..GEMMA
     },
     MlxClass {
@@ -116,7 +121,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         activation: exact_gelu("hidden_act"),
         stated_fields: &[&["rope_theta", "num_key_value_heads"]],
         equal_sizes: HEADS_FILL_HIDDEN,
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::Everywhere,
         ..BASE
     },
     MlxClass {
@@ -224,11 +229,70 @@ pub(super) const CLASSES: &[MlxClass] = &[
         ..BASE
     },
     MlxClass {
+        model_type: "gpt2",
+        renamed: GPT2_NAMES,
+        implied: &[
+            ("activation_function", Default::Text("gelu_new")),
+            ("scale_attn_weights", Default::Bool(true)),
+            ("scale_attn_by_inverse_layer_idx", Default::Bool(false)),
+            ("add_cross_attention", Default::Bool(false)),
+        ],
+        stated_fields: &[&["n_ctx", "n_positions", "layer_norm_epsilon"]],
+        output: OutputLayer::Tied,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "phi",
+        implied: &[
+            ("hidden_act", Default::Text("gelu_new")),
+            ("qk_layernorm", Default::Bool(false)),
+            NO_SCALING,
+        ],
+        stated_fields: &[&[
+            "max_position_embeddings",
+            "num_key_value_heads",
+            "partial_rotary_factor",
+            "layer_norm_eps",
+        ]],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        output: OutputLayer::Stored,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "hunyuan_v1_dense",
+        implied: &[SILU, ("use_qk_norm", Default::Bool(true))],
+        scalings: &["dynamic"],
+        bias_fields: &["attention_bias"],
+        stated_fields: &[
+            COMMON_FIELDS,
+            &[
+                "max_position_embeddings",
+                "num_key_value_heads",
+                "head_dim",
+                "attention_bias",
+            ],
+        ],
+        rope: RopeFields::FlatTyped,
+        ..BASE
+    },
+    MlxClass {
+        model_type: "internlm2",
+        implied: &[SILU, ("bias", Default::Bool(false))],
+        scalings: &["linear", "dynamic"],
+        stated_fields: &[
+            COMMON_FIELDS,
+            &["max_position_embeddings", "num_key_value_heads", "bias"],
+        ],
+        equal_sizes: HEADS_FILL_HIDDEN,
+        rope: RopeFields::FlatTyped,
+        ..BASE
+    },
+    MlxClass {
         model_type: "phi3",
         scalings: &["longrope", "su"],
         stated_fields: &[COMMON_FIELDS, &["max_position_embeddings"]],
         equal_sizes: HEADS_FILL_HIDDEN,
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::Everywhere,
         ..BASE
     },
     MlxClass {

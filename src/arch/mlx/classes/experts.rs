@@ -5,8 +5,8 @@ use super::{
     ROUTER_8_BITS, SILU,
 };
 use crate::arch::mlx::names::{DOTS_STACKS, GPT_OSS_NAMES, LATENT_STACKS, MIXTRAL_STACKS, STACKS};
-use crate::arch::mlx::{MlxClass, OutputLayer, RopeFields, Windows};
-use crate::arch::table::Default;
+use crate::arch::mlx::{MlxClass, OutputLayer, RopeFields};
+use crate::arch::table::{Default, LostWindows};
 use crate::scheme::EncodedAs;
 
 /// Sizes of latent attention, and counts and widths of experts.
@@ -31,6 +31,24 @@ const LATENT_FIELDS: &[&str] = &[
     "v_head_dim",
 ];
 
+const DEEPSEEK_V3: MlxClass = MlxClass {
+    model_type: "deepseek_v3",
+    renamed: LATENT_STACKS,
+    modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+    kept_types: &["blk.{i}.exp_probs_b.bias"],
+    implied: &[
+        SILU,
+        NO_BIAS,
+        ("scoring_func", Default::Text("sigmoid")),
+        ("topk_method", Default::Text("noaux_tc")),
+        ("moe_layer_freq", Default::Int(1)),
+        ("rope_interleave", Default::Bool(true)),
+    ],
+    stated_fields: &[LATENT_FIELDS],
+    output: OutputLayer::Stored,
+    ..BASE
+};
+
 pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "qwen2_moe",
@@ -45,14 +63,14 @@ pub(super) const CLASSES: &[MlxClass] = &[
         equal_sizes: HEADS_FILL_HIDDEN,
         renamed: STACKS,
         output: OutputLayer::Stored,
-        windows: Windows::IgnoredFlag,
+        lost_windows: LostWindows::Flagged,
         ..BASE
     },
     MlxClass {
         model_type: "qwen3_moe",
         renamed: STACKS,
         modes: ROUTER_8_BITS,
-        windows: Windows::IgnoredFlag,
+        lost_windows: LostWindows::Flagged,
         implied: &[
             SILU,
             NO_BIAS,
@@ -70,7 +88,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         renamed: MIXTRAL_STACKS,
         implied: &[SILU, NO_SCALING],
         equal_sizes: HEADS_FILL_HIDDEN,
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::Everywhere,
         ..BASE
     },
     MlxClass {
@@ -118,7 +136,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         // A parameter of the router, and no linear module.
         modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
         implied: &[SILU, ("scoring_func", Default::Text("sigmoid"))],
-        windows: Windows::Ignored,
+        lost_windows: LostWindows::From(62),
         bias_fields: &["attention_bias", "mlp_bias"],
         stated_fields: &[&[
             "rope_theta",
@@ -131,23 +149,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
         ]],
         ..LLAMA
     },
-    MlxClass {
-        model_type: "deepseek_v3",
-        renamed: LATENT_STACKS,
-        modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
-        kept_types: &["blk.{i}.exp_probs_b.bias"],
-        implied: &[
-            SILU,
-            NO_BIAS,
-            ("scoring_func", Default::Text("sigmoid")),
-            ("topk_method", Default::Text("noaux_tc")),
-            ("moe_layer_freq", Default::Int(1)),
-            ("rope_interleave", Default::Bool(true)),
-        ],
-        stated_fields: &[LATENT_FIELDS],
-        output: OutputLayer::Stored,
-        ..BASE
-    },
+    DEEPSEEK_V3,
     MlxClass {
         model_type: "deepseek_v2",
         renamed: STACKS,
@@ -166,20 +168,8 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "glm4_moe_lite",
-        renamed: LATENT_STACKS,
-        modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
-        kept_types: &["blk.{i}.exp_probs_b.bias"],
-        implied: &[
-            SILU,
-            NO_BIAS,
-            ("scoring_func", Default::Text("sigmoid")),
-            ("topk_method", Default::Text("noaux_tc")),
-            ("moe_layer_freq", Default::Int(1)),
-            ("rope_interleave", Default::Bool(true)),
-        ],
-        stated_fields: &[LATENT_FIELDS],
-        output: OutputLayer::Stored,
-        ..BASE
+        has_latent_eps: true,
+        ..DEEPSEEK_V3
     },
     MlxClass {
         model_type: "glm4_moe",

@@ -4,7 +4,9 @@ use super::{
     BASE, EIGHT_BITS, GRANITE_FIELDS, HEADS_FILL_HIDDEN, NO_BIAS, NO_SCALING, ROUTER_8_BITS, SILU,
 };
 use crate::arch::dims::Dim;
-use crate::arch::mlx::names::{GEMMA4_STACKS, GRANITE_HYBRID_NAMES, LFM2_MOE_NAMES, STACKS};
+use crate::arch::mlx::names::{
+    GEMMA4_STACKS, GRANITE_HYBRID_NAMES, LFM2_MOE_NAMES, NEMOTRON_STACKS, STACKS,
+};
 use crate::arch::mlx::{MlxClass, OutputLayer, Prefix, RopeFields};
 use crate::arch::table::{Default, Need, TensorRule, Transform, parameter};
 use crate::scheme::EncodedAs;
@@ -69,6 +71,35 @@ const QWEN3_5: MlxClass = MlxClass {
     counted_kind: COUNTED,
     rope: RopeFields::NestedAlone,
     prefix: Prefix::Always("language_model."),
+    ..BASE
+};
+
+const NEMOTRON_H: MlxClass = MlxClass {
+    model_type: "nemotron_h",
+    gguf: Some("nemotron_h"),
+    kept_types: &["blk.{i}.ssm_a"],
+    implied: &[
+        ("mlp_hidden_act", Default::Text("relu2")),
+        ("mamba_hidden_act", Default::Text("silu")),
+        NO_BIAS,
+    ],
+    stated_fields: &[&[
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "layer_norm_epsilon",
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "n_groups",
+        "ssm_state_size",
+        "conv_kernel",
+        "attention_bias",
+        "mlp_bias",
+        "mamba_proj_bias",
+        "use_bias",
+        "use_conv_bias",
+    ]],
+    output: OutputLayer::Stored,
     ..BASE
 };
 
@@ -178,32 +209,27 @@ pub(super) const CLASSES: &[MlxClass] = &[
         rope: RopeFields::Nested,
         ..BASE
     },
+    NEMOTRON_H,
     MlxClass {
-        model_type: "nemotron_h",
-        kept_types: &["blk.{i}.ssm_a"],
-        implied: &[
-            ("mlp_hidden_act", Default::Text("relu2")),
-            ("mamba_hidden_act", Default::Text("silu")),
-            NO_BIAS,
+        gguf: Some("nemotron_h_moe"),
+        renamed: NEMOTRON_STACKS,
+        // A parameter of the router, and no linear module.
+        modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
+        kept_types: &["blk.{i}.ssm_a", "blk.{i}.exp_probs_b.bias"],
+        stated_fields: &[
+            NEMOTRON_H.stated_fields[0],
+            &[
+                "moe_intermediate_size",
+                "moe_shared_expert_intermediate_size",
+                "n_group",
+                "n_routed_experts",
+                "n_shared_experts",
+                "topk_group",
+                "norm_topk_prob",
+                "routed_scaling_factor",
+            ],
         ],
-        stated_fields: &[&[
-            "num_key_value_heads",
-            "head_dim",
-            "max_position_embeddings",
-            "layer_norm_epsilon",
-            "mamba_num_heads",
-            "mamba_head_dim",
-            "n_groups",
-            "ssm_state_size",
-            "conv_kernel",
-            "attention_bias",
-            "mlp_bias",
-            "mamba_proj_bias",
-            "use_bias",
-            "use_conv_bias",
-        ]],
-        output: OutputLayer::Stored,
-        ..BASE
+        ..NEMOTRON_H
     },
     MlxClass {
         model_type: "mamba",

@@ -27,7 +27,7 @@ impl Decode for Numbers {
             row_align: self.align,
             col_align: 1,
             load_bits: 0.0,
-            transposed: false,
+            transposed: None,
         }
     }
 

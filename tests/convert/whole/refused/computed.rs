@@ -289,6 +289,31 @@ fn notes() {
             "sliding_window",
             false,
         ),
+        (
+            "mistral",
+            json!({"sliding_window": null, "max_position_embeddings": 8192}),
+            "transformers has 4096 then",
+            true,
+        ),
+        (
+            "mixtral",
+            json!({"sliding_window": null, "max_position_embeddings": 8192}),
+            "sliding_window",
+            false,
+        ),
+        (
+            "dots1",
+            json!({"sliding_window": null, "layer_types": null, "max_window_layers": 1, "max_position_embeddings": 8192}),
+            "transformers has 4096 then",
+            true,
+        ),
+        (
+            "glm4_moe_lite",
+            json!({"rms_norm_eps": 1e-5}),
+            "norms of latent vectors",
+            true,
+        ),
+        ("deepseek_v3", json!({}), "rms_norm_eps", false),
     ];
     for (model, fields, named, is_noted) in rows {
         let (notes, _) = converted(model, fields.clone(), "");

@@ -1,0 +1,82 @@
+//! Vectors that GGUF has widened: their values, and whether these fit a narrower type.
+
+use std::ops::Range;
+
+use crate::arch::table::{Transform, ValuePart};
+use crate::scheme::{Buffers, Decode, PlainFloats, ResolvedItem, Tile, Widening};
+use crate::simd::Level;
+use crate::{AnamnesisError, Result, TargetDtype};
+
+/// Values that are compared at once.
+const PIECE: usize = 1 << 16;
+
+/// Whether all values fit `dtype`. The logarithm of a value fits if the value comes back from what it is rounded to.
+pub(super) fn is_exact(
+    decoder: &dyn Decode,
+    dtype: TargetDtype,
+    transform: Transform,
+) -> Result<bool> {
+    let grid = decoder.grid();
+    if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
+        return Ok(false);
+    }
+    let rows = (PIECE / grid.cols.max(1))
+        .next_multiple_of(grid.row_align)
+        .max(grid.row_align);
+    for first in (0..grid.rows).step_by(rows) {
+        let rows = first..(first + rows).min(grid.rows);
+        let wide = values_of_rows(decoder, rows.clone(), TargetDtype::F32)?;
+        let narrow = values_of_rows(decoder, rows, dtype)?;
+        let is_same = |(a, b): (&f32, &f32)| match transform {
+            // The exponential function itself is exact to about 2^-23.
+            Transform::NegExp | Transform::ValueHeads(ValuePart::Decays) => {
+                (a - b).abs() <= 2e-7 * a.abs().max(1.0)
+            }
+            _ => a.to_bits() == b.to_bits(),
+        };
+        if !wide.iter().zip(&narrow).all(is_same) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Most values of a tensor that are read to see whether they fit a narrower type.
+const MOST_VALUES: usize = 4 << 20;
+
+/// The values of rows of `decoder`, rounded to `dtype`.
+fn values_of_rows(
+    decoder: &dyn Decode,
+    rows: Range<usize>,
+    dtype: TargetDtype,
+) -> Result<Vec<f32>> {
+    let tile = Tile {
+        rows,
+        cols: 0..decoder.grid().cols,
+    };
+    let (mut buffers, mut rounded) = (Buffers::default(), Vec::new());
+    let mut values = vec![0.0; tile.values()];
+    decoder.load(&tile, &mut buffers)?;
+    let widening = Widening {
+        dtype,
+        level: Level::default(),
+    };
+    let all = (&tile, tile.rows.clone());
+    widening.decode(decoder, all, &buffers, &mut rounded, &mut values);
+    Ok(values)
+}
+
+/// The values of a stored vector.
+pub(super) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
+    let plain = match item {
+        ResolvedItem::Plain(t) => {
+            PlainFloats::of(&t.stored).filter(|_| t.stored.elements() <= MOST_VALUES)
+        }
+        ResolvedItem::Group(_) => None,
+    };
+    let Some(plain) = plain else {
+        let what = format!("tensor `{}`: it is no short vector of floats", item.name());
+        return Err(AnamnesisError::parse(what));
+    };
+    values_of_rows(&plain, 0..plain.grid().rows, TargetDtype::F32)
+}

@@ -1,0 +1,280 @@
+//! Inputs that are otherwise than `tests/data/whole`: other forms of a model, parts of one, quantized ones.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
+
+use super::{json, metadata, named, tensors, to_gguf};
+use crate::common::data;
+
+/// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the sizes of single layers.
+#[test]
+fn gemma4_with_towers() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/gemma4_moe"), directory.path());
+    let mut text = json(&from.join("config.json"));
+    let fields = text.as_object_mut().unwrap();
+    for field in ["per_layer_config", "architectures"] {
+        fields.remove(field).unwrap();
+    }
+    fields.insert("global_head_dim".to_owned(), 16.into());
+    fields.insert("num_global_key_value_heads".to_owned(), 1.into());
+    let config = serde_json::json!({
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": {"hidden_size": 7, "num_hidden_layers": 9},
+    });
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let path = from.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let renamed = |(name, view): (String, _)| {
+        let rest = name.strip_prefix("model.").unwrap();
+        (format!("model.language_model.{rest}"), view)
+    };
+    let mut all: Vec<_> = file.tensors().into_iter().map(renamed).collect();
+    let view = || safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, vec![1], &[0, 0]);
+    for tower in [
+        "vision_tower.a",
+        "embed_vision.a",
+        "audio_tower.a",
+        "embed_audio.a",
+    ] {
+        all.push((format!("model.{tower}.weight"), view().unwrap()));
+    }
+    std::fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
+    let found = tensors(&to_gguf(&from, directory.path()));
+    assert!(found == tensors(&data().join("whole/gemma4_moe/canonical.gguf")));
+}
+
+/// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become the same as those with a tensor
+/// for each.
+#[test]
+fn fused_experts() {
+    for name in ["qwen3_5_moe", "qwen3_next", "qwen3_moe", "qwen2_moe"] {
+        let directory = tempfile::tempdir().unwrap();
+        let from = named(&data().join("whole").join(name), directory.path());
+        let path = from.join("model.safetensors");
+        let bytes = std::fs::read(&path).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let layers = file
+            .names()
+            .iter()
+            .filter(|name| name.ends_with("experts.0.up_proj.weight"))
+            .count();
+        let mut made: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
+        for layer in 0..layers {
+            let prefix = format!("model.layers.{layer}.mlp.experts");
+            let part = |expert: usize, part: &str| {
+                let view = file.tensor(&format!("{prefix}.{expert}.{part}.weight"));
+                view.map(|view| (view.shape().to_vec(), view.data().to_vec()))
+            };
+            let (mut rows, mut down) = (Vec::new(), Vec::new());
+            let mut count = 0;
+            while let Ok((_, gate)) = part(count, "gate_proj") {
+                rows.extend(gate);
+                rows.extend(part(count, "up_proj").unwrap().1);
+                down.extend(part(count, "down_proj").unwrap().1);
+                count += 1;
+            }
+            let shape = part(0, "gate_proj").unwrap().0;
+            made.push((
+                format!("{prefix}.gate_up_proj"),
+                vec![count, 2 * shape[0], shape[1]],
+                rows,
+            ));
+            made.push((
+                format!("{prefix}.down_proj"),
+                vec![count, shape[1], shape[0]],
+                down,
+            ));
+        }
+        let view = |(name, shape, bytes)| {
+            let dtype = safetensors::Dtype::BF16;
+            (
+                name,
+                safetensors::tensor::TensorView::new(dtype, shape, bytes).unwrap(),
+            )
+        };
+        let fused = || {
+            made.iter()
+                .map(|(name, shape, bytes)| view((name.clone(), shape.clone(), &bytes[..])))
+        };
+        let is_rest = |(name, _): &(String, _)| !name.contains(".mlp.experts.");
+        let all: Vec<_> = file
+            .tensors()
+            .into_iter()
+            .filter(is_rest)
+            .chain(fused())
+            .collect();
+        let fused_only = safetensors::serialize(all, None).unwrap();
+        let both = safetensors::serialize(
+            file.tensors()
+                .into_iter()
+                .chain(fused())
+                .collect::<Vec<_>>(),
+            None,
+        );
+        std::fs::write(&path, fused_only).unwrap();
+        let found = tensors(&to_gguf(&from, directory.path()));
+        let expected = tensors(&data().join("whole").join(name).join("canonical.gguf"));
+        assert!(found == expected, "{name}");
+        // Of two answers none is right.
+        std::fs::write(&path, both.unwrap()).unwrap();
+        let output = directory.path().join("both.gguf");
+        let error = parse(&from)
+            .unwrap()
+            .convert(&output, ConvertTarget::Gguf)
+            .unwrap_err();
+        assert!(error.to_string().contains("experts"), "{error}");
+    }
+}
+
+/// Only the tensors, under their own names, as long as a caller says so or names a file.
+#[test]
+fn tensors_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = data().join("whole/llama");
+    let output = directory.path().join("tensors.gguf");
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
+    parse(model.join("hf"))
+        .unwrap()
+        .convert(&output, options)
+        .unwrap();
+    let names = |path: &Path| tensors(path).into_keys().collect::<Vec<_>>();
+    assert_eq!(names(&output), names(&model.join("hf")));
+    let output = directory.path().join("tensors.safetensors");
+    parse(model.join("canonical.gguf"))
+        .unwrap()
+        .remember(&output, TargetDtype::BF16)
+        .unwrap();
+    assert_eq!(names(&output), names(&model.join("canonical.gguf")));
+}
+
+/// One file of weights with its config beside it is a whole model as well.
+#[test]
+fn a_file_with_a_config() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = data().join("whole/qwen2");
+    let found = to_gguf(&model.join("hf/model.safetensors"), directory.path());
+    assert!(tensors(&found) == tensors(&model.join("canonical.gguf")));
+}
+
+/// A file of the model that changes while it is converted leaves no output.
+#[test]
+fn a_tokenizer_that_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/llama"), directory.path());
+    let (model, output) = (parse(&from).unwrap(), directory.path().join("model.gguf"));
+    let recovery = model.recovery(ConvertTarget::Gguf).unwrap();
+    let path = from.join("tokenizer_config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text} ")).unwrap();
+    let error = recovery.write(&output).unwrap_err().to_string();
+    assert!(error.contains("tokenizer_config.json"), "{error}");
+    assert!(!output.exists());
+}
+
+/// Encoding a directory gives the blocks that encoding its GGUF file gives, also where rows are moved and experts are stacked.
+#[test]
+fn encoded_in_one_pass() {
+    use anamnesis::ForgetScheme;
+
+    for (name, scheme) in [
+        ("mixtral", "gguf:q8_0"),
+        ("llama", "gguf:q4_0"),
+        ("qwen3_moe", "gguf:iq4_nl"),
+        ("gpt_oss", "gguf:q5_0"),
+        ("deepseek_v3", "gguf:q8_0"),
+        ("qwen3_next", "gguf:q8_0"),
+        ("qwen3_5", "gguf:q4_0"),
+        ("granitemoe", "gguf:iq4_nl"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let model = data().join("whole").join(name);
+        let scheme: ForgetScheme = scheme.parse().unwrap();
+        let [once, twice] = ["once.gguf", "twice.gguf"].map(|name| directory.path().join(name));
+        parse(model.join("hf"))
+            .unwrap()
+            .forget(&once, scheme.clone())
+            .unwrap();
+        parse(model.join("canonical.gguf"))
+            .unwrap()
+            .forget(&twice, scheme)
+            .unwrap();
+        assert!(tensors(&once) == tensors(&twice), "{name}");
+        assert_eq!(
+            metadata(&once)["general.file_type"],
+            metadata(&twice)["general.file_type"]
+        );
+    }
+}
+
+/// What is quantized is decoded on the way, from decoders of every layout: rows, flat blocks, and words down columns.
+#[test]
+fn quantized_directories() {
+    use anamnesis::ForgetScheme;
+
+    let schemes = ["fp8-block", "bnb-nf4", "int8", "mlx-4bit", "w4a16"];
+    let all = schemes
+        .into_iter()
+        .flat_map(|scheme| [(scheme, "llama"), (scheme, "mixtral")]);
+    // Heads that are turned or in another order, of codes in blocks, in words down columns and in flat runs.
+    let moved = ["fp8-block", "bnb-nf4", "w4a16"].into_iter();
+    let moved = moved.flat_map(|scheme| [(scheme, "deepseek_v3"), (scheme, "qwen3_5")]);
+    for (scheme, name) in all.chain(moved).chain([("mxfp4-gpt-oss", "gpt_oss")]) {
+        let directory = tempfile::tempdir().unwrap();
+        let model = data().join("whole").join(name);
+        let scheme: ForgetScheme = scheme.parse().unwrap();
+        let [quantized, decoded] = ["quantized", "decoded"].map(|n| directory.path().join(n));
+        parse(model.join("hf"))
+            .unwrap()
+            .forget(&quantized, scheme.clone())
+            .unwrap();
+        parse(&quantized)
+            .unwrap()
+            .remember(&decoded, TargetDtype::BF16)
+            .unwrap();
+        let [a, b] = ["a", "b"].map(|n| directory.path().join(n));
+        for path in [&a, &b] {
+            std::fs::create_dir(path).unwrap();
+        }
+        let (a, b) = (to_gguf(&quantized, &a), to_gguf(&decoded, &b));
+        assert!(tensors(&a) == tensors(&b), "{name} from {scheme}");
+    }
+}
+
+/// A Unigram vocabulary of tokenizer.json, without the file of SentencePiece, has the tokens and flags of that file.
+#[test]
+fn unigram_without_its_model() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = data().join("whole/xlm_roberta");
+    let from = named(&model, directory.path());
+    std::fs::remove_file(from.join("sentencepiece.bpe.model")).unwrap();
+    let found = metadata(&to_gguf(&from, directory.path()));
+    let expected = metadata(&model.join("canonical.gguf"));
+    for key in [
+        "add_space_prefix",
+        "remove_extra_whitespaces",
+        "precompiled_charsmap",
+        "unknown_token_id",
+    ] {
+        let key = format!("tokenizer.ggml.{key}");
+        assert_eq!(found[&key], expected[&key], "{key}");
+    }
+    let texts = |metadata: &BTreeMap<String, GgufMetadataValue>| match &metadata["tokenizer.ggml.tokens"]
+    {
+        GgufMetadataValue::Array(array) => match &**array {
+            anamnesis::GgufMetadataArray::String(texts) => texts.clone(),
+            _ => unreachable!(),
+        },
+        _ => unreachable!(),
+    };
+    let (found, expected) = (texts(&found), texts(&expected));
+    assert_eq!(found.len(), expected.len());
+    // SentencePiece's model has no token for what is masked, the last one.
+    let mask = found.iter().position(|token| token == "<mask>").unwrap();
+    assert!(mask > 40 && expected[mask].starts_with("[PAD"));
+    assert_eq!(found[..mask], expected[..mask]);
+}
