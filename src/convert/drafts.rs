@@ -55,7 +55,7 @@ pub(super) fn draft_outputs<'m>(
     let mut merged = Report::new(options.run.to);
     let is_renamed = model.is_gguf() && options.scope == ModelScope::Model;
     if !is_renamed {
-        adapters::merge(&mut resolution.items, &options.adapters, &mut merged)?;
+        adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
     }
     let left_out = options.names.apply(&mut resolution)?;
     let unmatched = select(&mut resolution, model, options)?;
@@ -77,7 +77,7 @@ pub(super) fn draft_outputs<'m>(
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     if is_renamed {
-        adapters::merge(&mut resolution.items, &options.adapters, &mut merged)?;
+        adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
     }
     report.notes.extend(merged.notes);
     report.merged = merged.merged;

@@ -499,3 +499,26 @@ fn adapters_that_exclude_each_other() {
     let error = Adapter::open(data().join("demo")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
 }
+
+/// Programs load one of two tied weights for both, so that the other's change would be lost.
+#[test]
+fn tied_weights_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(base("base").join(name), root.path().join(name)).unwrap();
+    }
+    let path = root.path().join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let tied = text.replace(
+        "\"tie_word_embeddings\": false",
+        "\"tie_word_embeddings\": true",
+    );
+    assert_ne!(text, tied);
+    std::fs::write(&path, tied).unwrap();
+    let model = parse(root.path()).unwrap();
+    let run = |name: &str| model.recovery(options(TargetDtype::F32, case(name))).err();
+    assert!(run("plain").is_none());
+    let error = run("saved").unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("lm_head.weight"), "{error}");
+}

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::Adapter;
 use super::peft_tensors::{AdapterMatrix, AdapterTensor, LoraTensors, Replacement, SortedTensors};
-use crate::config::what_was_meant;
+use serde_json::Value;
+
+use crate::config::{Texts, what_was_meant};
 use crate::containers::model::Tensor;
 use crate::convert::report::Report;
 use crate::scheme::layout::adapted::{AdaptedWeight, ScaledProduct};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::wrong;
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
-use crate::{AnamnesisError, Result, TargetDtype};
+use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// What adapters change of one weight.
 #[derive(Default)]
@@ -28,8 +30,9 @@ struct WeightChange {
 ///
 /// # Errors
 /// `Parse` or `Unsupported` that names the adapter's tensor: its weight is not in the model, a half of a pair is missing, a shape
-/// or a rank does not fit, or the weight is none of floats.
+/// or a rank does not fit, or the weight is none of floats. `Unsupported` if it is one of two that the config ties.
 pub(in crate::convert) fn merge<'m>(
+    model: &ParsedModel,
     items: &mut Vec<ResolvedItem<'m>>,
     adapters: &[Adapter],
     report: &mut Report,
@@ -52,6 +55,7 @@ pub(in crate::convert) fn merge<'m>(
         let collected = collector.collect();
         collected.map_err(|e| e.about(adapter.path().display()))?;
     }
+    require_untied(model, &names, &changes)?;
     let n = changes.len();
     let all = std::mem::take(items).into_iter().enumerate();
     let merged = all.map(|(index, item)| match changes.remove(&index) {
@@ -65,6 +69,33 @@ pub(in crate::convert) fn merge<'m>(
         several => format!("{several} adapters"),
     };
     report.notes.push(format!("{from} merged into {n} tensors"));
+    Ok(())
+}
+
+/// Fails if an embedding or a head changes that the config ties although both are stored: programs load one of them for both.
+fn require_untied(
+    model: &ParsedModel,
+    names: &HashMap<String, usize>,
+    changes: &BTreeMap<usize, WeightChange>,
+) -> Result<()> {
+    let find = |ending: &str| names.iter().find(|(name, _)| name.ends_with(ending));
+    let (Some(embedding), Some(head)) = (find("embed_tokens.weight"), find("lm_head.weight"))
+    else {
+        return Ok(());
+    };
+    let changed = [embedding, head];
+    let changed = changed.iter().find(|(_, at)| changes.contains_key(at));
+    let (Some((name, _)), Some(directory)) = (changed, &model.directory) else {
+        return Ok(());
+    };
+    let config = Texts::new(&directory.path, &model.limits).json("config.json")?;
+    let is_tied = |config: &Value| config.get("tie_word_embeddings") == Some(&Value::Bool(true));
+    if config.as_ref().is_some_and(is_tied) {
+        let what = format!(
+            "tensor `{name}`: config.json ties it to another that the model has as well (`tie_word_embeddings`); leave one out first, with --drop of remember"
+        );
+        return Err(AnamnesisError::unsupported("an adapter", what));
+    }
     Ok(())
 }
 
