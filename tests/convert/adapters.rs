@@ -293,7 +293,7 @@ fn adapters_are_inputs() {
 }
 
 /// A base of one matrix, and an adapter of these tensors and settings.
-fn refusal(tensors: &[Raw], settings: serde_json::Value) -> String {
+fn refusal(tensors: &[Raw], settings: &serde_json::Value) -> String {
     let root = tempfile::tempdir().unwrap();
     let base = file(
         &[
@@ -364,7 +364,7 @@ fn named(name: &str, shape: &[usize]) -> Raw {
 fn what_does_not_fit_is_an_error() {
     let pair = || vec![a(&[1, 2]), b(&[3, 1])];
     let none = || json!({});
-    assert_eq!(refusal(&pair(), none()), "");
+    assert_eq!(refusal(&pair(), &none()), "");
     let with = |more: Raw| [pair(), vec![more]].concat();
     let half = |t: Raw| vec![t];
     let nan = raw(
@@ -474,7 +474,7 @@ fn what_does_not_fit_is_an_error() {
             "target_parameters",
         ),
     ] {
-        let error = refusal(&tensors, settings.clone());
+        let error = refusal(&tensors, &settings);
         assert!(error.contains(what), "{what}: {settings}: `{error}`");
     }
 }

@@ -208,12 +208,12 @@ impl Collector<'_, '_> {
         let product = match is_transposed {
             // (B · A)ᵀ is Aᵀ · Bᵀ.
             true => (
-                AdapterMatrix::new(b.clone(), [cols, stored], true)?,
-                AdapterMatrix::new(a.clone(), [stored, rows], true)?,
+                AdapterMatrix::boxed(b.clone(), [cols, stored], true)?,
+                AdapterMatrix::boxed(a.clone(), [stored, rows], true)?,
             ),
             false => (
-                AdapterMatrix::new(a.clone(), [stored, cols], false)?,
-                AdapterMatrix::new(b, [rows, stored], false)?,
+                AdapterMatrix::boxed(a.clone(), [stored, cols], false)?,
+                AdapterMatrix::boxed(b, [rows, stored], false)?,
             ),
         };
         let lengths = self.lengths(&a.get(), tensors, (rows, is_transposed))?;
@@ -264,7 +264,7 @@ impl Collector<'_, '_> {
         if t.elements() != rows {
             return Err(wrong(&t, format!("the weight has {rows} rows")));
         }
-        AdapterMatrix::new(tensor.clone(), [rows, 1], false).map(Some)
+        AdapterMatrix::boxed(tensor.clone(), [rows, 1], false).map(Some)
     }
 
     /// Fails if several adapters change an item that one of them replaces, or whose rows get lengths: the order would count.

@@ -110,7 +110,7 @@ impl AdapterMatrix {
     ///
     /// # Errors
     /// `Parse` if the tensor is not F32, F16 or BF16.
-    pub(super) fn new(
+    pub(super) fn boxed(
         tensor: AdapterTensor,
         size: [usize; 2],
         is_transposed: bool,
