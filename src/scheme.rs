@@ -21,10 +21,12 @@ mod modelopt;
 pub(crate) mod module_names;
 mod mxfp4;
 mod nvfp4;
+mod paroquant;
 mod qnat;
 mod quanto;
 mod quark;
 pub(crate) mod seam;
+mod sglang;
 mod sparse;
 mod torchao;
 
@@ -67,11 +69,15 @@ const SCHEMES: &[&dyn Scheme] = &[
     &quark::Quark,
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
+    // Before INT8, which would take bytes of nibbles for codes.
+    &sglang::Sglang,
     &int8::Int8,
     &mxfp4::Mxfp4,
     &mlx::Mlx,
     &sparse::Sparse,
     &foreign::Foreign,
+    // Before AWQ, whose tensors it has.
+    &paroquant::ParoQuant,
     &gptq::Gptq,
     &awq::Awq,
     &awq::AwqWide,

@@ -15,6 +15,7 @@ pub(crate) mod grouped;
 pub(crate) mod low_rank;
 pub(crate) mod nvfp4;
 pub(crate) mod packed;
+pub(crate) mod paroquant;
 pub(crate) mod qnat;
 #[cfg(test)]
 mod tests;

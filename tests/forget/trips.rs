@@ -79,6 +79,8 @@ pub const FOREIGN: &[&str] = &[
     "marlin",
     "quanto",
     "quark",
+    "paroquant",
+    "sglang",
     "torchao",
     "awq_more",
 ];

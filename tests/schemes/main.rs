@@ -12,5 +12,6 @@ mod goldens;
 mod libraries;
 mod models;
 mod names;
+mod paroquant;
 mod producers;
 mod slices;

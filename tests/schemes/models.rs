@@ -4,6 +4,8 @@
 use std::path::Path;
 
 use anamnesis::{AnamnesisError, ParsedModel, parse};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 
 use crate::common::{TARGETS, assert_same, data, each_case, rounded};
 
@@ -42,8 +44,32 @@ fn check_case(case: &Path) {
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_same(&expected, &bytes, name);
     }
+    let library = case.join("library-f32.safetensors");
+    if library.is_file() {
+        assert_near(&std::fs::read(library).unwrap(), &f32);
+    }
     let problems = model.inspect().problems;
     assert!(problems.is_empty(), "{problems:?}");
+}
+
+/// Checks that `exact`, which the output equals, is what a library gives that sums in another order: within 1e-5 of the
+/// largest value of a row. A row of NaN is one of which the library's own value says nothing.
+fn assert_near(library: &[u8], exact: &[u8]) {
+    let [library, exact] = [library, exact].map(|file| SafeTensors::deserialize(file).unwrap());
+    for (name, want) in library.tensors() {
+        let got = exact.tensor(&name).unwrap();
+        assert_eq!(want.shape(), got.shape(), "{name}");
+        let floats = |t: &TensorView<'_>| -> Vec<f32> {
+            let words = t.data().as_chunks().0;
+            words.iter().map(|&b| f32::from_le_bytes(b)).collect()
+        };
+        let (want, got, width) = (floats(&want), floats(&got), got.shape()[1]);
+        for (row, (want, got)) in want.chunks(width).zip(got.chunks(width)).enumerate() {
+            let bound = 1e-5 * got.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            let is_far = |(want, got): (&f32, &f32)| (want - got).abs() > bound;
+            assert!(!want.iter().zip(got).any(is_far), "{name}: row {row}");
+        }
+    }
 }
 
 /// A case that cannot be decoded is refused, and the message names the tensor.
@@ -127,6 +153,16 @@ fn gemma_qat() {
 #[test]
 fn quanto() {
     check("quanto", 26);
+}
+
+#[test]
+fn paroquant() {
+    check("paroquant", 5);
+}
+
+#[test]
+fn sglang() {
+    check("sglang", 6);
 }
 
 #[test]

@@ -163,6 +163,7 @@ const METHODS: &[(QuantMethod, StatedCodes)] = &[
     (QuantMethod::Mxfp4, StatedCodes::Float(4, None)),
     (QuantMethod::Gptq, StatedCodes::Words),
     (QuantMethod::Awq, StatedCodes::Words),
+    (QuantMethod::BlockwiseInt8, StatedCodes::Int(8)),
 ];
 
 /// The type of the codes. Keys are looked up whatever the method: each of them is written by one library, and a config that lost
