@@ -6,6 +6,7 @@ mod bitnet;
 pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
+mod dfloat11;
 mod foreign;
 mod fp8;
 mod gemma_qat;
@@ -75,6 +76,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &mxfp4::Mxfp4,
     &mlx::Mlx,
     &sparse::Sparse,
+    &dfloat11::DFloat11,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

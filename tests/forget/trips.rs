@@ -79,6 +79,7 @@ pub const FOREIGN: &[&str] = &[
     "marlin",
     "quanto",
     "quark",
+    "dfloat11",
     "paroquant",
     "sglang",
     "torchao",

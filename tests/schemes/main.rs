@@ -5,6 +5,7 @@
 mod common;
 
 mod contradictions;
+mod dfloat11;
 mod errors;
 mod experts;
 mod features;

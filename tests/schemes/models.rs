@@ -161,6 +161,11 @@ fn paroquant() {
 }
 
 #[test]
+fn dfloat11() {
+    check("dfloat11", 6);
+}
+
+#[test]
 fn sglang() {
     check("sglang", 6);
 }
