@@ -11,6 +11,7 @@
 
 mod awq;
 pub(crate) mod bnb;
+mod comfy;
 mod compressed_tensors;
 mod decision;
 #[cfg(test)]
@@ -33,6 +34,6 @@ pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
 pub(crate) use self::seam::names::fused;
 pub(crate) use self::seam::{
-    Encode, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey, TileValues,
-    WeightInfo,
+    Encode, EncodeBuffers, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey,
+    TileValues, WeightInfo,
 };

@@ -9,8 +9,8 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
-//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`]). A kernel that
-//! gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
+//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`]). A
+//! kernel that gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
 //! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
@@ -92,6 +92,58 @@ pub(crate) trait Routine {
     }
 }
 
+/// Sums that are computed side by side, one in each lane.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+pub(crate) const LANES: usize = 8;
+
+/// How a body that is generic over levels sums terms that it looks up. A value of it is proof that the CPU can.
+///
+/// A table has a term for each of up to eight codes. Without tables, searches of ggml's IQ types take three to five times as
+/// long as with the instruction for look-ups, and twice as long as with look-ups in memory.
+/// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+pub(crate) trait LookUp: Copy {
+    /// In each lane, a packed code of each chunk picks a term of every table, by the `BITS` of the code that belong to the
+    /// table, the first lowest. Returns the least sum of the terms of each lane, and the first chunk that has it. Terms are
+    /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that is NaN is passed over.
+    fn least_sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        chunks: &[[u16; LANES]],
+    ) -> ([f32; LANES], [u32; LANES]);
+}
+
+/// Look-ups in memory, at every level.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+#[derive(Clone, Copy)]
+pub(crate) struct InMemory;
+
+impl LookUp for InMemory {
+    #[inline(always)]
+    fn least_sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        chunks: &[[u16; LANES]],
+    ) -> ([f32; LANES], [u32; LANES]) {
+        let (mut least, mut at) = ([f32::MAX; LANES], [0; LANES]);
+        for (number, codes) in chunks.iter().enumerate() {
+            // Table by table: the sums of the lanes do not wait for each other.
+            let mut sums = [0.0; LANES];
+            for (i, table) in tables.iter().enumerate() {
+                for (sum, &code) in sums.iter_mut().zip(codes) {
+                    *sum += table[usize::from(code >> (BITS * i)) & 7];
+                }
+            }
+            for l in 0..LANES {
+                let better = sums[l] < least[l];
+                least[l] = if better { sums[l] } else { least[l] };
+                at[l] = if better { number as u32 } else { at[l] };
+            }
+        }
+        (least, at)
+    }
+}
+
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
@@ -124,13 +176,17 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
-        _mm256_set1_epi8, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_shuffle_epi8,
-        _mm256_srli_epi16, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+        __m128i, __m256, __m256i, _CMP_LT_OQ, _mm_cvtsi32_si128, _mm256_add_ps, _mm256_and_si256,
+        _mm256_blendv_epi8, _mm256_blendv_ps, _mm256_castps_si256, _mm256_cmp_ps,
+        _mm256_cvtepu16_epi32, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
+        _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps,
+        _mm256_setr_epi8, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256,
+        _mm256_shuffle_epi8, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_unpackhi_epi8,
+        _mm256_unpacklo_epi8,
     };
     use std::mem::transmute;
 
-    use super::{Element, Kernel, Routine};
+    use super::{Element, Kernel, LANES, LookUp, Routine};
 
     /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
     #[derive(Clone, Copy)]
@@ -154,6 +210,40 @@ mod avx2 {
                     low: _mm256_permute4x64_epi64::<0b10_00_10_00>(bytes),
                     high: _mm256_permute4x64_epi64::<0b11_01_11_01>(bytes),
                 }
+            }
+        }
+    }
+
+    impl LookUp for Avx2 {
+        #[inline(always)]
+        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+        fn least_sums<const BITS: usize, const N: usize>(
+            self,
+            tables: &[[f32; 8]; N],
+            chunks: &[[u16; LANES]],
+        ) -> ([f32; LANES], [u32; LANES]) {
+            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+            unsafe {
+                let (mut least, mut at) = (_mm256_set1_ps(f32::MAX), _mm256_setzero_si256());
+                for (number, codes) in chunks.iter().enumerate() {
+                    let mut codes =
+                        _mm256_cvtepu16_epi32(transmute::<[u16; LANES], __m128i>(*codes));
+                    let mut sum = _mm256_setzero_ps();
+                    for table in tables {
+                        let table = transmute::<[f32; 8], __m256>(*table);
+                        // The instruction heeds no bits of an index but the lowest three.
+                        sum = _mm256_add_ps(sum, _mm256_permutevar8x32_ps(table, codes));
+                        codes = _mm256_srl_epi32(codes, _mm_cvtsi32_si128(BITS as i32));
+                    }
+                    let better = _mm256_cmp_ps::<_CMP_LT_OQ>(sum, least);
+                    least = _mm256_blendv_ps(least, sum, better);
+                    let number = _mm256_set1_epi32(number as i32);
+                    at = _mm256_blendv_epi8(at, number, _mm256_castps_si256(better));
+                }
+                (
+                    transmute::<__m256, [f32; LANES]>(least),
+                    transmute::<__m256i, [u32; LANES]>(at),
+                )
             }
         }
     }

@@ -197,7 +197,74 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             Part("w.shape", "I64", vec![2], [word(ROWS), word(COLS)].concat()),
         ]
     };
+    // One of ComfyUI's formats: a weight of so many codes a byte, its companions, and the description of the layer.
+    let comfy = |text: &str, per_byte: usize, companions: Vec<Part>| {
+        let mut parts = vec![
+            Part(
+                "w.weight",
+                "I8",
+                vec![ROWS, COLS / per_byte],
+                codes(n / per_byte),
+            ),
+            Part(
+                "w.comfy_quant",
+                "U8",
+                vec![text.len()],
+                text.as_bytes().to_vec(),
+            ),
+        ];
+        parts.extend(companions);
+        parts
+    };
+    let of_rows = |name: &'static str| Part(name, "F32", vec![ROWS], f32s(ROWS));
+    let of_groups = |name: &'static str| Part(name, "BF16", vec![COLS / 64, ROWS], bf16s(n / 64));
+    let relative = vec![
+        // Below the bytes that stand for NaN.
+        Part(
+            "w.weight_s_rel",
+            "F8_E4M3",
+            vec![ROWS, COLS / 16],
+            codes(n / 16).iter().map(|byte| byte & 0x7b).collect(),
+        ),
+        of_rows("w.weight_s_channel"),
+        Part("w.weight_codebook", "F32", vec![16], f32s(16)),
+    ];
+    let svdquant = vec![
+        of_groups("w.weight_scale"),
+        Part("w.smooth_factor", "BF16", vec![COLS], bf16s(COLS)),
+        Part("w.proj_down", "BF16", vec![COLS, 32], bf16s(COLS * 32)),
+        Part("w.proj_up", "BF16", vec![ROWS, 32], bf16s(ROWS * 32)),
+    ];
+    let awq_w4a16 = vec![of_groups("w.weight_scale"), of_groups("w.weight_zeros")];
     vec![
+        (
+            "comfy-int8-convrot",
+            comfy(
+                r#"{"format":"int8_tensorwise","convrot":true}"#,
+                1,
+                vec![of_rows("w.weight_scale")],
+            ),
+        ),
+        (
+            "comfy-w4a4",
+            comfy(
+                r#"{"format":"convrot_w4a4"}"#,
+                2,
+                vec![of_rows("w.weight_scale")],
+            ),
+        ),
+        (
+            "comfy-w4a8",
+            comfy(r#"{"format":"asym_w4a8_int8"}"#, 2, relative),
+        ),
+        (
+            "comfy-awq",
+            comfy(r#"{"format":"awq_w4a16"}"#, 2, awq_w4a16),
+        ),
+        (
+            "comfy-svdquant",
+            comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
+        ),
         ("fp8-tensor", fp8("F8_E4M3", vec![])),
         ("fp8-block", fp8("F8_E4M3", vec![ROWS / 128, COLS / 128])),
         ("fp8-channel", fp8("F8_E4M3", vec![ROWS, 1])),

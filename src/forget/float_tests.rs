@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 
 use self::harness::{decoded, encode, widened};
+use super::comfy::ComfyConvRot;
 use super::fp8::{Fp8, Fp8Layout};
 use super::mx::{Mx, MxLayout, ScaleRule};
 use super::nvfp4::Nvfp4;
@@ -54,6 +55,11 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
             },
             "tensor",
         ),
+        ["comfy", format] => Some(Box::new(if format == "int8" {
+            ComfyConvRot::Int8
+        } else {
+            ComfyConvRot::W4A4
+        })),
         ["nvfp4", whose] => Some(Box::new(if whose == "model_opt" {
             Nvfp4::ModelOpt
         } else {
@@ -244,6 +250,10 @@ fn objections_to_shapes() {
         ("mxfp4 gpt_oss own", "a.experts.up", &[2, 48, 32]),
         ("mxfp8 gpt_oss own", "a.experts.up", &[2, 32, 32]),
         ("mxfp8 model_opt ggml", "a.weight", &[32, 32]),
+        ("comfy int8", "a.bias", &[2, 2]),
+        ("comfy int8", "a.weight", &[2, 1 << 20]),
+        ("comfy w4a4", "a.weight", &[2, 96]),
+        ("comfy w4a4", "a.weight", &[2, 2, 64]),
     ] {
         assert!(objects(method, name, shape), "{method} {name} {shape:?}");
     }
@@ -295,6 +305,7 @@ fn encodings_equal_their_libraries() {
         return;
     };
     assert!(check_all(&data.join("fp_encode")) > 50);
+    assert_eq!(check_all(&data.join("comfy_encode")), 4);
     // More cases, which the script makes on demand.
     if let Some(dir) = std::env::var_os("FP_ENCODE") {
         check_all(Path::new(&dir));

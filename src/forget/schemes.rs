@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::awq::Awq;
 use super::bnb::{Bnb4, Bnb4QuantType, BnbInt8};
+use super::comfy::ComfyConvRot;
 use super::compressed_tensors::CompressedTensors;
 use super::fp8::{Fp8, Fp8Layout};
 use super::gptq::Gptq;
@@ -192,6 +193,12 @@ schemes! {
     FP8_COMFY_E5M2 "fp8-comfy-e5m2" ["fp8-e5m2"]
         "FP8 E5M2 of ComfyUI, one scale for each tensor"
         linear(|_| comfy_fp8(true));
+    COMFY_INT8_CONVROT "comfy-int8-convrot" ["int8-convrot"]
+        "INT8 of ComfyUI, rotated (ConvRot), a scale for each row"
+        linear(|_| Arc::new(ComfyConvRot::Int8));
+    COMFY_W4A4 "comfy-w4a4" ["convrot-w4a4"]
+        "INT4 of ComfyUI, rotated (ConvRot), a scale for each row"
+        linear(|_| Arc::new(ComfyConvRot::W4A4));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
         with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true)));

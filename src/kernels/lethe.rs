@@ -37,5 +37,7 @@ pub(crate) mod nvfp4;
 pub(crate) mod pack;
 #[cfg(feature = "lethe")]
 pub(crate) mod qnat;
+#[cfg(feature = "lethe")]
+pub(crate) mod rotated;
 #[cfg(all(test, feature = "lethe"))]
 mod tests;

@@ -18,6 +18,7 @@ pub(crate) mod nvfp4;
 pub(crate) mod packed;
 pub(crate) mod paroquant;
 pub(crate) mod qnat;
+pub(crate) mod rotated;
 #[cfg(test)]
 mod tests;
 pub(crate) mod widen;

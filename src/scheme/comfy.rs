@@ -8,6 +8,9 @@
 //! | `nvfp4` | U8 `[out, in / 2]`, high nibble first | E4M3, one for 16 values, [tiled](crate::scheme::layout::tiled) |
 //! | `mxfp8` | F8_E4M3 | exponents, one for 32 values, tiled |
 //!
+//! `int8_tensorwise` with `convrot`, `convrot_w4a4` and `asym_w4a8_int8` are in [`rotated`], `awq_w4a16` and
+//! `svdquant_w4a4` in [`int4`].
+//!
 //! `X.weight_scale_2` of `nvfp4` is a factor of the scales, multiplied in F32.
 //!
 //! Weights of `nvfp4` and `mxfp8` are padded to whole blocks in both dimensions. The file does not say how much of
@@ -16,6 +19,8 @@
 //! Formulas: comfy-kitchen, `dequantize` of its layouts, eager backend.
 
 mod description;
+mod int4;
+mod rotated;
 
 use std::collections::HashMap;
 
@@ -28,7 +33,7 @@ use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
+    CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling,
     TensorRole, refused, wrong,
 };
 use crate::{Dtype, Result};
@@ -46,8 +51,20 @@ static IDENTITY: Identity = Identity {
         (Ends(".comfy_quant"), TensorRole::QuantState),
         (Ends("weight_scale"), TensorRole::Scale),
         (Ends("weight_scale_2"), TensorRole::Scale),
+        (Ends(".weight_s_rel"), TensorRole::Scale),
+        (Ends(".weight_s_channel"), TensorRole::Scale),
+        (Ends(".weight_codebook"), TensorRole::QuantMap),
+        (Ends(".weight_correction"), TensorRole::Offset),
+        (Ends(".weight_zero"), TensorRole::Offset),
+        (Ends(".weight_zeros"), TensorRole::Offset),
+        (Ends(".weight_smooth_factor"), TensorRole::Scale),
+        (Ends(".weight_proj_down"), TensorRole::LowRank),
+        (Ends(".weight_proj_up"), TensorRole::LowRank),
     ],
-    optional: &[],
+    optional: &[
+        Sibling::OfWeight("_codebook"),
+        Sibling::OfWeight("_correction"),
+    ],
     activations: &[],
     markers: &[],
     sidecars: &[],
@@ -85,18 +102,12 @@ impl Scheme for ComfyUi {
             };
         };
         let format = description.format.as_str();
-        // The codes are those of the rotated weight. Without the inverse rotation they would decode
-        // to another basis.
-        if description.is_rotated {
-            let what = format!(
-                "its columns are rotated (`{format}` with `convrot`), which is not decoded"
-            );
-            return Err(refused(t, "ComfyUI quantization", what));
-        }
+        let is_rotated = description.flag("convrot");
         let dtype = match format {
             "float8_e4m3fn" | "mxfp8" => Dtype::F8E4M3,
             "float8_e5m2" => Dtype::F8E5M2,
-            "int8_tensorwise" => Dtype::I8,
+            "int8_tensorwise" | "convrot_w4a4" | "asym_w4a8_int8" | "awq_w4a16"
+            | "svdquant_w4a4" => Dtype::I8,
             "nvfp4" => Dtype::U8,
             _ => {
                 return Err(refused(
@@ -106,6 +117,19 @@ impl Scheme for ComfyUi {
                 ));
             }
         };
+        // The codes are those of the rotated weight. Without the inverse rotation they would decode
+        // to another basis.
+        if is_rotated
+            && !matches!(
+                format,
+                "int8_tensorwise" | "convrot_w4a4" | "asym_w4a8_int8"
+            )
+        {
+            let what = format!(
+                "its columns are rotated (`{format}` with `convrot`), which is not decoded"
+            );
+            return Err(refused(t, "ComfyUI quantization", what));
+        }
         // The format and the dtype are stated in two places. If they contradict each other, either
         // could be meant.
         if t.dtype() != dtype {
@@ -114,17 +138,27 @@ impl Scheme for ComfyUi {
                 format!("its format is said to be `{format}`, and that has {dtype}"),
             ));
         }
-        let scale = all.need(t, t.name(), "_scale")?;
-        if !matches!(format, "mxfp8" | "nvfp4") {
-            check_plain_scale(t, &scale)?;
-        }
-        // FP8 and INT8 with plain scales are laid out as other producers do it; only the tiled
-        // formats are ComfyUI's own.
+        // FP8 and INT8 with plain scales are laid out as other producers do it; the others are
+        // ComfyUI's own.
+        let scale = || all.need(t, t.name(), "_scale");
         let group = match format {
-            "mxfp8" => Some(mxfp8(t, &scale)?),
-            "nvfp4" => Some(nvfp4(t, &scale, all)?),
-            "int8_tensorwise" => Int8.claim(t, all)?,
-            _ => Fp8.claim(t, all)?,
+            "mxfp8" => Some(mxfp8(t, &scale()?)?),
+            "nvfp4" => Some(nvfp4(t, &scale()?, all)?),
+            "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, &description)?),
+            "asym_w4a8_int8" => Some(rotated::w4a8(t, &description, all)?),
+            "awq_w4a16" => Some(int4::awq(t, &scale()?, &description, all)?),
+            "svdquant_w4a4" => Some(int4::svdquant(t, &scale()?, &description, all)?),
+            _ => {
+                let scale = scale()?;
+                check_plain_scale(t, &scale)?;
+                match format {
+                    "int8_tensorwise" if is_rotated => {
+                        Some(rotated::int8(t, &scale, &description)?)
+                    }
+                    "int8_tensorwise" => Int8.claim(t, all)?,
+                    _ => Fp8.claim(t, all)?,
+                }
+            }
         };
         // The other scheme found no scale that it takes, for instance exponents beside
         // `float8_e4m3fn`.
@@ -133,7 +167,7 @@ impl Scheme for ComfyUi {
                 t,
                 format!(
                     "its `{}` is no scale of a weight of format `{format}`",
-                    scale.name()
+                    scale()?.name()
                 ),
             ));
         };

@@ -166,13 +166,13 @@ impl Scheme for Fp8 {
         let Some(format) = Fp8Format::of(t.dtype()) else {
             return Ok(None);
         };
-        // E4M3 is also the dtype of NVFP4's block scales and of torchao's parts, which belong to
-        // the tensor they are named after.
+        // E4M3 is also the dtype of NVFP4's block scales, of those of ComfyUI's W4A8 and of torchao's parts, which belong
+        // to the tensor they are named after.
         let scales_another = t
             .name()
             .strip_suffix("_scale")
             .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
-        if scales_another || is_scale_name(t.name()) {
+        if scales_another || is_scale_name(t.name()) || t.name().ends_with(".weight_s_rel") {
             return Ok(None);
         }
         let scales = scales_of(t, all);

@@ -5,6 +5,7 @@ pub(crate) mod alternate;
 #[cfg(feature = "models")]
 pub(crate) mod assembled;
 pub(crate) mod group_size;
+pub(crate) mod low_rank;
 pub(crate) mod packed;
 pub(crate) mod strided;
 pub(crate) mod tiled;

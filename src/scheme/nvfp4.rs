@@ -14,14 +14,16 @@
 mod low_rank;
 mod weight;
 
-use self::low_rank::{LowRankFactors, LowRankSum};
+use self::low_rank::find_factors;
 use self::weight::Nvfp4Weight;
 use super::modelopt::{RowPairs, pre_quant_scale};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
+use crate::kernels::remember::low_rank::ColumnStep;
 use crate::kernels::remember::nvfp4::BLOCK;
+use crate::scheme::layout::low_rank::{LowRankFactors, LowRankSum};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::fit::rows_and_cols;
@@ -207,7 +209,7 @@ impl Nvfp4Layout {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }
         let columns = pre_quant_scale(t, k, all)?;
-        let factors = LowRankFactors::find(t, [rows, k], all)?;
+        let factors = find_factors(t, [rows, k], all)?;
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
         parts.extend(factors.iter().flat_map(LowRankFactors::parts));
         let columns = columns.map(|columns| Floats::ieee(&columns)).transpose()?;
@@ -230,7 +232,7 @@ impl Nvfp4Layout {
             Some(factors) => Box::new(LowRankSum {
                 quantized: Box::new(grouped),
                 factors,
-                columns,
+                columns: columns.map(|columns| (ColumnStep::ScaleSum, columns)),
             }),
             None => {
                 grouped.columns = columns;

@@ -84,6 +84,7 @@ pub const FOREIGN: &[&str] = &[
     "sglang",
     "torchao",
     "awq_more",
+    "comfy_more",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

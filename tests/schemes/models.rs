@@ -112,7 +112,12 @@ fn modelopt() {
 
 #[test]
 fn comfy() {
-    check("comfy", 23);
+    check("comfy", 18);
+}
+
+#[test]
+fn comfy_more() {
+    check("comfy_more", 16);
 }
 
 #[test]

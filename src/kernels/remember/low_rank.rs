@@ -1,7 +1,8 @@
-//! A weight that is a quantized part and a product of two narrow matrices: `T((v + f32(Σ b·a)) * c)`, where `v` is
-//! the decoded value, the sum runs over the rank in F64, and `c` is a factor for each column.
+//! A weight that is a quantized part and a product of two narrow matrices: `T((v + f32(Σ b·a)) * c)` or
+//! `T(v / c + f32(Σ b·a))`, where `v` is the decoded value, the sum runs over the rank in F64, and `c` is a number for
+//! each column.
 //!
-//! Formula: modelopt `SVDQuantLinear` (`_update_svdquant`). A library's matrix product has no order of its own; F64
+//! Formulas: modelopt `SVDQuantLinear` (`_update_svdquant`); comfy-kitchen `quantize_svdquant_w4a4`. A library's matrix product has no order of its own; F64
 //! holds each product exactly, and the sum is rounded once.
 
 use crate::element::Element;
@@ -28,8 +29,18 @@ pub(crate) struct Corrected<'a> {
     pub values: &'a [f32],
     pub sums: &'a [f64],
     pub width: usize,
-    /// A factor for each column, applied last; or none.
+    /// A number for each column; or none.
     pub columns: &'a [f32],
+    pub step: ColumnStep,
+}
+
+/// What is done with the number of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ColumnStep {
+    /// The sum of both parts is multiplied by it.
+    ScaleSum,
+    /// The quantized part is divided by it, before the product of low rank is added.
+    DivideValue,
 }
 
 /// Values that are computed before any is rounded.
@@ -48,14 +59,16 @@ impl Kernel for Corrected<'_> {
             let mut tile = [0.0; TILE];
             for (i, out) in out.chunks_mut(TILE).enumerate() {
                 let tile = &mut tile[..out.len()];
-                let pairs = values[i * TILE..].iter().zip(&sums[i * TILE..]);
+                tile.copy_from_slice(&values[i * TILE..][..out.len()]);
+                let columns = self.columns.get(i * TILE..).unwrap_or_default();
+                if self.step == ColumnStep::DivideValue {
+                    tile.iter_mut().zip(columns).for_each(|(t, &c)| *t /= c);
+                }
                 tile.iter_mut()
-                    .zip(pairs)
-                    .for_each(|(t, (&v, &sum))| *t = v + sum as f32);
-                if !self.columns.is_empty() {
-                    tile.iter_mut()
-                        .zip(&self.columns[i * TILE..])
-                        .for_each(|(t, &c)| *t *= c);
+                    .zip(&sums[i * TILE..])
+                    .for_each(|(t, &sum)| *t += sum as f32);
+                if self.step == ColumnStep::ScaleSum {
+                    tile.iter_mut().zip(columns).for_each(|(t, &c)| *t *= c);
                 }
                 E::store(tile, out);
             }

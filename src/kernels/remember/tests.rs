@@ -1,6 +1,7 @@
 //! Every kernel at every CPU level and output type, against a twin that computes one value at a time.
 
 mod grouped;
+mod rotated;
 
 use half::{bf16, f16};
 
@@ -350,25 +351,30 @@ fn int8_kernel() {
 
 #[test]
 fn low_rank() {
-    use super::low_rank::Corrected;
+    use super::low_rank::{ColumnStep, Corrected};
     let width = miri_or(130, 1030);
     let (values, columns) = (scales(3 * width), scales(width + 3)[3..].to_vec());
     let sums: Vec<f64> = (0..3 * width)
         .map(|i| f64::from(HOSTILE[i % 7]) / 3.0)
         .collect();
-    for columns in [&[][..], &columns] {
+    for (columns, step) in [
+        (&[][..], ColumnStep::ScaleSum),
+        (&columns, ColumnStep::ScaleSum),
+        (&columns, ColumnStep::DivideValue),
+    ] {
         let kernel = Corrected {
             values: &values,
             sums: &sums,
             width,
             columns,
+            step,
         };
         check("low rank", &kernel, 3 * width, |i| {
-            let sum = values[i] + sums[i] as f32;
-            if columns.is_empty() {
-                sum
-            } else {
-                sum * columns[i % width]
+            let (value, sum) = (values[i], sums[i] as f32);
+            match (columns.get(i % width), step) {
+                (None, _) => value + sum,
+                (Some(c), ColumnStep::ScaleSum) => (value + sum) * c,
+                (Some(c), ColumnStep::DivideValue) => value / c + sum,
             }
         });
     }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::config::unique_json;
 use crate::containers::model::Tensor;
+use crate::kernels::remember::rotated::{LEAST_GROUP, MAX_GROUP, is_group};
 use crate::limits::FREE_JSON_BYTES;
 use crate::scheme::seam::{Index, base_of, wrong};
 use crate::{Dtype, ParsedModel, Result};
@@ -50,11 +51,13 @@ impl ComfyLayers {
 /// The description of one weight.
 pub(super) struct ComfyDescription<'m> {
     pub format: String,
-    /// Whether its columns are rotated by a Hadamard matrix (`convrot`).
-    pub is_rotated: bool,
+    options: Map<String, Value>,
     /// The `comfy_quant` that the description is from.
     pub marker: Option<Tensor<'m>>,
 }
+
+/// Columns that are rotated together unless the description has another number, as in ComfyUI's loader.
+const ROTATION: usize = 256;
 
 impl<'m> ComfyDescription<'m> {
     /// The description of weight `t`, if there is one. That of a tensor precedes that of the metadata.
@@ -75,10 +78,12 @@ impl<'m> ComfyDescription<'m> {
             // decoded anyway.
             // Only the header of the file is at hand, for a listing.
             if !marker.part().is_readable() {
-                let (format, is_rotated) = (guess_format(t, all).to_owned(), false);
+                let mut options = Map::new();
+                // Any number would do that divides the columns: nothing is decoded.
+                options.insert("convrot_groupsize".to_owned(), LEAST_GROUP.into());
                 return Ok(Some(Self {
-                    format,
-                    is_rotated,
+                    format: guess_format(t, all).to_owned(),
+                    options,
                     marker: Some(marker),
                 }));
             }
@@ -87,7 +92,7 @@ impl<'m> ComfyDescription<'m> {
                 .map_err(|what| wrong(&marker, what))?;
             let found = Some(&json)
                 .and_then(Value::as_object)
-                .and_then(|json| Self::from_json(json, Some(marker)));
+                .and_then(|json| Self::from_json(t, json, Some(marker)));
             let what = "it is to say in JSON which format its layer has, and does not";
             return found.map(Some).ok_or_else(|| wrong(&marker, what));
         }
@@ -102,36 +107,99 @@ impl<'m> ComfyDescription<'m> {
         };
         let found = layer
             .as_object()
-            .and_then(|json| Self::from_json(json, None));
+            .and_then(|json| Self::from_json(t, json, None));
         found
             .map(Some)
             .ok_or_else(|| wrong(t, format!("`{METADATA}` has no format for it")))
     }
 
-    fn from_json(json: &Map<String, Value>, marker: Option<Tensor<'m>>) -> Option<Self> {
-        // `convrot` may be a flag or an object with options. Everything but an explicit no counts
-        // as a rotation.
-        let is_rotated = json
-            .get("convrot")
-            .is_some_and(|v| !matches!(v, Value::Null | Value::Bool(false)));
+    fn from_json(
+        t: &Tensor<'m>,
+        json: &Map<String, Value>,
+        marker: Option<Tensor<'m>>,
+    ) -> Option<Self> {
+        let format = match json.get("format") {
+            Some(format) => format.as_str()?,
+            // ComfyUI-INT8-Fast says no format, for it has but one.
+            None if t.dtype() == Dtype::I8 && json.contains_key("convrot") => "int8_tensorwise",
+            None => return None,
+        };
         Some(Self {
-            format: json.get("format")?.as_str()?.to_owned(),
-            is_rotated,
+            format: format.to_owned(),
+            options: json.clone(),
             marker,
         })
     }
+
+    /// Option `key`. Some writers put options into an object `params`; ComfyUI looks there last.
+    pub(super) fn option(&self, key: &str) -> Option<&Value> {
+        let nested = || self.options.get("params")?.as_object()?.get(key);
+        self.options.get(key).or_else(nested)
+    }
+
+    /// Option `key` as a number, or `default` if it is not there.
+    ///
+    /// # Errors
+    /// It is no positive integer.
+    pub(super) fn number(&self, t: &Tensor<'_>, key: &str, default: usize) -> Result<usize> {
+        let Some(value) = self.option(key) else {
+            return Ok(default);
+        };
+        let number = value.as_u64().and_then(|n| usize::try_from(n).ok());
+        number.filter(|&n| n > 0).ok_or_else(|| {
+            let what = format!("its description has `{key}` {value}, which is no positive integer");
+            wrong(t, what)
+        })
+    }
+
+    /// Whether an option is there and not an explicit no. `convrot` may be a flag or an object with options: everything
+    /// but a no counts as a rotation.
+    pub(super) fn flag(&self, key: &str) -> bool {
+        self.option(key)
+            .is_some_and(|v| !matches!(v, Value::Null | Value::Bool(false)))
+    }
+
+    /// Columns that are rotated together, of a weight of `cols` columns whose format has a rotation.
+    ///
+    /// # Errors
+    /// The description has no such number, or the columns are not whole groups of it.
+    pub(super) fn rotation(&self, t: &Tensor<'_>, cols: usize) -> Result<usize> {
+        let group = self.number(t, "convrot_groupsize", ROTATION)?;
+        if !is_group(group) {
+            let what = format!(
+                "its columns are rotated in groups of {group}, which is no power of 4 from {LEAST_GROUP} to {MAX_GROUP}"
+            );
+            return Err(wrong(t, what));
+        }
+        if !cols.is_multiple_of(group) {
+            let what = format!("its {cols} columns are not whole groups of {group} to rotate");
+            return Err(wrong(t, what));
+        }
+        Ok(group)
+    }
 }
 
-/// The probable format of `t` by its dtypes. Only for listings, when the header of the file is all that is at hand.
+/// The probable format of `t` by its dtypes and its companions. Only for listings, when the header of the file is all that
+/// is at hand.
 fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
-    let exponents = all
-        .at(t.name(), "_scale")
-        .is_some_and(|scale| scale.dtype() == Dtype::F8E8M0);
+    let has = |end: &str| all.at(t.name(), end).is_some();
+    let scale = all.at(t.name(), "_scale");
+    let exponents = scale.is_some_and(|scale| scale.dtype() == Dtype::F8E8M0);
+    let is_one_a_row = scale.is_some_and(|scale| scale.shape().len() == 1);
+    let has_factors = || {
+        let base = base_of(t.name(), "weight").unwrap_or_default();
+        has("_proj_down") || all.at(base, "proj_down").is_some()
+    };
     match t.dtype() {
         Dtype::F8E4M3 if exponents => "mxfp8",
         Dtype::F8E4M3 => "float8_e4m3fn",
         Dtype::F8E5M2 => "float8_e5m2",
         Dtype::U8 => "nvfp4",
+        _ if has("_s_rel") => "asym_w4a8_int8",
+        _ if has("_zeros") || has("_zero") => "awq_w4a16",
+        _ if has_factors() => "svdquant_w4a4",
+        // comfy-kitchen writes `[out, 1]` for INT8.
+        _ if is_one_a_row => "convrot_w4a4",
         _ => "int8_tensorwise",
     }
 }

@@ -1,174 +1,72 @@
-//! SVDQuant: a quantized weight with a product of low rank beside it, `b` `[out, r]` times `a` `[r, in]`. ModelOpt
-//! calls the factors `X.svdquant_lora_b` and `_a` in diffusion models, and `X.weight_quantizer._svdquant_lora_b` and
-//! `_a` in language models. They come before `pre_quant_scale` does.
+//! The low-rank factors of ModelOpt's SVDQuant: `X.svdquant_lora_b` and `_a` in diffusion models,
+//! `X.weight_quantizer._svdquant_lora_b` and `_a` in language models. They come before `pre_quant_scale` does.
 //!
 //! Layout: modelopt `SVDQuantLinear`, `export/diffusers_utils.py`.
 
-use std::ops::Range;
-
 use crate::Result;
 use crate::containers::model::Tensor;
-use crate::element::Out;
-use crate::kernels::remember::low_rank::{Corrected, add_product};
-use crate::scheme::seam::{Buffers, Decode, Floats, Grid, Index, TensorRole, Tile, base_of, wrong};
-use crate::simd::{Level, dispatch};
+use crate::scheme::layout::low_rank::LowRankFactors;
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::{Floats, Index, base_of, wrong};
 
 /// Names of both factors, after the module's and without the last letter.
 const NAMES: &[&str] = &["svdquant_lora_", "weight_quantizer._svdquant_lora_"];
 
-/// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
-const PIECE: usize = 64 << 10;
-
-/// Values of the quantized part that are decoded at once, or a row if that is longer: 64 KiB, so that they stay in the
-/// second-level cache until the product is added.
-const STRIP: usize = 16 << 10;
-
-/// The two factors of the product that belongs to a weight.
-pub(super) struct LowRankFactors<'m> {
-    tensors: [Tensor<'m>; 2],
-    a: Floats<'m>,
-    b: Floats<'m>,
-    rank: usize,
-}
-
-impl<'m> LowRankFactors<'m> {
-    /// The factors of weight `t` of `rows` rows and `cols` columns, or `None` if it has none.
-    ///
-    /// # Errors
-    /// One of them is missing, or their shapes do not go with the weight's.
-    pub(super) fn find(
-        t: &Tensor<'m>,
-        [rows, cols]: [usize; 2],
-        all: &Index<'m>,
-    ) -> Result<Option<Self>> {
-        let Some(base) = base_of(t.name(), "weight") else {
-            return Ok(None);
-        };
-        let both = |name: &&str| ["a", "b"].map(|end| all.get(&format!("{base}{name}{end}")));
-        // A pair is looked for under each name, and half a pair is an error, not a weight without
-        // the product.
-        let Some(found) = NAMES
-            .iter()
-            .map(both)
-            .find(|found| found.iter().any(Option::is_some))
-        else {
-            return Ok(None);
-        };
-        let [Some(a), Some(b)] = found else {
-            return Err(wrong(
-                t,
-                "of its `svdquant_lora_a` and `svdquant_lora_b` one is missing",
-            ));
-        };
-        match (a.shape(), b.shape()) {
-            (&[rank, k], &[n, same]) if rank == same && [n, k] == [rows, cols] => Ok(Some(Self {
+/// The factors of weight `t` of `rows` rows and `cols` columns, or `None` if it has none.
+///
+/// # Errors
+/// One of them is missing, or their shapes do not go with the weight's.
+pub(super) fn find_factors<'m>(
+    t: &Tensor<'m>,
+    [rows, cols]: [usize; 2],
+    all: &Index<'m>,
+) -> Result<Option<LowRankFactors<'m>>> {
+    let Some(base) = base_of(t.name(), "weight") else {
+        return Ok(None);
+    };
+    let both = |name: &&str| ["a", "b"].map(|end| all.get(&format!("{base}{name}{end}")));
+    // A pair is looked for under each name, and half a pair is an error, not a weight without
+    // the product.
+    let Some(found) = NAMES
+        .iter()
+        .map(both)
+        .find(|found| found.iter().any(Option::is_some))
+    else {
+        return Ok(None);
+    };
+    let [Some(a), Some(b)] = found else {
+        return Err(wrong(
+            t,
+            "of its `svdquant_lora_a` and `svdquant_lora_b` one is missing",
+        ));
+    };
+    match (a.shape(), b.shape()) {
+        (&[rank, k], &[n, same]) if rank == same && [n, k] == [rows, cols] => {
+            Ok(Some(LowRankFactors {
                 tensors: [a, b],
-                a: Floats::ieee(&a)?,
-                b: Floats::ieee(&b)?,
+                a: matrix(&a, cols)?,
+                b: matrix(&b, rank)?,
                 rank,
-            })),
-            _ => {
-                let what = format!(
-                    "its `{}` {:?} and `{}` {:?}",
-                    a.name(),
-                    a.shape(),
-                    b.name(),
-                    b.shape()
-                );
-                Err(wrong(
-                    t,
-                    format!("{what} are not [r, {cols}] and [{rows}, r]"),
-                ))
-            }
+            }))
         }
-    }
-
-    pub(super) fn parts(&self) -> [(TensorRole, Tensor<'m>); 2] {
-        self.tensors.map(|t| (TensorRole::LowRank, t))
+        _ => {
+            let what = format!(
+                "its `{}` {:?} and `{}` {:?}",
+                a.name(),
+                a.shape(),
+                b.name(),
+                b.shape()
+            );
+            Err(wrong(
+                t,
+                format!("{what} are not [r, {cols}] and [{rows}, r]"),
+            ))
+        }
     }
 }
 
-/// The decoder of a quantized weight and a product of low rank that is added to it.
-pub(super) struct LowRankSum<'m> {
-    pub quantized: Box<dyn Decode + 'm>,
-    pub factors: LowRankFactors<'m>,
-    /// A factor for each column, applied last.
-    pub columns: Option<Floats<'m>>,
-}
-
-impl Decode for LowRankSum<'_> {
-    fn grid(&self) -> Grid {
-        let grid = self.quantized.grid();
-        Grid {
-            // A value in F64 for each value of the tile.
-            load_bits: grid.load_bits + 64.0,
-            ..grid
-        }
-    }
-
-    /// Computes the product while loading: the factors' rank has no bound, and the product of a tile has its size.
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        self.quantized.load(tile, buffers)?;
-        let Buffers {
-            sums,
-            factors,
-            staging,
-            ..
-        } = buffers;
-        let (rank, cols) = (self.factors.rank, self.quantized.grid().cols);
-        let (height, width) = (tile.rows.len(), tile.cols.len());
-        sums.clear();
-        sums.resize(height * width, 0.0);
-        // At least one rank at a time, however large the tile is.
-        let piece = (PIECE / (height + width).max(1)).max(1);
-        for first in (0..rank).step_by(piece) {
-            let ranks = first..(first + piece).min(rank);
-            factors.clear();
-            self.factors
-                .b
-                .extend(rank, tile.rows.clone(), ranks.clone(), staging, factors)?;
-            self.factors
-                .a
-                .extend(cols, ranks.clone(), tile.cols.clone(), staging, factors)?;
-            let (b, a) = factors.split_at(height * ranks.len());
-            add_product(b, a, ranks.len(), width, sums);
-        }
-        factors.clear();
-        match &self.columns {
-            Some(columns) => columns.extend(cols, 0..1, tile.cols.clone(), staging, factors),
-            None => Ok(()),
-        }
-    }
-
-    fn decode(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        mut out: Out<'_>,
-    ) {
-        let width = tile.cols.len();
-        let height = (STRIP / width.max(1)).clamp(1, rows.len().max(1));
-        // The quantized part is decoded to F32 and not to the output's type: it must be rounded
-        // once, after the sum.
-        let mut values = vec![0.0; height * width];
-        for first in rows.clone().step_by(height) {
-            let strip = first..(first + height).min(rows.end);
-            let values = &mut values[..strip.len() * width];
-            self.quantized
-                .decode(tile, strip.clone(), buffers, level, Out::F32(values));
-            let at = (first - tile.rows.start) * width;
-            let sums = &buffers.sums[at..at + values.len()];
-            let kernel = Corrected {
-                values,
-                sums,
-                width,
-                columns: &buffers.factors,
-            };
-            let (now, rest) = out.split_at(values.len());
-            dispatch(level, &kernel, now);
-            out = rest;
-        }
-    }
+/// `t` as a matrix of `cols` columns.
+fn matrix<'m>(t: &Tensor<'m>, cols: usize) -> Result<Box<dyn ScaleMatrix + 'm>> {
+    let floats = Floats::ieee(t)?;
+    Ok(Box::new(Matrix { floats, cols }))
 }

@@ -190,40 +190,8 @@ def hostile():
 
 
 def refused():
-    """What this crate does not decode: weights in a rotated basis, of another shape, or in two parts."""
-    def case(name, layout, form, weight, reason, **options):
-        c = Comfy("refused_" + name)
-        base = P + "blocks.0.proj"
-        qt = QuantizedTensor.from_float(weight(c), layout, **options)
-        c.add(qt.state_dict(base + ".weight"))
-        c.mark(base, form)
-        c.refuse(base + ".weight", reason)
-        c.write()
-
-    w = lambda c: c.randn(8, 256, scale=0.05).to(BF16)  # noqa: E731
-    case("int8_convrot", INT8, {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 256}, w,
-         "rotated by a Hadamard matrix (convrot)", per_channel=True, convrot=True)
-    case("convrot_w4a4", "TensorCoreConvRotW4A4Layout", {"format": "convrot_w4a4", "convrot_groupsize": 256}, w,
-         "rotated by a Hadamard matrix (convrot_w4a4)")
-    case("asym_w4a8_int8", "AsymW4A8Int8Layout", {"format": "asym_w4a8_int8", "group_size": 16, "convrot_groupsize": 256}, w,
-         "rotated by a Hadamard matrix (asym_w4a8_int8)")
-
-    c = Comfy("refused_awq_w4a16")
+    """A format that comfy-kitchen does not have."""
     base = P + "blocks.0.proj"
-    c.add({base + ".weight": c.bytes(8, 64).view(torch.int8), base + ".weight_scale": c.scales(2, 8).to(BF16),
-           base + ".weight_zeros": c.randn(2, 8).to(BF16)})
-    c.mark(base, {"format": "awq_w4a16", "group_size": 64})
-    c.refuse(base + ".weight", "awq_w4a16 is not supported")
-    c.write()
-
-    c = Comfy("refused_svdquant_w4a4")
-    c.add({base + ".weight": c.bytes(8, 64).view(torch.int8), base + ".weight_scale": c.scales(2, 8).to(BF16),
-           base + ".weight_proj_down": c.randn(128, 4).to(BF16), base + ".weight_proj_up": c.randn(8, 4).to(BF16),
-           base + ".weight_smooth_factor": c.scales(128).to(BF16)})
-    c.mark(base, {"format": "svdquant_w4a4"})
-    c.refuse(base + ".weight", "svdquant_w4a4 is not supported")
-    c.write()
-
     c = Comfy("refused_unknown")
     c.add({base + ".weight": c.bytes(8, 16).view(E4M3), base + ".weight_scale": c.scales(8, 1)})
     c.mark(base, {"format": "float8_e4m3fn_of_tomorrow"})

@@ -71,6 +71,21 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "nothing but the description tells whether a weight of ComfyUI is rotated, and how many columns together",
+        applies: |edit| {
+            edit.kind == "description"
+                && edit.place.ends_with(".comfy_quant")
+                && edit.new.contains("/convrot")
+        },
+    },
+    Rule {
+        reason: "W4A8 of ComfyUI has codebooks and corrections, or none",
+        applies: |edit| {
+            let ends = [".weight_codebook", ".weight_correction"];
+            is_gone(edit) && ends.iter().any(|end| edit.place.ends_with(end))
+        },
+    },
+    Rule {
         reason: "torchao does not describe which eight-bit floats a Float8Tensor has, and the dtype of its codes holds",
         applies: |edit| {
             edit.place.ends_with("_qdata")

@@ -51,6 +51,14 @@ const ENDINGS: &[&str] = &[
     "gate_up_proj_scales",
     "pre_quant_scale",
     "svdquant_lora_a",
+    "weight_s_rel",
+    "weight_s_channel",
+    "weight_codebook",
+    "weight_correction",
+    "weight_zeros",
+    "smooth_factor",
+    "proj_down",
+    "proj_up",
     "",
 ];
 

@@ -1,0 +1,324 @@
+//! `awq_w4a16` and `svdquant_w4a4`: codes of 4 bits in groups of 64 columns (AWQ: `group_size`), whose scales are
+//! stored `[in / 64, out]`.
+//!
+//! | format | weight | companions |
+//! |---|---|---|
+//! | `awq_w4a16` | I8 `[out, in / 2]`, unsigned | `X.weight_zeros` or `X.weight_zero`, added to the scaled codes |
+//! | `svdquant_w4a4` | I8 `[out, in / 2]`, signed | `smooth_factor` `[in]`, `proj_down` `[in, r]`, `proj_up` `[out, r]` |
+//!
+//! Those of `svdquant_w4a4` are called `X.weight_proj_down` or `X.proj_down`. With the layout `kitchen_tile_packed_w4a4`
+//! the outputs come in tiles of 128: `weight` `[out / 128, in / 64, 32, 128]`, `weight_scale` `[out / 128, in / 64, 128]`,
+//! `proj_up` `[out / 128, r, 128]`.
+//!
+//! Formulas: comfy-kitchen `gemv_awq_w4a16`, `quantize_svdquant_w4a4` and `scaled_mm_svdquant_w4a4` (eager backend). The
+//! kernel divides its input by the smoothing factors; the product of low rank sees the input as it is.
+
+use super::FAMILY;
+use super::description::ComfyDescription;
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::low_rank::ColumnStep;
+use crate::scheme::Tile;
+use crate::scheme::layout::low_rank::{LowRankFactors, LowRankSum};
+use crate::scheme::seam::grouped::{
+    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
+};
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::{
+    CodeType, Decode, Floats, Granularity, Group, Index, QuantScheme, TensorRole, base_of, read,
+    refused, wrong,
+};
+use crate::{Dtype, Result, TargetDtype};
+
+/// Columns that share a scale.
+const GROUP: usize = 64;
+
+/// Bytes of the codes of a group.
+const GROUP_BYTES: usize = GROUP / 2;
+
+/// Outputs of a tile.
+const TILE_OUTPUTS: usize = 128;
+
+/// `awq_w4a16`.
+pub(super) fn awq<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    description: &ComfyDescription<'m>,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
+    let group = description.number(t, "group_size", GROUP)?;
+    let [rows, cols] = natural(t, group)?;
+    let zeros = one_of(t, all, &[("_zeros", t.name()), ("_zero", t.name())])?;
+    for part in [scale, &zeros] {
+        shaped(t, part, &[cols / group, rows])?;
+    }
+    let of_groups = |part: &Tensor<'m>| -> Result<_> {
+        let floats = Floats::ieee(part)?;
+        Ok(Box::new(Transposed::of_floats(floats, rows, cols / group)))
+    };
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: cols / 2,
+    };
+    let code_format = CodeFormat::Int(Int::offset_binary(4));
+    let grid = row_groups(cols, group);
+    let mut decoder = Grouped::scaled(codes, 4, code_format, [rows, cols], grid, of_groups(scale)?);
+    // The library computes in the dtype of the scales, to which it rounds the products.
+    let dtype = match (scale.dtype(), zeros.dtype()) {
+        (Dtype::BF16, Dtype::BF16) => Some(TargetDtype::BF16),
+        (Dtype::F16, Dtype::F16) => Some(TargetDtype::F16),
+        _ => None,
+    };
+    decoder.formula =
+        GroupFormula::ScaleShift(GroupOffsets::new(of_groups(&zeros)?).computed_in(dtype));
+    let parts = vec![(TensorRole::Scale, *scale), (TensorRole::Offset, zeros)];
+    let code = CodeType::Uint(4);
+    Ok(claimed(
+        t,
+        [rows, cols],
+        (code, group),
+        parts,
+        Box::new(decoder),
+    ))
+}
+
+/// `svdquant_w4a4`.
+pub(super) fn svdquant<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    description: &ComfyDescription<'m>,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
+    check_options(t, description)?;
+    let is_tiled = t.shape().len() == 4;
+    let stated = description.option("layout").map(|layout| layout.as_str());
+    if !matches!(
+        (stated, is_tiled),
+        (None, _) | (Some(Some("kitchen_tile_packed_w4a4")), true) | (Some(Some("natural")), false)
+    ) {
+        let what = "its description has a `layout` that its shape is not of";
+        return Err(wrong(t, what));
+    }
+    let [rows, cols] = if is_tiled {
+        tile_packed(t)?
+    } else {
+        natural(t, GROUP)?
+    };
+    let base = base_of(t.name(), "weight").unwrap_or_default();
+    let named =
+        |name: &'static str, long: &'static str| one_of(t, all, &[(name, base), (long, t.name())]);
+    let smooth = named("smooth_factor", "_smooth_factor")?;
+    let down = named("proj_down", "_proj_down")?;
+    let up = named("proj_up", "_proj_up")?;
+    shaped(t, &smooth, &[cols])?;
+    let rank = down.shape().get(1).copied().unwrap_or(0);
+    shaped(t, &down, &[cols, rank])?;
+    let (tiles, groups) = (rows / TILE_OUTPUTS, cols / GROUP);
+    if is_tiled {
+        shaped(t, scale, &[tiles, groups, TILE_OUTPUTS])?;
+        shaped(t, &up, &[tiles, rank, TILE_OUTPUTS])?;
+    } else {
+        shaped(t, scale, &[groups, rows])?;
+        shaped(t, &up, &[rows, rank])?;
+    }
+    let codes = if is_tiled {
+        Codes::Unpacked(Box::new(OutputTiles {
+            part: t.part(),
+            groups,
+        }))
+    } else {
+        Codes::Rows {
+            part: t.part(),
+            row_bytes: cols / 2,
+        }
+    };
+    // Each tile has its scales, and its rows of the factor, transposed, so that they are a stack.
+    let height = if is_tiled { TILE_OUTPUTS } else { rows };
+    let scales = Transposed::of_floats(Floats::ieee(scale)?, height, groups);
+    let code_format = CodeFormat::Int(Int::signed(4));
+    let grid = row_groups(cols, GROUP);
+    let quantized = Grouped::scaled(codes, 4, code_format, [rows, cols], grid, Box::new(scales));
+    let b = Floats::ieee(&up)?;
+    let b: Box<dyn ScaleMatrix> = if is_tiled {
+        Box::new(Transposed::of_floats(b, TILE_OUTPUTS, rank))
+    } else {
+        Box::new(Matrix {
+            floats: b,
+            cols: rank,
+        })
+    };
+    let factors = LowRankFactors {
+        tensors: [down, up],
+        a: Box::new(Transposed::of_floats(Floats::ieee(&down)?, rank, cols)),
+        b,
+        rank,
+    };
+    let mut parts = vec![(TensorRole::Scale, *scale), (TensorRole::Scale, smooth)];
+    parts.extend(factors.parts());
+    let decoder = LowRankSum {
+        quantized: Box::new(quantized),
+        factors,
+        columns: Some((ColumnStep::DivideValue, Floats::ieee(&smooth)?)),
+    };
+    let code = CodeType::Int(4);
+    Ok(claimed(
+        t,
+        [rows, cols],
+        (code, GROUP),
+        parts,
+        Box::new(decoder),
+    ))
+}
+
+/// Checks that the product of low rank sees the input of the layer, and the quantized part sees nothing else.
+fn check_options(t: &Tensor<'_>, description: &ComfyDescription<'_>) -> Result<()> {
+    let basis = description.option("lowrank_branch_input_basis");
+    if basis.is_some_and(|basis| basis.as_str() != Some("raw")) {
+        let what = "its product of low rank takes another input than the layer's \
+                    (`lowrank_branch_input_basis`), which is not decoded";
+        return Err(refused(t, "ComfyUI quantization", what));
+    }
+    // The kernel adds a constant to the input of the quantized part alone, which the stored bias makes up for: with the
+    // weight decoded, that bias would be wrong.
+    if description.flag("act_unsigned") {
+        let what = "its input is shifted (`act_unsigned`), which its stored bias makes up for: \
+                    this is not decoded";
+        return Err(refused(t, "ComfyUI quantization", what));
+    }
+    Ok(())
+}
+
+/// Rows and columns of a weight `[out, in / 2]` with whole groups of `group` columns.
+fn natural(t: &Tensor<'_>, group: usize) -> Result<[usize; 2]> {
+    let &[rows, bytes] = t.shape() else {
+        return Err(wrong(t, "its format has two dimensions"));
+    };
+    let cols = bytes.checked_mul(2);
+    match cols.filter(|cols| cols.is_multiple_of(group)) {
+        Some(cols) => Ok([rows, cols]),
+        None => Err(wrong(
+            t,
+            format!("its rows are not whole groups of {group} codes"),
+        )),
+    }
+}
+
+/// Rows and columns of a weight `[out / 128, in / 64, 32, 128]`.
+fn tile_packed(t: &Tensor<'_>) -> Result<[usize; 2]> {
+    let sizes = match *t.shape() {
+        [tiles, groups, 32, 128] => tiles
+            .checked_mul(TILE_OUTPUTS)
+            .zip(groups.checked_mul(GROUP)),
+        _ => None,
+    };
+    let sizes = sizes.filter(|(rows, cols)| rows.checked_mul(*cols).is_some());
+    sizes.map(|(rows, cols)| [rows, cols]).ok_or_else(|| {
+        wrong(
+            t,
+            "it is neither [out, in / 2] nor [out / 128, in / 64, 32, 128]",
+        )
+    })
+}
+
+/// The one tensor of `names` that is there: ends of names, with what comes before them.
+///
+/// # Errors
+/// None of them is there, or two are.
+fn one_of<'m>(
+    t: &Tensor<'m>,
+    all: &Index<'m>,
+    names: &[(&'static str, &str)],
+) -> Result<Tensor<'m>> {
+    let mut found = names.iter().filter_map(|(end, base)| all.at(base, end));
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => {
+            let names: Vec<String> = names
+                .iter()
+                .map(|(end, base)| format!("`{base}{end}`"))
+                .collect();
+            Err(wrong(t, format!("its {} is missing", names.join(" or "))))
+        }
+        (Some(one), Some(other)) => {
+            let what = format!(
+                "`{}` and `{}` are one thing, and both are there",
+                one.name(),
+                other.name()
+            );
+            Err(wrong(t, what))
+        }
+    }
+}
+
+/// Checks the shape of a companion.
+fn shaped(t: &Tensor<'_>, part: &Tensor<'_>, shape: &[usize]) -> Result<()> {
+    if part.shape() == shape {
+        return Ok(());
+    }
+    let what = format!("its `{}` {:?} is not {shape:?}", part.name(), part.shape());
+    Err(wrong(t, what))
+}
+
+fn claimed<'m>(
+    t: &Tensor<'m>,
+    shape: [usize; 2],
+    (codes, group): (CodeType, usize),
+    companions: Vec<(TensorRole, Tensor<'m>)>,
+    decoder: Box<dyn Decode + 'm>,
+) -> Group<'m> {
+    let scheme = QuantScheme::Grouped {
+        family: FAMILY,
+        codes,
+        scales: Granularity::Group(group),
+    };
+    let mut parts = vec![(TensorRole::Quantized, *t)];
+    parts.extend(companions);
+    Group::new(t.name().to_owned(), shape.to_vec(), scheme, parts, decoder)
+}
+
+/// Signed codes in tiles of 128 outputs and 64 inputs, one after another along a row of tiles. A tile has 32 bytes for
+/// each output.
+struct OutputTiles<'m> {
+    part: Part<'m>,
+    /// Tiles in a row of tiles.
+    groups: usize,
+}
+
+impl Unpack for OutputTiles<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        // Tiles of the grid begin and end at whole groups.
+        let (first, width) = (tile.cols.start / GROUP, tile.cols.len());
+        out.clear();
+        out.resize(tile.rows.len() * width, 0);
+        let mut row = tile.rows.start;
+        while row < tile.rows.end {
+            let (down, in_tile) = (row / TILE_OUTPUTS, row % TILE_OUTPUTS);
+            let n = (TILE_OUTPUTS - in_tile).min(tile.rows.end - row);
+            let target = &mut out[(row - tile.rows.start) * width..];
+            for group in 0..width.div_ceil(GROUP) {
+                // In lines of the bytes of a group, all tiles follow each other.
+                let line = (down * self.groups + first + group) * TILE_OUTPUTS + in_tile;
+                read(
+                    &self.part,
+                    GROUP_BYTES,
+                    line..line + n,
+                    0..GROUP_BYTES,
+                    staging,
+                )?;
+                for (r, bytes) in staging.as_chunks::<GROUP_BYTES>().0.iter().enumerate() {
+                    let values = &mut target[r * width + group * GROUP..][..GROUP];
+                    for (pair, byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+                        *pair = [byte & 15, byte >> 4];
+                    }
+                }
+            }
+            row += n;
+        }
+        Ok(())
+    }
+
+    /// Whole tiles, so that one read has all outputs of a group.
+    fn align(&self) -> (usize, usize) {
+        (TILE_OUTPUTS, GROUP)
+    }
+}
