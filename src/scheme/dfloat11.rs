@@ -258,7 +258,6 @@ impl<'m> StoredStream<'m> {
             }
         }
         let stream = Stream {
-            n,
             len,
             chunk_bytes,
             chunks,
@@ -277,8 +276,6 @@ impl<'m> StoredStream<'m> {
 /// The stream of a module's exponents.
 struct Stream<'m> {
     stored: StoredStream<'m>,
-    /// Values.
-    n: usize,
     /// Bytes of codes.
     len: usize,
     chunk_bytes: usize,

@@ -216,11 +216,7 @@ fn every_byte_counts() {
                         refused += 1;
                     }
                     // A weight may end elsewhere if all shapes are still those of the config, which no single flip reaches.
-                    Ok(found) => assert!(
-                        is_free || found == want,
-                        "{} byte {at}",
-                        t.name
-                    ),
+                    Ok(found) => assert!(is_free || found == want, "{} byte {at}", t.name),
                 }
             }
         }
