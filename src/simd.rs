@@ -14,8 +14,16 @@
 //!
 //! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
+use half::f16;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use self::avx2::{Avx2, NibbleTable};
 use crate::element::{Element, Out};
 
 /// An instruction set that kernels are compiled for.
@@ -23,7 +31,7 @@ use crate::element::{Element, Out};
 pub enum Level {
     /// What every CPU of the target architecture has (SSE2, NEON).
     Baseline,
-    /// AVX2 with BMI2 on x86-64.
+    /// AVX2 with BMI2 and F16C on x86-64: no CPU has AVX2 without them.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Avx2,
 }
@@ -35,7 +43,10 @@ impl Level {
         static BEST: OnceLock<Level> = OnceLock::new();
         *BEST.get_or_init(|| {
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("f16c")
+            {
                 return Self::Avx2;
             }
             Self::Baseline
@@ -66,6 +77,13 @@ impl Default for Level {
 pub(crate) trait Kernel {
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
+
+    /// Whether values in `f16` are those in F32, rounded, and take longer to round than to decode. Then they are decoded to F32
+    /// and rounded by an instruction, where the CPU has it. `false` if something else is rounded to the output's type on the way,
+    /// if more is made than values, or if rounded values are looked up.
+    fn is_rounded_last(&self) -> bool {
+        true
+    }
 
     /// The body at [`Level::Avx2`], for kernels with a step that LLVM does not vectorise. It gives the bits of
     /// [`run`](Self::run).
@@ -157,9 +175,41 @@ pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
     match out {
         Out::F32(out) => enter(level, kernel, out),
-        Out::F16(out) => enter(level, kernel, out),
+        Out::F16(out) => enter_halves(level, kernel, out),
         Out::Bf16(out) => enter(level, kernel, out),
     }
+}
+
+/// Values that are decoded to F32 before they become halves, at most: those of a slab.
+const MAX_WIDE: usize = 128 << 10;
+
+thread_local! {
+    /// Values before they become halves.
+    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C.
+fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
+    #[cfg(target_arch = "x86_64")]
+    if level.min(Level::detect()) == Level::Avx2
+        && kernel.is_rounded_last()
+        && out.len() <= MAX_WIDE
+    {
+        let rounded = WIDE.try_with(|wide| {
+            let mut wide = wide.try_borrow_mut().ok()?;
+            if wide.len() < out.len() {
+                wide.resize(out.len(), 0.0);
+            }
+            let wide = &mut wide[..out.len()];
+            avx2::enter(kernel, wide);
+            avx2::halves(wide, out);
+            Some(())
+        });
+        if let Ok(Some(())) = rounded {
+            return;
+        }
+    }
+    enter(level, kernel, out);
 }
 
 fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
@@ -170,146 +220,40 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use self::avx2::{Avx2, NibbleTable};
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_utils::miri_or;
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::{
-        __m128i, __m256, __m256i, _CMP_LT_OQ, _mm_cvtsi32_si128, _mm256_add_ps, _mm256_and_si256,
-        _mm256_blendv_epi8, _mm256_blendv_ps, _mm256_castps_si256, _mm256_cmp_ps,
-        _mm256_cvtepu16_epi32, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
-        _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps,
-        _mm256_setr_epi8, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256,
-        _mm256_shuffle_epi8, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_unpackhi_epi8,
-        _mm256_unpacklo_epi8,
-    };
-    use std::mem::transmute;
+    /// Values as they are.
+    struct Values<'a>(&'a [f32]);
 
-    use super::{Element, Kernel, LANES, LookUp, Routine};
-
-    /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx2(());
-
-    impl Avx2 {
-        /// A table of `entries`, for look-ups in registers.
-        #[inline(always)]
-        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-        pub(crate) fn table(self, entries: [u16; 16]) -> NibbleTable {
-            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. The array has the size of the vector.
-            unsafe {
-                let entries = transmute::<[u16; 16], __m256i>(entries);
-                // In each half, the low bytes of its eight entries, then their high bytes.
-                let order = _mm256_setr_epi8(
-                    0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, //
-                    0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,
-                );
-                let bytes = _mm256_shuffle_epi8(entries, order);
-                NibbleTable {
-                    low: _mm256_permute4x64_epi64::<0b10_00_10_00>(bytes),
-                    high: _mm256_permute4x64_epi64::<0b11_01_11_01>(bytes),
-                }
-            }
+    impl Kernel for Values<'_> {
+        fn run<E: Element>(&self, out: &mut [E]) {
+            E::store(self.0, out);
         }
     }
 
-    impl LookUp for Avx2 {
-        #[inline(always)]
-        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-        fn least_sums<const BITS: usize, const N: usize>(
-            self,
-            tables: &[[f32; 8]; N],
-            chunks: &[[u16; LANES]],
-        ) -> ([f32; LANES], [u32; LANES]) {
-            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
-            unsafe {
-                let (mut least, mut at) = (_mm256_set1_ps(f32::MAX), _mm256_setzero_si256());
-                for (number, codes) in chunks.iter().enumerate() {
-                    let mut codes =
-                        _mm256_cvtepu16_epi32(transmute::<[u16; LANES], __m128i>(*codes));
-                    let mut sum = _mm256_setzero_ps();
-                    for table in tables {
-                        let table = transmute::<[f32; 8], __m256>(*table);
-                        // The instruction heeds no bits of an index but the lowest three.
-                        sum = _mm256_add_ps(sum, _mm256_permutevar8x32_ps(table, codes));
-                        codes = _mm256_srl_epi32(codes, _mm_cvtsi32_si128(BITS as i32));
-                    }
-                    let better = _mm256_cmp_ps::<_CMP_LT_OQ>(sum, least);
-                    least = _mm256_blendv_ps(least, sum, better);
-                    let number = _mm256_set1_epi32(number as i32);
-                    at = _mm256_blendv_epi8(at, number, _mm256_castps_si256(better));
-                }
-                (
-                    transmute::<__m256, [f32; LANES]>(least),
-                    transmute::<__m256i, [u32; LANES]>(at),
-                )
+    /// Every F32 whose low half is one of the values that decide a rounding, at every level.
+    #[test]
+    fn halves_are_the_same_at_every_level() {
+        let lows = [
+            0, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff,
+        ];
+        let highs = (0..=u16::MAX).step_by(miri_or(509, 1));
+        let all = highs.flat_map(|high| lows.map(|low: u32| u32::from(high) << 16 | low));
+        let all: Vec<f32> = all.map(f32::from_bits).collect();
+        for values in all.chunks(10_007) {
+            let want: Vec<u16> = values
+                .iter()
+                .map(|&x| <f16 as Element>::from_f32(x).to_bits())
+                .collect();
+            for level in Level::available() {
+                let mut out = vec![f16::from_bits(0); values.len()];
+                dispatch(level, &Values(values), Out::F16(&mut out));
+                let out: Vec<u16> = out.into_iter().map(f16::to_bits).collect();
+                assert!(out == want, "{level:?} from {:?}", values.first());
             }
         }
-    }
-
-    /// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so is proof of the
-    /// feature, too.
-    #[derive(Clone, Copy)]
-    pub(crate) struct NibbleTable {
-        /// The low bytes of the entries, in both halves: an instruction looks up in each half on its own.
-        low: __m256i,
-        /// The high bytes, likewise.
-        high: __m256i,
-    }
-
-    impl NibbleTable {
-        /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the first.
-        #[inline(always)]
-        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-        pub(crate) fn look_up(self, codes: [u8; 32], high_first: bool) -> [u16; 64] {
-            // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
-            unsafe {
-                let codes = transmute::<[u8; 32], __m256i>(codes);
-                // Both steps of interleaving below take from each half what is to be one half of a result. Of every eight
-                // bytes, whose sixteen entries are a result, the first four go into the first half.
-                let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
-                let codes = _mm256_permutevar8x32_epi32(codes, order);
-                let nibble = _mm256_set1_epi8(15);
-                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
-                let low = _mm256_and_si256(codes, nibble);
-                let (first, second) = if high_first { (high, low) } else { (low, high) };
-                let entries = |codes| {
-                    let low = _mm256_shuffle_epi8(self.low, codes);
-                    let high = _mm256_shuffle_epi8(self.high, codes);
-                    [
-                        _mm256_unpacklo_epi8(low, high),
-                        _mm256_unpackhi_epi8(low, high),
-                    ]
-                };
-                let entries = [
-                    entries(_mm256_unpacklo_epi8(first, second)),
-                    entries(_mm256_unpackhi_epi8(first, second)),
-                ];
-                transmute::<[[__m256i; 2]; 2], [u16; 64]>(entries)
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx2,bmi2")]
-    fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-        kernel.run_avx2(out, Avx2(()));
-    }
-
-    #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
-    pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-        // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::enter` never exceeds it.
-        unsafe { run_kernel(kernel, out) }
-    }
-
-    #[target_feature(enable = "avx2,bmi2")]
-    fn run_routine(routine: &mut impl Routine) {
-        routine.run_avx2(Avx2(()));
-    }
-
-    #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
-    pub(super) fn perform(routine: &mut impl Routine) {
-        // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.
-        unsafe { run_routine(routine) }
     }
 }
