@@ -175,10 +175,7 @@ fn case(name: &str) -> (Vec<Raw>, String) {
         crate::common::raw(name, dtype, t.shape(), t.data().to_vec())
     };
     let config = std::fs::read_to_string(directory.join("config.json")).unwrap();
-    (
-        names.iter().map(|name| raw(&name.as_ref())).collect(),
-        config,
-    )
+    (names.iter().map(raw).collect(), config)
 }
 
 /// Every byte of places and gaps, and every 7th of tables and codes, changed by itself: what is decoded is the same as before, or
@@ -260,5 +257,16 @@ fn listed() {
     let info = parsed("llama").inspect();
     assert!(info.problems.is_empty());
     let text = info.to_string();
-    assert!(text.contains("DFloat11"), "{text}");
+    assert!(
+        text.contains("DFloat11") && !text.contains("of precision"),
+        "{text}"
+    );
+    let mut weights = info
+        .modules
+        .iter()
+        .filter(|m| m.scheme != anamnesis::QuantScheme::Unquantized);
+    assert!(
+        weights.all(|m| (10.0..13.0).contains(&m.bits_per_weight())),
+        "{text}"
+    );
 }
