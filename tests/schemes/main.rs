@@ -5,6 +5,7 @@
 mod common;
 
 mod contradictions;
+mod dfloat11;
 mod errors;
 mod experts;
 mod features;
@@ -12,5 +13,6 @@ mod goldens;
 mod libraries;
 mod models;
 mod names;
+mod paroquant;
 mod producers;
 mod slices;
