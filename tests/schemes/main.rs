@@ -12,5 +12,7 @@ mod goldens;
 mod libraries;
 mod models;
 mod names;
+#[cfg(feature = "ollama")]
+mod ollama;
 mod producers;
 mod slices;
