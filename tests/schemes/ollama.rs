@@ -14,7 +14,8 @@ fn every_kind_of_layer() {
     let golden = data().join("ollama");
     let model = parse(golden.join(MANIFEST)).unwrap();
     for (target, name) in TARGETS {
-        let expected = std::fs::read(golden.join(format!("expected-{name}.safetensors"))).unwrap();
+        let expected =
+            std::fs::read(golden.join(format!("mixed/expected-{name}.safetensors"))).unwrap();
         let bytes = model.remember_to_bytes(target).unwrap();
         assert_same(&expected, &bytes, name);
         let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
@@ -230,6 +231,14 @@ fn malformed_layers() {
     assert!(cut.error().contains("layer `layer 0`"), "{}", cut.error());
     let gguf = Store::new(&[b"GGUF\x03\0\0\0".to_vec()]);
     assert!(gguf.error().contains("layer `layer 0`"), "{}", gguf.error());
+
+    let long = "x".repeat(65);
+    let long = Store::new(&[file(&affine(4, 32), &[("group_size", &long)])]);
+    assert!(
+        long.error().contains("`group_size` has 65 bytes"),
+        "{}",
+        long.error()
+    );
 
     // A manifest that is in no store leads nowhere.
     let store = Store::new(&[one]);

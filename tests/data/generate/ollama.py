@@ -20,6 +20,7 @@ TARGETS = {"f32": mx.float32, "bf16": mx.bfloat16, "f16": mx.float16}
 TENSOR = "application/vnd.ollama.image.tensor"
 rng = np.random.default_rng(20)
 layers, expected = [], {label: {} for label in TARGETS}
+whole, described = {}, {}
 
 
 def blob(kind, name, data):
@@ -30,6 +31,10 @@ def blob(kind, name, data):
 
 
 def tensors(name, arrays, metadata=None):
+    whole.update(arrays)
+    for key, value in (metadata or {}).items():
+        of_each = [f"{w}.{key}" for w, a in arrays.items() if a.dtype == mx.uint32] if "." not in key else [key]
+        described.update(dict.fromkeys(of_each, value))
     path = HERE / "tmp.safetensors"
     mx.save_safetensors(str(path), arrays, metadata)
     blob(TENSOR, name, path.read_bytes())
@@ -111,8 +116,12 @@ def main():
     path = HERE / "models" / "manifests" / "registry.ollama.ai" / "library" / "layers" / "latest"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(manifest))
+    # The same weights in one file, as a blob of several kinds has them.
+    mixed = HERE / "mixed"
+    mixed.mkdir()
+    mx.save_safetensors(str(mixed / "model.safetensors"), whole, described)
     for label, of_label in expected.items():
-        mx.save_safetensors(str(HERE / f"expected-{label}.safetensors"), of_label)
+        mx.save_safetensors(str(mixed / f"expected-{label}.safetensors"), of_label)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 /// What the metadata of a blob say of its weights.
 const QUANT_KEYS: [&str; 2] = ["quant_type", "group_size"];
 
+/// Longest value of these, in bytes. Each is kept once for each tensor of the blob.
+const MAX_VALUE_LEN: usize = 64;
+
 /// Directories from a manifest up to the store: tag, model, namespace, host, `manifests`.
 const DEPTH: usize = 5;
 
@@ -75,14 +78,17 @@ fn read_layers(
         let number = model.sources.len();
         let source = Source::open_pooled(&pool, number, &blob)?;
         let blob = safetensors::read(source, None, budget).map_err(about)?;
-        append(&mut model, blob);
+        append(&mut model, blob).map_err(about)?;
     }
     check_names(&model)?;
     Ok(model)
 }
 
 /// Adds the tensors of a blob to `model`.
-fn append(model: &mut ParsedModel, blob: ParsedModel) {
+///
+/// # Errors
+/// `Parse` if the metadata have a long text where they say how the weights are quantized.
+fn append(model: &mut ParsedModel, blob: ParsedModel) -> Result<()> {
     let number = model.sources.len();
     let mut metadata = blob.metadata;
     // A key of the blob would be taken for one of the whole model, whose other weights are quantized otherwise.
@@ -90,6 +96,10 @@ fn append(model: &mut ParsedModel, blob: ParsedModel) {
         let Some(value) = metadata.remove(key) else {
             continue;
         };
+        if value.len() > MAX_VALUE_LEN {
+            let what = format!("the metadata `{key}` has {} bytes", value.len());
+            return Err(AnamnesisError::parse(what));
+        }
         for t in blob.tensors.iter().filter(|t| t.dtype == Dtype::U32) {
             let of_tensor = metadata.entry(format!("{}.{key}", t.name));
             of_tensor.or_insert_with(|| value.clone());
@@ -104,6 +114,7 @@ fn append(model: &mut ParsedModel, blob: ParsedModel) {
     }));
     model.header_size = model.header_size.saturating_add(blob.header_size);
     model.sources.extend(blob.sources);
+    Ok(())
 }
 
 /// Checks that no two layers have a tensor of one name: which one counts would depend on the reader.
