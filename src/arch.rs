@@ -11,6 +11,7 @@ mod families;
 mod fields;
 mod general;
 mod layer_sizes;
+mod lists;
 mod mapping;
 mod mlx;
 mod model_card;

@@ -34,6 +34,6 @@ pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
 pub(crate) use self::seam::names::fused;
 pub(crate) use self::seam::{
-    Encode, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey, TileValues,
-    WeightInfo,
+    Encode, EncodeBuffers, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey,
+    TileValues, WeightInfo,
 };

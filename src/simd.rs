@@ -9,13 +9,21 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
-//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`]). A kernel that
-//! gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
+//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`]). A
+//! kernel that gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
 //! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
+use half::f16;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use self::avx2::{Avx2, NibbleTable};
 use crate::element::{Element, Out};
 
 /// An instruction set that kernels are compiled for.
@@ -23,7 +31,7 @@ use crate::element::{Element, Out};
 pub enum Level {
     /// What every CPU of the target architecture has (SSE2, NEON).
     Baseline,
-    /// AVX2 with BMI2 on x86-64.
+    /// AVX2 with BMI2 and F16C on x86-64: no CPU has AVX2 without them.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Avx2,
 }
@@ -35,7 +43,10 @@ impl Level {
         static BEST: OnceLock<Level> = OnceLock::new();
         *BEST.get_or_init(|| {
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("f16c")
+            {
                 return Self::Avx2;
             }
             Self::Baseline
@@ -67,6 +78,13 @@ pub(crate) trait Kernel {
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
 
+    /// Whether values in `f16` are those in F32, rounded, and take longer to round than to decode. Then they are decoded to F32
+    /// and rounded by an instruction, where the CPU has it. `false` if something else is rounded to the output's type on the way,
+    /// if more is made than values, or if rounded values are looked up.
+    fn is_rounded_last(&self) -> bool {
+        true
+    }
+
     /// The body at [`Level::Avx2`], for kernels with a step that LLVM does not vectorise. It gives the bits of
     /// [`run`](Self::run).
     #[cfg(target_arch = "x86_64")]
@@ -92,6 +110,58 @@ pub(crate) trait Routine {
     }
 }
 
+/// Sums that are computed side by side, one in each lane.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+pub(crate) const LANES: usize = 8;
+
+/// How a body that is generic over levels sums terms that it looks up. A value of it is proof that the CPU can.
+///
+/// A table has a term for each of up to eight codes. Without tables, searches of ggml's IQ types take three to five times as
+/// long as with the instruction for look-ups, and twice as long as with look-ups in memory.
+/// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+pub(crate) trait LookUp: Copy {
+    /// In each lane, a packed code of each chunk picks a term of every table, by the `BITS` of the code that belong to the
+    /// table, the first lowest. Returns the least sum of the terms of each lane, and the first chunk that has it. Terms are
+    /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that is NaN is passed over.
+    fn least_sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        chunks: &[[u16; LANES]],
+    ) -> ([f32; LANES], [u32; LANES]);
+}
+
+/// Look-ups in memory, at every level.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+#[derive(Clone, Copy)]
+pub(crate) struct InMemory;
+
+impl LookUp for InMemory {
+    #[inline(always)]
+    fn least_sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        chunks: &[[u16; LANES]],
+    ) -> ([f32; LANES], [u32; LANES]) {
+        let (mut least, mut at) = ([f32::MAX; LANES], [0; LANES]);
+        for (number, codes) in chunks.iter().enumerate() {
+            // Table by table: the sums of the lanes do not wait for each other.
+            let mut sums = [0.0; LANES];
+            for (i, table) in tables.iter().enumerate() {
+                for (sum, &code) in sums.iter_mut().zip(codes) {
+                    *sum += table[usize::from(code >> (BITS * i)) & 7];
+                }
+            }
+            for l in 0..LANES {
+                let better = sums[l] < least[l];
+                least[l] = if better { sums[l] } else { least[l] };
+                at[l] = if better { number as u32 } else { at[l] };
+            }
+        }
+        (least, at)
+    }
+}
+
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
@@ -105,9 +175,41 @@ pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
     match out {
         Out::F32(out) => enter(level, kernel, out),
-        Out::F16(out) => enter(level, kernel, out),
+        Out::F16(out) => enter_halves(level, kernel, out),
         Out::Bf16(out) => enter(level, kernel, out),
     }
+}
+
+/// Values that are decoded to F32 before they become halves, at most: those of a slab.
+const MAX_WIDE: usize = 128 << 10;
+
+thread_local! {
+    /// Values before they become halves.
+    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C.
+fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
+    #[cfg(target_arch = "x86_64")]
+    if level.min(Level::detect()) == Level::Avx2
+        && kernel.is_rounded_last()
+        && out.len() <= MAX_WIDE
+    {
+        let rounded = WIDE.try_with(|wide| {
+            let mut wide = wide.try_borrow_mut().ok()?;
+            if wide.len() < out.len() {
+                wide.resize(out.len(), 0.0);
+            }
+            let wide = &mut wide[..out.len()];
+            avx2::enter(kernel, wide);
+            avx2::halves(wide, out);
+            Some(())
+        });
+        if let Ok(Some(())) = rounded {
+            return;
+        }
+    }
+    enter(level, kernel, out);
 }
 
 fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
@@ -118,108 +220,40 @@ fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use self::avx2::{Avx2, NibbleTable};
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_utils::miri_or;
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32,
-        _mm256_set1_epi8, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_shuffle_epi8,
-        _mm256_srli_epi16, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
-    };
-    use std::mem::transmute;
+    /// Values as they are.
+    struct Values<'a>(&'a [f32]);
 
-    use super::{Element, Kernel, Routine};
-
-    /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx2(());
-
-    impl Avx2 {
-        /// A table of `entries`, for look-ups in registers.
-        #[inline(always)]
-        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-        pub(crate) fn table(self, entries: [u16; 16]) -> NibbleTable {
-            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. The array has the size of the vector.
-            unsafe {
-                let entries = transmute::<[u16; 16], __m256i>(entries);
-                // In each half, the low bytes of its eight entries, then their high bytes.
-                let order = _mm256_setr_epi8(
-                    0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, //
-                    0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,
-                );
-                let bytes = _mm256_shuffle_epi8(entries, order);
-                NibbleTable {
-                    low: _mm256_permute4x64_epi64::<0b10_00_10_00>(bytes),
-                    high: _mm256_permute4x64_epi64::<0b11_01_11_01>(bytes),
-                }
-            }
+    impl Kernel for Values<'_> {
+        fn run<E: Element>(&self, out: &mut [E]) {
+            E::store(self.0, out);
         }
     }
 
-    /// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so is proof of the
-    /// feature, too.
-    #[derive(Clone, Copy)]
-    pub(crate) struct NibbleTable {
-        /// The low bytes of the entries, in both halves: an instruction looks up in each half on its own.
-        low: __m256i,
-        /// The high bytes, likewise.
-        high: __m256i,
-    }
-
-    impl NibbleTable {
-        /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the first.
-        #[inline(always)]
-        #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-        pub(crate) fn look_up(self, codes: [u8; 32], high_first: bool) -> [u16; 64] {
-            // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
-            unsafe {
-                let codes = transmute::<[u8; 32], __m256i>(codes);
-                // Both steps of interleaving below take from each half what is to be one half of a result. Of every eight
-                // bytes, whose sixteen entries are a result, the first four go into the first half.
-                let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
-                let codes = _mm256_permutevar8x32_epi32(codes, order);
-                let nibble = _mm256_set1_epi8(15);
-                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
-                let low = _mm256_and_si256(codes, nibble);
-                let (first, second) = if high_first { (high, low) } else { (low, high) };
-                let entries = |codes| {
-                    let low = _mm256_shuffle_epi8(self.low, codes);
-                    let high = _mm256_shuffle_epi8(self.high, codes);
-                    [
-                        _mm256_unpacklo_epi8(low, high),
-                        _mm256_unpackhi_epi8(low, high),
-                    ]
-                };
-                let entries = [
-                    entries(_mm256_unpacklo_epi8(first, second)),
-                    entries(_mm256_unpackhi_epi8(first, second)),
-                ];
-                transmute::<[[__m256i; 2]; 2], [u16; 64]>(entries)
+    /// Every F32 whose low half is one of the values that decide a rounding, at every level.
+    #[test]
+    fn halves_are_the_same_at_every_level() {
+        let lows = [
+            0, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff,
+        ];
+        let highs = (0..=u16::MAX).step_by(miri_or(509, 1));
+        let all = highs.flat_map(|high| lows.map(|low: u32| u32::from(high) << 16 | low));
+        let all: Vec<f32> = all.map(f32::from_bits).collect();
+        for values in all.chunks(10_007) {
+            let want: Vec<u16> = values
+                .iter()
+                .map(|&x| <f16 as Element>::from_f32(x).to_bits())
+                .collect();
+            for level in Level::available() {
+                let mut out = vec![f16::from_bits(0); values.len()];
+                dispatch(level, &Values(values), Out::F16(&mut out));
+                let out: Vec<u16> = out.into_iter().map(f16::to_bits).collect();
+                assert!(out == want, "{level:?} from {:?}", values.first());
             }
         }
-    }
-
-    #[target_feature(enable = "avx2,bmi2")]
-    fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-        kernel.run_avx2(out, Avx2(()));
-    }
-
-    #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
-    pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-        // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::enter` never exceeds it.
-        unsafe { run_kernel(kernel, out) }
-    }
-
-    #[target_feature(enable = "avx2,bmi2")]
-    fn run_routine(routine: &mut impl Routine) {
-        routine.run_avx2(Avx2(()));
-    }
-
-    #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
-    pub(super) fn perform(routine: &mut impl Routine) {
-        // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.
-        unsafe { run_routine(routine) }
     }
 }

@@ -8,6 +8,7 @@ use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
 use super::rope::{Rope, yarn_attention_factor};
 use super::table::{LostWindows, ModelClass};
 use crate::Result;
+use crate::config::TEXT_CONFIGS;
 
 const SCALING: &str = "rope_scaling";
 const PARAMETERS: &str = "rope_parameters";
@@ -57,6 +58,26 @@ pub(super) fn check(
     check_rope(class, fields, rope)
 }
 
+/// Fails if `config` has null for what llama.cpp has in all models of `class`. transformers takes null for none of it, and its
+/// default only where the field is missing.
+///
+/// # Errors
+/// `Parse` that names the field.
+pub(super) fn check_nulls(class: &ModelClass, config: &Value) -> Result<()> {
+    for field in class.traits.never_null {
+        let mut nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
+        let found = nested.find_map(|text| text.get(field));
+        if found.or_else(|| config.get(field)) == Some(&Value::Null) {
+            let what = format!(
+                "it is null, so that transformers has none; llama.cpp's {} always has one",
+                class.gguf
+            );
+            return Err(wrong(field, what));
+        }
+    }
+    Ok(())
+}
+
 /// Fails if experts are in groups, and not chosen by them: llama.cpp goes by the number of groups alone.
 fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
     let Some(expected) = class.traits.group_method.filter(|_| has_groups(fields)) else {
@@ -72,6 +93,27 @@ fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
             Err(wrong(field, what))
         }
     }
+}
+
+/// The bounds of YaRN that llama.cpp takes, with their fields.
+const BOUNDS: [(&str, f64); 2] = [("beta_fast", 32.0), ("beta_slow", 1.0)];
+
+/// The notes of bounds of YaRN that llama.cpp does not take.
+fn lost_bounds(class: &ModelClass, rope: &Rope) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    let bounds = BOUNDS.iter();
+    for (field, expected) in bounds.filter(|_| rope.kind == "yarn" && class.traits.has_lost_bounds)
+    {
+        let found = rope.scaling.number(&[field])?;
+        if let Some(found) = found.filter(|found| found != expected) {
+            notes.push(format!(
+                "`{field}` is {found}: llama.cpp's {} does not read the key and takes {expected}, so that it turns positions otherwise than transformers, \
+                 as with the file that its own converter writes",
+                class.gguf
+            ));
+        }
+    }
+    Ok(notes)
 }
 
 /// Fails if YaRN has other parameters than llama.cpp takes for granted: it does not read their keys in any class of the table.
@@ -91,9 +133,12 @@ fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
     for (field, expected) in [
         ("attention_factor", attention),
         ("attn_factor", attention),
-        ("beta_fast", 32.0),
-        ("beta_slow", 1.0),
+        BOUNDS[0],
+        BOUNDS[1],
     ] {
+        if field.starts_with("beta") && class.traits.has_lost_bounds {
+            continue;
+        }
         // Configs state the factor of attention with some digits.
         let found = rope.scaling.number(&[field])?;
         if let Some(found) = found.filter(|found| (found - expected).abs() > 1e-4) {
@@ -157,9 +202,9 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
 pub(super) fn notes(
     class: &ModelClass,
     (config, fields): (&Value, &Fields),
-    dims: &Dims,
+    (dims, rope): (&Dims, &Rope),
 ) -> Result<Vec<String>> {
-    let mut notes = Vec::new();
+    let mut notes = lost_bounds(class, rope)?;
     notes.extend(lost_window(class, (config, fields), dims)?);
     notes.extend(latent_norms(
         fields,

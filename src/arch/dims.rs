@@ -93,6 +93,7 @@ pub(super) const EXPERTS_USED: &[&str] = &[
     "num_experts_per_token",
     "top_k_experts",
     "moe_k",
+    "moe_topk",
 ];
 /// Fields of the width of a feed-forward layer.
 pub(super) const INNER: &[&str] = &["intermediate_size", "n_inner", "hidden_dim", "d_ff"];

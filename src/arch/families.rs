@@ -98,6 +98,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &falcon::FALCON_NEW,
     &falcon::FALCON,
     &hunyuan::HUNYUAN,
+    &hunyuan::HUNYUAN_MOE,
     &ernie_moe::ERNIE4_5_MOE,
     &internlm::INTERNLM2,
     &jamba::JAMBA,

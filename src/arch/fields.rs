@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::dims::{Dims, HEADS, LAYERS};
 use super::layer_sizes;
+use super::lists;
 use super::periods;
 use super::settings::FULL_ATTENTION;
 use super::table::{Default, HeadDim, ModelClass};
@@ -69,6 +70,7 @@ impl Fields {
                 }
             }
         }
+        lists::complete(self, class)?;
         // Nothing but positions by rotation is called `rope`.
         let positions = "position_embedding_type";
         if self.0.get(positions).is_some_and(|kind| kind == "nope") {

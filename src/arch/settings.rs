@@ -8,6 +8,7 @@ mod unread;
 use serde_json::Value;
 
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
+pub(super) use self::unread::causal_note;
 use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS};
@@ -21,6 +22,9 @@ pub(super) type KeyValue = (String, GgufMetadataValue);
 
 /// Key of whether a token sees only those in front of it, as all decoders do unless a config says otherwise.
 const CAUSAL: &str = "attention.causal";
+
+/// Field of the same. transformers 5 reads it of most decoders, and transformers 4 of none.
+const IS_CAUSAL: &str = "is_causal";
 
 /// The sizes of a model.
 pub(super) const SIZES: &[Setting] = &[
@@ -96,7 +100,7 @@ pub(super) fn to_gguf(
     };
     let mut all = usual(SIZES)?;
     let has_own = class.settings().any(|own| own.key == CAUSAL);
-    if !has_own && fields.boolean("is_causal")? == Some(false) {
+    if !has_own && fields.boolean(IS_CAUSAL)? == Some(false) {
         let key = format!("{}.{CAUSAL}", class.gguf);
         all.push((key, GgufMetadataValue::Bool(false)));
     }

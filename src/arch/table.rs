@@ -66,6 +66,12 @@ pub(super) struct Traits {
     pub scaled_by_hidden_size: Option<usize>,
     /// Models of the class do not round YaRN's bounds (`truncate` is false). GGUF does not say it.
     pub has_exact_yarn: bool,
+    /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp does not read them.
+    pub has_lost_bounds: bool,
+    /// Fields with a default that are null where the model has none of what they say, and llama.cpp always has it.
+    pub never_null: &'static [&'static str],
+    /// transformers 5 reads `is_causal`, and no layer of the class has a window of attention. In other classes both may differ.
+    pub reads_causal: bool,
     /// What becomes of layers behind the last one, which predict further tokens.
     pub prediction: Prediction,
     /// Every so many layers one has no rotary positions. llama.cpp knows no other pattern.
@@ -104,6 +110,8 @@ pub(super) struct Traits {
     /// The field of how many layers there are from one that sees the whole text to the next, of which the first layer is one.
     /// llama.cpp knows no other pattern.
     pub full_from_first: Option<&'static str>,
+    /// Fields that configs have as a list of the same number for each layer.
+    pub listed_by_layer: &'static [&'static str],
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
     /// Rope may be `dynamic`, which scales only texts longer than those of the training. llama.cpp does not, and a note says so.
@@ -210,6 +218,9 @@ impl Traits {
         full_attention_every: None,
         scaled_by_hidden_size: None,
         has_exact_yarn: false,
+        has_lost_bounds: false,
+        never_null: &[],
+        reads_causal: false,
         prediction: Prediction::Unknown,
         no_rope_every: None,
         layer_kinds: None,
@@ -229,6 +240,7 @@ impl Traits {
         normed_unless_experts: None,
         periods: None,
         experts_every: None,
+        listed_by_layer: &[],
         has_alpha_rope: false,
         scales_long_texts: false,
         config_sign: None,

@@ -71,6 +71,7 @@ pub(crate) fn to_gguf<'m>(
         return Ok(None);
     };
     let class = find_class(name, &config)?;
+    checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     fields.complete(class)?;
     if class.settings().any(|setting| setting.key == POOLING) {
@@ -156,7 +157,7 @@ pub(crate) fn to_gguf<'m>(
         .into_iter()
         .chain(rope.note(class))
         .chain(card_note);
-    let notes = notes.chain(checks::notes(class, (&config, &fields), &dims)?);
+    let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::Group).collect(),
         metadata,

@@ -12,12 +12,13 @@ use super::dims::{Dims, HEADS, KV_HEADS};
 use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::layer_sizes;
+use super::lists;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
 use super::periods;
 use super::pooling;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
-use super::settings::config_of;
+use super::settings::{causal_note, config_of};
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule};
 use super::to_gguf::has_offset;
@@ -126,11 +127,13 @@ pub(crate) fn to_hf<'m>(
         let text: String = kinds.iter().filter_map(letter).collect();
         config.insert(LETTERS.to_owned(), text.into());
     }
+    lists::restore(&mut config, class, dims.layers);
     let context = config
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
     let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
     tokenizer.notes.extend(pooling::note(&config));
+    tokenizer.notes.extend(causal_note(&config));
     let ids = token_ids(metadata);
     config.extend(ids.clone());
     let mut files = vec![("config.json".to_owned(), pretty(&Value::Object(config)))];

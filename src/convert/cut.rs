@@ -12,7 +12,7 @@ const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 
 /// The same for transposed matrices. Their reads are short pieces of many stored rows, so larger tiles take fewer. With its
 /// buffers, a worker stays below 8 MiB.
-const TRANSPOSED_LOAD_BYTES: f64 = 6.0 * 1024.0 * 1024.0;
+const TRANSPOSED_LOAD_BYTES: f64 = 5.5 * 1024.0 * 1024.0;
 
 /// Values of such a tile at most: a stream holds the output of a row of tiles for each thread.
 const TRANSPOSED_VALUES: usize = 64 * SLAB_VALUES;

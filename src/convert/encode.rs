@@ -31,8 +31,10 @@ use self::input::EncodeInput;
 pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
-use crate::forget::{Encode, Put, Survey, TileValues};
-use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
+use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
+use crate::kernels::lethe::distance::{
+    DistanceSums, compare, first_not_finite, largest_magnitudes,
+};
 use crate::kernels::lethe::mean::Mean;
 use crate::scheme::{Buffers, Decode, GroupCodes};
 use crate::simd::Level;
@@ -73,6 +75,8 @@ struct Scratch {
     rounded: Vec<u32>,
     /// A tile of the decoder's grid that covers a run of values.
     surrounding: Vec<f32>,
+    /// The encoder's own.
+    encoder: EncodeBuffers,
     /// Codes that are relayed.
     codes: GroupCodes,
 }
@@ -110,7 +114,7 @@ impl<'m> Encoding<'m> {
     ) -> Result<Self> {
         let (from, to) = (decoder.grid(), encoder.grid());
         let relay = RelayDecision::new(&*decoder, &*encoder, (&from, &to))?;
-        let cut = input::cut(&to, &from);
+        let cut = input::cut(&to, encoder.values_per_line(), &from);
         let runs = (cut.rows * cut.cols).div_ceil(run_len(&*encoder).unwrap_or(1));
         let total = SurveyTotal {
             max_abs: 0.0,
@@ -188,9 +192,8 @@ impl<'m> Encoding<'m> {
         // If only the maximum is wanted, the tile is one run. Runs of a fixed length follow one another in the tensor, so
         // an encoder that wants such has tiles of whole runs; `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
         let run = run_len(&*self.encoder).unwrap_or(scratch.values.len().max(1));
-        let max_abs = |values: &[f32]| values.iter().fold(0f32, |max, x| max.max(x.abs()));
-        self.surveyed
-            .add(no, scratch.values.chunks(run).map(max_abs).collect());
+        let maxima = largest_magnitudes(&scratch.values, run, level);
+        self.surveyed.add(no, maxima);
         Ok(())
     }
 
@@ -217,7 +220,12 @@ impl<'m> Encoding<'m> {
         }
         self.input
             .load_values(tile, &self.scheme, buffers, scratch, level)?;
-        let Scratch { values, back, .. } = scratch;
+        let Scratch {
+            values,
+            back,
+            encoder: buffers,
+            ..
+        } = scratch;
         back.resize(values.len(), 0.0);
         let input = TileValues {
             tile,
@@ -225,14 +233,17 @@ impl<'m> Encoding<'m> {
             survey,
             level,
         };
-        self.encoder.encode(&input, back, put)?;
+        self.encoder.encode(&input, buffers, back, put)?;
+        let sums = compare(values, back, level);
         // A finite value can be too large for the scheme. Its library would store the infinity without a word.
-        if let Some(i) = first_not_finite(back) {
+        if !sums.is_finite()
+            && let Some(i) = first_not_finite(back, level)
+        {
             let (x, scheme) = (values[i], &self.scheme);
             let what = format!("{x:e} would be {} in {scheme}", back[i]);
             return Err(self.input.refused(tile, i, scheme, &what));
         }
-        self.distance.add(no, compare(values, back, level));
+        self.distance.add(no, sums);
         Ok(())
     }
 }

@@ -10,12 +10,12 @@
 use zerocopy::IntoBytes;
 
 use super::seam::rows::{MAX_ROW_LEN, linear_weight_objection, stored_tensor};
-use super::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
+use super::{Encode, EncodeBuffers, Method, Put, StoredTensor, TileValues, WeightInfo};
 use crate::element::Out;
 use crate::kernels::lethe::rotated::{EncodeRotatedRows, RotatedRange};
 use crate::kernels::remember::rotated::{ByteCodes, RotatedRows};
 use crate::scheme::Grid;
-use crate::simd::{dispatch, perform};
+use crate::simd::{Level, dispatch, perform};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Columns that ComfyUI's kernels rotate together.
@@ -127,9 +127,16 @@ impl Encode for ComfyConvRotEncoder {
         }
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        buffers: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let (first, cols) = (values.tile.rows.start, self.cols);
-        let mut codes = vec![0; values.values.len()];
+        let codes = &mut buffers.codes;
+        codes.resize(values.values.len(), 0);
         let mut scales = vec![0.0; values.tile.rows.len()];
         let range = match self.format {
             ComfyConvRot::Int8 => RotatedRange::Int8,
@@ -140,7 +147,7 @@ impl Encode for ComfyConvRotEncoder {
             width: cols,
             group: self.group,
             range,
-            codes: &mut codes,
+            codes,
             scales: &mut scales,
         };
         perform(values.level, &mut rows);
@@ -155,41 +162,45 @@ impl Encode for ComfyConvRotEncoder {
         }
         put(1, first as u64 * 4, scales.as_bytes())?;
         match self.format {
-            ComfyConvRot::Int8 => put(0, (first * cols) as u64, &codes)?,
+            ComfyConvRot::Int8 => put(0, (first * cols) as u64, codes)?,
             ComfyConvRot::W4A4 => {
                 let pairs = codes.as_chunks().0.iter();
                 let nibbles: Vec<u8> = pairs.map(|[low, high]| low & 15 | high << 4).collect();
                 put(0, (first * cols / 2) as u64, &nibbles)?;
             }
         }
-        match self.group {
-            Some(group) => {
-                let kernel = RotatedRows {
-                    codes: ByteCodes {
-                        bytes: &codes,
-                        row_bytes: cols,
-                    },
-                    width: cols,
-                    group,
-                    scales: &scales,
-                    corrections: None,
-                };
-                dispatch(values.level, &kernel, Out::F32(back));
-            }
-            None => {
-                let width = cols.max(1);
-                let rows = back.chunks_exact_mut(width).zip(codes.chunks_exact(width));
-                for ((back, codes), scale) in rows.zip(&scales) {
-                    for (back, &code) in back.iter_mut().zip(codes) {
-                        *back = f32::from(code as i8) * scale;
-                    }
-                }
-            }
-        }
+        self.decode(codes, &scales, values.level, back);
         if values.tile.is_first() {
             put(2, 0, self.description.as_bytes())
         } else {
             Ok(())
         }
+    }
+}
+
+impl ComfyConvRotEncoder {
+    /// The values that `codes` stand for, a byte each, with a scale for each row.
+    fn decode(&self, codes: &[u8], scales: &[f32], level: Level, back: &mut [f32]) {
+        let Some(group) = self.group else {
+            let width = self.cols.max(1);
+            let rows = back.chunks_exact_mut(width).zip(codes.chunks_exact(width));
+            for ((back, codes), scale) in rows.zip(scales) {
+                for (back, &code) in back.iter_mut().zip(codes) {
+                    *back = f32::from(code as i8) * scale;
+                }
+            }
+            return;
+        };
+        let kernel = RotatedRows {
+            codes: ByteCodes {
+                bytes: codes,
+                row_bytes: self.cols,
+            },
+            width: self.cols,
+            group,
+            scales,
+            corrections: None,
+        };
+        dispatch(level, &kernel, Out::F32(back));
     }
 }

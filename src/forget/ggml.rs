@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::IntoBytes;
 
-use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
+use super::{
+    Encode, EncodeBuffers, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues,
+    WeightInfo,
+};
 use crate::element::Element;
 use crate::element::Out;
 use crate::forget::gguf::imatrix::Imatrix;
@@ -159,13 +162,21 @@ impl Encode for GgmlBlockEncoder {
         (n > 0).then(|| format!("{n} blocks {what}"))
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        buffers: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         self.corrupted_blocks.fetch_add(
             corrupted_iq3_s_blocks(self.stored.dtype, values.values),
             Ordering::Relaxed,
         );
-        let mut bytes = vec![0; tile.rows.len() * self.row_bytes];
+        // Every byte is written below, so that old content of the buffer does not matter.
+        let bytes = &mut buffers.codes;
+        bytes.resize(tile.rows.len() * self.row_bytes, 0);
         let importance = match &self.imatrix {
             Some(imatrix) => imatrix.of_tensor(&self.stored.name, &self.stored.shape)?,
             None => None,
@@ -188,8 +199,8 @@ impl Encode for GgmlBlockEncoder {
             row = end;
         }
         // What was written is decoded, so that the report measures what readers will see.
-        (self.decoder)(&bytes, None, level, Out::F32(back));
-        put(0, (tile.rows.start * self.row_bytes) as u64, &bytes)
+        (self.decoder)(bytes, None, level, Out::F32(back));
+        put(0, (tile.rows.start * self.row_bytes) as u64, bytes)
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
@@ -248,7 +259,13 @@ impl Encode for GgmlFloatEncoder {
         }
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let first = values.tile.rows.start * self.cols * self.to.byte_size();
         fn cast<E: Element>(values: &[f32], back: &mut [f32]) -> Vec<E> {
             let mut out = vec![E::from_f32(0.0); values.len()];

@@ -9,9 +9,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
+use super::{
+    Encode, EncodeBuffers, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues,
+    WeightInfo,
+};
 use crate::forget::seam::grouped::{
-    Grouped, MatrixForm, StoredMatrix, WordPacking, group_objection, module_objection,
+    Grouped, MatrixForm, StoredMatrix, WordBuffers, WordPacking, group_objection, module_objection,
 };
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
@@ -196,7 +199,13 @@ impl Encode for MlxFloatEncoder {
         }
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
         let (mut codes, mut scales) = (Vec::new(), Vec::new());
         mlx::encode(
@@ -243,8 +252,8 @@ impl MlxFloatEncoder {
     fn store(
         &self,
         tile: &Tile,
-        codes: Vec<u8>,
-        scales: Vec<u8>,
+        mut codes: Vec<u8>,
+        mut scales: Vec<u8>,
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
@@ -253,7 +262,9 @@ impl MlxFloatEncoder {
             rows: tile.rows.clone(),
             cols: tile.cols.start / group..tile.cols.end / group,
         };
-        self.codes.put_codes(tile, codes, level, put)?;
-        self.scales.put_codes(&groups, scales, level, put)
+        let words = &mut WordBuffers::default();
+        self.codes.put_codes(tile, &mut codes, level, words, put)?;
+        self.scales
+            .put_codes(&groups, &mut scales, level, words, put)
     }
 }

@@ -17,7 +17,10 @@ use serde_json::{Value, json};
 
 use self::expert_stack::ExpertStackEncoder;
 use super::compressed_tensors as ct;
-use super::{Encode, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
+use super::{
+    Encode, EncodeBuffers, Method, Put, RelayTarget, StoreCodes, StoredTensor, TileValues,
+    WeightInfo,
+};
 use crate::forget::seam::rows::{
     linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
@@ -261,7 +264,13 @@ impl Encode for MxMatrixEncoder {
         }
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let TileValues {
             tile,
             values,

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::compressed_tensors as ct;
-use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
+use super::{Encode, EncodeBuffers, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::forget::seam::rows::{
     linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
@@ -144,7 +144,13 @@ impl Encode for Nvfp4Encoder {
         true
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let TileValues {
             tile,
             values,

@@ -12,7 +12,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
+use super::{Encode, EncodeBuffers, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
 use crate::containers::write::qnat::{block_for, data_len};
 use crate::element::Out;
 use crate::forget::seam::rows::flat_block_grid;
@@ -100,7 +100,13 @@ impl Encode for QnatEncoder {
         self.double_quant.then_some(Survey::MaxAbs)
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let &Self {
             block,
             double_quant,

@@ -12,6 +12,8 @@ pub(crate) mod grouped;
 pub(crate) mod names;
 pub(crate) mod rows;
 
+use self::grouped::WordBuffers;
+use crate::kernels::lethe::integer::IntegerGroups;
 use crate::scheme::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
@@ -76,6 +78,15 @@ pub(crate) struct TileValues<'a> {
     pub level: Level,
 }
 
+/// Buffers that an encoder may use as it likes, and finds again for the next tile. What it has for each value goes here: a buffer
+/// of some hundred KiB that is made anew for each tile is memory that the system hands out and takes back each time.
+#[derive(Debug, Default)]
+pub(crate) struct EncodeBuffers {
+    pub groups: IntegerGroups,
+    pub codes: Vec<u8>,
+    pub words: WordBuffers,
+}
+
 /// Takes encoded bytes: index of the stored tensor, offset of the first byte in it, bytes.
 pub(crate) type Put<'a> = dyn FnMut(usize, u64, &[u8]) -> Result<()> + 'a;
 
@@ -99,6 +110,12 @@ pub(crate) trait Encode: Send + Sync {
         false
     }
 
+    /// Neighbouring values of a row whose codes share a line of the output, if the output is transposed: those that fill a word,
+    /// or only one. The more they are, the fewer lines a wide tile has to write to.
+    fn values_per_line(&self) -> usize {
+        1
+    }
+
     /// A warning for the user, asked for once all tiles are encoded.
     fn warning(&self) -> Option<String> {
         None
@@ -106,11 +123,17 @@ pub(crate) trait Encode: Send + Sync {
 
     /// Encodes a tile: passes its bytes to `put`, and fills `back` with the values that decoding will give, row by row.
     /// The report computes errors from them, so that nothing is read again. The tile at (0, 0) also writes the bytes
-    /// that belong to no tile, such as the scale of the whole tensor.
+    /// that belong to no tile, such as the scale of the whole tensor. What `buffers` hold before does not matter.
     ///
     /// # Errors
     /// `Unsupported` if the scheme cannot hold a value or a scale, and the errors of `put`.
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()>;
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        buffers: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()>;
 
     /// The encoder's offer to store relayed codes: those of another scheme of the same family, undecoded. `None` if no
     /// other scheme has such codes.

@@ -102,15 +102,20 @@ fn encode_cut(
             level,
         };
         encoder
-            .encode(&values, &mut back, &mut |i, at, bytes| {
-                for (place, &byte) in stored[i].1[at as usize..][..bytes.len()]
-                    .iter_mut()
-                    .zip(bytes)
-                {
-                    assert!(place.replace(byte).is_none(), "a byte is written twice");
-                }
-                Ok(())
-            })
+            .encode(
+                &values,
+                &mut EncodeBuffers::default(),
+                &mut back,
+                &mut |i, at, bytes| {
+                    for (place, &byte) in stored[i].1[at as usize..][..bytes.len()]
+                        .iter_mut()
+                        .zip(bytes)
+                    {
+                        assert!(place.replace(byte).is_none(), "a byte is written twice");
+                    }
+                    Ok(())
+                },
+            )
             .unwrap();
         places
             .iter()

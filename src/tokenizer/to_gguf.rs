@@ -10,11 +10,13 @@ mod file;
 mod keys;
 mod post_processor;
 mod protobuf;
+mod ranks;
 mod rules;
 mod sentencepiece;
 mod special;
 mod tekken;
 mod template;
+mod tiktoken;
 mod unigram;
 mod word_piece;
 
@@ -24,6 +26,7 @@ use self::added::TOKENIZER_CONFIG;
 use self::file::{HfTokenizerFile, TOKENIZER_JSON};
 use self::keys::KeyList;
 use self::sentencepiece::SentencePieceModel;
+use self::tiktoken::TiktokenVocabulary;
 use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::{AnamnesisError, Result};
@@ -120,6 +123,10 @@ impl TokenizerFiles<'_> {
             && let Some(n) = tekken::write(self, keys)?
         {
             return Ok(n);
+        }
+        let ranks = TiktokenVocabulary::read(self)?;
+        if let Some(ranks) = ranks.filter(|ranks| ranks.comes_first() || self.json.is_none()) {
+            return ranks.write(self, keys);
         }
         let model = SentencePieceModel::read(self)?;
         let kind = self.json.as_ref().map(HfTokenizerFile::kind).transpose()?;

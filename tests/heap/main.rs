@@ -32,7 +32,7 @@ const BOUND: usize = THREADS * (4 << 20);
 /// The bound for a model of `scheme`: twice as much if codes are packed across the rows of a weight.
 fn bound(scheme: &str) -> usize {
     match scheme {
-        "gptq" | "int8 words" | "awq" | "awq of 5 bits" | "marlin" => 2 * BOUND,
+        "gptq" | "int8 words" | "awq" | "awq of 5 bits" | "marlin" | "quark" => 2 * BOUND,
         _ => BOUND,
     }
 }

@@ -161,7 +161,7 @@ pub(super) const DEEPSEEK2: ModelClass = ModelClass {
 };
 
 pub(super) const DEEPSEEK3: ModelClass = ModelClass {
-    classes: &["DeepseekV3ForCausalLM"],
+    classes: &["DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"],
     model_type: "deepseek_v3",
     defaults: &[
         ("max_position_embeddings", Default::Int(4096)),
@@ -191,6 +191,7 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, ATTENTION, DENSE_MLP, SPARSE_MLP, CHOICE_BIAS],
     traits: Traits {
         prediction: Prediction::LeftOut,
+        has_lost_bounds: true,
         sign: Sign::Key("expert_gating_func", 2),
         ..Traits::PLAIN
     },

@@ -86,6 +86,7 @@ pub(super) const GEMMA2: ModelClass = ModelClass {
     traits: Traits {
         has_fixed_rope: true,
         full_attention_every: Some(2),
+        never_null: &["attn_logit_softcapping", "final_logit_softcapping"],
         scaled_by_hidden_size: Some(46),
         ..TRAITS
     },

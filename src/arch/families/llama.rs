@@ -86,6 +86,7 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     settings: &[SETTINGS],
     traits: Traits {
         head_dim: HeadDim::Stated,
+        reads_causal: true,
         ..TRAITS
     },
 };

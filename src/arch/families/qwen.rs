@@ -111,6 +111,7 @@ pub(super) const QWEN2: ModelClass = ModelClass {
     // Models that embed texts have one.
     settings: &[&[count(POOLING, &[POOLING])]],
     traits: Traits {
+        reads_causal: true,
         default_window: Some(4096),
         ..Traits::PLAIN
     },

@@ -64,6 +64,7 @@ pub(in crate::arch) fn config_of(
         let field = own.map_or(field, |(_, own)| own);
         config.extend(base.map(|base| (field.to_owned(), base)));
     }
+    unread::add_causal(&mut config, class, metadata)?;
     if let Some(sections) = config.remove(SECTIONS) {
         let rope = rope_by_axes(&mut config, sections);
         config.insert("rope_parameters".to_owned(), rope);

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{GATING, GATING_FUNCTIONS, wrong_key};
+use super::{CAUSAL, GATING, GATING_FUNCTIONS, IS_CAUSAL, wrong_key};
 use crate::Result;
 use crate::arch::table::{Default, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
@@ -14,7 +14,7 @@ use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 const KEYS: &[(&str, &[f64])] = &[
     ("rope.scale_linear", &[0.0, 1.0]),
     ("rope.scaling.alpha", &[0.0, 1.0]),
-    ("attention.causal", &[1.0]),
+    (CAUSAL, &[1.0]),
     ("attention.sliding_window", &[0.0]),
     ("attention.clamp_kqv", &[0.0]),
     ("attention.max_alibi_bias", &[0.0]),
@@ -57,7 +57,8 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     };
     for (key, neutral) in KEYS {
         let is_read = class.settings().any(|setting| setting.key == *key)
-            || *key == "rope.scaling.alpha" && class.traits.has_alpha_rope;
+            || *key == "rope.scaling.alpha" && class.traits.has_alpha_rope
+            || *key == CAUSAL && class.traits.reads_causal;
         let Some(value) = get(key).filter(|_| !is_read) else {
             continue;
         };
@@ -78,6 +79,34 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
         }
         _ => Ok(()),
     }
+}
+
+/// Adds to the `config` of a class that reads it that tokens see those behind them. What all decoders are is not written.
+///
+/// # Errors
+/// `Parse` if the key is neither true nor false.
+pub(super) fn add_causal(
+    config: &mut Map<String, Value>,
+    class: &ModelClass,
+    metadata: &GgufMetadata,
+) -> Result<()> {
+    let key = format!("{}.{CAUSAL}", class.gguf);
+    let value = metadata.get(&key).filter(|_| class.traits.reads_causal);
+    match value.as_ref().map(GgufMetadataValue::as_bool) {
+        None | Some(Some(true)) => Ok(()),
+        Some(Some(false)) => {
+            config.insert(IS_CAUSAL.to_owned(), false.into());
+            Ok(())
+        }
+        Some(None) => Err(wrong_key(&key, "it is neither true nor false")),
+    }
+}
+
+/// What a user should know of a config with that field.
+pub(in crate::arch) fn causal_note(config: &Map<String, Value>) -> Option<String> {
+    config.get(IS_CAUSAL).map(|value| {
+        format!("`{IS_CAUSAL}` is {value}: transformers 5 lets tokens see those behind them, and transformers 4 does not read it")
+    })
 }
 
 /// Adds to `config` what llama.cpp takes for keys that the file does not have, where transformers takes something else.

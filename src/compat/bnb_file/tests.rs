@@ -75,7 +75,7 @@ fn a_file_of_weights_and_others() {
 #[test]
 fn weights_as_the_pipeline_stores_them() {
     use crate::forget::bnb::{Bnb4, Bnb4QuantType};
-    use crate::forget::{Method, TileValues, WeightInfo};
+    use crate::forget::{EncodeBuffers, Method, TileValues, WeightInfo};
     let shape = [96, 42];
     let floats: Vec<f32> = (0..96 * 42).map(|i| (i % 89) as f32 - 44.0).collect();
     let bf16 = |x: &f32| half::bf16::from_f32(*x).to_bits().to_le_bytes();
@@ -114,7 +114,10 @@ fn weights_as_the_pipeline_stores_them() {
         Ok(())
     };
     let mut back = vec![0.0; floats.len()];
-    encoder.encode(&values, &mut back, &mut put).unwrap();
+    let buffers = &mut EncodeBuffers::default();
+    encoder
+        .encode(&values, buffers, &mut back, &mut put)
+        .unwrap();
     let parts = encode(&input).unwrap();
     assert_eq!(parts.len(), stored.len());
     for ((part, s), data) in parts.iter().zip(&stored).zip(&data) {

@@ -20,6 +20,10 @@ const TRANSPOSED_INPUT_COLS: usize = 256;
 /// band, so the pieces that are written are long although the tile, which is wide to read long rows, is low.
 const TRANSPOSED_OUTPUT_COLS: usize = 1024;
 
+/// Columns of a tile if neighbouring codes of a row share a line of such an output. A band then writes a few lines for each
+/// thousand columns, and reads of whole rows count for more.
+const PACKED_OUTPUT_COLS: usize = 4096;
+
 /// A tensor whose values are encoded, or surveyed for another that is.
 #[derive(Clone)]
 pub(super) struct EncodeInput<'m> {
@@ -64,7 +68,7 @@ impl EncodeInput<'_> {
                 values[run].copy_from_slice(found);
             }
         }
-        match first_not_finite(values) {
+        match first_not_finite(values, level) {
             Some(i) => {
                 let what = format!("{} cannot be encoded to {scheme}", values[i]);
                 Err(self.refused(tile, i, scheme, &what))
@@ -112,7 +116,7 @@ impl EncodeInput<'_> {
 }
 
 /// A tensor cut into tiles that start at multiples of both sides' alignments.
-pub(super) fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
+pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut {
     let Grid { rows, cols, .. } = *encoder;
     // Where the rows of the two sides differ, the decoder's alignments say nothing about the encoder's tiles: `values`
     // decodes whatever covers a tile.
@@ -127,6 +131,9 @@ pub(super) fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
     // The input counts first: a transposed input in low tiles reads a few bytes at a time, and bands cannot mend that.
     let widest = match () {
         () if has_same_rows && decoder.transposed.is_some() => TRANSPOSED_INPUT_COLS,
+        () if encoder.transposed.is_some() && values_per_line > 1 => {
+            (TILE_VALUES / row_align).clamp(TRANSPOSED_OUTPUT_COLS, PACKED_OUTPUT_COLS)
+        }
         () if encoder.transposed.is_some() => TRANSPOSED_OUTPUT_COLS,
         () => TILE_VALUES / row_align,
     };
@@ -141,5 +148,36 @@ pub(super) fn cut(encoder: &Grid, decoder: &Grid) -> Cut {
         cols,
         tile_rows,
         tile_cols: tile_cols.max(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheme::StoredRows;
+
+    #[test]
+    fn tiles_are_wide_where_codes_of_a_row_share_lines() {
+        let grid = |row_align, is_transposed: bool| Grid {
+            rows: 4096,
+            cols: 4096,
+            row_align,
+            col_align: 128,
+            load_bits: 16.0,
+            transposed: is_transposed.then_some(StoredRows {
+                row_bits: 4,
+                cols: 1,
+            }),
+        };
+        let size = |values_per_line, decoder| {
+            let cut = cut(&grid(8, true), values_per_line, &decoder);
+            [cut.tile_rows, cut.tile_cols]
+        };
+        // Whole rows, as tall as the words of a line.
+        assert_eq!(size(8, grid(1, false)), [32, 4096]);
+        assert_eq!(size(1, grid(1, false)), [128, 1024]);
+        // Tiles stay as small where the input has to be read in tall pieces.
+        assert_eq!(size(8, grid(128, false)), [128, 1024]);
+        assert_eq!(size(8, grid(8, true)), [512, 256]);
     }
 }

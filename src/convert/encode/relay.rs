@@ -4,7 +4,7 @@
 use super::{Encoding, Scratch};
 use crate::element::Out;
 use crate::forget::{Encode, Put, RelayTarget};
-use crate::kernels::lethe::distance::{DistanceSums, compare, first_not_finite};
+use crate::kernels::lethe::distance::{DistanceSums, compare};
 use crate::scheme::{Buffers, Decode, Grid, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
@@ -74,15 +74,15 @@ impl Encoding<'_> {
         // The report sets errors against the norm of all values. Relayed values have no error, but belong to the norm.
         values.resize(tile.values(), 0.0);
         decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
-        let sums = match first_not_finite(values) {
-            // The codes are moved even so: both libraries decode them alike. But one such value would make the norm of
-            // the model infinite, so the tile is only counted.
-            Some(_) => DistanceSums {
+        let mut sums = compare(values, values, level);
+        // The codes of infinity and NaN are moved as well: both libraries decode them alike. But one such value would make
+        // the norm of the model infinite, so the tile is only counted.
+        if !sums.is_finite() {
+            sums = DistanceSums {
                 count: values.len() as u64,
                 ..DistanceSums::default()
-            },
-            None => compare(values, values, level),
-        };
+            };
+        }
         target.codes.store_codes(tile, codes, level, put)?;
         self.distance.add(no, sums);
         Ok(())
@@ -96,7 +96,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::forget::{StoreCodes, StoredTensor, TileValues};
+    use crate::forget::{EncodeBuffers, StoreCodes, StoredTensor, TileValues};
     use crate::scheme::seam::ExtractCodes;
     use crate::scheme::{CodeFamily, GroupCodes, TopExponent};
     use crate::{Dtype, TargetDtype};
@@ -174,7 +174,13 @@ mod tests {
             GRID
         }
 
-        fn encode(&self, _: &TileValues<'_>, _: &mut [f32], _: &mut Put<'_>) -> Result<()> {
+        fn encode(
+            &self,
+            _: &TileValues<'_>,
+            _: &mut EncodeBuffers,
+            _: &mut [f32],
+            _: &mut Put<'_>,
+        ) -> Result<()> {
             Err(AnamnesisError::parse("values are encoded"))
         }
 

@@ -14,7 +14,9 @@ use zerocopy::IntoBytes;
 use super::{config, linear_layer_objection};
 use crate::element::Out;
 use crate::forget::seam::rows::flat_block_grid;
-use crate::forget::{Encode, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
+use crate::forget::{
+    Encode, EncodeBuffers, Method, Put, StoredTensor, Survey, TileValues, WeightInfo,
+};
 use crate::kernels::lethe::bnb::nested::{NESTED_BLOCK, dynamic_map, encode_nested};
 use crate::kernels::lethe::bnb::{FP4_CODEBOOK, NF4_CODEBOOK, codebook_encoder};
 use crate::kernels::lethe::codebook::CodebookEncoder;
@@ -211,7 +213,13 @@ impl Encode for Bnb4Encoder {
             .then_some(Survey::MeanOfBlockMaxAbs(self.method.block))
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let &Bnb4 {
             quant_type: kind,
             block,

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::{base, config, linear_layer_objection};
 use crate::element::Out;
-use crate::forget::{Encode, Method, Put, StoredTensor, TileValues, WeightInfo};
+use crate::forget::{Encode, EncodeBuffers, Method, Put, StoredTensor, TileValues, WeightInfo};
 use crate::kernels::lethe::int8;
 use crate::kernels::remember::bnb::Int8Rows;
 use crate::scheme::Grid;
@@ -102,7 +102,13 @@ impl Encode for BnbInt8Encoder {
         }
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let (cols, first) = (self.cols, values.tile.rows.start);
         let (mut codes, mut scales) = (
             vec![0; values.values.len()],

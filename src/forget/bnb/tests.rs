@@ -216,7 +216,12 @@ fn objections_say_why() {
     let error = BnbInt8
         .encoder(&weight)
         .unwrap()
-        .encode(&values, &mut back, &mut |_, _, _| Ok(()))
+        .encode(
+            &values,
+            &mut crate::forget::EncodeBuffers::default(),
+            &mut back,
+            &mut |_, _, _| Ok(()),
+        )
         .unwrap_err();
     assert!(error.to_string().contains("row 1"), "{error}");
 }

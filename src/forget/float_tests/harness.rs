@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use safetensors::SafeTensors;
 
 use crate::element::{f32_from_bf16, f32_from_f16};
-use crate::forget::{Encode, Method, StoredTensor, Survey, TileValues};
+use crate::forget::{Encode, EncodeBuffers, Method, StoredTensor, Survey, TileValues};
 use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::{Dtype, TargetDtype};
@@ -70,7 +70,7 @@ pub(super) fn encode(
         step(rows, grid.row_align, grid.rows),
         step(cols, grid.col_align, grid.cols),
     );
-    let mut put_bytes = 0;
+    let (mut put_bytes, mut buffers) = (0, EncodeBuffers::default());
     for top in (0..grid.rows).step_by(height) {
         for left in (0..grid.cols).step_by(width) {
             let tile = Tile {
@@ -99,6 +99,7 @@ pub(super) fn encode(
                         survey,
                         level,
                     },
+                    &mut buffers,
                     &mut back,
                     &mut put,
                 )

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use crate::element::Element;
 use crate::forget::seam::rows::ByteMatrix;
-use crate::forget::{Encode, Put, StoredTensor, Survey, TileValues};
+use crate::forget::{Encode, EncodeBuffers, Put, StoredTensor, Survey, TileValues};
 use crate::kernels::lethe::fp8::{EncodeFp8Blocks, Fp8Arithmetic};
 use crate::scheme::Grid;
 use crate::simd::{Level, perform};
@@ -94,7 +94,13 @@ impl Encode for Fp8Encoder {
         self.has_one_scale.then_some(Survey::MaxAbs)
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        buffers: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let TileValues {
             tile,
             values,
@@ -108,7 +114,9 @@ impl Encode for Fp8Encoder {
         } else {
             width.div_ceil(cols)
         };
-        let mut codes = vec![0; values.len()];
+        // Every code is written below, so that old content of the buffer does not matter.
+        let codes = &mut buffers.codes;
+        codes.resize(values.len(), 0);
         let mut scales = vec![
             0.0;
             if self.has_one_scale {
@@ -125,7 +133,7 @@ impl Encode for Fp8Encoder {
             block: self.block,
             max,
             level,
-            codes: &mut codes,
+            codes,
             back,
             scales: &mut scales,
         };
@@ -134,7 +142,7 @@ impl Encode for Fp8Encoder {
             part: 0,
             stride: self.cols,
         }
-        .put(tile.rows.clone(), tile.cols.clone(), &codes, put)?;
+        .put(tile.rows.clone(), tile.cols.clone(), codes, put)?;
         let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
         let bytes = scale_bytes(&scales, dtype);
         if !self.has_one_scale {

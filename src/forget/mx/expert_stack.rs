@@ -3,7 +3,7 @@
 use super::MxRunner;
 use crate::Result;
 use crate::forget::seam::rows::ByteMatrix;
-use crate::forget::{Encode, Put, StoredTensor, TileValues};
+use crate::forget::{Encode, EncodeBuffers, Put, StoredTensor, TileValues};
 use crate::kernels::lethe::groups::GroupBuffers;
 use crate::kernels::lethe::mx::BLOCK;
 use crate::kernels::lethe::pack::transposed;
@@ -42,7 +42,13 @@ impl Encode for ExpertStackEncoder {
         }
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        _: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let TileValues {
             tile,
             values,

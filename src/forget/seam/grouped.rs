@@ -8,8 +8,10 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordPacking};
-use super::{Encode, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo};
+pub(crate) use self::layout::{MatrixForm, StoredMatrix, WordBuffers, WordPacking};
+use super::{
+    Encode, EncodeBuffers, Put, RelayTarget, StoreCodes, StoredTensor, TileValues, WeightInfo,
+};
 use crate::forget::seam::rows::MAX_ROW_LEN;
 use crate::kernels::lethe::integer::{IntegerGroups, IntegerQuantizer, IntegerRule};
 use crate::scheme::{CodeFamily, Grid, GroupCodes, StoredRows, Tile};
@@ -111,10 +113,18 @@ impl Encode for Grouped {
         }
     }
 
-    fn encode(&self, values: &TileValues<'_>, back: &mut [f32], put: &mut Put<'_>) -> Result<()> {
+    fn encode(
+        &self,
+        values: &TileValues<'_>,
+        buffers: &mut EncodeBuffers,
+        back: &mut [f32],
+        put: &mut Put<'_>,
+    ) -> Result<()> {
         let (tile, level) = (values.tile, values.level);
-        let mut out = IntegerGroups::default();
-        self.quantizer.encode(values.values, level, back, &mut out);
+        let EncodeBuffers {
+            groups: out, words, ..
+        } = buffers;
+        self.quantizer.encode(values.values, level, back, out);
         // A scale can overflow its dtype although every value fits the model's, such as an F16
         // scale of a BF16 model.
         if !out
@@ -129,7 +139,14 @@ impl Encode for Grouped {
             );
             return Err(AnamnesisError::unsupported("integers by groups", what));
         }
-        self.store(tile, out, level, put)
+        self.store(tile, out, level, words, put)
+    }
+
+    fn values_per_line(&self) -> usize {
+        match self.codes.form {
+            MatrixForm::Packed(WordPacking::AlongRowsTransposed) => 32 / self.codes.bits,
+            _ => 1,
+        }
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
@@ -177,12 +194,13 @@ impl StoreCodes for Grouped {
         );
         self.store(
             tile,
-            IntegerGroups {
+            &mut IntegerGroups {
                 codes,
                 scales,
                 offsets,
             },
             level,
+            &mut WordBuffers::default(),
             put,
         )
     }
@@ -193,8 +211,9 @@ impl Grouped {
     fn store(
         &self,
         tile: &Tile,
-        out: IntegerGroups,
+        out: &mut IntegerGroups,
         level: Level,
+        words: &mut WordBuffers,
         put: &mut Put<'_>,
     ) -> Result<()> {
         let group = self.quantizer.group;
@@ -203,10 +222,12 @@ impl Grouped {
             rows: tile.rows.clone(),
             cols: tile.cols.start / group..tile.cols.end / group,
         };
-        self.codes.put_codes(tile, out.codes, level, put)?;
-        self.scales.put_floats(&groups, &out.scales, level, put)?;
+        self.codes
+            .put_codes(tile, &mut out.codes, level, words, put)?;
+        self.scales
+            .put_floats(&groups, &out.scales, level, words, put)?;
         if let Some(offsets) = &self.offsets {
-            offsets.put_floats(&groups, &out.offsets, level, put)?;
+            offsets.put_floats(&groups, &out.offsets, level, words, put)?;
         }
         // The group numbers of columns are the same for all rows: the tiles of the first rows write them.
         if tile.rows.start > 0 {

@@ -2,6 +2,7 @@
 
 use std::ops::AddAssign;
 
+use super::codebook::absmax;
 use crate::simd::{Level, Routine, perform};
 
 /// Sums over pairs of a value and what its code decodes to.
@@ -18,6 +19,14 @@ pub(crate) struct DistanceSums {
     pub norm: f64,
 }
 
+impl DistanceSums {
+    /// Whether all values were finite, and all that they were compared with. Sums of finite F32 are far below the largest
+    /// F64.
+    pub(crate) fn is_finite(&self) -> bool {
+        self.absolute.is_finite()
+    }
+}
+
 impl AddAssign for DistanceSums {
     fn add_assign(&mut self, other: Self) {
         self.count += other.count;
@@ -32,6 +41,55 @@ impl AddAssign for DistanceSums {
 /// vectorise it and every CPU level gives the same bits.
 const LANES: usize = 8;
 
+/// Chunks of lanes that are gone through once for each sum. So few that the sums of a block need not wait for each other.
+const BLOCK: usize = 16;
+
+/// The sums of each lane.
+#[derive(Default)]
+struct LaneSums {
+    absolute: [f64; LANES],
+    square: [f64; LANES],
+    norm: [f64; LANES],
+    largest: [f32; LANES],
+}
+
+impl LaneSums {
+    /// Adds chunks of pairs, one sum of F64 after the other. In one loop LLVM joins two sums of a lane in a register, and takes
+    /// the lanes apart for it, which takes twice the time.
+    #[inline(always)]
+    fn add(&mut self, x: &[[f32; LANES]], y: &[[f32; LANES]]) {
+        let (mut absolute, mut largest) = (self.absolute, self.largest);
+        for (x, y) in x.iter().zip(y) {
+            for l in 0..LANES {
+                absolute[l] += (f64::from(x[l]) - f64::from(y[l])).abs();
+            }
+            for l in 0..LANES {
+                // The largest difference is reported as an F32, and taken from the F32 difference so that its lanes stay
+                // narrow.
+                let d = (x[l] - y[l]).abs();
+                largest[l] = if d > largest[l] { d } else { largest[l] };
+            }
+        }
+        (self.absolute, self.largest) = (absolute, largest);
+        let mut square = self.square;
+        for (x, y) in x.iter().zip(y) {
+            for l in 0..LANES {
+                // F64 holds the square of an F32 exactly, and the difference of two unless their exponents are far apart.
+                let d = f64::from(x[l]) - f64::from(y[l]);
+                square[l] += d * d;
+            }
+        }
+        self.square = square;
+        let mut norm = self.norm;
+        for x in x {
+            for l in 0..LANES {
+                norm[l] += f64::from(x[l]) * f64::from(x[l]);
+            }
+        }
+        self.norm = norm;
+    }
+}
+
 struct Compare<'a> {
     values: &'a [f32],
     back: &'a [f32],
@@ -41,39 +99,24 @@ struct Compare<'a> {
 impl Routine for Compare<'_> {
     #[inline(always)]
     fn run(&mut self) {
-        let (mut absolute, mut square, mut norm) = ([0f64; LANES], [0f64; LANES], [0f64; LANES]);
-        let mut largest = [0f32; LANES];
+        let mut lanes = LaneSums::default();
         let (values, rest) = self.values.as_chunks::<LANES>();
         let (back, other) = self.back.as_chunks::<LANES>();
-        let mut add = |x: f32, y: f32, i: usize| {
-            // F64 holds the square of an F32 exactly, and the difference of two unless their
-            // exponents are far apart.
-            let d = (f64::from(x) - f64::from(y)).abs();
-            absolute[i] += d;
-            square[i] += d * d;
-            norm[i] += f64::from(x) * f64::from(x);
-            // The largest difference is reported as an F32, and taken from the F32 difference so
-            // that its lanes stay narrow.
-            let d = (x - y).abs();
-            largest[i] = if d > largest[i] { d } else { largest[i] };
-        };
-        for (x, y) in values.iter().zip(back) {
-            for i in 0..LANES {
-                add(x[i], y[i], i);
-            }
+        for (x, y) in values.chunks(BLOCK).zip(back.chunks(BLOCK)) {
+            lanes.add(x, y);
         }
-        // The rest takes the lanes from the first on, as a last chunk would.
-        rest.iter()
-            .zip(other)
-            .enumerate()
-            .for_each(|(i, (&x, &y))| add(x, y, i));
+        // The rest takes the lanes from the first on. What fills the last chunk adds zeros to sums that are not negative.
+        let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
+        x[..rest.len()].copy_from_slice(rest);
+        y[..other.len()].copy_from_slice(other);
+        lanes.add(&[x], &[y]);
         self.sums.count = self.values.len() as u64;
         // Lane by lane in a fixed order, which makes the sum the same at every level.
         for i in 0..LANES {
-            self.sums.absolute += absolute[i];
-            self.sums.square += square[i];
-            self.sums.norm += norm[i];
-            self.sums.largest = self.sums.largest.max(largest[i]);
+            self.sums.absolute += lanes.absolute[i];
+            self.sums.square += lanes.square[i];
+            self.sums.norm += lanes.norm[i];
+            self.sums.largest = self.sums.largest.max(lanes.largest[i]);
         }
     }
 }
@@ -89,23 +132,50 @@ pub(crate) fn compare(values: &[f32], back: &[f32], level: Level) -> DistanceSum
     compare.sums
 }
 
-/// Index of the first value that is NaN or infinite.
-pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
-    // The largest magnitude of a chunk, as bits, is vectorised, which a search that may end early is not.
-    let largest = |chunk: &[f32]| {
-        chunk
-            .iter()
-            .fold(0u32, |max, x| max.max(x.to_bits() & 0x7fff_ffff))
+/// Takes the largest magnitude of each run of values.
+struct Largest<'a> {
+    values: &'a [f32],
+    run: usize,
+    largest: &'a mut [f32],
+}
+
+impl Routine for Largest<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        for (largest, values) in self.largest.iter_mut().zip(self.values.chunks(self.run)) {
+            *largest = absmax(values);
+        }
+    }
+}
+
+/// The largest magnitude of each `run` of values, of which the last may be shorter. Infinity and NaN are larger than numbers.
+pub(crate) fn largest_magnitudes(values: &[f32], run: usize, level: Level) -> Vec<f32> {
+    let run = run.max(1);
+    let mut largest = vec![0.0; values.len().div_ceil(run)];
+    let largest_of_runs = &mut Largest {
+        values,
+        run,
+        largest: &mut largest,
     };
-    let found = values
-        .chunks(1024)
-        .position(|chunk| largest(chunk) >= 0x7f80_0000)?
-        * 1024;
-    // Only the chunk with a finding is searched value by value.
-    values[found..]
-        .iter()
-        .position(|x| !x.is_finite())
-        .map(|i| found + i)
+    perform(level, largest_of_runs);
+    largest
+}
+
+/// Index of the first value that is NaN or infinite.
+pub(crate) fn first_not_finite(values: &[f32], level: Level) -> Option<usize> {
+    // The largest magnitude is vectorised, which a search that may end early is not. Only if that is not finite, values
+    // are searched one by one.
+    let mut largest = [0.0];
+    let largest_of_all = &mut Largest {
+        values,
+        run: values.len().max(1),
+        largest: &mut largest,
+    };
+    perform(level, largest_of_all);
+    if largest[0].is_finite() {
+        return None;
+    }
+    values.iter().position(|x| !x.is_finite())
 }
 
 #[cfg(test)]
@@ -131,11 +201,34 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_found() {
-        let mut values = vec![f32::MAX; 3000];
-        assert_eq!(first_not_finite(&values), None);
-        values[2050] = f32::NAN;
-        assert_eq!(first_not_finite(&values), Some(2050));
-        values[7] = f32::NEG_INFINITY;
-        assert_eq!(first_not_finite(&values), Some(7));
+        for level in Level::available() {
+            let mut values = vec![f32::MAX; 3000];
+            assert_eq!(first_not_finite(&values, level), None);
+            assert_eq!(
+                largest_magnitudes(&values, 1001, level),
+                [f32::MAX, f32::MAX, f32::MAX]
+            );
+            assert_eq!(largest_magnitudes(&[], 7, level), [0.0; 0]);
+            values[1500..].fill(-3.5);
+            assert_eq!(largest_magnitudes(&values, 1500, level), [f32::MAX, 3.5]);
+            values[2050] = f32::NAN;
+            assert_eq!(first_not_finite(&values, level), Some(2050));
+            values[7] = f32::NEG_INFINITY;
+            assert_eq!(first_not_finite(&values, level), Some(7));
+        }
+    }
+
+    /// Sums are infinite or NaN if and only if a decoded value is.
+    #[test]
+    fn sums_tell_what_is_not_finite() {
+        let values = [f32::MAX; 100];
+        for level in Level::available() {
+            assert!(compare(&values, &[-f32::MAX; 100], level).is_finite());
+            for (i, x) in [(3, f32::NAN), (64, f32::INFINITY), (99, f32::NEG_INFINITY)] {
+                let mut back = values;
+                back[i] = x;
+                assert!(!compare(&values, &back, level).is_finite());
+            }
+        }
     }
 }

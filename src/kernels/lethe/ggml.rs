@@ -40,7 +40,9 @@ use crate::Dtype;
 use crate::dtype::ggml::ggml_block_types;
 use crate::element::Element;
 use crate::kernels::remember::ggml::f16_at;
-use crate::simd::{Level, Routine, perform};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{InMemory, Level, LookUp, Routine, perform};
 
 /// Importance of the columns that a block covers, from an importance matrix.
 #[derive(Clone, Copy)]
@@ -49,6 +51,15 @@ struct BlockImportance<'a, const VALUES: usize> {
     weights: &'a [f32; VALUES],
     /// Mean square of the values of the whole row; of nothing, and so 0, unless the type has
     /// `ROW_SQUARE`.
+    row_square: f32,
+}
+
+/// Importance of the columns that consecutive blocks of a row cover.
+#[derive(Clone, Copy)]
+struct RowImportance<'a, const VALUES: usize> {
+    /// As [`BlockImportance::weights`], for each block.
+    weights: &'a [[f32; VALUES]],
+    /// As [`BlockImportance::row_square`].
     row_square: f32,
 }
 
@@ -67,8 +78,28 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
     fn encode(
         values: &[f32; VALUES],
         importance: Option<BlockImportance<'_, VALUES>>,
+        look_up: impl LookUp,
         out: &mut [u8; BYTES],
     );
+
+    /// Encodes blocks of one row that lie one after the other, with the importance of each. Types
+    /// whose search has one lane in a block search several blocks side by side instead.
+    #[inline(always)]
+    fn encode_weighted(
+        values: &[[f32; VALUES]],
+        importance: RowImportance<'_, VALUES>,
+        look_up: impl LookUp,
+        out: &mut [[u8; BYTES]],
+    ) {
+        // Not `for_each`: its closure would be compiled as a function of the baseline level.
+        for ((values, weights), out) in values.iter().zip(importance.weights).zip(out) {
+            let importance = BlockImportance {
+                weights,
+                row_square: importance.row_square,
+            };
+            Self::encode(values, Some(importance), look_up, out);
+        }
+    }
 }
 
 /// Stores `x` as f16 at byte `at`.
@@ -86,27 +117,26 @@ struct GgmlRows<'a, P, const BYTES: usize, const VALUES: usize> {
     pack: PhantomData<P>,
 }
 
-impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Routine
-    for GgmlRows<'_, P, BYTES, VALUES>
+impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
+    GgmlRows<'_, P, BYTES, VALUES>
 {
     #[inline(always)]
-    fn run(&mut self) {
+    fn encode_rows(&mut self, look_up: impl LookUp) {
         let rows = self
             .values
             .chunks_exact(self.cols)
             .zip(self.out.chunks_exact_mut(self.cols / VALUES * BYTES));
         for (values, out) in rows {
-            let blocks = values
-                .as_chunks::<VALUES>()
-                .0
-                .iter()
-                .zip(out.as_chunks_mut::<BYTES>().0);
+            let (blocks, out) = (
+                values.as_chunks::<VALUES>().0,
+                out.as_chunks_mut::<BYTES>().0,
+            );
             match self.importance {
                 // Not `for_each`: its closure would be compiled as a function of the baseline
                 // level.
                 None => {
-                    for (values, out) in blocks {
-                        P::encode(values, None, out);
+                    for (values, out) in blocks.iter().zip(out) {
+                        P::encode(values, None, look_up, out);
                     }
                 }
                 Some(weights) => {
@@ -114,20 +144,29 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Rou
                     // One chain of additions in order, as the reference has it. Lanes would round
                     // differently.
                     let square = values_of_sum.iter().fold(0.0, |sum, x| sum + x * x);
-                    let row_square = square / self.cols as f32;
-                    for ((values, out), weights) in blocks.zip(weights.as_chunks::<VALUES>().0) {
-                        P::encode(
-                            values,
-                            Some(BlockImportance {
-                                weights,
-                                row_square,
-                            }),
-                            out,
-                        );
-                    }
+                    let importance = RowImportance {
+                        weights: weights.as_chunks().0,
+                        row_square: square / self.cols as f32,
+                    };
+                    P::encode_weighted(blocks, importance, look_up, out);
                 }
             }
         }
+    }
+}
+
+impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Routine
+    for GgmlRows<'_, P, BYTES, VALUES>
+{
+    #[inline(always)]
+    fn run(&mut self) {
+        self.encode_rows(InMemory);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, avx2: Avx2) {
+        self.encode_rows(avx2);
     }
 }
 

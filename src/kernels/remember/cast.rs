@@ -83,6 +83,10 @@ fn doubles(bytes: &[u8]) -> impl Iterator<Item = f64> {
 }
 
 impl Kernel for Cast<'_> {
+    fn is_rounded_last(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         // One loop for each case, without branches in it. The flag is gathered with `|`, which LLVM keeps in a register.

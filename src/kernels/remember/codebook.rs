@@ -58,6 +58,10 @@ pub(crate) struct CodebookBlocks<'a> {
 }
 
 impl Kernel for CodebookBlocks<'_> {
+    fn is_rounded_last(&self) -> bool {
+        !self.are_looked_up(Level::Avx2)
+    }
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let mut scales = self.scales.iter().copied();

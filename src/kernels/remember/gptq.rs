@@ -37,6 +37,11 @@ const TABLE: usize = 4096;
 const MIN_LOOK_UPS: usize = 4;
 
 impl IndexedRows<'_> {
+    fn is_looked_up(&self) -> bool {
+        let values = self.groups << self.bits;
+        values <= TABLE && values * MIN_LOOK_UPS <= self.cols
+    }
+
     /// Decodes with a table of each row's values, rounded once: a value takes one look-up in place of two, and no arithmetic.
     #[inline(always)]
     fn look_up<E: Element>(&self, out: &mut [E]) {
@@ -66,10 +71,13 @@ impl IndexedRows<'_> {
 }
 
 impl Kernel for IndexedRows<'_> {
+    fn is_rounded_last(&self) -> bool {
+        !self.is_looked_up()
+    }
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        let values = self.groups << self.bits;
-        if values <= TABLE && values * MIN_LOOK_UPS <= self.cols {
+        if self.is_looked_up() {
             return self.look_up(out);
         }
         let (mut codes, mut values) = ([0u8; TILE], [0.0; TILE]);

@@ -225,6 +225,10 @@ const TILE: usize = 512;
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
+    fn is_rounded_last(&self) -> bool {
+        !self.round
+    }
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.len().max(1);

@@ -28,6 +28,10 @@ pub(crate) struct QnatRows<'a> {
 }
 
 impl Kernel for QnatRows<'_> {
+    fn is_rounded_last(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let width = self.cols.div_ceil(2).max(1);

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod hostile_models;
+mod hostile_ranks;
 
 use std::path::{Path, PathBuf};
 

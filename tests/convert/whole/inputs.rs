@@ -278,3 +278,72 @@ fn unigram_without_its_model() {
     assert!(mask > 40 && expected[mask].starts_with("[PAD"));
     assert_eq!(found[..mask], expected[..mask]);
 }
+
+/// Kimi K2.5 as it is published: Kimi K2 with a tower for images.
+#[test]
+fn kimi_k2_with_a_tower() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/kimi_k2"), directory.path());
+    let mut text = json(&from.join("config.json"));
+    let path = from.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let tensors_of = file.tensors().into_iter();
+    let mut all: Vec<_> = tensors_of
+        .map(|(name, view)| (format!("language_model.{name}"), view))
+        .collect();
+    let view = || safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, vec![1], &[0, 0]);
+    for tower in ["vision_tower.a", "mm_projector.a"] {
+        all.push((format!("{tower}.weight"), view().unwrap()));
+    }
+    std::fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
+    let expected = tensors(&data().join("whole/kimi_k2/canonical.gguf"));
+    for names_class in [true, false] {
+        if !names_class {
+            text.as_object_mut().unwrap().remove("architectures");
+        }
+        let config = serde_json::json!({
+            "architectures": ["KimiK25ForConditionalGeneration"],
+            "model_type": "kimi_k25",
+            "text_config": text,
+            "vision_config": {"hidden_size": 7, "num_hidden_layers": 9},
+        });
+        std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+        assert!(tensors(&to_gguf(&from, directory.path())) == expected);
+    }
+}
+
+/// llama.cpp does not read the bounds of YaRN of DeepSeek's class, which Kimi K2 has otherwise.
+#[test]
+fn bounds_of_yarn_are_noted() {
+    for (name, is_noted) in [("kimi_k2", true), ("deepseek_v3", false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let model = parse(data().join("whole").join(name).join("hf")).unwrap();
+        let output = directory.path().join("model.gguf");
+        let report = model.convert(&output, ConvertTarget::Gguf).unwrap();
+        let has_note = report
+            .notes
+            .iter()
+            .any(|note| note.contains("`beta_fast` is 1"));
+        assert_eq!(has_note, is_noted, "{name}: {:?}", report.notes);
+        let key = "deepseek2.rope.scaling.yarn_beta_fast";
+        let expected = if is_noted { 1.0 } else { 32.0 };
+        let found = &metadata(&output)[key];
+        assert_eq!(*found, GgufMetadataValue::F32(expected), "{name}");
+    }
+}
+
+/// The source of a class in Python counts, wherever tokenizer_config.json says that it is known.
+#[test]
+fn a_class_with_another_regex() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/hunyuan_moe"), directory.path());
+    let path = from.join("tokenization_hy.py");
+    let source = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, source.replace(r"\p{N}|", r"\p{N}{1,3}|")).unwrap();
+    let output = directory.path().join("model.gguf");
+    let convert = |options| parse(&from).unwrap().convert(&output, options);
+    let error = convert(ConvertOptions::new(ConvertTarget::Gguf)).unwrap_err();
+    assert!(error.to_string().contains("tokenization_hy.py"), "{error}");
+    assert!(!output.exists());
+}

@@ -42,6 +42,21 @@ fn set(file: &'static str, fields: Value) -> impl FnOnce(&Path) {
     }
 }
 
+/// null is no cap to transformers, and a missing field the default; llama.cpp's Gemma 2 has a cap whatever the file says.
+#[test]
+fn caps_that_are_null() {
+    for field in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        let edit = |directory: &Path| {
+            let path = directory.join("config.json");
+            let mut all: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            all[field] = Value::Null;
+            std::fs::write(path, all.to_string()).unwrap();
+        };
+        let error = refusal("gemma2", edit);
+        assert!(error.contains(field) && error.contains("null"), "{error}");
+    }
+}
+
 #[test]
 fn configs_that_contradict() {
     let rows = [

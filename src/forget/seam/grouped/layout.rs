@@ -10,8 +10,10 @@ use half::{bf16, f16};
 
 use crate::element::Element;
 use crate::forget::Put;
-use crate::kernels::lethe::pack::{lower_packed_zero_points, lower_zero_points};
-use crate::kernels::lethe::pack::{pack_bit_streams, row_bytes, transpose_words, transposed};
+use crate::kernels::lethe::pack::{
+    lower_packed_zero_points, lower_zero_points, pack_awq_words, pack_bit_streams, row_bytes,
+    transpose_words, transposed,
+};
 use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
@@ -63,6 +65,13 @@ pub(crate) struct StoredMatrix {
     pub cols: usize,
 }
 
+/// Buffers for packing, reused from tile to tile.
+#[derive(Debug, Default)]
+pub(crate) struct WordBuffers {
+    packed: Vec<u8>,
+    transposed: Vec<u8>,
+}
+
 /// A rectangle of a stored matrix.
 struct Rectangle {
     /// Bytes in a line of the matrix.
@@ -94,26 +103,27 @@ impl Rectangle {
 }
 
 impl StoredMatrix {
-    /// Packs the codes of a tile, which are in row order, and passes them to `put`.
+    /// Packs the codes of a tile, which are in row order, and passes them to `put`. They may be changed on the way.
     pub(crate) fn put_codes(
         &self,
         tile: &Tile,
-        mut codes: Vec<u8>,
+        codes: &mut [u8],
         level: Level,
+        words: &mut WordBuffers,
         put: &mut Put<'_>,
     ) -> Result<()> {
         match self.form {
             MatrixForm::Packed(packing) => {
-                let (rectangle, bytes) = self.pack(packing, tile, &codes, level);
-                rectangle.put(self.part, &bytes, put)
+                let (rectangle, bytes) = self.pack(packing, tile, codes, level, words);
+                rectangle.put(self.part, bytes, put)
             }
             MatrixForm::PackedMinusOne(packing) => {
                 // Before packing for widths that cross words, behind it for the others; each
                 // function leaves the other's widths alone.
-                lower_zero_points(&mut codes, self.bits);
-                let (rectangle, mut bytes) = self.pack(packing, tile, &codes, level);
-                lower_packed_zero_points(&mut bytes, self.bits);
-                rectangle.put(self.part, &bytes, put)
+                lower_zero_points(codes, self.bits);
+                let (rectangle, bytes) = self.pack(packing, tile, codes, level, words);
+                lower_packed_zero_points(bytes, self.bits);
+                rectangle.put(self.part, bytes, put)
             }
             MatrixForm::Bytes { flip } => {
                 codes.iter_mut().for_each(|code| *code ^= flip);
@@ -122,12 +132,16 @@ impl StoredMatrix {
                     lines: tile.rows.clone(),
                     at: tile.cols.start,
                 };
-                lines.put(self.part, &codes, put)
+                lines.put(self.part, codes, put)
             }
             MatrixForm::Floats { .. } => self.put_floats(
                 tile,
-                &codes.into_iter().map(f32::from).collect::<Vec<_>>(),
+                &codes
+                    .iter()
+                    .map(|&code| f32::from(code))
+                    .collect::<Vec<_>>(),
                 level,
+                words,
                 put,
             ),
         }
@@ -140,6 +154,7 @@ impl StoredMatrix {
         tile: &Tile,
         numbers: &[f32],
         level: Level,
+        words: &mut WordBuffers,
         put: &mut Put<'_>,
     ) -> Result<()> {
         let MatrixForm::Floats {
@@ -150,8 +165,12 @@ impl StoredMatrix {
             // Integral and at most 255: zero points of unsigned codes.
             return self.put_codes(
                 tile,
-                numbers.iter().map(|&number| number as u8).collect(),
+                &mut numbers
+                    .iter()
+                    .map(|&number| number as u8)
+                    .collect::<Vec<_>>(),
                 level,
+                words,
                 put,
             );
         };
@@ -175,81 +194,55 @@ impl StoredMatrix {
         lines.put(self.part, &floats(columns, dtype), put)
     }
 
-    /// The packed codes of a tile, and the rectangle of the stored matrix that they fill.
-    fn pack(
+    /// The packed codes of a tile, in one of `words`, and the rectangle of the stored matrix that they fill.
+    fn pack<'b>(
         &self,
         packing: WordPacking,
         tile: &Tile,
         codes: &[u8],
         level: Level,
-    ) -> (Rectangle, Vec<u8>) {
+        words: &'b mut WordBuffers,
+    ) -> (Rectangle, &'b mut [u8]) {
         let (bits, width, height) = (self.bits, tile.cols.len(), tile.rows.len());
-        let (mut packed, mut transposed_words) = (Vec::new(), Vec::new());
         let along = Rectangle::words(&tile.cols, bits);
         let down = Rectangle::words(&tile.rows, bits);
+        let WordBuffers {
+            packed,
+            transposed: words,
+        } = words;
+        let rectangle = |stride, lines: &Range<usize>, word: usize| Rectangle {
+            stride,
+            lines: lines.clone(),
+            at: word * 4,
+        };
         match packing {
             WordPacking::AlongRows => {
-                pack_bit_streams(codes, width, bits, level, &mut packed);
+                pack_bit_streams(codes, width, bits, level, packed);
                 let stride = row_bytes(self.cols, bits);
-                (
-                    Rectangle {
-                        stride,
-                        lines: tile.rows.clone(),
-                        at: along.start * 4,
-                    },
-                    packed,
-                )
+                (rectangle(stride, &tile.rows, along.start), packed)
             }
             WordPacking::AlongRowsTransposed => {
-                pack_bit_streams(codes, width, bits, level, &mut packed);
-                transpose_words(&packed, along.len(), &mut transposed_words);
-                (
-                    Rectangle {
-                        stride: self.rows * 4,
-                        lines: along,
-                        at: tile.rows.start * 4,
-                    },
-                    transposed_words,
-                )
+                pack_bit_streams(codes, width, bits, level, packed);
+                transpose_words(packed, along.len(), words);
+                (rectangle(self.rows * 4, &along, tile.rows.start), words)
             }
             WordPacking::DownColumns => {
                 // A stream down a column is a stream along the row of the transposed tile.
-                pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
+                pack_bit_streams(&transposed(codes, width), height, bits, level, packed);
                 let stride = row_bytes(self.rows, bits);
-                (
-                    Rectangle {
-                        stride,
-                        lines: tile.cols.clone(),
-                        at: down.start * 4,
-                    },
-                    packed,
-                )
+                (rectangle(stride, &tile.cols, down.start), packed)
             }
             WordPacking::DownColumnsTransposed => {
-                pack_bit_streams(&transposed(codes, width), height, bits, level, &mut packed);
-                transpose_words(&packed, down.len(), &mut transposed_words);
-                (
-                    Rectangle {
-                        stride: self.cols * 4,
-                        lines: down,
-                        at: tile.cols.start * 4,
-                    },
-                    transposed_words,
-                )
+                pack_bit_streams(&transposed(codes, width), height, bits, level, packed);
+                transpose_words(packed, down.len(), words);
+                (rectangle(self.cols * 4, &down, tile.cols.start), words)
             }
             WordPacking::AwqInterleaved => {
-                crate::kernels::lethe::pack::pack_awq_words(codes, width, level, &mut packed);
-                transpose_words(&packed, width, &mut transposed_words);
+                pack_awq_words(codes, width, level, packed);
+                transpose_words(packed, width, words);
                 // Eight outputs make a word, and words of one input are a line.
                 let stride = row_bytes(self.rows, bits);
-                (
-                    Rectangle {
-                        stride,
-                        lines: tile.cols.clone(),
-                        at: down.start * 4,
-                    },
-                    transposed_words,
-                )
+                (rectangle(stride, &tile.cols, down.start), words)
             }
         }
     }

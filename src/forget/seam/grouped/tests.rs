@@ -12,7 +12,7 @@ use serde_json::json;
 use self::cases::{GroupedCase, mlx};
 use crate::TargetDtype;
 use crate::forget::compressed_tensors::CompressedTensors;
-use crate::forget::{Encode, Method, TileValues, WeightInfo};
+use crate::forget::{Encode, EncodeBuffers, Method, TileValues, WeightInfo};
 use crate::scheme::Tile;
 use crate::simd::Level;
 
@@ -87,6 +87,8 @@ fn encoded(
         .collect();
     let mut written: Vec<Vec<bool>> = out.iter().map(|bytes| vec![false; bytes.len()]).collect();
     let mut all = vec![f32::NAN; values.len()];
+    // One for all tiles, which are of several sizes at the edges.
+    let mut buffers = EncodeBuffers::default();
     for tile in tiles(encoder, step.0, step.1).iter().rev() {
         let of_row = |row: usize| row * cols + tile.cols.start..row * cols + tile.cols.end;
         let part: Vec<f32> = tile
@@ -109,7 +111,9 @@ fn encoded(
                 .for_each(|written| assert!(!std::mem::replace(written, true)));
             Ok(())
         };
-        encoder.encode(&input, &mut back, &mut put).unwrap();
+        encoder
+            .encode(&input, &mut buffers, &mut back, &mut put)
+            .unwrap();
         for (row, back) in tile.rows.clone().zip(back.chunks_exact(tile.cols.len())) {
             all[of_row(row)].copy_from_slice(back);
         }
@@ -352,7 +356,12 @@ fn scales_that_cannot_be_stored_are_errors() {
             level: Level::Baseline,
         };
         let error = encoder
-            .encode(&input, &mut vec![0.0; values.len()], &mut |_, _, _| Ok(()))
+            .encode(
+                &input,
+                &mut EncodeBuffers::default(),
+                &mut vec![0.0; values.len()],
+                &mut |_, _, _| Ok(()),
+            )
             .unwrap_err();
         assert!(format!("{error:?}").contains("m.weight"));
     }

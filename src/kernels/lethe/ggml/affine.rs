@@ -7,9 +7,10 @@
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qkx2_quants`, `make_qkx3_quants` and
 //! `make_qp_quants`.
 
+use super::RowImportance;
 use super::search::{
     Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, per_lane,
-    select,
+    select, transpose,
 };
 
 /// Parameters of [`fit_affine`]: tried scales map the range of a group to
@@ -194,6 +195,44 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
         base,
         start,
     }
+}
+
+/// The scale, the minimum and the codes of each of `G` blocks of Q4_1 or Q5_1 side by side, whose values
+/// are `scale * code + min`.
+#[inline(always)]
+pub(super) fn fit_unsigned<const G: usize>(
+    values: &[f32],
+    importance: RowImportance<'_, 32>,
+    top: u8,
+) -> [(f32, f32, [u8; 32]); G] {
+    let x: [Lanes<G>; 32] = transpose(values);
+    let mut w: [Lanes<G>; 32] = transpose(importance.weights.as_flattened());
+    for (w, x) in w.iter_mut().zip(&x) {
+        for g in 0..G {
+            w[g] *= (importance.row_square + x[g] * x[g]).sqrt();
+        }
+    }
+    let search = AffineSearch {
+        top: f32::from(top),
+        first: -0.9,
+        delta: 0.05,
+        steps: 36,
+        squared: true,
+        clamped: true,
+    };
+    let fit = fit_affine(&x, &w, &search);
+    let mut blocks = [(0.0, 0.0, [0; 32]); G];
+    for (g, ((scale, min, codes), values)) in blocks
+        .iter_mut()
+        .zip(values.as_chunks::<32>().0)
+        .enumerate()
+    {
+        (*scale, *min) = (fit.scale[g], -fit.min[g]);
+        for (code, &x) in codes.iter_mut().zip(values) {
+            *code = fit.code(&search, g, x);
+        }
+    }
+    blocks
 }
 
 /// The scale of positive values for codes from 0 to `top`, by coordinate descent: ggml's

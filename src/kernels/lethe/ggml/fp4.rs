@@ -6,6 +6,7 @@
 
 use super::legacy::absmax;
 use super::{BlockImportance, EncodeBlock};
+use crate::simd::LookUp;
 
 pub(super) struct MXFP4;
 pub(super) struct NVFP4;
@@ -101,6 +102,7 @@ impl EncodeBlock<17, 32> for MXFP4 {
     fn encode(
         values: &[f32; 32],
         _importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
         out: &mut [u8; 17],
     ) {
         let max = absmax(values);
@@ -153,6 +155,7 @@ impl EncodeBlock<36, 64> for NVFP4 {
     fn encode(
         values: &[f32; 64],
         _importance: Option<BlockImportance<'_, 64>>,
+        _: impl LookUp,
         out: &mut [u8; 36],
     ) {
         let (scales, codes) = out.split_at_mut(4);

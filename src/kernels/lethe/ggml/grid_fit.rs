@@ -10,6 +10,7 @@
 
 use super::neighbours::{GridLevels, IqGrid, code};
 use super::search::nearest_int;
+use crate::simd::LookUp;
 
 /// The code of a magnitude in units of the scale: code `l` stands for the odd number `2l + 1`.
 #[inline(always)]
@@ -169,6 +170,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         weights: &[[f32; N]; K],
         max: f32,
         scale: f32,
+        look_up: impl LookUp,
     ) -> GridFit<K> {
         let mut roots = [[0.0; N]; K];
         for (root, weight) in roots
@@ -195,6 +197,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                     &roots[k],
                     1.0 / inverse[t],
                     GridLevels::ODD,
+                    look_up,
                 );
             }
         }
@@ -226,7 +229,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
             RefitPoints::All => off = [true; K],
         }
         if scale > 0.0 && off.contains(&true) {
-            self.refit(values, weights, &roots, off, &mut fit);
+            self.refit(values, weights, &roots, off, &mut fit, look_up);
         }
         fit
     }
@@ -241,6 +244,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
         roots: &[[f32; N]; K],
         which: [bool; K],
         fit: &mut GridFit<K>,
+        look_up: impl LookUp,
     ) {
         let codes = self.codes(values, &[1.0 / fit.scale]);
         let mut points = [[0]; K];
@@ -252,6 +256,7 @@ impl<const N: usize, const K: usize, const BITS: usize, const TRIES: usize>
                     &roots[k],
                     fit.scale,
                     GridLevels::ODD,
+                    look_up,
                 );
             }
             points[k][0] = fit.points[k];

@@ -11,6 +11,7 @@ use super::iq1_split::{DOWN, ThreeWaySplit, UP, order, split16, split32};
 use super::neighbours::{self, GridLevels, IqGrid, code};
 use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
+use crate::simd::LookUp;
 
 pub(super) struct IQ1_S;
 pub(super) struct IQ1_M;
@@ -37,6 +38,7 @@ fn place<const N: usize, const K: usize>(
     codes: &[u16; N],
     levels: &[&[f32; 3]; K],
     scale: f32,
+    look_up: impl LookUp,
 ) -> ([u16; K], f32) {
     let (mut points, mut all) = ([0; K], true);
     let (values, weights) = (values.as_chunks::<8>().0, weights.as_chunks::<8>().0);
@@ -52,7 +54,7 @@ fn place<const N: usize, const K: usize>(
             low: levels[k][0],
             step: 1.0,
         };
-        points[k] = grid.nearest(packed, &values[k], &weights[k], scale, levels);
+        points[k] = grid.nearest(packed, &values[k], &weights[k], scale, levels, look_up);
         all &= grid.has(packed);
     }
     if all {
@@ -115,6 +117,7 @@ impl EncodeBlock<50, 256> for IQ1_S {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        look_up: impl LookUp,
         out: &mut [u8; 50],
     ) {
         let grid = neighbours::iq1();
@@ -137,7 +140,15 @@ impl EncodeBlock<50, 256> for IQ1_S {
                 (split.scale, split.shift) = (-split.scale, 1 - split.shift);
             }
             let levels = [&UP, &DOWN][split.shift];
-            let (points, scale) = place(grid, values, &weights, &codes, &[levels; 4], split.scale);
+            let (points, scale) = place(
+                grid,
+                values,
+                &weights,
+                &codes,
+                &[levels; 4],
+                split.scale,
+                look_up,
+            );
             // The low eight bits of an index have a byte; the high three share a word with the
             // shift and the scale.
             for (k, &point) in points.iter().enumerate() {
@@ -207,6 +218,7 @@ impl EncodeBlock<56, 256> for IQ1_M {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        look_up: impl LookUp,
         out: &mut [u8; 56],
     ) {
         let grid = neighbours::iq1();
@@ -237,6 +249,7 @@ impl EncodeBlock<56, 256> for IQ1_M {
                 &codes,
                 &halves(split.shift),
                 split.scale,
+                look_up,
             );
             let [first, second] = [grid.index(points[g][0]), grid.index(points[g][1])];
             (out[2 * g], out[2 * g + 1]) = (first as u8, second as u8);

@@ -11,6 +11,7 @@ use super::grid_fit::{
 use super::neighbours::{self, IqGrid};
 use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
+use crate::simd::LookUp;
 
 pub(super) struct IQ2_XXS;
 pub(super) struct IQ2_XS;
@@ -24,6 +25,7 @@ fn fit_sixteen<const EVEN: bool>(
     values: &[f32; 16],
     weights: &[f32; 16],
     least: f32,
+    look_up: impl LookUp,
 ) -> Option<([usize; 2], [u8; 2], f32)> {
     let (values, mut signs) = split_group_signs::<EVEN, 16, 2>(values, weights);
     let max = largest(&values);
@@ -40,7 +42,7 @@ fn fit_sixteen<const EVEN: bool>(
     let (mut eights, mut eight_weights) = ([[0.0; 8]; 2], [[0.0; 8]; 2]);
     eights.as_flattened_mut().copy_from_slice(&values);
     eight_weights.as_flattened_mut().copy_from_slice(weights);
-    let fit = search.fit(&eights, &eight_weights, max, max / 5.0);
+    let fit = search.fit(&eights, &eight_weights, max, max / 5.0, look_up);
     let scale = without_sign(fit.scale, &mut signs);
     Some((
         [grid.index(fit.points[0]), grid.index(fit.points[1])],
@@ -57,6 +59,7 @@ impl EncodeBlock<74, 256> for IQ2_XS {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        look_up: impl LookUp,
         out: &mut [u8; 74],
     ) {
         let grid = neighbours::iq2_xs();
@@ -65,7 +68,8 @@ impl EncodeBlock<74, 256> for IQ2_XS {
         let (mut words, mut factors) = ([[0u16; 2]; 16], [0.0; 16]);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let weights = importance_weights(values, group_importance(importance, g), mean);
-            let Some((indices, signs, scale)) = fit_sixteen::<true>(grid, values, &weights, 1e-15)
+            let Some((indices, signs, scale)) =
+                fit_sixteen::<true>(grid, values, &weights, 1e-15, look_up)
             else {
                 continue;
             };
@@ -100,6 +104,7 @@ impl EncodeBlock<82, 256> for IQ2_S {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        look_up: impl LookUp,
         out: &mut [u8; 82],
     ) {
         let grid = neighbours::iq2_s();
@@ -120,7 +125,8 @@ impl EncodeBlock<82, 256> for IQ2_S {
                     weights
                 }
             };
-            let Some((indices, signs, scale)) = fit_sixteen::<false>(grid, values, &weights, 1e-8)
+            let Some((indices, signs, scale)) =
+                fit_sixteen::<false>(grid, values, &weights, 1e-8, look_up)
             else {
                 continue;
             };
@@ -150,6 +156,7 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        look_up: impl LookUp,
         out: &mut [u8; 66],
     ) {
         let grid = neighbours::iq2_xxs();
@@ -177,7 +184,7 @@ impl EncodeBlock<66, 256> for IQ2_XXS {
             let (mut eights, mut eight_weights) = ([[0.0; 8]; 4], [[0.0; 8]; 4]);
             eights.as_flattened_mut().copy_from_slice(&values);
             eight_weights.as_flattened_mut().copy_from_slice(&weights);
-            let fit = search.fit(&eights, &eight_weights, max, scale);
+            let fit = search.fit(&eights, &eight_weights, max, scale, look_up);
             factors[g] = without_sign(fit.scale, &mut signs);
             for (k, (&point, signs)) in fit.points.iter().zip(signs).enumerate() {
                 words[g][0] |= (grid.index(point) as u32) << (8 * k);

@@ -9,6 +9,7 @@ use super::grid_fit::{
 };
 use super::neighbours::{self, IqGrid};
 use super::{BlockImportance, EncodeBlock, put_f16};
+use crate::simd::LookUp;
 
 pub(super) struct IQ3_XXS;
 pub(super) struct IQ3_S;
@@ -31,6 +32,7 @@ fn fit_thirty_two<const EVEN: bool>(
     values: &[f32; 32],
     importance: Option<BlockImportance<'_, 256>>,
     mean: f32,
+    look_up: impl LookUp,
 ) -> Option<([usize; 8], [u8; 4], f32)> {
     let weights = match importance {
         Some(importance) => {
@@ -61,7 +63,7 @@ fn fit_thirty_two<const EVEN: bool>(
     let (mut fours, mut four_weights) = ([[0.0; 4]; 8], [[0.0; 4]; 8]);
     fours.as_flattened_mut().copy_from_slice(&values);
     four_weights.as_flattened_mut().copy_from_slice(&weights);
-    let fit = search.fit(&fours, &four_weights, max, max / 15.0);
+    let fit = search.fit(&fours, &four_weights, max, max / 15.0, look_up);
     let scale = without_sign(fit.scale, &mut signs);
     let mut indices = [0; 8];
     for (index, &point) in indices.iter_mut().zip(&fit.points) {
@@ -77,6 +79,7 @@ impl EncodeBlock<98, 256> for IQ3_XXS {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        look_up: impl LookUp,
         out: &mut [u8; 98],
     ) {
         let kind = Iq3Search {
@@ -90,7 +93,7 @@ impl EncodeBlock<98, 256> for IQ3_XXS {
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let Some((indices, signs, scale)) =
-                fit_thirty_two::<true>(&kind, g, values, importance, mean)
+                fit_thirty_two::<true>(&kind, g, values, importance, mean, look_up)
             else {
                 continue;
             };
@@ -123,6 +126,7 @@ impl EncodeBlock<110, 256> for IQ3_S {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        look_up: impl LookUp,
         out: &mut [u8; 110],
     ) {
         let kind = Iq3Search {
@@ -140,7 +144,7 @@ impl EncodeBlock<110, 256> for IQ3_S {
         out.fill(0);
         for (g, values) in values.as_chunks().0.iter().enumerate() {
             let Some((indices, signs, scale)) =
-                fit_thirty_two::<false>(&kind, g, values, importance, mean)
+                fit_thirty_two::<false>(&kind, g, values, importance, mean, look_up)
             else {
                 continue;
             };

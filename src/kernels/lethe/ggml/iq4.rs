@@ -6,6 +6,7 @@ use super::grid_fit::{importance_weights, sum_of_squares};
 use super::search::nearest_int;
 use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::kernels::remember::ggml::grids::IQ4;
+use crate::simd::LookUp;
 
 pub(super) struct IQ4_NL;
 pub(super) struct IQ4_XS;
@@ -124,7 +125,12 @@ impl EncodeBlock<18, 32> for IQ4_NL {
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 18]) {
+    fn encode(
+        values: &[f32; 32],
+        importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
+        out: &mut [u8; 18],
+    ) {
         let mean = sum_of_squares(values) * (2.0 / 32.0);
         let weights = weights(
             values,
@@ -144,6 +150,7 @@ impl EncodeBlock<136, 256> for IQ4_XS {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 136],
     ) {
         let mean = sum_of_squares(values) * (2.0 / 256.0);

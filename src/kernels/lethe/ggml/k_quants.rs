@@ -10,7 +10,8 @@
 
 use super::affine::{AffineFit, AffineSearch};
 use super::search::{Lanes, SymmetricFit, TINY, fit_symmetric, nearest_in, nearest_int, transpose};
-use super::{BlockImportance, EncodeBlock, f16_at, put_f16};
+use super::{BlockImportance, EncodeBlock, f16_at, legacy, put_f16};
+use crate::simd::LookUp;
 
 pub(super) struct Q6_K;
 pub(super) struct Q8_K;
@@ -113,6 +114,7 @@ impl EncodeBlock<210, 256> for Q6_K {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 210],
     ) {
         let x: [Lanes<16>; 16] = transpose(values);
@@ -180,9 +182,10 @@ impl EncodeBlock<292, 256> for Q8_K {
     fn encode(
         values: &[f32; 256],
         _importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 292],
     ) {
-        let max = signed_max_abs(values);
+        let max = legacy::signed_max_abs(values);
         if max == 0.0 {
             out.fill(0);
             return;

@@ -5,9 +5,10 @@
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q*_ref`, and `quantize_row_q*_impl` with
 //! importance.
 
-use super::affine::{AffineSearch, fit_affine};
-use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane, transpose};
-use super::{BlockImportance, EncodeBlock, put_f16};
+use super::affine::fit_unsigned;
+use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane};
+use super::{BlockImportance, EncodeBlock, RowImportance, put_f16};
+use crate::simd::LookUp;
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -64,7 +65,7 @@ fn fold(eight: &Lanes<8>, of: impl Fn(f32, f32) -> f32) -> f32 {
 
 /// The value with the largest magnitude, with its sign; the first of several.
 #[inline(always)]
-fn signed_max_abs(values: &[f32; 32]) -> f32 {
+pub(super) fn signed_max_abs<const N: usize>(values: &[f32; N]) -> f32 {
     let (min, max) = extent(values);
     // Unless both extremes have one magnitude, the larger one decides, and where it stands does not
     // matter.
@@ -90,7 +91,7 @@ fn signed_max_abs(values: &[f32; 32]) -> f32 {
 
 /// The least and the largest value. Of zeros of both signs it may be either.
 #[inline(always)]
-fn extent(values: &[f32; 32]) -> (f32, f32) {
+fn extent<const N: usize>(values: &[f32; N]) -> (f32, f32) {
     let (mut min, mut max) = ([f32::MAX; 8], [-f32::MAX; 8]);
     for x in values.as_chunks::<8>().0 {
         min = per_lane(|l| if x[l] < min[l] { x[l] } else { min[l] });
@@ -160,24 +161,20 @@ fn unsigned(
     importance: Option<BlockImportance<'_, 32>>,
     top: u8,
 ) -> (f32, f32, [u8; 32]) {
-    let mut codes = [0; 32];
-    if let Some(importance) = importance {
-        let w = importance_weights(values, importance);
-        let search = AffineSearch {
-            top: f32::from(top),
-            first: -0.9,
-            delta: 0.05,
-            steps: 36,
-            squared: true,
-            clamped: true,
+    if let Some(BlockImportance {
+        weights,
+        row_square,
+    }) = importance
+    {
+        let weights = std::slice::from_ref(weights);
+        let importance = RowImportance {
+            weights,
+            row_square,
         };
-        let fit = fit_affine::<32, 1>(&transpose(values), &transpose(&w), &search);
-        codes
-            .iter_mut()
-            .zip(values)
-            .for_each(|(code, &x)| *code = fit.code(&search, 0, x));
-        return (fit.scale[0], -fit.min[0], codes);
+        let [block] = fit_unsigned(values, importance, top);
+        return block;
     }
+    let mut codes = [0; 32];
     let (mut min, mut max) = extent(values);
     if min == 0.0 || max == 0.0 {
         // ggml compares in order, so of zeros the first is taken, and its sign is stored.
@@ -193,6 +190,41 @@ fn unsigned(
     (d, min, codes)
 }
 
+/// Encodes the blocks of a row with importance, several of them side by side; `store` makes the
+/// bytes of one from its scale, minimum and codes.
+#[inline(always)]
+fn encode_unsigned<const BYTES: usize>(
+    values: &[[f32; 32]],
+    importance: RowImportance<'_, 32>,
+    top: u8,
+    out: &mut [[u8; BYTES]],
+    store: impl Fn((f32, f32, [u8; 32]), &mut [u8; BYTES]),
+) {
+    /// Two registers of AVX2.
+    const BESIDE: usize = 16;
+    let row_square = importance.row_square;
+    let (groups, rest) = values.as_chunks::<BESIDE>();
+    let (weights, rest_weights) = importance.weights.as_chunks::<BESIDE>();
+    let (outs, rest_out) = out.as_chunks_mut::<BESIDE>();
+    for ((values, weights), out) in groups.iter().zip(weights).zip(outs) {
+        let importance = RowImportance {
+            weights,
+            row_square,
+        };
+        let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top);
+        for (block, out) in blocks.into_iter().zip(out) {
+            store(block, out);
+        }
+    }
+    for ((values, weights), out) in rest.iter().zip(rest_weights).zip(rest_out) {
+        let importance = BlockImportance {
+            weights,
+            row_square,
+        };
+        store(unsigned(values, Some(importance), top), out);
+    }
+}
+
 #[inline(always)]
 fn importance_weights(values: &[f32; 32], importance: BlockImportance<'_, 32>) -> [f32; 32] {
     let mut w = *importance.weights;
@@ -204,26 +236,65 @@ fn importance_weights(values: &[f32; 32], importance: BlockImportance<'_, 32>) -
 
 impl EncodeBlock<18, 32> for Q4_0 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 18]) {
+    fn encode(
+        values: &[f32; 32],
+        importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
+        out: &mut [u8; 18],
+    ) {
         let (d, codes) = signed(values, importance, 8.0);
         put_f16(out, 0, d);
         put_nibbles(&codes, &mut out[2..]);
     }
 }
 
+/// Writes a block of Q4_1: scale, minimum and codes.
+#[inline(always)]
+fn store_q4_1((d, min, codes): (f32, f32, [u8; 32]), out: &mut [u8; 20]) {
+    put_f16(out, 0, d);
+    put_f16(out, 2, min);
+    put_nibbles(&codes, &mut out[4..]);
+}
+
+/// Writes a block of Q5_1: scale, minimum and codes.
+#[inline(always)]
+fn store_q5_1((d, min, codes): (f32, f32, [u8; 32]), out: &mut [u8; 24]) {
+    put_f16(out, 0, d);
+    put_f16(out, 2, min);
+    put_fifths(&codes, &mut out[4..8]);
+    put_nibbles(&codes, &mut out[8..]);
+}
+
 impl EncodeBlock<20, 32> for Q4_1 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 20]) {
-        let (d, min, codes) = unsigned(values, importance, 15);
-        put_f16(out, 0, d);
-        put_f16(out, 2, min);
-        put_nibbles(&codes, &mut out[4..]);
+    fn encode(
+        values: &[f32; 32],
+        importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
+        out: &mut [u8; 20],
+    ) {
+        store_q4_1(unsigned(values, importance, 15), out);
+    }
+
+    #[inline(always)]
+    fn encode_weighted(
+        values: &[[f32; 32]],
+        importance: RowImportance<'_, 32>,
+        _: impl LookUp,
+        out: &mut [[u8; 20]],
+    ) {
+        encode_unsigned(values, importance, 15, out, store_q4_1);
     }
 }
 
 impl EncodeBlock<22, 32> for Q5_0 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 22]) {
+    fn encode(
+        values: &[f32; 32],
+        importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
+        out: &mut [u8; 22],
+    ) {
         let (d, codes) = signed(values, importance, 16.0);
         put_f16(out, 0, d);
         put_fifths(&codes, &mut out[2..6]);
@@ -233,12 +304,23 @@ impl EncodeBlock<22, 32> for Q5_0 {
 
 impl EncodeBlock<24, 32> for Q5_1 {
     #[inline(always)]
-    fn encode(values: &[f32; 32], importance: Option<BlockImportance<'_, 32>>, out: &mut [u8; 24]) {
-        let (d, min, codes) = unsigned(values, importance, 31);
-        put_f16(out, 0, d);
-        put_f16(out, 2, min);
-        put_fifths(&codes, &mut out[4..8]);
-        put_nibbles(&codes, &mut out[8..]);
+    fn encode(
+        values: &[f32; 32],
+        importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
+        out: &mut [u8; 24],
+    ) {
+        store_q5_1(unsigned(values, importance, 31), out);
+    }
+
+    #[inline(always)]
+    fn encode_weighted(
+        values: &[[f32; 32]],
+        importance: RowImportance<'_, 32>,
+        _: impl LookUp,
+        out: &mut [[u8; 24]],
+    ) {
+        encode_unsigned(values, importance, 31, out, store_q5_1);
     }
 }
 
@@ -261,6 +343,7 @@ impl EncodeBlock<34, 32> for Q8_0 {
     fn encode(
         values: &[f32; 32],
         _importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
         out: &mut [u8; 34],
     ) {
         let d = signed_bytes(values, &mut out[2..]);
@@ -275,6 +358,7 @@ impl EncodeBlock<36, 32> for Q8_1 {
     fn encode(
         values: &[f32; 32],
         _importance: Option<BlockImportance<'_, 32>>,
+        _: impl LookUp,
         out: &mut [u8; 36],
     ) {
         let d = signed_bytes(values, &mut out[4..]);

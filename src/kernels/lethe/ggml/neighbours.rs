@@ -10,9 +10,7 @@
 use std::sync::OnceLock;
 
 use crate::kernels::remember::ggml::grids;
-
-/// Points of a list whose errors are computed side by side.
-const LANES: usize = 8;
+use crate::simd::{LANES, LookUp};
 
 /// Where the neighbours of codes are.
 #[derive(Clone, Copy, Default)]
@@ -151,48 +149,42 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
         weights: &[f32; N],
         scale: f32,
         levels: GridLevels,
+        look_up: impl LookUp,
     ) -> u16 {
         let list_of = self.lists[usize::from(packed)];
         if list_of.chunks == 0 {
             return packed;
         }
         let chunks = &self.neighbours[list_of.start as usize..][..list_of.chunks as usize];
-        // The least sum of each lane, and the chunk it is from. The latter is a float so that one
-        // mask selects both. A lane replaces its least only by a smaller one, and so keeps the
-        // first.
-        let (mut least, mut at) = ([f32::MAX; LANES], [0.0; LANES]);
-        for (r, chunk) in chunks.iter().enumerate() {
-            let mut sums = [0.0; LANES];
-            for i in 0..N {
-                for (sum, &point) in sums.iter_mut().zip(chunk) {
-                    let difference = scale * levels.of(code::<BITS>(point, i)) - values[i];
-                    *sum += weights[i] * difference * difference;
-                }
-            }
-            for l in 0..LANES {
-                let better = sums[l] < least[l];
-                least[l] = if better { sums[l] } else { least[l] };
-                at[l] = if better { r as f32 } else { at[l] };
+        // A value has few levels and a list hundreds of points, so each term of the sums is computed once and looked up.
+        // Of two bits, each code has two entries, for an index has three bits: the third is of the next code.
+        let (mut scaled, mut terms) = ([0.0; 8], [[0.0; 8]; N]);
+        for (c, scaled) in scaled.iter_mut().enumerate() {
+            *scaled = scale * levels.of(c as i32 & ((1 << BITS) - 1));
+        }
+        for ((terms, &x), &w) in terms.iter_mut().zip(values).zip(weights) {
+            for (term, scaled) in terms.iter_mut().zip(scaled) {
+                let difference = scaled - x;
+                *term = w * difference * difference;
             }
         }
+        let (least, at) = look_up.least_sums::<BITS, N>(&terms, chunks);
         // Of the lanes that have the least sum the one whose point is first in the list.
         let nearest = smallest(least);
-        for l in 0..LANES {
-            let position = at[l] * LANES as f32 + l as f32;
-            at[l] = if least[l] == nearest {
-                position
-            } else {
-                f32::MAX
-            };
+        let mut positions = [u32::MAX; LANES];
+        for (l, position) in positions.iter_mut().enumerate() {
+            if least[l] == nearest {
+                *position = at[l] * LANES as u32 + l as u32;
+            }
         }
-        let first = smallest(at) as usize;
+        let first = smallest(positions) as usize;
         chunks[first / LANES][first % LANES]
     }
 }
 
 /// The smallest of all lanes.
 #[inline(always)]
-fn smallest(mut lanes: [f32; LANES]) -> f32 {
+fn smallest<T: Copy + PartialOrd>(mut lanes: [T; LANES]) -> T {
     for half in [4, 2, 1] {
         for l in 0..half {
             lanes[l] = if lanes[l + half] < lanes[l] {

@@ -12,6 +12,7 @@ use super::search::{
     Lanes, fit_by_coordinates, fit_symmetric, fit_symmetric_group, nearest_int, per_lane, transpose,
 };
 use super::{BlockImportance, EncodeBlock, f16_at, put_f16};
+use crate::simd::LookUp;
 
 pub(super) struct Q2_K;
 pub(super) struct Q3_K;
@@ -23,6 +24,7 @@ impl EncodeBlock<84, 256> for Q2_K {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 84],
     ) {
         let x: [Lanes<16>; 16] = transpose(values);
@@ -125,6 +127,7 @@ impl EncodeBlock<110, 256> for Q3_K {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 110],
     ) {
         let x: [Lanes<16>; 16] = transpose(values);

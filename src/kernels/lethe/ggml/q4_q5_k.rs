@@ -8,6 +8,7 @@ use super::k_quants::{importance_weights, largest, stored_or_searched, sum_of_sq
 use super::search::{Lanes, nearest_int, per_lane, transpose};
 use super::{BlockImportance, EncodeBlock, f16_at, put_f16};
 use crate::kernels::remember::ggml::scale_min;
+use crate::simd::LookUp;
 
 pub(super) struct Q4_K;
 pub(super) struct Q5_K;
@@ -115,6 +116,7 @@ impl EncodeBlock<144, 256> for Q4_K {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 144],
     ) {
         let search = AffineSearch {
@@ -147,6 +149,7 @@ impl EncodeBlock<176, 256> for Q5_K {
     fn encode(
         values: &[f32; 256],
         importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 176],
     ) {
         let search = AffineSearch {

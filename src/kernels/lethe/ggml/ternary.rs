@@ -5,6 +5,7 @@
 
 use super::legacy::{absmax, inverse};
 use super::{BlockImportance, EncodeBlock, put_f16};
+use crate::simd::LookUp;
 
 pub(super) struct TQ1_0;
 pub(super) struct TQ2_0;
@@ -52,6 +53,7 @@ impl EncodeBlock<54, 256> for TQ1_0 {
     fn encode(
         values: &[f32; 256],
         _importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 54],
     ) {
         let (trits, d) = trits(values, 1);
@@ -69,6 +71,7 @@ impl EncodeBlock<66, 256> for TQ2_0 {
     fn encode(
         values: &[f32; 256],
         _importance: Option<BlockImportance<'_, 256>>,
+        _: impl LookUp,
         out: &mut [u8; 66],
     ) {
         let (trits, d) = trits(values, 1);
@@ -94,6 +97,7 @@ impl EncodeBlock<18, 128> for Q1_0 {
     fn encode(
         values: &[f32; 128],
         _importance: Option<BlockImportance<'_, 128>>,
+        _: impl LookUp,
         out: &mut [u8; 18],
     ) {
         let sum = values.iter().fold(0.0, |sum, x| sum + x.abs());
@@ -116,6 +120,7 @@ impl EncodeBlock<18, 64> for Q2_0 {
     fn encode(
         values: &[f32; 64],
         _importance: Option<BlockImportance<'_, 64>>,
+        _: impl LookUp,
         out: &mut [u8; 18],
     ) {
         let (trits, d) = trits(values, 0);

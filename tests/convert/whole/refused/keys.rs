@@ -2,7 +2,7 @@
 //! llama.cpp takes for a missing key is written where transformers would take something else.
 
 use anamnesis::GgufMetadataValue::{self, Bool, F32, U32};
-use anamnesis::{ConvertOptions, ModelScope, TargetDtype, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
 use serde_json::{Value, json};
 
 use super::gguf_refusal;
@@ -15,7 +15,7 @@ fn keys_that_the_class_does_not_have() {
         ("llama", "rope.scaling.alpha", F32(50.0)),
         ("qwen2", "rope.scaling.attn_factor", F32(0.5)),
         ("phi3_long", "rope.scaling.attn_factor", F32(0.5)),
-        ("qwen3", "attention.causal", Bool(false)),
+        ("qwen3_moe", "attention.causal", Bool(false)),
         ("lfm2", "attention.sliding_window", U32(64)),
         ("llama", "attention.clamp_kqv", F32(8.0)),
         ("qwen2", "attention.max_alibi_bias", F32(8.0)),
@@ -41,6 +41,40 @@ fn keys_that_the_class_does_not_have() {
         let architecture = architecture.as_string().unwrap();
         let error = gguf_refusal(model, (&format!("{architecture}.{key}"), value));
         assert!(error.contains(architecture), "{model} {key}: {error}");
+    }
+}
+
+/// Decoders whose tokens see those behind them, as of models that embed texts.
+#[test]
+fn attention_that_is_not_causal() {
+    for (model, architecture) in [("qwen3", "qwen3"), ("qwen2", "qwen2"), ("llama", "llama")] {
+        let directory = tempfile::tempdir().unwrap();
+        let canonical = data().join("whole").join(model).join("canonical.gguf");
+        let key = format!("{architecture}.attention.causal");
+        for (flag, expected) in [(false, Some(json!(false))), (true, None)] {
+            let place = |name: &str| directory.path().join(format!("{name}-{flag}"));
+            let [edited, output, again] = ["edited.gguf", "out", "again.gguf"].map(place);
+            let options = ConvertOptions::new(ConvertTarget::Gguf);
+            let options = options.with_gguf_metadata(vec![(key.clone(), Bool(flag))]);
+            parse(&canonical)
+                .unwrap()
+                .convert(&edited, options)
+                .unwrap();
+            let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+            let report = parse(&edited).unwrap().convert(&output, options).unwrap();
+            let config = std::fs::read(output.join("config.json")).unwrap();
+            let config: Value = serde_json::from_slice(&config).unwrap();
+            assert_eq!(config.get("is_causal"), expected.as_ref(), "{model}");
+            let has_note = report.notes.iter().any(|note| note.contains("is_causal"));
+            assert_eq!(has_note, !flag, "{model}");
+            let back = parse(&output).unwrap();
+            back.convert(&again, ConvertTarget::Gguf).unwrap();
+            let again = parse(&again).unwrap();
+            let found = again.gguf().unwrap().metadata().get(&key);
+            assert_eq!(found, (!flag).then_some(Bool(false)), "{model}");
+        }
+        let error = gguf_refusal(model, (&key, U32(0)));
+        assert!(error.contains("attention.causal"), "{error}");
     }
 }
 

@@ -1,0 +1,169 @@
+//! What kernels have at [`Level::Avx2`](super::Level::Avx2) beside the code that LLVM vectorises.
+
+use std::arch::x86_64::{
+    __m128i, __m256, __m256i, _CMP_LT_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT,
+    _mm_cvtsi32_si128, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_blendv_epi8,
+    _mm256_blendv_ps, _mm256_castps_si256, _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_cvtps_ph,
+    _mm256_or_ps, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps,
+    _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32,
+    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srl_epi32,
+    _mm256_srli_epi16, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+};
+use std::mem::transmute;
+
+use half::f16;
+
+use super::{Element, Kernel, LANES, LookUp, Routine};
+
+/// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// A table of `entries`, for look-ups in registers.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    pub(crate) fn table(self, entries: [u16; 16]) -> NibbleTable {
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. The array has the size of the vector.
+        unsafe {
+            let entries = transmute::<[u16; 16], __m256i>(entries);
+            // In each half, the low bytes of its eight entries, then their high bytes.
+            let order = _mm256_setr_epi8(
+                0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, //
+                0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,
+            );
+            let bytes = _mm256_shuffle_epi8(entries, order);
+            NibbleTable {
+                low: _mm256_permute4x64_epi64::<0b10_00_10_00>(bytes),
+                high: _mm256_permute4x64_epi64::<0b11_01_11_01>(bytes),
+            }
+        }
+    }
+}
+
+impl LookUp for Avx2 {
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn least_sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        chunks: &[[u16; LANES]],
+    ) -> ([f32; LANES], [u32; LANES]) {
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let (mut least, mut at) = (_mm256_set1_ps(f32::MAX), _mm256_setzero_si256());
+            for (number, codes) in chunks.iter().enumerate() {
+                let mut codes = _mm256_cvtepu16_epi32(transmute::<[u16; LANES], __m128i>(*codes));
+                let mut sum = _mm256_setzero_ps();
+                for table in tables {
+                    let table = transmute::<[f32; 8], __m256>(*table);
+                    // The instruction heeds no bits of an index but the lowest three.
+                    sum = _mm256_add_ps(sum, _mm256_permutevar8x32_ps(table, codes));
+                    codes = _mm256_srl_epi32(codes, _mm_cvtsi32_si128(BITS as i32));
+                }
+                let better = _mm256_cmp_ps::<_CMP_LT_OQ>(sum, least);
+                least = _mm256_blendv_ps(least, sum, better);
+                let number = _mm256_set1_epi32(number as i32);
+                at = _mm256_blendv_epi8(at, number, _mm256_castps_si256(better));
+            }
+            (
+                transmute::<__m256, [f32; LANES]>(least),
+                transmute::<__m256i, [u32; LANES]>(at),
+            )
+        }
+    }
+}
+
+/// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so is proof of the
+/// feature, too.
+#[derive(Clone, Copy)]
+pub(crate) struct NibbleTable {
+    /// The low bytes of the entries, in both halves: an instruction looks up in each half on its own.
+    low: __m256i,
+    /// The high bytes, likewise.
+    high: __m256i,
+}
+
+impl NibbleTable {
+    /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the first.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    pub(crate) fn look_up(self, codes: [u8; 32], high_first: bool) -> [u16; 64] {
+        // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let codes = transmute::<[u8; 32], __m256i>(codes);
+            // Both steps of interleaving below take from each half what is to be one half of a result. Of every eight
+            // bytes, whose sixteen entries are a result, the first four go into the first half.
+            let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+            let codes = _mm256_permutevar8x32_epi32(codes, order);
+            let nibble = _mm256_set1_epi8(15);
+            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
+            let low = _mm256_and_si256(codes, nibble);
+            let (first, second) = if high_first { (high, low) } else { (low, high) };
+            let entries = |codes| {
+                let low = _mm256_shuffle_epi8(self.low, codes);
+                let high = _mm256_shuffle_epi8(self.high, codes);
+                [
+                    _mm256_unpacklo_epi8(low, high),
+                    _mm256_unpackhi_epi8(low, high),
+                ]
+            };
+            let entries = [
+                entries(_mm256_unpacklo_epi8(first, second)),
+                entries(_mm256_unpackhi_epi8(first, second)),
+            ];
+            transmute::<[[__m256i; 2]; 2], [u16; 64]>(entries)
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,bmi2")]
+fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
+    kernel.run_avx2(out, Avx2(()));
+}
+
+#[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
+pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
+    // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::enter` never exceeds it.
+    unsafe { run_kernel(kernel, out) }
+}
+
+#[target_feature(enable = "avx2,bmi2")]
+fn run_routine(routine: &mut impl Routine) {
+    routine.run_avx2(Avx2(()));
+}
+
+#[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
+pub(super) fn perform(routine: &mut impl Routine) {
+    // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.
+    unsafe { run_routine(routine) }
+}
+
+/// Rounds `values` into `out`, to nearest even: the bits of `from_f32`.
+#[target_feature(enable = "avx2,f16c")]
+#[expect(unsafe_code, reason = "instructions of a CPU feature")]
+fn round_to_halves(values: &[f32], out: &mut [f16]) {
+    let (wide, rest) = values.as_chunks::<8>();
+    let (halves, last) = out.as_chunks_mut::<8>();
+    for (values, halves) in wide.iter().zip(halves) {
+        // SAFETY: the caller has the CPU feature. Arrays have the size of the vectors, and a half has two bytes.
+        unsafe {
+            let values = transmute::<[f32; 8], __m256>(*values);
+            // The instruction keeps a part of the payload of a NaN; here a NaN has its sign alone.
+            let sign = _mm256_and_ps(values, _mm256_set1_ps(-0.0));
+            let nan = _mm256_or_ps(sign, _mm256_set1_ps(f32::NAN));
+            let values =
+                _mm256_blendv_ps(values, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+            let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values);
+            *halves = transmute::<__m128i, [f16; 8]>(rounded);
+        }
+    }
+    Element::store(rest, last);
+}
+
+/// Rounds `values` into `out`, to nearest even.
+#[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
+pub(super) fn halves(values: &[f32], out: &mut [f16]) {
+    // SAFETY: `Level::detect` found F16C beside AVX2 on this CPU, and `super::enter_halves` never exceeds it.
+    unsafe { round_to_halves(values, out) }
+}
