@@ -51,8 +51,12 @@ impl RankTable {
         let lines = content.strip_suffix(b"\n").unwrap_or(content);
         for (rank, line) in lines.split(|byte| *byte == b'\n').enumerate() {
             let number = rank + 1;
-            let what = format_args!("bytes in line {number} of {file}");
-            crate::limits::cap("MAX_LINE", line.len() as u64, MAX_LINE as u64, what)?;
+            crate::limits::cap(
+                "MAX_LINE",
+                line.len() as u64,
+                MAX_LINE as u64,
+                format_args!("bytes in line {number} of {file}"),
+            )?;
             if rank >= most {
                 return Err(out.malformed(
                     number,
@@ -63,7 +67,7 @@ impl RankTable {
                 return Err(out.malformed(number, "it is no token in Base64 with its rank"));
             };
             if has_ranks && found != rank as u64 {
-                let what = format_args!("the rank is {found}, and the next one is {rank}");
+                let what = format!("the rank is {found}, and the next one is {rank}");
                 return Err(out.malformed(number, what));
             }
             out.bytes.extend(token);
@@ -92,7 +96,7 @@ impl RankTable {
         let mut ranks = HashMap::with_capacity(self.len());
         for (rank, token) in (0u32..).zip(self.tokens()) {
             if let Some(other) = ranks.insert(token, rank) {
-                let what = format_args!("the token is in line {}, too", u64::from(other) + 1);
+                let what = format!("the token is in line {}, too", u64::from(other) + 1);
                 return Err(self.malformed(rank as usize + 1, what));
             }
         }
@@ -110,8 +114,12 @@ impl RankTable {
         let mut parts = Parts::default();
         for (rank, token) in (0u32..).zip(self.tokens()) {
             pairs = pairs.saturating_add((token.len() as u64).saturating_pow(2));
-            let what = format_args!("pairs of bytes in tokens of {}", self.file);
-            crate::limits::cap("MAX_PAIRS", pairs, MAX_PAIRS, what)?;
+            crate::limits::cap(
+                "MAX_PAIRS",
+                pairs,
+                MAX_PAIRS,
+                format_args!("pairs of bytes in tokens of {}", self.file),
+            )?;
             if token.len() > 1 {
                 let halves = parts.last_merge(ranks, token, rank);
                 out.extend(halves.and_then(|at| token.split_at_checked(at)));
