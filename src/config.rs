@@ -4,6 +4,7 @@
 //! (zero-point convention, block size of ragged blocks), and is checked against them.
 
 mod agreement;
+mod dfloat11;
 pub(crate) mod edit;
 mod json;
 mod method;
@@ -28,6 +29,7 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value};
 
 use self::agreement::{check_repeated, repeated};
+pub(crate) use self::dfloat11::DFloat11Config;
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
@@ -49,6 +51,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("config.json", &["quantization_config"]),
     ("config.json", &["text_config", "quantization_config"]),
     ("config.json", &["compression_config"]),
+    ("config.json", &["dfloat11_config"]),
     ("config.json", &["quantization"]),
     ("params.json", &["quantization"]),
     ("hf_quant_config.json", &["quantization"]),
@@ -96,6 +99,8 @@ pub struct QuantConfig {
     sizes: sizes::LayerSizes,
     model_type: Option<String>,
     patterns: ordered::OrderedPatterns,
+    /// DFloat11's config, read at the first [`dfloat11`](Self::dfloat11).
+    dfloat11: OnceLock<std::result::Result<DFloat11Config, String>>,
     /// Entries for single modules, compiled at the first [`at`](Self::at).
     rules: OnceLock<module::ModuleRules>,
 }

@@ -6,6 +6,7 @@ mod bitnet;
 pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
+mod dfloat11;
 mod foreign;
 mod fp8;
 mod gemma_qat;
@@ -21,10 +22,12 @@ mod modelopt;
 pub(crate) mod module_names;
 mod mxfp4;
 mod nvfp4;
+mod paroquant;
 mod qnat;
 mod quanto;
 mod quark;
 pub(crate) mod seam;
+mod sglang;
 mod sparse;
 mod torchao;
 
@@ -67,11 +70,16 @@ const SCHEMES: &[&dyn Scheme] = &[
     &quark::Quark,
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
+    // Before INT8, which would take bytes of nibbles for codes.
+    &sglang::Sglang,
     &int8::Int8,
     &mxfp4::Mxfp4,
     &mlx::Mlx,
     &sparse::Sparse,
+    &dfloat11::DFloat11,
     &foreign::Foreign,
+    // Before AWQ, whose tensors it has.
+    &paroquant::ParoQuant,
     &gptq::Gptq,
     &awq::Awq,
     &awq::AwqWide,

@@ -90,6 +90,22 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ),
         Part("w.scales", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
     ];
+    // In each of eight rotations every column of a group is in one pair.
+    let places =
+        (0..8 * COLS).flat_map(|i| ((i % 128 * 5 + i / COLS * 3) as i16 % 128).to_le_bytes());
+    let paroquant = vec![
+        Part("w.qweight", "I32", vec![COLS, ROWS / 8], codes(n / 2)),
+        Part(
+            "w.qzeros",
+            "I32",
+            vec![COLS / 128, ROWS / 8],
+            codes(n / 256),
+        ),
+        Part("w.scales", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
+        Part("w.theta", "F16", vec![8, COLS / 2], f16s(4 * COLS)),
+        Part("w.pairs", "I16", vec![8, COLS], places.collect()),
+        Part("w.channel_scales", "F16", vec![1, COLS], f16s(COLS)),
+    ];
     let nf4 = vec![
         Part("w.weight", "U8", vec![n / 2, 1], codes(n / 2)),
         Part("w.weight.absmax", "F32", vec![n / 64], f32s(n / 64)),
@@ -264,6 +280,19 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         (
             "comfy-svdquant",
             comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
+        ),
+        ("paroquant", paroquant),
+        (
+            "sglang-int8",
+            vec![
+                Part("w.weight", "I8", vec![ROWS, COLS], codes(n)),
+                Part(
+                    "w.weight_scale_inv",
+                    "F32",
+                    vec![ROWS / 128, COLS / 128],
+                    f32s(n >> 14),
+                ),
+            ],
         ),
         ("fp8-tensor", fp8("F8_E4M3", vec![])),
         ("fp8-block", fp8("F8_E4M3", vec![ROWS / 128, COLS / 128])),

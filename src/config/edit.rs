@@ -4,7 +4,12 @@
 use std::ops::Range;
 
 /// Keys of objects that say how a model is quantized.
-const QUANTIZATION: &[&str] = &["quantization_config", "compression_config", "quantization"];
+const QUANTIZATION: &[&str] = &[
+    "quantization_config",
+    "compression_config",
+    "quantization",
+    "dfloat11_config",
+];
 
 /// Keys of the weights' dtype.
 const DTYPE: &[&str] = &["torch_dtype", "dtype"];

@@ -7,6 +7,8 @@ pub(crate) enum QuantMethod {
     Awq,
     BitNet,
     BitsAndBytes,
+    /// sglang's.
+    BlockwiseInt8,
     CompressedTensors,
     FbgemmFp8,
     Fp8,
@@ -18,9 +20,12 @@ pub(crate) enum QuantMethod {
     ModelOpt,
     Mxfp4,
     Mxfp8,
+    ParoQuant,
     Quanto,
     Quark,
     Torchao,
+    /// sglang's: experts of four bits, FP8 elsewhere.
+    W4aFp8,
     W8a8Fp8,
     W8a8Int8,
     /// A method that no scheme here belongs to, in lower case.
@@ -37,6 +42,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Awq, &["awq"]),
     (QuantMethod::BitNet, &["bitnet"]),
     (QuantMethod::BitsAndBytes, &["bitsandbytes"]),
+    (QuantMethod::BlockwiseInt8, &["blockwise_int8"]),
     (QuantMethod::CompressedTensors, &["compressed-tensors"]),
     (QuantMethod::FbgemmFp8, &["fbgemm_fp8"]),
     (QuantMethod::Fp8, &["fp8"]),
@@ -46,9 +52,11 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Metal, &["metal"]),
     (QuantMethod::Mxfp4, &["mxfp4"]),
     (QuantMethod::Mxfp8, &["mxfp8"]),
+    (QuantMethod::ParoQuant, &["paroquant"]),
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
     (QuantMethod::Torchao, &["torchao"]),
+    (QuantMethod::W4aFp8, &["w4afp8"]),
     (QuantMethod::W8a8Fp8, &["w8a8_fp8"]),
     (QuantMethod::W8a8Int8, &["w8a8_int8"]),
 ];

@@ -240,6 +240,20 @@ impl<T> PatternList<T> {
         self.patterns.is_empty()
     }
 
+    /// The values of all patterns that match `name`, in their order.
+    ///
+    /// # Errors
+    /// A match takes too many steps.
+    pub(super) fn all(&self, name: &str) -> Attempt<Vec<&T>> {
+        let mut found = Vec::new();
+        for (pattern, value) in &self.patterns {
+            if pattern.is_match(name)? {
+                found.push(value);
+            }
+        }
+        Ok(found)
+    }
+
     /// The value of the first pattern that matches `name`. A match that is given up counts as none, and [`check`](Self::check)
     /// fails from then on. No pattern is tried after that, so that an attack takes time once.
     pub(super) fn find(&self, name: &str) -> Option<&T> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{InspectInfo, format_bytes, join_dtypes};
+use super::{InspectInfo, ModuleClass, format_bytes, join_dtypes};
 use crate::error::printable;
 use crate::{Container, QuantScheme};
 
@@ -71,7 +71,10 @@ impl fmt::Display for InspectInfo {
             self.family(),
             self.recovered_to()
         )?;
-        if self.quantized > 0 && self.problems.is_empty() {
+        // DFloat11 is smaller without having lost anything.
+        let has_lost =
+            |m: &ModuleClass| !matches!(m.scheme, QuantScheme::Unquantized | QuantScheme::DFloat11);
+        if self.quantized > 0 && self.problems.is_empty() && self.modules.iter().any(has_lost) {
             write!(
                 f,
                 "\nLethe took:  ~{} of precision",

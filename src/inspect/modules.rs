@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::containers::model::Tensor;
-use crate::scheme::{Resolution, ResolvedItem};
+use crate::scheme::{Group, Resolution, ResolvedItem};
 use crate::{QuantScheme, TensorRole};
 
 /// Tensors of one scheme whose names differ only in numbers, such as the index of a layer.
@@ -43,6 +43,21 @@ fn class_name(name: &str) -> String {
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
+/// The share of a weight in the bytes that several weights take together, by their values; `None` of a weight with parts of its
+/// own. All weights of a module of DFloat11 are one stream, with a byte of sign and mantissa for each value.
+fn shared(group: &Group<'_>) -> Option<u64> {
+    let (QuantScheme::DFloat11, [_, (_, rest), ..]) = (group.scheme, group.parts.as_slice()) else {
+        return None;
+    };
+    let bytes: u128 = group
+        .parts
+        .iter()
+        .map(|(_, t)| u128::from(t.info().len))
+        .sum();
+    let values: u128 = group.shape.iter().map(|&dim| dim as u128).product();
+    u64::try_from(bytes * values / rest.elements().max(1) as u128).ok()
+}
+
 /// All module classes in the order of first appearance. A class with several schemes has a row for each scheme.
 pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
     let mut rows: Vec<ModuleClass> = Vec::new();
@@ -62,7 +77,7 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
                 group.name.as_str(),
                 group.scheme,
                 group.shape.as_slice(),
-                stored(&group.parts),
+                shared(group).unwrap_or_else(|| stored(&group.parts)),
             ),
             ResolvedItem::Plain(t) => {
                 let (stored, scheme) = (&t.stored, QuantScheme::Unquantized);

@@ -7,6 +7,7 @@ pub(crate) mod awq;
 pub(crate) mod bnb;
 pub(crate) mod cast;
 pub(crate) mod codebook;
+pub(crate) mod dfloat11;
 pub(crate) mod fp8;
 #[cfg(feature = "gguf")]
 pub(crate) mod ggml;
@@ -15,6 +16,7 @@ pub(crate) mod grouped;
 pub(crate) mod low_rank;
 pub(crate) mod nvfp4;
 pub(crate) mod packed;
+pub(crate) mod paroquant;
 pub(crate) mod qnat;
 pub(crate) mod rotated;
 #[cfg(test)]

@@ -63,48 +63,66 @@ impl Scheme for Awq {
         let Some(packed) = PackedLayer::find(t, all)? else {
             return Ok(None);
         };
-        let layout = packed.layout(all)?;
-        if layout != (PackedLayout::Gemm { bits: 4 }) {
+        let Some((decoder, parts)) = gemm_layer(&packed, all)? else {
             return Ok(None);
-        }
-        let module = all.config.at(packed.module());
-        packed.check_awq(layout, &module, all)?;
-        packed.check_words(&[Dtype::I32, Dtype::U32])?;
-        // GEMM stores `[in, out / 8]`: the rows of the words are the inputs, one word row for each.
-        let k = packed.words[0];
-        let group_size = group_size(t, packed.groups, k, ShortGroup::Never, &module)?;
-        let qzeros = packed_zeros(&packed)?.map(|zeros| zeros.part());
-        // Symmetric files have no `qzeros` (compressed-tensors `AutoAWQConverter`). A file that
-        // lost the tensor looks alike, so only the config's word makes 8 of it.
-        if qzeros.is_none() && module.flag("zero_point") != Some(false) {
-            let what = format!(
-                "its `{}qzeros` is missing, and no config says `zero_point: false`",
-                packed.base
-            );
-            return Err(wrong(t, what));
-        }
-        let mut parts = vec![
-            (TensorRole::Quantized, *t),
-            (TensorRole::Scale, packed.scales),
-        ];
-        parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
-        let scales = Floats::ieee(&packed.scales)?;
-        let decoder = Box::new(AwqWeight {
-            qweight: t.part(),
-            scales,
-            qzeros,
-            k,
-            n: packed.n,
-            group_size,
-        });
+        };
         Ok(Some(Group::new(
             packed.weight(),
-            vec![packed.n, k],
+            vec![decoder.n, decoder.k],
             QuantScheme::Awq,
             parts,
-            decoder,
+            Box::new(decoder),
         )))
     }
+}
+
+/// The decoder and the parts of a layer in GEMM's layout of four bits; `None` if its layout is another.
+///
+/// # Errors
+/// The tensors do not fit each other or the config.
+#[expect(
+    clippy::type_complexity,
+    reason = "a pair of what two callers name differently"
+)]
+pub(super) fn gemm_layer<'m>(
+    packed: &PackedLayer<'m>,
+    all: &Index<'m>,
+) -> Result<Option<(AwqWeight<'m>, Vec<(TensorRole, Tensor<'m>)>)>> {
+    let t = &packed.qweight;
+    let layout = packed.layout(all)?;
+    if layout != (PackedLayout::Gemm { bits: 4 }) {
+        return Ok(None);
+    }
+    let module = all.config.at(packed.module());
+    packed.check_awq(layout, &module, all)?;
+    packed.check_words(&[Dtype::I32, Dtype::U32])?;
+    // GEMM stores `[in, out / 8]`: the rows of the words are the inputs, one word row for each.
+    let k = packed.words[0];
+    let group_size = group_size(t, packed.groups, k, ShortGroup::Never, &module)?;
+    let qzeros = packed_zeros(packed)?.map(|zeros| zeros.part());
+    // Symmetric files have no `qzeros` (compressed-tensors `AutoAWQConverter`). A file that
+    // lost the tensor looks alike, so only the config's word makes 8 of it.
+    if qzeros.is_none() && module.flag("zero_point") != Some(false) {
+        let what = format!(
+            "its `{}qzeros` is missing, and no config says `zero_point: false`",
+            packed.base
+        );
+        return Err(wrong(t, what));
+    }
+    let mut parts = vec![
+        (TensorRole::Quantized, *t),
+        (TensorRole::Scale, packed.scales),
+    ];
+    parts.extend(packed.qzeros.map(|z| (TensorRole::ZeroPoint, z)));
+    let decoder = AwqWeight {
+        qweight: t.part(),
+        scales: Floats::ieee(&packed.scales)?,
+        qzeros,
+        k,
+        n: packed.n,
+        group_size,
+    };
+    Ok(Some((decoder, parts)))
 }
 
 /// The zero points of the layer, or `None` if it stores none.
@@ -131,13 +149,14 @@ pub(super) fn packed_zeros<'m>(packed: &PackedLayer<'m>) -> Result<Option<Tensor
 const MIDDLE: f32 = 8.0;
 
 /// The decoder of a linear layer.
-struct AwqWeight<'m> {
+pub(super) struct AwqWeight<'m> {
     qweight: Part<'m>,
     scales: Floats<'m>,
     qzeros: Option<Part<'m>>,
-    k: usize,
-    n: usize,
-    group_size: usize,
+    /// Inputs and outputs.
+    pub k: usize,
+    pub n: usize,
+    pub group_size: usize,
 }
 
 impl AwqWeight<'_> {

@@ -41,10 +41,7 @@ pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
 /// Names and dtypes as the schemes' libraries write them. The first match decides, so specific signatures come first.
 const SIGNATURES: &[Signature] = &[
-    // These two stand before GPTQ and AWQ in `SCHEMES`. ParoQuant has all tensors of AWQ, and would
-    // be decoded as AWQ without its rotations.
     signature("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
-    signature("ParoQuant", ".qweight", &[], &[".theta", ".pairs"]),
     signature(
         "compressed-tensors marlin-24",
         ".weight_packed",
@@ -55,7 +52,6 @@ const SIGNATURES: &[Signature] = &[
     signature("UQFF (mistral.rs)", ".weight", &[], &[".weight.format"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
-    signature("blockwise int8", ".weight", INT8, &[".weight_scale_inv"]),
     signature(
         "packed bytes with weight_scale (MXFP4, BitNet, Gemma QAT)",
         ".weight",

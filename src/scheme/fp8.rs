@@ -112,6 +112,7 @@ static IDENTITY: Identity = Identity {
         QuantMethod::Fp8,
         QuantMethod::FbgemmFp8,
         QuantMethod::Mxfp8,
+        QuantMethod::W4aFp8,
         QuantMethod::W8a8Fp8,
         QuantMethod::CompressedTensors,
         QuantMethod::ModelOpt,

@@ -53,6 +53,8 @@ pub(crate) struct Group<'m> {
     pub parts: Vec<(TensorRole, Tensor<'m>)>,
     /// Names of the matrices of a stack, if the output has a tensor for each; else empty.
     pub split: Vec<String>,
+    /// More logical tensors that the same stored tensors hold, of any shapes, each with a decoder of its own.
+    pub others: Vec<Self>,
     /// The type of the tensor in every output, whatever the target, if its values are not quantized (sparse floats).
     pub keeps: Option<TargetDtype>,
     /// Whether an output has the bytes of the first part as they are stored, under the group's name.
@@ -95,6 +97,7 @@ impl<'m> Group<'m> {
             scheme,
             parts,
             split: Vec::new(),
+            others: Vec::new(),
             keeps: None,
             is_copied: false,
             module: None,
@@ -103,10 +106,12 @@ impl<'m> Group<'m> {
         }
     }
 
-    /// The group alone, or a group for each matrix of a stack that `split` names.
-    fn taken_apart(self) -> Vec<Self> {
+    /// The group and `others`, or a group for each matrix of a stack that `split` names.
+    fn taken_apart(mut self) -> Vec<Self> {
         if self.split.is_empty() {
-            return vec![self];
+            let mut all = std::mem::take(&mut self.others);
+            all.insert(0, self);
+            return all;
         }
         // The matrices share the decoder of the stack: their bytes lie in the same tensors, only
         // their rows differ.
@@ -125,6 +130,7 @@ impl<'m> Group<'m> {
                 scheme: self.scheme,
                 parts,
                 split: vec![],
+                others: vec![],
                 keeps: self.keeps,
                 is_copied: false,
                 module: None,

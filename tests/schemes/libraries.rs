@@ -28,6 +28,38 @@ fn grouped_schemes() {
     );
 }
 
+/// sglang's integers: scales that do not fit, of another library, or that two layouts have.
+#[test]
+fn sglang() {
+    let table = r#"
+        X.weight I8 4,16; X.weight_scale_inv F32 4,1 |  | Parse: `X.weight` & w4afp8 & blockwise_int8
+        X.weight I8 256,256; X.weight_scale_inv F32 2,3 | {int8} | Parse: `X.weight` & [2, 3]
+        X.weight I8 256,256; X.weight_scale_inv F32 2,2 | {"quant_method":"blockwise_int8","weight_block_size":[64,64]} | Parse: `X.weight` & [64, 64]
+        X.weight I8 256,256; X.weight_scale_inv F8_E8M0 2,2 | {int8} | Parse: `X.weight_scale_inv`
+        X.weight I8 256,256; X.weight_scale F32 256,1 | {int8} | Parse: `X.weight` & `X.weight_scale_inv`
+        X.weight I8 256,256 | {int8} | Parse: `X.weight` & blockwise_int8
+        X.weight BF16 256,256; X.weight_scale_inv F32 2,2 | {int8} | Parse: `X.weight_scale_inv`
+        X.weight F8_E4M3 256,256; X.weight_scale_inv F32 2,2 | {int8} | Parse: `X.weight`
+        X.weight_scale_inv F32 2,2 | {int8} | Parse: `X.weight_scale_inv`
+        X.weight I8 4,128; X.weight_scale_inv F32 4,1 | {int4} | Parse: `X.weight` & [4, 1] & 128
+        X.weight I8 4,128; X.weight_scale_inv F32 1,2 | {int4} | Parse: `X.weight` & [1, 2]
+        X.weight I8 128; X.weight_scale_inv F32 2 | {int4} | Parse: `X.weight` & [2]
+        X.weight I8 2,4,128; X.weight_scale_inv F32 8,2 | {int4} | Parse: `X.weight` & [8, 2]
+        X.weight I8 4,128; X.weight_scale_inv I32 4,2 | {int4} | Parse: `X.weight_scale_inv` & I32
+        X.weight I8 4,128; X.weight_scale F32 4,1 | {int4} | Parse: `X.weight` & `X.weight_scale_inv`
+        X.weight F8_E4M3 256,256; X.weight_scale_inv F32 256,1 | {int4} | Parse: `X.weight` & [128, 128]
+        X.weight F8_E5M2 256,256; X.weight_scale_inv F32 2,2 | {int4} | Parse: `X.weight` & W4aFp8
+        X.weight I8 4,128 | {int4} | Parse: `X.weight` & w4afp8
+        X.weight I8 0,4611686018427387904; X.weight_scale_inv F32 0,1 | {int4} | Parse: `X.weight`
+        X.weight I8 2,9223372036854775808,0; X.weight_scale_inv F32 2,9223372036854775808,0 | {int4} | Parse: X.weight
+    "#;
+    let table = table.replace(
+        "{int8}",
+        r#"{"quant_method":"blockwise_int8","weight_block_size":[128,128]}"#,
+    );
+    check(&table.replace("{int4}", r#"{"quant_method":"w4afp8"}"#));
+}
+
 /// Schemes of PyTorch libraries with parts that are missing or do not fit.
 #[test]
 fn pytorch_libraries() {

@@ -5,6 +5,7 @@
 mod common;
 
 mod contradictions;
+mod dfloat11;
 mod errors;
 mod experts;
 mod features;
@@ -14,5 +15,6 @@ mod models;
 mod names;
 #[cfg(feature = "ollama")]
 mod ollama;
+mod paroquant;
 mod producers;
 mod slices;

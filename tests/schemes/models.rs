@@ -161,6 +161,21 @@ fn quanto() {
 }
 
 #[test]
+fn paroquant() {
+    check("paroquant", 5);
+}
+
+#[test]
+fn dfloat11() {
+    check("dfloat11", 6);
+}
+
+#[test]
+fn sglang() {
+    check("sglang", 6);
+}
+
+#[test]
 fn hqq() {
     check("hqq", 15);
 }

@@ -205,6 +205,65 @@ fn awq_kernel() {
     }
 }
 
+/// Against rotations of one row of F64 after the other.
+#[test]
+fn paroquant_kernel() {
+    use super::awq::POSITION;
+    use super::paroquant::ParoRows;
+    let cases = [
+        (128usize, 128usize, 8usize, 0usize, 8usize),
+        (96, 32, 3, 5, 9),
+        (12, 4, 1, 7, 1),
+        (256, 256, 2, 3, 4),
+    ];
+    for (cols, size, rotations, first, rows) in cases {
+        let groups = cols / size;
+        let words = words((first + rows).div_ceil(8) * cols);
+        let scales = scales(rows * groups);
+        let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % 16) as f32).collect();
+        // In each rotation another order of the columns.
+        let pairs: Vec<u8> = (0..rotations * cols)
+            .map(|i| ((i % size * 5 + i / size * 3) % size) as u8)
+            .collect();
+        let angles: Vec<f32> = (0..rotations * cols).map(|i| (i as f32).sin()).collect();
+        let factors: Vec<f32> = (0..cols).map(|i| 1.5 - i as f32 / 64.0).collect();
+        let kernel = ParoRows {
+            words: &words,
+            first,
+            cols,
+            scales: &scales,
+            zeros: &zeros,
+            group_size: size,
+            rotations,
+            pairs: &pairs,
+            angles: &angles,
+            factors: &factors,
+        };
+        let row = |r: usize| -> Vec<f32> {
+            let mut values: Vec<f64> = (0..cols)
+                .map(|k| {
+                    let word = words[(first + r) / 8 * cols + k];
+                    let code = word >> (POSITION[(first + r) % 8] * 4) & 15;
+                    let g = r * groups + k / size;
+                    (f64::from(code) - f64::from(zeros[g])) * f64::from(scales[g])
+                })
+                .collect();
+            for p in 0..rotations * cols / 2 {
+                let group = 2 * p / (rotations * size) * size;
+                let [i, j] = [0, 1].map(|n| group + usize::from(pairs[2 * p + n]));
+                let [cos, sin] = [0, 1].map(|n| f64::from(angles[2 * p + n]));
+                let [a, b] = [values[i], values[j]];
+                values[i] = a * cos - b * sin;
+                values[j] = a * sin + b * cos;
+            }
+            let scaled = values.iter().zip(&factors);
+            scaled.map(|(v, &f)| (v * f64::from(f)) as f32).collect()
+        };
+        let want: Vec<f32> = (0..rows).flat_map(row).collect();
+        check("ParoQuant", &kernel, rows * cols, |i| want[i]);
+    }
+}
+
 #[test]
 fn codebook_kernel() {
     use super::codebook::{AppendCodebookBlocks, CodebookBlocks, PairTable};

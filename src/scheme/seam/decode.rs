@@ -85,6 +85,8 @@ pub(crate) fn lcm(a: usize, b: usize) -> usize {
 pub(crate) struct Buffers {
     /// Codes as bytes.
     pub bytes: CodeBytes,
+    /// Symbols of a Huffman code, decoded one after another.
+    pub symbols: Vec<u8>,
     /// Codes as packed words.
     pub words: Vec<u32>,
     /// Scales.

@@ -57,7 +57,12 @@ pub(crate) fn fit(
         return Ok(per_tensor(shape));
     }
     let module = all.config.at(module_of(t.name()));
-    let block = module.block();
+    // sglang's config does not say what its class has for all models (`W4AFp8Config`).
+    let of_method = || {
+        let is_w4afp8 = all.config.quant_method() == Some(&QuantMethod::W4aFp8);
+        is_w4afp8.then_some(([128, 128], "the config's method `w4afp8`"))
+    };
+    let block = module.block().or_else(of_method);
     // From the most specific shape to the most general, so that no layout hides another.
     // FBGEMM's `[experts, out, 1]` has to be first: for twice as many inputs as outputs it would
     // pass for blocks of two rows.

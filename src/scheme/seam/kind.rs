@@ -183,6 +183,8 @@ pub enum QuantScheme {
     },
     /// Floats or codes whose zeros are not stored.
     Sparse,
+    /// BF16 whose exponents are stored in a Huffman code: lossless.
+    DFloat11,
     /// A block type of ggml.
     Ggml {
         /// Dtype of the blocks.
@@ -227,6 +229,7 @@ impl QuantScheme {
             Self::Qnat => "QNAT",
             Self::Grouped { family, .. } => family,
             Self::Sparse => "sparse",
+            Self::DFloat11 => "DFloat11",
             Self::Other(name) => name,
         }
     }
@@ -289,6 +292,7 @@ impl fmt::Display for QuantScheme {
                 scales,
             } => write!(f, "{family} {codes}, {scales}"),
             Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
+            Self::DFloat11 => f.write_str("DFloat11 (BF16, exponents Huffman-coded)"),
             Self::Ggml {
                 dtype: dtype @ Dtype::UnknownGgml(_),
             } => write!(f, "GGUF {dtype}"),

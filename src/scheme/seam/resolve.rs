@@ -139,9 +139,13 @@ impl<'m> Resolution<'m> {
                 Ok(Some((scheme, group))) => {
                     // Two weights that both name a tensor as theirs cannot both be right, and
                     // nothing says which one is.
-                    let checked = take_parts(&group, &mut owner)
-                        .and_then(|()| check_stated(&group, &all))
-                        .and_then(|()| check_shape(&group, &all));
+                    let mut whole = std::iter::once(&group).chain(&group.others);
+                    let checked = take_parts(&group, &mut owner).and_then(|()| {
+                        whole.try_for_each(|group| {
+                            check_stated(group, &all)?;
+                            check_shape(group, &all)
+                        })
+                    });
                     if let Err(error) = checked {
                         out.problems.push(Problem {
                             tensor: t,

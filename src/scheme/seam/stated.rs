@@ -16,6 +16,8 @@ enum StatedCodes {
     Float(u8, Option<Fp8Format>),
     /// Integers in words: what GPTQ and AWQ have, whatever their width.
     Words,
+    /// Integers of four bits in some layers, and E4M3 in the others.
+    Int4OrE4M3,
 }
 
 impl StatedCodes {
@@ -47,6 +49,7 @@ impl StatedCodes {
         match (self, found) {
             // Narrower integers are stored in bytes as well.
             (Self::Words, Self::Int(found)) => found < 8,
+            (Self::Int4OrE4M3, found) => found == Self::Int(4) || found == E4M3,
             (Self::Int(stated), Self::Int(found)) => {
                 stated == found || stated < found && found == 8
             }
@@ -163,6 +166,8 @@ const METHODS: &[(QuantMethod, StatedCodes)] = &[
     (QuantMethod::Mxfp4, StatedCodes::Float(4, None)),
     (QuantMethod::Gptq, StatedCodes::Words),
     (QuantMethod::Awq, StatedCodes::Words),
+    (QuantMethod::BlockwiseInt8, StatedCodes::Int(8)),
+    (QuantMethod::W4aFp8, StatedCodes::Int4OrE4M3),
 ];
 
 /// The type of the codes. Keys are looked up whatever the method: each of them is written by one library, and a config that lost

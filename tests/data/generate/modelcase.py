@@ -75,8 +75,8 @@ class ModelCase(Case):
         index = self.dir / "model" / f"{self.stem}.safetensors.index.json"
         if index.exists():
             assert json.loads(index.read_text())["weight_map"] == found
-            scales = {k: k + s for k in found for s in ("_scale", "_weight_scale") if k + s in found}
-            assert any(found[k] != found[s] for k, s in scales.items())
+            scales = {k: k + s for k in found for s in ("_scale", "_weight_scale", "_scale_inv") if k + s in found}
+            assert not scales or any(found[k] != found[s] for k, s in scales.items())
         if not self.unsupported:
             assert set(load_file(self.dir / "expected-f32.safetensors")) == set(self.expected)
 

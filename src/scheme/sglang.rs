@@ -1,0 +1,164 @@
+//! sglang's integers: `X` I8 with `X_scale_inv`, which multiplies, as that of DeepSeek's FP8.
+//!
+//! - `blockwise_int8`: codes `[out, in]`, a scale for each block of `weight_block_size`.
+//! - `w4afp8`: experts of two codes a byte, `[out, in / 2]`, two's complement, the low nibble first, with a scale for each
+//!   128 inputs of a row. All other layers are FP8.
+//!
+//! Layout: sglang `layers/quantization/blockwise_int8.py`, `w4afp8.py`; nibbles: `test_cutlass_w4a8_moe_mm.py`
+//! (`pack_int4_values_to_int8`), which packs what the loaded checkpoint is multiplied as.
+
+use crate::config::QuantMethod;
+use crate::containers::model::Tensor;
+use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::NamePattern::Ends;
+use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::{
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, wrong,
+};
+use crate::{Dtype, Result};
+
+pub(super) struct Sglang;
+
+/// Name in listings.
+const FAMILY: &str = "sglang";
+
+/// Inputs that share a scale in `w4afp8`, whose kernel knows no other number.
+const GROUP: usize = 128;
+
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::BlockwiseInt8, QuantMethod::W4aFp8],
+    codes: &[],
+    companions: &[(Ends("_scale_inv"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
+impl Scheme for Sglang {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if t.dtype() != Dtype::I8 {
+            return Ok(None);
+        }
+        let method = all.config.quant_method();
+        let is_its = IDENTITY.methods.iter().any(|its| Some(its) == method);
+        let Some(scale) = all.at(t.name(), "_scale_inv") else {
+            // Under another library's name of the scale the same bytes are other codes: `w4afp8` has nibbles in them.
+            return match all.at(t.name(), "_scale").filter(|_| is_its) {
+                Some(scale) => Err(wrong(
+                    t,
+                    format!(
+                        "its scale is `{}`, and the config's method has `{}_scale_inv`",
+                        scale.name(),
+                        t.name()
+                    ),
+                )),
+                None => Ok(None),
+            };
+        };
+        let is_nibbles = match method {
+            Some(QuantMethod::W4aFp8) => true,
+            Some(QuantMethod::BlockwiseInt8) => false,
+            // Without the method, blocks of several rows prove bytes: nibbles have scales for each row.
+            _ => {
+                let [rows, scale_rows] = [t, &scale].map(|t| t.shape().iter().nth_back(1));
+                if rows == scale_rows {
+                    let what = format!(
+                        "with the scales `{}` {:?} it can be `blockwise_int8` or `w4afp8`, and no config tells",
+                        scale.name(),
+                        scale.shape()
+                    );
+                    return Err(wrong(t, what));
+                }
+                false
+            }
+        };
+        let (shape, scheme, decoder) = if is_nibbles {
+            nibbles(t, &scale)?
+        } else {
+            bytes(t, &scale, all)?
+        };
+        let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
+        let name = t.name().to_owned();
+        Ok(Some(Group::new(
+            name,
+            shape,
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
+    }
+}
+
+/// Logical shape, scheme and decoder of a weight.
+type SglangWeight<'m> = (Vec<usize>, QuantScheme, Grouped<'m>);
+
+/// The weight `t` of a code a byte.
+fn bytes<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<SglangWeight<'m>> {
+    let grid = fit(t, t.shape(), scale, all)?;
+    let (rows, cols) = rows_and_cols(t.shape());
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: cols,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(scale)?,
+        cols: grid.cols,
+    });
+    let code_format = CodeFormat::Int(Int::signed(8));
+    let decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
+    let scheme = QuantScheme::Grouped {
+        family: FAMILY,
+        codes: CodeType::Int(8),
+        scales: granularity(&grid, cols),
+    };
+    Ok((t.shape().to_vec(), scheme, decoder))
+}
+
+/// The weight `t` of two codes a byte.
+fn nibbles<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<SglangWeight<'m>> {
+    let misfit = || {
+        let what = format!(
+            "its scale `{}` {:?} is not one for each {GROUP} inputs of a row",
+            scale.name(),
+            scale.shape()
+        );
+        wrong(t, what)
+    };
+    let ([dims @ .., row_bytes], [scale_dims @ .., groups]) = (t.shape(), scale.shape()) else {
+        return Err(misfit());
+    };
+    let cols = row_bytes.checked_mul(2).ok_or_else(misfit)?;
+    if dims.is_empty() || dims != scale_dims || groups.checked_mul(GROUP) != Some(cols) {
+        return Err(misfit());
+    }
+    let shape: Vec<usize> = dims.iter().copied().chain([cols]).collect();
+    let elements = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+    elements.ok_or_else(|| wrong(t, "its size overflows"))?;
+    let (rows, _) = rows_and_cols(t.shape());
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: *row_bytes,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(scale)?,
+        cols: *groups,
+    });
+    let code_format = CodeFormat::Int(Int::signed(4));
+    let grid = row_groups(cols, GROUP);
+    let decoder = Grouped::scaled(codes, 4, code_format, [rows, cols], grid, scales);
+    let scheme = QuantScheme::Grouped {
+        family: FAMILY,
+        codes: CodeType::Int(4),
+        scales: Granularity::Group(GROUP),
+    };
+    Ok((shape, scheme, decoder))
+}
