@@ -6,6 +6,8 @@ pub(crate) mod directory;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
 pub(crate) mod hub;
+#[cfg(all(feature = "gguf", any(feature = "npz", feature = "pth")))]
+mod llamafile;
 #[cfg(feature = "npz")]
 mod npy;
 #[cfg(feature = "npz")]

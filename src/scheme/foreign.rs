@@ -48,6 +48,8 @@ const SIGNATURES: &[Signature] = &[
         WORDS,
         &[".scale_packed"],
     ),
+    // Each layer of mistral.rs has a number that says how it is stored.
+    signature("UQFF (mistral.rs)", ".weight", &[], &[".weight.format"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(
@@ -58,7 +60,13 @@ const SIGNATURES: &[Signature] = &[
     ),
     signature("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
     signature("EETQ", ".weight", INT8, &[".weight_scales"]),
-    signature("MLX (ollama)", ".weight", &[Dtype::U32], &[".weight.scale"]),
+    // Ollama repacks matrices to U32, and leaves stacks as they are.
+    signature(
+        "NVFP4 of Ollama in bytes",
+        ".weight",
+        BYTES,
+        &[".weight.scale"],
+    ),
     signature("AQLM", ".codes", &[], &[".codebooks"]),
     signature("EXL2", ".q_weight", &[], &[".q_scale"]),
     // Names that no other library uses need no companion.

@@ -230,7 +230,7 @@ impl Scheme for Fp8 {
                     format!("`{}` goes with E4M3 or E5M2 and a scale", columns.name()),
                 ));
             }
-            decoder.columns = Some(Floats::ieee(&columns)?);
+            decoder.columns = Some(Matrix::of_columns(&columns)?);
             parts.push((TensorRole::Scale, columns));
         }
         Ok(Some(Group::new(

@@ -106,7 +106,7 @@ impl Scheme for Int8 {
             return Err(wrong(t, what));
         }
         if let Some(scale) = pre_quant_scale(t, cols, all)? {
-            decoder.columns = Some(Floats::ieee(&scale)?);
+            decoder.columns = Some(Matrix::of_columns(&scale)?);
             parts.push((TensorRole::Scale, scale));
         }
         // The layouts are equal, so only the config tells whose file it is. The name is for

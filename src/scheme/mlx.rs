@@ -1,14 +1,19 @@
 //! MLX: `P.weight` U32 `[…, out, in * bits / 32]`, whose rows are bit streams, with `P.scales` `[…, out, in /
 //! group]`. Affine: float `P.scales` and `P.biases`, of the groups; the bias of the layer is `P.bias`. Floating
-//! point: U8 `P.scales`, exponents for MXFP4 and MXFP8 or E4M3 for NVFP4, which may have `P.global_scale`.
+//! point: U8 `P.scales`, exponents for MXFP4 and MXFP8 or E4M3 for NVFP4, which may have `P.global_scale`. Ollama's layers
+//! of tensors have other names of companions and say in metadata what a weight is ([`ollama`]).
 //!
 //! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
 //! names the biases `P.qbiases` and computes in F32.
 
 mod bits;
 pub(super) mod experts;
+mod ollama;
+
+use std::collections::HashMap;
 
 use self::experts::{count_experts, expert_names, unquantized_stack};
+use self::ollama::OllamaQuant;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
@@ -37,8 +42,13 @@ static IDENTITY: Identity = Identity {
     companions: &[
         (Ends(".global_scale"), TensorRole::Scale),
         (Ends(".qbiases"), TensorRole::Offset),
+        (Ends(".weight.scale"), TensorRole::Scale),
+        (Ends(".weight.bias"), TensorRole::Offset),
     ],
-    optional: &[Sibling::OfModule("global_scale")],
+    optional: &[
+        Sibling::OfModule("global_scale"),
+        Sibling::OfWeight(".global_scale"),
+    ],
     activations: &[],
     markers: &[],
     sidecars: &[],
@@ -54,26 +64,24 @@ impl Scheme for Mlx {
         count_experts(all.model)
     }
 
+    fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {
+        ollama::description_keys(metadata)
+    }
+
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        // GPTQ and AWQ store words as I32, and their codes are `qweight`; U32 under `weight` is
-        // MLX's alone.
-        let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::U32);
-        let Some((base, scales)) = base.and_then(|base| Some((base, all.at(base, "scales")?)))
-        else {
+        let Some(layer) = MlxLayer::find(t, all)? else {
             return unquantized_stack(t, all);
         };
-        let layer = MlxLayer {
-            t: *t,
-            base,
-            scales,
-            bits_per_group: bits_per_group(t, &scales)?,
-        };
+        let scales = layer.scales;
         // The mode is not asked of the config: floating-point modes have bytes as scales, and
         // affine ones floats.
         let (bits, codes, mut decoder, companions) = match scales.dtype() {
             Dtype::U8 => layer.float_decoder(all)?,
             _ => layer.affine_decoder(all)?,
         };
+        if let Some(stated) = &layer.stated {
+            stated.check_mode(t, codes)?;
+        }
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales)];
         parts.extend(companions);
         let group = layer.bits_per_group / bits;
@@ -129,17 +137,82 @@ fn bits_per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
         .ok_or_else(misfit)
 }
 
+/// Ends of the names of a weight's companions, which follow [`MlxLayer::base`].
+struct CompanionNames {
+    scales: &'static str,
+    biases: &'static str,
+    global: &'static str,
+    is_of_ollama: bool,
+}
+
+/// Names of mlx-lm, behind the name of the module.
+const OF_MODULE: &CompanionNames = &CompanionNames {
+    scales: "scales",
+    biases: "biases",
+    global: "global_scale",
+    is_of_ollama: false,
+};
+
 /// A weight that is being claimed.
 struct MlxLayer<'a, 'm> {
     t: Tensor<'m>,
     base: &'a str,
+    names: &'static CompanionNames,
     scales: Tensor<'m>,
     /// Bits of all codes of a group.
     bits_per_group: usize,
+    /// What Ollama's metadata say of the weight.
+    stated: Option<OllamaQuant>,
 }
 
 /// Bits of a code, kind of the codes, decoder, and companions besides the scales.
 type MlxDecoder<'m> = (usize, CodeType, Grouped<'m>, Vec<(TensorRole, Tensor<'m>)>);
+
+impl<'m> MlxLayer<'m, 'm> {
+    /// The weight whose codes `t` is; `None` if it is not MLX's.
+    ///
+    /// # Errors
+    /// The scales or the metadata do not fit.
+    fn find(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Self>> {
+        // GPTQ and AWQ store words as I32, and their codes are `qweight`; U32 under `weight` is
+        // MLX's alone.
+        if t.dtype() != Dtype::U32 {
+            return Ok(None);
+        }
+        let of_module = base_of(t.name(), "weight").and_then(|base| {
+            let scales = all.at(base, OF_MODULE.scales)?;
+            Some((base, OF_MODULE, scales))
+        });
+        let of_weight = || {
+            Some((
+                t.name(),
+                ollama::NAMES,
+                all.at(t.name(), ollama::NAMES.scales)?,
+            ))
+        };
+        let stated = OllamaQuant::of(t, all)?;
+        let Some((base, names, scales)) = of_module.or_else(of_weight) else {
+            return match stated {
+                // Without its scale it would pass for a plain tensor.
+                Some(_) => all.need(t, t.name(), ollama::NAMES.scales).map(|_| None),
+                None => Ok(None),
+            };
+        };
+        let layer = Self {
+            t: *t,
+            base,
+            names,
+            scales,
+            bits_per_group: bits_per_group(t, &scales)?,
+            // A file of mlx-lm may have metadata of these names for purposes of its own.
+            stated: stated.filter(|_| names.is_of_ollama),
+        };
+        if let Some(stated) = &layer.stated {
+            stated.check_size(t, layer.bits_per_group)?;
+        }
+        Ok(Some(layer))
+    }
+}
 
 impl<'m> MlxLayer<'_, 'm> {
     fn row_words(&self) -> usize {
@@ -182,7 +255,8 @@ impl<'m> MlxLayer<'_, 'm> {
 
     fn affine_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let metal = all.config.quant_method() == Some(&QuantMethod::Metal);
-        let biases = all.need(&self.t, self.base, if metal { "qbiases" } else { "biases" })?;
+        let end = if metal { "qbiases" } else { self.names.biases };
+        let biases = all.need(&self.t, self.base, end)?;
         if biases.shape() != self.scales.shape() {
             return Err(wrong(
                 &biases,
@@ -209,7 +283,7 @@ impl<'m> MlxLayer<'_, 'm> {
     /// Decoder of MXFP4, MXFP8 or NVFP4. Bits and group size are fixed in each (4 × 32, 8 × 32, 4 × 16), and the
     /// products differ.
     fn float_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
-        let global = all.at(self.base, "global_scale");
+        let global = all.at(self.base, self.names.global);
         let fp4 = CodeFormat::E2M1(E2M1 {
             factor: 1.0,
             plain_zero: false,
@@ -224,11 +298,16 @@ impl<'m> MlxLayer<'_, 'm> {
             ),
             64 => {
                 let inner = self.matrix(Floats::fp8(&self.scales)?);
-                let scales = match &global {
-                    Some(global) => self.globally_scaled(inner, global)?,
-                    None => inner,
+                let decoder = match &global {
+                    Some(global) if self.names.is_of_ollama => {
+                        let mut decoder = self.decoder(4, fp4, inner);
+                        decoder.columns = Some(ollama::global_factor(global)?);
+                        decoder
+                    }
+                    Some(global) => self.decoder(4, fp4, self.globally_scaled(inner, global)?),
+                    None => self.decoder(4, fp4, inner),
                 };
-                (4, CodeType::Nvfp4, self.decoder(4, fp4, scales))
+                (4, CodeType::Nvfp4, decoder)
             }
             other => {
                 let what = format!(

@@ -154,7 +154,7 @@ fn awq<'m>(
     );
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     if let Some(columns) = pre_quant_scale(t, cols, all)? {
-        decoder.columns = Some(Floats::ieee(&columns)?);
+        decoder.columns = Some(Matrix::of_columns(&columns)?);
         parts.push((TensorRole::Scale, columns));
     }
     // Unused, but a part of the weight: it would be left over and blamed otherwise.

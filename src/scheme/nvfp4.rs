@@ -235,7 +235,7 @@ impl Nvfp4Layout {
                 columns: columns.map(|columns| (ColumnStep::ScaleSum, columns)),
             }),
             None => {
-                grouped.columns = columns;
+                grouped.columns = columns.map(|floats| Box::new(Matrix { floats, cols: k }) as _);
                 Box::new(grouped)
             }
         })

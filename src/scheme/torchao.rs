@@ -25,7 +25,7 @@ use crate::containers::model::Tensor;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
-use crate::scheme::seam::numbers::{Integers, Matrix};
+use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
     TensorRole, refused, wrong,
@@ -222,7 +222,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
 
     /// `act_pre_scale`, which torchao multiplies the layer's inputs by. The same factors on the columns of the weight
     /// give the same product.
-    fn column_factors(&mut self, cols: usize) -> Result<Option<Floats<'m>>> {
+    fn column_factors(&mut self, cols: usize) -> Result<Option<Box<dyn ScaleMatrix + 'm>>> {
         let Some(scale) = self.find_part(TensorRole::Scale, "act_pre_scale")? else {
             return Ok(None);
         };
@@ -232,7 +232,7 @@ impl<'m> TorchaoLayer<'_, 'm> {
                 format!("`{}` has {cols} columns", self.t.name()),
             ));
         }
-        Floats::ieee(&scale).map(Some)
+        Matrix::of_columns(&scale).map(Some)
     }
 
     /// The list of sizes `key` of the metadata; empty if there is none.

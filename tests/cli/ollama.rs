@@ -298,6 +298,33 @@ fn digests_are_refused_by_name() {
 }
 
 #[test]
+fn a_model_in_layers_of_tensors() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ollama");
+    let directory = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_amn"));
+        command.args(args).current_dir(directory.path());
+        command
+            .env("OLLAMA_MODELS", golden.join("models"))
+            .output()
+            .unwrap()
+    };
+    let output = run(&["remember", "ollama:layers"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let written = directory.path().join("layers-bf16.safetensors");
+    let expected = golden.join("mixed/expected-bf16.safetensors");
+    let [written, expected] = [written, expected].map(|path| path.display().to_string());
+    assert!(
+        run(&["diff", "--values-only", &written, &expected])
+            .status
+            .success()
+    );
+    // The names of blobs are their SHA-256.
+    assert!(run(&["check", "--data", "ollama:layers"]).status.success());
+}
+
+#[test]
 fn a_missing_manifest_lists_the_other_tags() {
     let store = Store::with(&[
         "registry.ollama.ai/library/llama3/8b",

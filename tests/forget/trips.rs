@@ -85,6 +85,7 @@ pub const FOREIGN: &[&str] = &[
     "torchao",
     "awq_more",
     "comfy_more",
+    "ollama",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

@@ -13,6 +13,8 @@ mod duplicates;
 mod gguf;
 mod headers;
 mod limits;
+#[cfg(all(feature = "npz", feature = "pth", feature = "gguf"))]
+mod llamafile;
 mod qnat;
 mod readers;
 mod requests;

@@ -23,6 +23,12 @@ fn foreign_schemes() {
         X._weight_qdata I8 4,8; X._weight_scale F32 4,1 |  | Unsupported: `X._weight_qdata` & torchao
         X.weight I8 8,4; X.weight_scales F16 4 |  | Unsupported: `X.weight` & EETQ
         X.weight U8 4,4; X.scale F16 4,1; X.zero_point F16 4,1 |  | Unsupported: `X.weight` & SDNQ
+        X.weight U8 4,8; X.weight.scale U8 4,1 |  | Unsupported: `X.weight` & Ollama
+        X.weight U8 4,34; X.weight.format U8 (); X.weight.dtype U32 (); X.weight.shape U32 2 |  | Unsupported: `X.weight` & UQFF
+        X.weight BF16 4,8; X.weight.format U8 () |  | Unsupported: `X.weight` & UQFF
+        X.weight F8_E4M3 4,8; X.weight.format U8 (); X.weight.dequant_w_scale F32 () |  | Unsupported: `X.weight` & UQFF
+        X.weight U32 4,8; X.weight.format U8 (); X.weight.scales BF16 4,1; X.weight.biases BF16 4,1 |  | Unsupported: `X.weight` & UQFF
+        X.weight U8 4,16; X.weight.format U8 (); X.weight.scales U8 4,1 |  | Unsupported: `X.weight` & UQFF
         X.B I32 4,8; X.s_channel F32 1,8; X.s_group F16 2,8 |  | Unsupported: `X.B` & QQQ
         X.embedding_quantized U8 8,4; X.embedding_scale F32 8,1 |  | Unsupported: `X.embedding_quantized` & Gemma
         X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config

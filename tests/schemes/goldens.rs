@@ -85,6 +85,11 @@ fn gptq() {
 }
 
 #[test]
+fn ollama() {
+    check("ollama", 1);
+}
+
+#[test]
 fn awq() {
     check("awq", 14);
 }

@@ -13,6 +13,8 @@ mod goldens;
 mod libraries;
 mod models;
 mod names;
+#[cfg(feature = "ollama")]
+mod ollama;
 mod paroquant;
 mod producers;
 mod slices;

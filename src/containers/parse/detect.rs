@@ -133,12 +133,43 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("pth", super::pth::read_tar),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Gguf),
+        title: "llamafile",
+        // Executables of Windows, which those of every system at once are too, and of Linux.
+        matches: |head| head.starts_with(b"MZ") || head.starts_with(b"\x7fELF"),
+        reader: gated!(
+            all(feature = "gguf", any(feature = "npz", feature = "pth")),
+            "gguf` and `npz",
+            |source, _, budget| super::llamafile::read(source, budget)
+        ),
+    },
+    ContainerFormat {
+        // The layers that it names are safetensors files.
+        beginning: Beginning::Of(Container::Safetensors),
+        title: "a manifest of Ollama",
+        matches: is_ollama_manifest,
+        reader: gated!("ollama", super::ollama::read),
+    },
+    ContainerFormat {
         beginning: Beginning::Unknown,
         title: "safetensors",
         matches: |_| true,
         reader: Gated::always(other_files::read),
     },
 ];
+
+/// Beginnings of the media types of manifests and layers, of which each manifest of Ollama has one near its beginning.
+const MANIFEST_KINDS: [&[u8]; 3] = [
+    b"application/vnd.docker.",
+    b"application/vnd.oci.",
+    b"application/vnd.ollama.",
+];
+
+/// Whether a file with these first bytes is a manifest of Ollama.
+fn is_ollama_manifest(head: &[u8]) -> bool {
+    let has = |kind: &&[u8]| head.windows(<[u8]>::len(kind)).any(|at| at == *kind);
+    head.starts_with(b"{") && MANIFEST_KINDS.iter().any(has)
+}
 
 /// Reads the first bytes of `file` and returns its row.
 pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> {

@@ -8,6 +8,7 @@ mod json;
 mod split;
 
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 use self::header::{GgufHeader, GgufTensorEntry, past_the_end};
@@ -30,13 +31,34 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
 /// Reads the header of one file, which may be a part of a split model.
 pub(crate) fn read_file(source: Source, budget: &Budget) -> Result<ParsedModel> {
     let (header, tensors) = read_part(&source, 0, budget)?;
-    let mut contents = contents(header, tensors, source);
+    Ok(with_texts(contents(header, tensors, source)))
+}
+
+/// Reads the header of the GGUF file that lies at `place` of `source`, inside of another file.
+#[cfg(any(feature = "npz", feature = "pth"))]
+pub(super) fn read_within(
+    source: Source,
+    place: Range<u64>,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let (header, mut tensors) = read_part_at(&source, place.clone(), 0, budget)?;
+    for t in &mut tensors {
+        t.offset += place.start;
+    }
+    let mut contents = with_texts(contents(header, tensors, source));
+    // The other files of a split model would be beside the file around this one.
+    split::read_other_parts(&mut contents, None, budget)?;
+    Ok(contents)
+}
+
+/// Adds the metadata as texts.
+fn with_texts(mut contents: ParsedModel) -> ParsedModel {
     contents.metadata = contents
         .gguf
         .as_ref()
         .map(|gguf| json::texts(&gguf.metadata))
         .unwrap_or_default();
-    Ok(contents)
+    contents
 }
 
 /// Reads the header of one file from a stream, and nothing behind it. The tensors are in the order of the header; those of
@@ -81,15 +103,26 @@ fn read_part(
     index: usize,
     budget: &Budget,
 ) -> Result<(GgufHeader, Vec<TensorInfo>)> {
-    let len = source.len().unwrap_or(0);
-    let mut header = header::read(SourceReader { source, at: 0 }, Some(len), budget)?;
+    read_part_at(source, 0..source.len().unwrap_or(0), index, budget)
+}
+
+/// As [`read_part`], of the file that lies at `place` of the source. The offsets of tensors count from its beginning.
+fn read_part_at(
+    source: &Source,
+    place: Range<u64>,
+    index: usize,
+    budget: &Budget,
+) -> Result<(GgufHeader, Vec<TensorInfo>)> {
+    let len = place.end - place.start;
+    let at = place.start;
+    let mut header = header::read(SourceReader { source, at }, Some(len), budget)?;
     let mut entries = std::mem::take(&mut header.tensors);
     entries.sort_by_key(|e| e.offset);
     let tensors = check_extents(entries, &header, len, index)?;
     Ok((header, tensors))
 }
 
-/// `Read` over a source, from its beginning.
+/// `Read` over a source, from `at` on.
 struct SourceReader<'a> {
     source: &'a Source,
     at: u64,

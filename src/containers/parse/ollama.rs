@@ -2,8 +2,10 @@
 //!
 //! The name gives the path of a manifest, `manifests/<host>/<namespace>/<model>/<tag>`. The manifest names the layer with
 //! the weights by its digest, and the digest gives the path of the file, `blobs/sha256-<hex>`. Name and digest are held to
-//! their grammars before any path is made of them.
+//! their grammars before any path is made of them. A model in layers of tensors has a file for each weight; the manifest
+//! itself then stands for it ([`read`]).
 
+mod layers;
 mod name;
 
 use std::collections::BTreeMap;
@@ -14,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub(super) use self::layers::read;
 use self::name::{DEFAULT_TAG, OllamaName, flaw};
 use crate::{AnamnesisError, Result};
 
@@ -33,6 +36,8 @@ const MAX_ENTRIES: usize = 10_000;
 /// or without `ollama:` before it. Names are compared without regard to case. The store is the directory `OLLAMA_MODELS`;
 /// if that is not set, `~/.ollama/models`; if that is not there, the store of the Linux service.
 ///
+/// Of a model that has a layer for each weight the manifest is returned, which [`parse`](crate::parse()) reads with all layers.
+///
 /// ```no_run
 /// # fn main() -> anamnesis::Result<()> {
 /// let weights = anamnesis::resolve_ollama_model("llama3.2:1b")?;
@@ -42,8 +47,8 @@ const MAX_ENTRIES: usize = 10_000;
 /// ```
 ///
 /// # Errors
-/// `Parse` if the name or the manifest is malformed, or the file is incomplete; `Unsupported` if the weights are not in one
-/// file; `LimitExceeded` if the manifest is over 1 MiB; `Io` if the manifest or the file is missing. The error for a
+/// `Parse` if the name or the manifest is malformed, or the file is incomplete; `Unsupported` if the weights are neither one
+/// file nor layers of tensors; `LimitExceeded` if the manifest is over 1 MiB; `Io` if the manifest or the file is missing. The error for a
 /// missing manifest lists the model's other tags.
 ///
 /// Source: Ollama's [names][1], [store][2] and [manifests][3].
@@ -104,7 +109,10 @@ fn find_store(
 
 fn resolve_in(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     let manifest = find_manifest(root, name)?;
-    find_blob(root, &manifest, &read_model_layer(&manifest)?)
+    match read_weights(&manifest)? {
+        Weights::File(layer) => find_blob(root, &manifest, &layer),
+        Weights::Tensors(_) => Ok(manifest),
+    }
 }
 
 /// Finds the manifest of `name`. If there is none under this name, the store is searched for one that differs in case alone:
@@ -215,29 +223,46 @@ struct OllamaManifest {
     layers: Option<Vec<OllamaLayer>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OllamaLayer {
     media_type: String,
     digest: String,
     size: Option<u64>,
+    /// Name of the tensor, or of the group of tensors, in a layer of tensors.
+    name: String,
 }
 
-/// Reads the manifest and returns its layer with the weights.
+/// The layers of a manifest that have the weights.
+enum Weights {
+    /// One GGUF or safetensors file.
+    File(OllamaLayer),
+    /// A safetensors file for each weight or group of weights.
+    Tensors(Vec<OllamaLayer>),
+}
+
+/// Reads the manifest and returns its layers with the weights.
 ///
 /// # Errors
-/// `Unsupported` if the weights are not in exactly one layer.
-fn read_model_layer(path: &Path) -> Result<OllamaLayer> {
+/// `Unsupported` if there are several layers of whole models, or none with weights.
+fn read_weights(path: &Path) -> Result<Weights> {
     let layers = read_manifest(path)?.layers.unwrap_or_default();
     let mut kinds = BTreeMap::new();
     for layer in &layers {
         *kinds.entry(layer.media_type.clone()).or_insert(0) += 1;
     }
-    let is_one_file = kinds.get(MODEL_LAYER) == Some(&1) && !kinds.contains_key(TENSOR_LAYER);
-    layers
-        .into_iter()
-        .find(|layer| is_one_file && layer.media_type == MODEL_LAYER)
-        .ok_or_else(|| {
+    let of_kind = |kind: &str| -> Vec<OllamaLayer> {
+        let layers = layers.iter().filter(|layer| layer.media_type == kind);
+        layers.cloned().collect()
+    };
+    match (of_kind(MODEL_LAYER), of_kind(TENSOR_LAYER)) {
+        (mut files, tensors) if files.len() == 1 && tensors.is_empty() => {
+            Ok(Weights::File(files.swap_remove(0)))
+        }
+        (files, tensors) if files.is_empty() && !tensors.is_empty() => {
+            Ok(Weights::Tensors(tensors))
+        }
+        _ => {
             let found: Vec<_> = kinds
                 .iter()
                 .map(|(kind, n)| format!("{n} of `{kind}`"))
@@ -248,11 +273,13 @@ fn read_model_layer(path: &Path) -> Result<OllamaLayer> {
                 found.join(", ")
             };
             let detail = format!(
-                "{}: needs one layer of `{MODEL_LAYER}`; found: {found}",
+                "{}: needs one layer of `{MODEL_LAYER}`, or layers of `{TENSOR_LAYER}`; found: {found}",
                 path.display()
             );
-            AnamnesisError::unsupported("Ollama model that is not one file", detail)
-        })
+            let what = "Ollama model that is not one file and not layers of tensors";
+            Err(AnamnesisError::unsupported(what, detail))
+        }
+    }
 }
 
 fn read_manifest(path: &Path) -> Result<OllamaManifest> {

@@ -1,6 +1,6 @@
 //! Bits and group size of an MLX weight, from the config, the shapes and the sizes of the layer.
 
-use super::{MlxLayer, bits_per_group};
+use super::{MlxLayer, OF_MODULE, bits_per_group};
 use crate::scheme::seam::{Index, base_of, module_of, wrong};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -13,6 +13,9 @@ impl<'m> MlxLayer<'_, 'm> {
         // 32, 64 and 128 are what `mx.quantize` accepts, so that most products belong to one pair
         // alone.
         let pairs = (1..=8usize).flat_map(|bits| GROUP_SIZES.map(|group| (bits, group)));
+        // Ollama has integers of 4 and of 8 bits.
+        let is_written = |bits: usize| !self.names.is_of_ollama || matches!(bits, 4 | 8);
+        let pairs = pairs.filter(|&(bits, _)| is_written(bits));
         pairs.filter(|&pair| self.fits(pair)).collect()
     }
 
@@ -22,8 +25,11 @@ impl<'m> MlxLayer<'_, 'm> {
             && (self.row_words() * 32).is_multiple_of(bits)
     }
 
-    /// Bits and group size by the config, if it has both.
+    /// Bits and group size by Ollama's metadata, or else by the config, if it has both.
     pub(super) fn configured(&self, all: &Index<'m>) -> Option<(usize, usize)> {
+        if let Some(stated) = &self.stated {
+            return Some(stated.size());
+        }
         let module = all.config.at(module_of(self.t.name()));
         let number = |keys: &[&str]| module.int(keys).and_then(|(n, _)| usize::try_from(n).ok());
         number(&["bits"]).zip(number(&["group_size"]))
@@ -92,6 +98,10 @@ impl<'m> MlxLayer<'_, 'm> {
     /// reveal that. Then `hidden_size` decides.
     pub(super) fn bits(&self, all: &Index<'m>) -> Result<usize> {
         let bits = self.configured_bits(all)?;
+        // Ollama says it of each weight, and not by a default for all.
+        if self.stated.is_some() {
+            return Ok(bits);
+        }
         let Some((other, theirs)) = self.mismatched_sibling(self.cols(bits), all)? else {
             return Ok(self.bits_by_cols(bits, all).unwrap_or(bits));
         };
@@ -150,7 +160,9 @@ impl<'m> MlxLayer<'_, 'm> {
                     bits_per_group: bits_per_group(&t, &scales)?,
                     t,
                     base: &base,
+                    names: OF_MODULE,
                     scales,
+                    stated: None,
                 };
                 let theirs = other.cols(other.configured_bits(all)?);
                 if theirs != cols {

@@ -15,7 +15,7 @@ use crate::kernels::remember::grouped::{
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
-    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Fp8Format, Grid, GroupCodes, RelaySource,
+    Buffers, CodeFamily, Decode, ExtractCodes, Fp8Format, Grid, GroupCodes, RelaySource,
     StoredRows, Tile,
 };
 use crate::simd::{Level, dispatch};
@@ -99,7 +99,7 @@ pub(crate) struct Grouped<'m> {
     pub scales: Box<dyn ScaleMatrix + 'm>,
     pub formula: GroupFormula<'m>,
     /// A factor for each column, applied last.
-    pub columns: Option<Floats<'m>>,
+    pub columns: Option<Box<dyn ScaleMatrix + 'm>>,
     /// The family of the codes, if they can be relayed.
     pub family: Option<CodeFamily>,
 }
@@ -266,7 +266,7 @@ impl Decode for Grouped<'_> {
         // as no factor at all.
         row.clear();
         if let Some(columns) = &self.columns {
-            columns.extend(self.cols, 0..1, tile.cols.clone(), staging, row)?;
+            columns.extend(0..1, tile.cols.clone(), staging, row)?;
         }
         Ok(())
     }

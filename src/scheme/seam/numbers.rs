@@ -28,6 +28,18 @@ pub(crate) struct Matrix<'m> {
     pub cols: usize,
 }
 
+impl<'m> Matrix<'m> {
+    /// The factors of columns that the vector `t` has.
+    ///
+    /// # Errors
+    /// It is not F32, F16 or BF16.
+    pub(crate) fn of_columns(t: &Tensor<'m>) -> Result<Box<dyn ScaleMatrix + 'm>> {
+        let floats = Floats::ieee(t)?;
+        let cols = t.elements();
+        Ok(Box::new(Self { floats, cols }))
+    }
+}
+
 impl ScaleMatrix for Matrix<'_> {
     fn extend(
         &self,
@@ -37,6 +49,25 @@ impl ScaleMatrix for Matrix<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         self.floats.extend(self.cols, rows, cols, staging, out)
+    }
+}
+
+/// One number in all places.
+pub(crate) struct Repeated<'m>(pub Floats<'m>);
+
+impl ScaleMatrix for Repeated<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut number = Vec::with_capacity(1);
+        self.0.extend(1, 0..1, 0..1, staging, &mut number)?;
+        let number = number.first().copied().unwrap_or(f32::NAN);
+        out.resize(out.len() + rows.len() * cols.len(), number);
+        Ok(())
     }
 }
 

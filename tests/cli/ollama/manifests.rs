@@ -21,10 +21,6 @@ fn layers_that_are_not_one_model() {
         ),
         (vec![model(), model(), license()], two),
         (
-            vec![tensor(), tensor(), tensor(), license()],
-            "3 of `application/vnd.ollama.image.tensor`",
-        ),
-        (
             vec![model(), tensor()],
             "1 of `application/vnd.ollama.image.tensor`",
         ),
@@ -33,6 +29,9 @@ fn layers_that_are_not_one_model() {
         store.add(LLAMA, &manifest(&layers));
         store.fails("ollama:llama3", 6, &["not one file", "llama3", found]);
     }
+    // The layers are read, and this one is of another size.
+    store.add(LLAMA, &manifest(&[tensor(), tensor(), license()]));
+    store.fails("ollama:llama3", 3, &["layer `", "bytes of 1: truncated"]);
     // Models that only run remotely have such a manifest.
     for text in [r#"{"schemaVersion": 2, "layers": null}"#, "{}"] {
         store.add_text(LLAMA, text);
