@@ -135,7 +135,7 @@ fn heap_is_bounded() {
         diff::comparing(&profiler, scheme, &input, &directory.path().join("out"));
         // Streaming also holds a piece of the output per thread. The piece is large if the stored
         // layout is transposed.
-        let is_tall = !["fp8", "nf4", "svd", "odd", "gguf", "quark"].contains(&scheme);
+        let is_tall = !["fp8", "nf4", "svd", "odd", "gguf"].contains(&scheme);
         let bound = if is_tall { 6 * BOUND } else { 2 * BOUND };
         let options = RememberOptions::new(TargetDtype::BF16).with_threads(THREADS);
         let (peak, _) = profiler.peak(|| {
