@@ -5,7 +5,7 @@
 //! to the dtype of the output before, and is exact.
 
 mod order;
-#[cfg(test)]
+#[cfg(all(test, feature = "models"))]
 mod tests;
 
 use std::ops::Range;
