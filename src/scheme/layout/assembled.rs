@@ -5,7 +5,8 @@
 //! to the dtype of the output before, and is exact.
 
 mod order;
-#[cfg(all(test, feature = "models"))]
+#[cfg(test)]
+#[cfg(feature = "models")]
 mod tests;
 
 use std::ops::Range;
