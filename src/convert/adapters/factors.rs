@@ -14,6 +14,7 @@ pub(super) enum FactorForm {
     /// A `[rank, rows]`, B `[columns, rank]`: (B · A)ᵀ is added. PEFT's embeddings and modules with weights `[in, out]`.
     InOut,
     /// A `[rows, rank]`, B `[columns, rank]`: A · Bᵀ is added. llama.cpp's embeddings.
+    #[cfg(feature = "gguf")]
     Rows,
 }
 
@@ -45,6 +46,7 @@ impl Factors {
         let (product, rank) = match self.form {
             FactorForm::OutIn => ([b_rows, a_cols], a_rows),
             FactorForm::InOut => ([a_cols, b_rows], a_rows),
+            #[cfg(feature = "gguf")]
             FactorForm::Rows => ([a_rows, b_rows], a_cols),
         };
         if rank != b_cols {
@@ -78,6 +80,7 @@ impl Factors {
                 AdapterMatrix::boxed(b, [cols, rank], true)?,
                 AdapterMatrix::boxed(a, [rank, rows], true)?,
             ),
+            #[cfg(feature = "gguf")]
             FactorForm::Rows => (
                 AdapterMatrix::boxed(b, [cols, rank], true)?,
                 AdapterMatrix::boxed(a, [rows, rank], false)?,
