@@ -69,7 +69,8 @@ macro_rules! dtypes {
         pub enum Dtype {
             $($(#[$doc])* $variant,)*
             $(#[doc = concat!("ggml: ", $what, "; ", $bytes, " bytes hold ", $values, " values.")] $block,)*
-            $(#[doc = concat!("ik_llama.cpp: ", $about, "; ", $size, " bytes hold ", $n, " values, after ", $header, " bytes of each row.")] $ik,)*
+            $(#[doc = concat!("ik_llama.cpp: ", $about, "; ", $size, " bytes hold ", $n, " values. Each row begins with ", $header,
+                " other bytes.")] $ik,)*
             /// A type of some GGUF writer, by its number; its values cannot be read.
             UnknownGgml(u32),
         }

@@ -57,7 +57,8 @@ impl DecodeRowBlock<26, 32> for Q6_0 {
 /// `codes[12] | extra`, values `(digit - 1) * d`. Of each 16 values, three bytes have five digits each and `extra` has
 /// the last one.
 ///
-/// A byte is a fraction of 256, which a power of three shifts: the most significant digit of base 3 comes last.
+/// A byte is a fraction of 256, `0.edcba` in base 3: times a power of three, modulo 256, it begins with a later digit. The
+/// last digit, `a`, is the first value.
 impl DecodeRowBlock<13, 64> for IQ1_BN {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 13], out: &mut [f32; 64]) {

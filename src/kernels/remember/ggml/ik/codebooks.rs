@@ -257,8 +257,8 @@ fn seven_bit_scale<const N: usize>(d: f32, byte: u8, books: &Codebooks<N>) -> (f
     (dl, codebook(books, byte.into(), 0))
 }
 
-/// `words[8][8]` of 16 bits: the lowest bits of the eight words of a run are the byte of scale of IQ4_KS. What is left
-/// of a word with 0 for its lowest bit, exclusive or that shifted right by one, is two bytes of codes as in IQ4_KS.
+/// `words[8][8]` of 16 bits, eight for each run. Their lowest bits are the run's byte of scale, as in IQ4_KS. A word without
+/// its lowest bit, exclusive or itself shifted right by one, is two bytes of codes as in IQ4_KS.
 impl DecodeRowBlock<128, 256> for IQ4_KSS {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 128], out: &mut [f32; 256]) {
