@@ -243,6 +243,7 @@ impl Dtype {
     }
 
     /// Whether this is a block type that ik_llama.cpp has and ggml has not.
+    #[cfg_attr(not(any(feature = "gguf", feature = "lethe")), allow(dead_code))]
     pub(crate) fn is_ik_block(self) -> bool {
         self.row().kind == DtypeKind::IkBlock
     }

@@ -269,7 +269,7 @@ impl FromStr for ForgetScheme {
 fn decoded_only(name: &str) -> Option<AnamnesisError> {
     let is_named = |dtype: &&Dtype| dtype.is_ik_block() && dtype.name().eq_ignore_ascii_case(name);
     Dtype::ALL.iter().find(is_named).map(|dtype| {
-        let what = "a type of ik_llama.cpp, which is decoded, and which nothing is encoded to";
+        let what = "types of ik_llama.cpp are decoded only";
         AnamnesisError::unsupported(dtype.name(), what)
     })
 }

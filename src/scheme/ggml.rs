@@ -89,7 +89,8 @@ impl Scheme for Ggml {
             decode,
             block: t.dtype().block_size(),
             block_bytes,
-            header: t.dtype().row_header(),
+            // A tensor without values has no headers, either.
+            header: if cols > 0 { t.dtype().row_header() } else { 0 },
             rows,
             cols,
             // As many rows to a scale as a matrix has. `scale_of` has refused a count of 0, and
@@ -182,7 +183,7 @@ impl GgmlWeight<'_> {
 
 impl Decode for GgmlWeight<'_> {
     fn grid(&self) -> Grid {
-        // Scales lie inside the blocks, so their bytes count as bytes of codes, and so do headers.
+        // Scales lie inside the blocks or before them, so their bytes count as bytes of codes.
         let row_bytes = (self.header + self.blocks_of(self.cols)).max(1);
         let load_bits = row_bytes as f64 * 8.0 / self.cols.max(1) as f64;
         Grid {
