@@ -54,25 +54,37 @@ impl DecodeRowBlock<26, 32> for Q6_0 {
     }
 }
 
+/// The five digits of base 3 of each byte, less one, the last digit first.
+///
+/// A byte is a fraction of 256, `0.edcba` in base 3: times a power of three, modulo 256, it begins with a later digit. A
+/// table, because computing a digit takes longer than looking up five.
+static DIGITS: [[f32; 5]; 256] = {
+    let mut table = [[0.0; 5]; 256];
+    let mut i = 0;
+    while i < 5 * 256 {
+        let fraction = (i / 5) * [81, 27, 9, 3, 1][i % 5] % 256;
+        table[i / 5][i % 5] = (3 * fraction / 256) as f32 - 1.0;
+        i += 1;
+    }
+    table
+};
+
 /// `codes[12] | extra`, values `(digit - 1) * d`. Of each 16 values, three bytes have five digits each and `extra` has
 /// the last one.
-///
-/// A byte is a fraction of 256, `0.edcba` in base 3: times a power of three, modulo 256, it begins with a later digit. The
-/// last digit, `a`, is the first value.
 impl DecodeRowBlock<13, 64> for IQ1_BN {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 13], out: &mut [f32; 64]) {
-        const POWERS: [u8; 5] = [81, 27, 9, 3, 1];
-        let trit = |byte: u8, power: u8| {
-            let fraction = u16::from(byte.wrapping_mul(power));
-            (i32::from((fraction + (fraction >> 1)) >> 7) - 1) as f32
-        };
-        for (n, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            for (i, out) in out[..15].iter_mut().enumerate() {
-                *out = d * trit(block[3 * n + i / 5], POWERS[i % 5]);
+        let (codes, extra) = (
+            block[..12].as_chunks::<3>().0,
+            DIGITS[usize::from(block[12])],
+        );
+        for ((out, codes), extra) in out.as_chunks_mut::<16>().0.iter_mut().zip(codes).zip(extra) {
+            for (out, &code) in out.as_chunks_mut::<5>().0.iter_mut().zip(codes) {
+                *out = DIGITS[usize::from(code)];
             }
-            out[15] = d * trit(block[12], POWERS[n]);
+            out[15] = extra;
         }
+        out.iter_mut().for_each(|out| *out *= d);
     }
 }
 

@@ -81,17 +81,28 @@ fn pair(block: &[u8], at: usize, n: usize) -> i32 {
 
 /// Decodes 16 groups: `code(n, l)` is the code of value `l` of run `n`, and `group(g)` the scale and the codebook of
 /// group `g`.
+///
+/// All codes are put together before any is looked up: look-ups are scalar, and the other step is a loop that compilers
+/// vectorise.
 #[inline(always)]
 fn decode_groups<'a, const N: usize>(
     out: &mut [f32; 256],
     code: impl Fn(usize, usize) -> u8,
     group: impl Fn(usize) -> (f32, &'a [f32; N]),
 ) {
-    for (g, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+    let codes = codes_of_runs(code);
+    let codes = codes.as_flattened().as_chunks::<16>().0;
+    for (g, (out, codes)) in out
+        .as_chunks_mut::<16>()
+        .0
+        .iter_mut()
+        .zip(codes)
+        .enumerate()
+    {
         let (dl, values) = group(g);
-        for (l, out) in out.iter_mut().enumerate() {
+        for (out, &code) in out.iter_mut().zip(codes) {
             // A code has no bits above those of the codebook. The remainder says so to the compiler.
-            *out = dl * values[usize::from(code(g / 2, g % 2 * 16 + l)) % N];
+            *out = dl * values[usize::from(code) % N];
         }
     }
 }
@@ -103,12 +114,31 @@ fn decode_runs<'a, const N: usize>(
     code: impl Fn(usize, usize) -> u8,
     run: impl Fn(usize) -> (f32, &'a [f32; N]),
 ) {
-    for (n, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+    let codes = codes_of_runs(code);
+    for (n, (out, codes)) in out
+        .as_chunks_mut::<32>()
+        .0
+        .iter_mut()
+        .zip(&codes)
+        .enumerate()
+    {
         let (dl, values) = run(n);
-        for (l, out) in out.iter_mut().enumerate() {
-            *out = dl * values[usize::from(code(n, l)) % N];
+        for (out, &code) in out.iter_mut().zip(codes) {
+            *out = dl * values[usize::from(code) % N];
         }
     }
+}
+
+/// The codes of all values.
+#[inline(always)]
+fn codes_of_runs(code: impl Fn(usize, usize) -> u8) -> [[u8; 32]; 8] {
+    let mut codes = [[0; 32]; 8];
+    for (n, codes) in codes.iter_mut().enumerate() {
+        for (l, out) in codes.iter_mut().enumerate() {
+            *out = code(n, l);
+        }
+    }
+    codes
 }
 
 /// Two bits of value `l` of run `n`, in the 64 bytes from `at` on: a byte has those of four runs.
