@@ -32,6 +32,8 @@ pub(crate) struct Fp4Pairs<'a> {
 }
 
 impl Kernel for Fp4Pairs<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let cols = self.cols.max(1);
