@@ -380,6 +380,37 @@ const GGML: &[(&str, u32, usize, usize, &[usize])] = &[
     ("q2_0", 42, 64, 18, &[0]),
 ];
 
+/// Types of ik_llama.cpp: name, number, values and bytes of a block, and bytes before each row. Without these, a block begins
+/// with an f16 scale.
+#[rustfmt::skip]
+const IK: &[(&str, u32, usize, usize, usize)] = &[
+    ("q6_0", 133, 32, 26, 0), ("iq1_bn", 134, 64, 13, 2), ("iq2_bn", 135, 64, 16, 4), ("iq2_k", 137, 256, 76, 0),
+    ("iq3_k", 138, 256, 110, 0), ("iq4_k", 139, 256, 144, 0), ("iq5_k", 140, 256, 176, 0), ("iq6_k", 141, 256, 212, 0),
+    ("iq4_ks", 144, 256, 136, 4), ("iq2_ks", 145, 256, 70, 2), ("iq4_kss", 146, 256, 128, 4), ("q8_kv", 151, 32, 32, 8),
+    ("iq5_ks", 152, 256, 168, 4), ("iq2_kt", 153, 256, 68, 4), ("iq3_kt", 154, 256, 100, 4), ("iq4_kt", 155, 256, 128, 4),
+    ("iq3_ks", 156, 256, 102, 2), ("iq2_kl", 157, 256, 86, 2), ("iq1_kt", 158, 256, 56, 4),
+];
+
+fn ik_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    IK.iter().map(|&(name, number, block, size, header)| {
+        let scale = if header == 0 {
+            size
+        } else {
+            header + COLS / block * size
+        };
+        let mut bytes = codes(ROWS * COLS / block * size + ROWS * header);
+        for scaled in bytes.chunks_exact_mut(scale) {
+            match header {
+                0 | 2 => scaled[..2].copy_from_slice(&0x1c3du16.to_le_bytes()),
+                _ => scaled[..4].copy_from_slice(&0.004f32.to_le_bytes()),
+            }
+        }
+        let shape = [COLS as u64, ROWS as u64];
+        let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
+        (name, file.file())
+    })
+}
+
 fn gguf_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     GGML.iter().map(|&(name, number, block, size, scales)| {
         let mut bytes = codes(ROWS * COLS / block * size);
@@ -403,7 +434,8 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
     let files = schemes()
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
-        .chain(gguf_files());
+        .chain(gguf_files())
+        .chain(ik_files());
     files.map(|(name, file)| {
         let Some(bits) = name.strip_prefix("mlx").filter(|bits| bits.len() == 1) else {
             return (name, anamnesis::parse_bytes(file).unwrap());

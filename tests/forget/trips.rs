@@ -86,6 +86,7 @@ pub const FOREIGN: &[&str] = &[
     "awq_more",
     "comfy_more",
     "ollama",
+    "ik_llama",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

@@ -10,6 +10,8 @@ mod errors;
 mod experts;
 mod features;
 mod goldens;
+#[cfg(feature = "gguf")]
+mod ik_llama;
 mod libraries;
 mod models;
 mod names;
