@@ -26,6 +26,7 @@ mod paroquant;
 mod qnat;
 mod quanto;
 mod quark;
+mod sdnq;
 pub(crate) mod seam;
 mod sglang;
 mod sparse;
@@ -60,6 +61,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
+    // Claims nothing unless a config names its method, and then whatever is called like its codes.
+    &sdnq::Sdnq,
     &torchao::Torchao,
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,

@@ -23,6 +23,7 @@ pub(crate) enum QuantMethod {
     ParoQuant,
     Quanto,
     Quark,
+    Sdnq,
     Torchao,
     /// sglang's: experts of four bits, FP8 elsewhere.
     W4aFp8,
@@ -55,6 +56,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::ParoQuant, &["paroquant"]),
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
+    (QuantMethod::Sdnq, &["sdnq"]),
     (QuantMethod::Torchao, &["torchao"]),
     (QuantMethod::W4aFp8, &["w4afp8"]),
     (QuantMethod::W8a8Fp8, &["w8a8_fp8"]),

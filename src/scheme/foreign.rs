@@ -58,7 +58,13 @@ const SIGNATURES: &[Signature] = &[
         BYTES,
         &[".weight_scale"],
     ),
-    signature("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
+    Signature {
+        scheme: "SDNQ",
+        suffix: ".weight",
+        dtypes: &[Dtype::U8, Dtype::I8],
+        companions: &[".scale"],
+        remedy: "only its config (quant_method `sdnq`) tells which codes it has, and there is none",
+    },
     signature("EETQ", ".weight", INT8, &[".weight_scales"]),
     // Ollama repacks matrices to U32, and leaves stacks as they are.
     signature(

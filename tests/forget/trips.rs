@@ -81,6 +81,7 @@ pub const FOREIGN: &[&str] = &[
     "quark",
     "dfloat11",
     "paroquant",
+    "sdnq",
     "sglang",
     "torchao",
     "awq_more",

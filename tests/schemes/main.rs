@@ -17,4 +17,5 @@ mod names;
 mod ollama;
 mod paroquant;
 mod producers;
+mod sdnq;
 mod slices;

@@ -176,6 +176,11 @@ fn sglang() {
 }
 
 #[test]
+fn sdnq() {
+    check("sdnq", 29);
+}
+
+#[test]
 fn hqq() {
     check("hqq", 15);
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::strips::LoadedRows;
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::element::Out;
@@ -12,10 +13,6 @@ use crate::simd::{Level, dispatch};
 
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
 const PIECE: usize = 64 << 10;
-
-/// Values of the quantized part that are decoded at once, or a row if that is longer: 64 KiB, so that they stay in the
-/// second-level cache until the product is added.
-const STRIP: usize = 16 << 10;
 
 /// The two factors of the product that belongs to a weight.
 pub(crate) struct LowRankFactors<'m> {
@@ -102,30 +99,26 @@ impl Decode for LowRankSum<'_> {
         rows: Range<usize>,
         buffers: &Buffers,
         level: Level,
-        mut out: Out<'_>,
+        out: Out<'_>,
     ) {
-        let width = tile.cols.len();
-        let height = (STRIP / width.max(1)).clamp(1, rows.len().max(1));
+        let loaded = LoadedRows {
+            tile,
+            rows,
+            buffers,
+            level,
+        };
+        let columns = self.columns.as_ref();
         // The quantized part is decoded to F32 and not to the output's type: it must be rounded
         // once, after the sum.
-        let mut values = vec![0.0; height * width];
-        for first in rows.clone().step_by(height) {
-            let strip = first..(first + height).min(rows.end);
-            let values = &mut values[..strip.len() * width];
-            self.quantized
-                .decode(tile, strip.clone(), buffers, level, Out::F32(values));
-            let at = (first - tile.rows.start) * width;
-            let sums = &buffers.sums[at..at + values.len()];
+        loaded.each_strip(&*self.quantized, out, |values, at, out| {
             let kernel = Corrected {
                 values,
-                sums,
-                width,
+                sums: &buffers.sums[at..at + values.len()],
+                width: tile.cols.len(),
                 columns: &buffers.factors,
-                step: self.columns.as_ref().map_or(ColumnStep::ScaleSum, |c| c.0),
+                step: columns.map_or(ColumnStep::ScaleSum, |c| c.0),
             };
-            let (now, rest) = out.split_at(values.len());
-            dispatch(level, &kernel, now);
-            out = rest;
-        }
+            dispatch(level, &kernel, out);
+        });
     }
 }

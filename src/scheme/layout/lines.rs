@@ -1,6 +1,5 @@
-//! Quark's integer codes: four bits, eight in a word, in order or interleaved, or eight bits. The stored tensor is
-//! read by its rows, called lines here. A line is a row of the weight, or a column if the weight is stored
-//! transposed.
+//! Codes of a byte each, and Quark's of four bits, eight in a word, in order or interleaved. The stored tensor is read by its
+//! rows, called lines here. A line is a row of the weight, or a column if the weight is stored transposed.
 
 use std::ops::Range;
 
@@ -22,7 +21,7 @@ const STRIP: usize = 32;
 
 /// A stored tensor of codes, read line by line.
 #[derive(Clone, Copy)]
-pub(super) struct QuarkCodes<'m> {
+pub(crate) struct CodeLines<'m> {
     part: Part<'m>,
     /// Nibble of each code of a word; `None`: a code is a byte.
     nibbles: Option<[usize; PER_WORD]>,
@@ -30,10 +29,10 @@ pub(super) struct QuarkCodes<'m> {
     width: usize,
 }
 
-impl<'m> QuarkCodes<'m> {
+impl<'m> CodeLines<'m> {
     /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`. For four bits `width` is a multiple of
     /// eight.
-    pub(super) fn new(t: &Tensor<'m>, bits: usize, is_reordered: bool, width: usize) -> Self {
+    pub(crate) fn new(t: &Tensor<'m>, bits: usize, is_reordered: bool, width: usize) -> Self {
         let order = if is_reordered {
             REORDERED
         } else {
@@ -46,7 +45,7 @@ impl<'m> QuarkCodes<'m> {
         }
     }
 
-    pub(super) fn line_bytes(&self) -> usize {
+    pub(crate) fn line_bytes(&self) -> usize {
         if self.nibbles.is_some() {
             self.width / 2
         } else {
@@ -94,7 +93,7 @@ impl<'m> QuarkCodes<'m> {
 }
 
 /// Codes of a weight whose rows are the lines.
-pub(super) struct CodeRows<'m>(pub QuarkCodes<'m>);
+pub(crate) struct CodeRows<'m>(pub CodeLines<'m>);
 
 impl Unpack for CodeRows<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
@@ -108,7 +107,7 @@ impl Unpack for CodeRows<'_> {
 }
 
 /// Codes of a weight whose columns are the lines.
-pub(super) struct TransposedCodes<'m>(pub QuarkCodes<'m>);
+pub(crate) struct TransposedCodes<'m>(pub CodeLines<'m>);
 
 impl Unpack for TransposedCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
@@ -147,12 +146,12 @@ impl Unpack for TransposedCodes<'_> {
 }
 
 /// Zero points that are stored transposed: a line has the zero points of one column of the grid.
-pub(super) struct QuarkZeroPoints<'m> {
-    pub stored: QuarkCodes<'m>,
+pub(crate) struct LineZeroPoints<'m> {
+    pub stored: CodeLines<'m>,
     pub int: Int,
 }
 
-impl ScaleMatrix for QuarkZeroPoints<'_> {
+impl ScaleMatrix for LineZeroPoints<'_> {
     fn extend(
         &self,
         rows: Range<usize>,
