@@ -117,7 +117,7 @@ fn comfy() {
 
 #[test]
 fn comfy_more() {
-    check("comfy_more", 16);
+    check("comfy_more", 18);
 }
 
 #[test]
