@@ -375,6 +375,12 @@ impl QuantConfig {
         self.first(|p| p.text(keys))
     }
 
+    /// The object under `key`.
+    pub(crate) fn section(&self, key: &str) -> Option<&Map<String, Value>> {
+        self.first(|p| p.get(key)?.as_object())
+            .map(|(section, _)| section)
+    }
+
     /// The boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.first(|p| p.flag(key)).map(|(flag, _)| flag)

@@ -21,6 +21,7 @@ mod mlx;
 mod modelopt;
 pub(crate) mod module_names;
 mod mxfp4;
+mod nunchaku;
 mod nvfp4;
 mod paroquant;
 mod qnat;
@@ -80,6 +81,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &mlx::Mlx,
     &sparse::Sparse,
     &dfloat11::DFloat11,
+    &nunchaku::Nunchaku,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

@@ -20,6 +20,8 @@ pub(crate) enum QuantMethod {
     ModelOpt,
     Mxfp4,
     Mxfp8,
+    /// nunchaku's layers in models of diffusers.
+    NunchakuLite,
     ParoQuant,
     Quanto,
     Quark,
@@ -53,6 +55,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Metal, &["metal"]),
     (QuantMethod::Mxfp4, &["mxfp4"]),
     (QuantMethod::Mxfp8, &["mxfp8"]),
+    (QuantMethod::NunchakuLite, &["nunchaku_lite"]),
     (QuantMethod::ParoQuant, &["paroquant"]),
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),

@@ -16,3 +16,4 @@ pub(crate) mod strips;
 pub(crate) mod tiled;
 #[cfg(feature = "models")]
 pub(crate) mod transposed;
+pub(crate) mod vector;

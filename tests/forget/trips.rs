@@ -86,6 +86,7 @@ pub const FOREIGN: &[&str] = &[
     "torchao",
     "awq_more",
     "comfy_more",
+    "nunchaku",
     "ollama",
 ];
 

@@ -13,6 +13,7 @@ mod goldens;
 mod libraries;
 mod models;
 mod names;
+mod nunchaku;
 #[cfg(feature = "ollama")]
 mod ollama;
 mod paroquant;

@@ -181,6 +181,11 @@ fn sdnq() {
 }
 
 #[test]
+fn nunchaku() {
+    check("nunchaku", 2);
+}
+
+#[test]
 fn hqq() {
     check("hqq", 15);
 }

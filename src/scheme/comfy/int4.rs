@@ -157,7 +157,13 @@ pub(super) fn svdquant<'m>(
     let decoder = LowRankSum {
         quantized: Box::new(quantized()?),
         factors,
-        columns: Some((ColumnStep::DivideValue, smooth)),
+        columns: Some((
+            ColumnStep::DivideValue,
+            Box::new(Matrix {
+                floats: smooth,
+                cols,
+            }),
+        )),
     };
     let code = CodeType::Int(4);
     let mut group = claimed(t, [rows, cols], (code, GROUP), parts, Box::new(decoder));

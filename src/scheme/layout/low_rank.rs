@@ -8,7 +8,7 @@ use crate::containers::model::Tensor;
 use crate::element::Out;
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected, add_product};
 use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Buffers, Decode, Floats, Grid, TensorRole, Tile};
+use crate::scheme::seam::{Buffers, Decode, Grid, TensorRole, Tile};
 use crate::simd::{Level, dispatch};
 
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
@@ -62,7 +62,7 @@ pub(crate) struct LowRankSum<'m> {
     pub quantized: Box<dyn Decode + 'm>,
     pub factors: LowRankFactors<'m>,
     /// A number for each column, and what becomes of it.
-    pub columns: Option<(ColumnStep, Floats<'m>)>,
+    pub columns: Option<(ColumnStep, Box<dyn ScaleMatrix + 'm>)>,
 }
 
 impl Decode for LowRankSum<'_> {
@@ -82,13 +82,12 @@ impl Decode for LowRankSum<'_> {
         buffers.sums.resize(tile.values(), 0.0);
         let LowRankFactors { a, b, rank, .. } = &self.factors;
         add_factors((&**b, &**a), (*rank, 1.0), tile, buffers)?;
-        let cols = self.quantized.grid().cols;
         let Buffers {
             factors, staging, ..
         } = buffers;
         factors.clear();
         match &self.columns {
-            Some((_, columns)) => columns.extend(cols, 0..1, tile.cols.clone(), staging, factors),
+            Some((_, columns)) => columns.extend(0..1, tile.cols.clone(), staging, factors),
             None => Ok(()),
         }
     }

@@ -114,6 +114,7 @@ const VALUES: &[&str] = &[
     "\"quanto\"",
     "\"paroquant\"",
     "\"sdnq\"",
+    "\"nunchaku_lite\"",
     "\"blockwise_int8\"",
     "\"w4afp8\"",
     "\"torchao\"",
