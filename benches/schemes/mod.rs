@@ -192,6 +192,20 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             exponents(n / 32),
         ),
     ];
+    let gpt_oss = vec![
+        Part(
+            "w.down_proj_blocks",
+            "U8",
+            vec![1, ROWS, COLS / 32, 16],
+            codes(n / 2),
+        ),
+        Part(
+            "w.down_proj_scales",
+            "U8",
+            vec![1, ROWS, COLS / 32],
+            exponents(n / 32),
+        ),
+    ];
     let hqq = |packing: &str, bits: usize| {
         let word = |x: usize| (x as i64).to_le_bytes().to_vec();
         vec![
@@ -327,6 +341,7 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("mxfp8", mxfp8),
         ("mlx-mxfp8", mlx_mxfp8),
         ("mxfp4", mxfp4),
+        ("gpt-oss", gpt_oss),
         ("w4a16", w4a16(false)),
         ("w4a16-asym", w4a16(true)),
         ("mlx3", mlx(3)),

@@ -229,7 +229,7 @@ fn draft_unencoded<'m>(
         ResolvedItem::Group(group) if group.is_merged => {
             let target = cast.or(group.keeps).unwrap_or(options.run.to);
             let saturates = options.run.cast == FloatCast::Saturating;
-            Draft::cast_group(group, Dtype::F32, target, saturates)
+            Draft::cast_group(*group, Dtype::F32, target, saturates)
         }
         ResolvedItem::Group(group) if is_carried(&group, options) => {
             draft_plain(group.name, &group.parts[0].1, cast, options)
@@ -237,14 +237,14 @@ fn draft_unencoded<'m>(
         ResolvedItem::Group(group) => match (cast, group.keeps) {
             (Some(target), Some(kept)) => {
                 let saturates = options.run.cast == FloatCast::Saturating;
-                Draft::cast_group(group, kept.dtype(), target, saturates)
+                Draft::cast_group(*group, kept.dtype(), target, saturates)
             }
             // The tables of a class may give F16 to what is stored in a type of larger range, and it must not become infinite.
             (_, kept) if group.scheme == QuantScheme::Unquantized && has_f32_values(&group) => {
                 let target = kept.unwrap_or(options.run.to);
-                Draft::cast_group(group, Dtype::F32, target, false)
+                Draft::cast_group(*group, Dtype::F32, target, false)
             }
-            _ => Draft::decode(group, options.run.to),
+            _ => Draft::decode(*group, options.run.to),
         },
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.

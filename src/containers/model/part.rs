@@ -41,7 +41,7 @@ impl<'m> Part<'m> {
 
     /// The checksum that covers the stored bytes, and maybe others around them.
     pub(crate) fn check(&self) -> Option<&'m Check> {
-        self.info.check.as_ref()
+        self.info.check.as_deref()
     }
 
     /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can then sum the bytes that

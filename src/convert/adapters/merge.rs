@@ -325,7 +325,7 @@ fn fitting(
 /// The item that `change` makes of `item`.
 fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedItem<'m>> {
     let mut group = match item {
-        ResolvedItem::Group(group) => group,
+        ResolvedItem::Group(group) => *group,
         ResolvedItem::Plain(t) => {
             let Some(plain) = PlainFloats::of(&t.stored) else {
                 let (name, dtype) = (t.name(), t.stored.dtype());
@@ -360,5 +360,5 @@ fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedI
     };
     // No stored bytes have these values, neither as they are nor as a module lays them out.
     (group.is_merged, group.is_copied, group.module) = (true, false, None);
-    Ok(ResolvedItem::Group(group))
+    Ok(ResolvedItem::from(group))
 }

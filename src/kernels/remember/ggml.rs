@@ -27,6 +27,9 @@ use crate::simd::{Kernel, Level, dispatch};
 /// A block type as a decoder sees it: `BYTES` bytes hold `VALUES` values. Mirrored by
 /// `lethe::ggml::EncodeBlock`.
 pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
+    /// As [`Kernel::HAS_AVX512`].
+    const HAS_AVX512: bool = false;
+
     /// Decodes one block. Must be `#[inline(always)]` with everything it calls, as [`Kernel`]
     /// demands.
     fn decode(block: &[u8; BYTES], out: &mut [f32; VALUES]);
@@ -49,6 +52,8 @@ struct GgmlBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
 impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
     for GgmlBlocks<'_, B, BYTES, VALUES>
 {
+    const HAS_AVX512: bool = B::HAS_AVX512;
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let mut tile = [[0.0; VALUES]; TILE];

@@ -19,6 +19,9 @@ use crate::simd::Kernel;
 
 /// A code format: the value that a code stands for.
 pub(crate) trait CodeValue: Copy + Sync {
+    /// Whether codes have an exponent, which takes several operations to widen.
+    const IS_FLOAT: bool = true;
+
     fn value(self, code: u8) -> f32;
 }
 
@@ -53,6 +56,8 @@ impl Int {
 }
 
 impl CodeValue for Int {
+    const IS_FLOAT: bool = false;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         f32::from(code ^ self.flip) - self.offset
@@ -82,6 +87,8 @@ impl CodeValue for E2M1 {
 pub(crate) struct SignMagnitude;
 
 impl CodeValue for SignMagnitude {
+    const IS_FLOAT: bool = false;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         let magnitude = f32::from(code & 7) * 0.25;
@@ -309,6 +316,13 @@ const TILE: usize = 512;
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
+    const HAS_AVX512: bool = true;
+
+    fn gains_from_avx512<E: Element>(&self) -> bool {
+        let has_tables = self.round && self.are_nibbles && size_of::<E>() == 2;
+        !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
+    }
+
     fn is_rounded_last(&self) -> bool {
         !self.round
     }
