@@ -13,6 +13,7 @@ mod ordered;
 mod pattern;
 mod place;
 mod presets;
+mod sdnq;
 mod sizes;
 mod skips;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub(crate) use self::module::Module;
 pub(crate) use self::pattern::nearest;
 pub(crate) use self::pattern::{RenameRule, Selection, what_was_meant};
 use self::place::{ConfigPlace, order};
+pub(crate) use self::sdnq::{NativeFloat, SdnqConfig, SdnqDtype, SdnqSettings};
 use self::skips::SkipLists;
 pub(crate) use self::texts::Texts;
 use self::unique_json::UniqueJson;
@@ -57,6 +59,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("hf_quant_config.json", &["quantization"]),
     ("quantize_config.json", &[]),
     ("quant_config.json", &[]),
+    ("quantization_config.json", &[]),
     ("quantization_map.json", &[]),
 ];
 
@@ -101,6 +104,8 @@ pub struct QuantConfig {
     patterns: ordered::OrderedPatterns,
     /// DFloat11's config, read at the first [`dfloat11`](Self::dfloat11).
     dfloat11: OnceLock<std::result::Result<DFloat11Config, String>>,
+    /// SDNQ's config, read at the first [`sdnq`](Self::sdnq).
+    sdnq: OnceLock<std::result::Result<SdnqConfig, String>>,
     /// Entries for single modules, compiled at the first [`at`](Self::at).
     rules: OnceLock<module::ModuleRules>,
 }
@@ -262,8 +267,8 @@ impl QuantConfig {
             }
             self.places.push(ConfigPlace {
                 name,
+                order: order(text.map_or(&[], |text| text.as_bytes()), &[], &values),
                 values,
-                ..ConfigPlace::default()
             });
         }
         let text = |(key, value): (&String, &String)| {
@@ -368,6 +373,12 @@ impl QuantConfig {
     /// The string under the first of `keys` that has one, with the name of its place.
     pub(crate) fn text(&self, keys: &[&str]) -> Option<(&str, &str)> {
         self.first(|p| p.text(keys))
+    }
+
+    /// The object under `key`.
+    pub(crate) fn section(&self, key: &str) -> Option<&Map<String, Value>> {
+        self.first(|p| p.get(key)?.as_object())
+            .map(|(section, _)| section)
     }
 
     /// The boolean under `key`.

@@ -21,11 +21,13 @@ mod mlx;
 mod modelopt;
 pub(crate) mod module_names;
 mod mxfp4;
+mod nunchaku;
 mod nvfp4;
 mod paroquant;
 mod qnat;
 mod quanto;
 mod quark;
+mod sdnq;
 pub(crate) mod seam;
 mod sglang;
 mod sparse;
@@ -60,6 +62,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
+    // Claims nothing unless a config names its method, and then whatever is called like its codes.
+    &sdnq::Sdnq,
     &torchao::Torchao,
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,
@@ -77,6 +81,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &mlx::Mlx,
     &sparse::Sparse,
     &dfloat11::DFloat11,
+    &nunchaku::Nunchaku,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

@@ -7,6 +7,7 @@ use anamnesis::ParsedModel;
 
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
+mod sdnq;
 
 pub const ROWS: usize = 1024;
 pub const COLS: usize = 4096;
@@ -352,7 +353,11 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
 }
 
 fn file(parts: &[Part]) -> Vec<u8> {
-    let mut header = serde_json::Map::new();
+    file_with(parts, serde_json::Map::new())
+}
+
+/// A safetensors file whose header begins as `header`.
+fn file_with(parts: &[Part], mut header: serde_json::Map<String, serde_json::Value>) -> Vec<u8> {
     let mut at = 0;
     for Part(name, dtype, shape, bytes) in parts {
         let record = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": [at, at + bytes.len()]});
@@ -434,6 +439,7 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
     let files = schemes()
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
+        .chain(sdnq::files())
         .chain(gguf_files())
         .chain(ik_files());
     files.map(|(name, file)| {

@@ -9,7 +9,7 @@
 mod gemv;
 mod wide;
 
-pub(in crate::scheme) use self::gemv::Gemv;
+pub(in crate::scheme) use self::gemv::{Gemv, Quads};
 pub(in crate::scheme) use self::wide::AwqWide;
 
 use std::ops::Range;

@@ -167,7 +167,18 @@ impl Scheme for Fp8 {
             .name()
             .strip_suffix("_scale")
             .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
-        if scales_another || is_scale_name(t.name()) || t.name().ends_with(".weight_s_rel") {
+        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's scale others.
+        let is_companion = [
+            (".scale", ".scale_2"),
+            (".zero_point", ".zero_point_scale"),
+            (".wscales", ".qweight"),
+        ]
+        .into_iter()
+        .filter_map(|(part, other)| all.at(t.name().strip_suffix(part)?, other))
+        .next()
+        .is_some();
+        let is_other = scales_another || is_companion;
+        if is_other || is_scale_name(t.name()) || t.name().ends_with(".weight_s_rel") {
             return Ok(None);
         }
         let scales = scales_of(t, all);

@@ -81,10 +81,12 @@ pub const FOREIGN: &[&str] = &[
     "quark",
     "dfloat11",
     "paroquant",
+    "sdnq",
     "sglang",
     "torchao",
     "awq_more",
     "comfy_more",
+    "nunchaku",
     "ollama",
     "ik_llama",
 ];

@@ -15,8 +15,10 @@ mod ik_llama;
 mod libraries;
 mod models;
 mod names;
+mod nunchaku;
 #[cfg(feature = "ollama")]
 mod ollama;
 mod paroquant;
 mod producers;
+mod sdnq;
 mod slices;

@@ -117,7 +117,7 @@ fn comfy() {
 
 #[test]
 fn comfy_more() {
-    check("comfy_more", 16);
+    check("comfy_more", 18);
 }
 
 #[test]
@@ -173,6 +173,16 @@ fn dfloat11() {
 #[test]
 fn sglang() {
     check("sglang", 6);
+}
+
+#[test]
+fn sdnq() {
+    check("sdnq", 29);
+}
+
+#[test]
+fn nunchaku() {
+    check("nunchaku", 2);
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn fp8_rows<'a>(
         bytes,
         row_bytes: cols,
         bits: 8,
-        are_nibbles: false,
+        code_bits: 8,
         rows,
         cols: 0..cols,
         format: E4M3,

@@ -282,7 +282,7 @@ impl Decode for GptqWeight<'_> {
             bytes,
             row_bytes,
             bits,
-            are_nibbles: self.packing.bits <= 4,
+            code_bits: self.packing.bits,
             rows,
             cols: tile.cols.clone(),
             format: Int::UNSIGNED,

@@ -113,6 +113,8 @@ const VALUES: &[&str] = &[
     "\"hqq\"",
     "\"quanto\"",
     "\"paroquant\"",
+    "\"sdnq\"",
+    "\"nunchaku_lite\"",
     "\"blockwise_int8\"",
     "\"w4afp8\"",
     "\"torchao\"",
