@@ -7,6 +7,7 @@ pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod exl3;
 mod foreign;
 mod fp8;
 mod gemma_qat;
@@ -77,6 +78,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &mlx::Mlx,
     &sparse::Sparse,
     &dfloat11::DFloat11,
+    &exl3::Exl3,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

@@ -68,6 +68,23 @@ fn gptq(bits: usize, act_order: bool) -> Vec<Part> {
     ]
 }
 
+fn exl3(bits: usize, codebook: Option<(&'static str, u32)>) -> Vec<Part> {
+    let mut parts = vec![
+        Part(
+            "w.trellis",
+            "I16",
+            vec![COLS / 16, ROWS / 16, 16 * bits],
+            codes(COLS * ROWS * bits / 8),
+        ),
+        Part("w.suh", "F16", vec![COLS], f16s(COLS)),
+        Part("w.svh", "F16", vec![ROWS], f16s(ROWS)),
+    ];
+    parts.extend(
+        codebook.map(|(name, mark)| Part(name, "I32", vec![], mark.to_le_bytes().to_vec())),
+    );
+    parts
+}
+
 fn schemes() -> Vec<(&'static str, Vec<Part>)> {
     let n = ROWS * COLS;
     let fp8 = |dtype: &'static str, shape: Vec<usize>| {
@@ -282,6 +299,9 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
         ),
         ("paroquant", paroquant),
+        ("exl3-3", exl3(3, None)),
+        ("exl3-4", exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
+        ("exl3-6", exl3(6, Some(("w.mul1", 0x83dc_d12d)))),
         (
             "sglang-int8",
             vec![

@@ -166,6 +166,11 @@ fn paroquant() {
 }
 
 #[test]
+fn exl3() {
+    check("exl3", 5);
+}
+
+#[test]
 fn dfloat11() {
     check("dfloat11", 6);
 }

@@ -185,6 +185,11 @@ pub enum QuantScheme {
     Sparse,
     /// BF16 whose exponents are stored in a Huffman code: lossless.
     DFloat11,
+    /// EXL3: a trellis code between Hadamard matrices, with factors for inputs and outputs.
+    Exl3 {
+        /// Bits of a value.
+        bits: u8,
+    },
     /// A block type of ggml.
     Ggml {
         /// Dtype of the blocks.
@@ -230,6 +235,7 @@ impl QuantScheme {
             Self::Grouped { family, .. } => family,
             Self::Sparse => "sparse",
             Self::DFloat11 => "DFloat11",
+            Self::Exl3 { .. } => "EXL3",
             Self::Other(name) => name,
         }
     }
@@ -293,6 +299,7 @@ impl fmt::Display for QuantScheme {
             } => write!(f, "{family} {codes}, {scales}"),
             Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
             Self::DFloat11 => f.write_str("DFloat11 (BF16, exponents Huffman-coded)"),
+            Self::Exl3 { bits } => write!(f, "EXL3, {bits}-bit trellis"),
             Self::Ggml {
                 dtype: dtype @ Dtype::UnknownGgml(_),
             } => write!(f, "GGUF {dtype}"),

@@ -35,6 +35,10 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     ) && [16, 32]
         .iter()
         .any(|tile| n.checked_next_multiple_of(*tile) == Some(*outputs));
+    // exllamav3 pads both, and the weight is without its padding.
+    let is_padded = is_padded
+        || matches!(group.scheme, QuantScheme::Exl3 { .. })
+            && outputs.checked_next_multiple_of(128) == Some(n);
     if is_padded || n == *outputs || n == *inner && (!rest.is_empty() || is_conv_1d) {
         return Ok(());
     }
