@@ -7,6 +7,7 @@ pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod exl2;
 mod exl3;
 mod foreign;
 mod fp8;
@@ -78,6 +79,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &mlx::Mlx,
     &sparse::Sparse,
     &dfloat11::DFloat11,
+    &exl2::Exl2,
     &exl3::Exl3,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.

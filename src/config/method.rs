@@ -10,6 +10,8 @@ pub(crate) enum QuantMethod {
     /// sglang's.
     BlockwiseInt8,
     CompressedTensors,
+    /// exllamav2's.
+    Exl2,
     /// exllamav3's.
     Exl3,
     FbgemmFp8,
@@ -46,6 +48,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::BitsAndBytes, &["bitsandbytes"]),
     (QuantMethod::BlockwiseInt8, &["blockwise_int8"]),
     (QuantMethod::CompressedTensors, &["compressed-tensors"]),
+    (QuantMethod::Exl2, &["exl2"]),
     (QuantMethod::Exl3, &["exl3"]),
     (QuantMethod::FbgemmFp8, &["fbgemm_fp8"]),
     (QuantMethod::Fp8, &["fp8"]),

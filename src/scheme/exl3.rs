@@ -20,13 +20,14 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::element::Out;
 use crate::kernels::remember::exl3::{BLOCK, BlockSums, Codebook, MAX_BITS, TILE, TrellisRows};
+use crate::scheme::layout::padding::{unpadded, unpadded_bias, unpadded_outputs};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::{
-    Buffers, Decode, Floats, Grid, Group, Identity, Index, PlainFloats, QuantScheme, Scheme,
-    Sibling, StoredRows, TensorRole, Tile, base_of, read, refused, wrong,
+    Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, Sibling,
+    StoredRows, TensorRole, Tile, base_of, read, refused, wrong,
 };
 use crate::simd::{Level, dispatch, perform};
-use crate::{Dtype, Result, TargetDtype};
+use crate::{Dtype, Result};
 
 pub(super) struct Exl3;
 
@@ -73,11 +74,9 @@ impl Scheme for Exl3 {
         let bias = all.at(base, "bias").filter(|bias| bias.shape().len() == 1);
         let module = base.trim_end_matches('.');
         let sizes = all.config.layer_sizes(module);
-        // A bias that is padded as the outputs are tells nothing.
-        let known = bias.map(|bias| bias.elements()).filter(|&n| n != outputs);
         let shape = [
-            unpadded(outputs, known.or(sizes[0])),
-            unpadded(inputs, sizes[1]),
+            unpadded_outputs(outputs, bias.as_ref(), sizes[0], BLOCK),
+            unpadded(inputs, sizes[1], BLOCK),
         ];
         let decoder = Exl3Weight {
             trellis: *t,
@@ -164,34 +163,6 @@ fn stored_sizes(t: &Tensor<'_>) -> Result<([usize; 2], usize)> {
             .ok_or_else(|| wrong(t, "its inputs and outputs are not multiples of 128"))
     };
     Ok(([whole(inputs)?, whole(outputs)?], bits))
-}
-
-/// `known` if it is a size that is padded to `stored`, or else `stored`.
-fn unpadded(stored: usize, known: Option<usize>) -> usize {
-    known
-        .filter(|n| n.checked_next_multiple_of(BLOCK) == Some(stored))
-        .unwrap_or(stored)
-}
-
-/// A bias without the zeros behind its first `n` values.
-///
-/// # Errors
-/// It is not of floats.
-fn unpadded_bias<'m>(bias: &Tensor<'m>, n: usize) -> Result<Group<'m>> {
-    let decoder =
-        PlainFloats::first_of(bias, n).ok_or_else(|| wrong(bias, "a bias is F32, F16 or BF16"))?;
-    let parts = vec![(TensorRole::Passthrough, *bias)];
-    let scheme = QuantScheme::Unquantized;
-    Ok(Group {
-        keeps: TargetDtype::of(bias.dtype()),
-        ..Group::new(
-            bias.name().to_owned(),
-            vec![n],
-            scheme,
-            parts,
-            Box::new(decoder),
-        )
-    })
 }
 
 /// The codebook of a layer, and the tensor that tells it.

@@ -68,7 +68,6 @@ const SIGNATURES: &[Signature] = &[
         &[".weight.scale"],
     ),
     signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("EXL2", ".q_weight", &[], &[".q_scale"]),
     signature("QQQ", ".B", WORDS, &[".s_channel"]),
     // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),

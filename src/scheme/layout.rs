@@ -8,6 +8,7 @@ pub(crate) mod assembled;
 pub(crate) mod group_size;
 pub(crate) mod low_rank;
 pub(crate) mod packed;
+pub(crate) mod padding;
 pub(crate) mod strided;
 pub(crate) mod tiled;
 #[cfg(feature = "models")]

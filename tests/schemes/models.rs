@@ -166,6 +166,11 @@ fn paroquant() {
 }
 
 #[test]
+fn exl2() {
+    check("exl2", 3);
+}
+
+#[test]
 fn exl3() {
     check("exl3", 5);
 }

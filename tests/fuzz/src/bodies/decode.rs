@@ -113,6 +113,7 @@ const VALUES: &[&str] = &[
     "\"hqq\"",
     "\"quanto\"",
     "\"paroquant\"",
+    "\"exl2\"",
     "\"exl3\"",
     "\"blockwise_int8\"",
     "\"w4afp8\"",
