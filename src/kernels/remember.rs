@@ -10,6 +10,7 @@ pub(crate) mod codebook;
 pub(crate) mod dfloat11;
 pub(crate) mod exl2;
 pub(crate) mod exl3;
+pub(crate) mod fp4_pairs;
 pub(crate) mod fp8;
 #[cfg(feature = "gguf")]
 pub(crate) mod ggml;

@@ -139,10 +139,10 @@ impl Unpack for TransposedCodes<'_> {
     }
 
     fn transposed(&self) -> Option<StoredRows> {
-        Some(StoredRows {
-            row_bits: if self.0.nibbles.is_some() { 4 } else { 8 },
-            cols: 1,
-        })
+        Some(StoredRows::of_one(
+            if self.0.nibbles.is_some() { 4 } else { 8 },
+            1,
+        ))
     }
 }
 

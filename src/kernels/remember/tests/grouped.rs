@@ -351,3 +351,35 @@ fn stacks_of_fp8() {
     stack("E4M3FNUZ", E4M3Fnuz);
     stack("E5M2FNUZ", E5M2Fnuz);
 }
+
+#[test]
+fn fp4_of_two_rows_in_a_byte() {
+    use crate::kernels::remember::fp4_pairs::{BLOCK, Fp4Pairs};
+    // Rows end in a block, and columns in a strip.
+    for (cols, first, rows) in [
+        (miri_or(33usize, 1049), 0usize, 96usize),
+        (7, 40, 50),
+        (1, 63, 1),
+    ] {
+        let pitch = cols + 3;
+        let codes = bytes((first + rows).div_ceil(2) * pitch);
+        let exponents: Vec<u8> = (0..(first + rows).div_ceil(BLOCK) * pitch)
+            .map(|i| [127, 0, 255, 1, 254, 2, 120][i % 7])
+            .collect();
+        let kernel = Fp4Pairs {
+            codes: &codes,
+            exponents: &exponents,
+            first,
+            cols,
+            pitch,
+        };
+        check_one_rounding("FP4 pairs", &kernel, rows * cols, |i| {
+            let (row, col) = (first + i / cols, i % cols);
+            let code = codes[row / 2 * pitch + col] >> (4 * (row % 2)) & 15;
+            let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+            let value: f64 = if code > 7 { -magnitude } else { magnitude };
+            let exponent = i32::from(exponents[row / BLOCK * pitch + col]) - 127;
+            (value * 2f64.powi(exponent)) as f32
+        });
+    }
+}
