@@ -292,10 +292,10 @@ impl Decode for Exl2Weight<'_> {
             // The codes of a column lie anywhere in a row.
             col_align: cols.max(1),
             load_bits: row_bits / cols.max(1) as f64 + 64.0 / PER_WORD as f64,
-            transposed: Some(StoredRows {
-                row_bits: WORD,
-                cols: (cols / self.stored[0].max(1)).max(1),
-            }),
+            transposed: Some(StoredRows::of_one(
+                WORD,
+                (cols / self.stored[0].max(1)).max(1),
+            )),
         }
     }
 

@@ -296,10 +296,7 @@ impl Decode for Exl3Weight<'_> {
             col_align: BLOCK,
             // A sum beside the stored bits, and a factor for each column.
             load_bits: (32 + self.bits) as f64 + 64.0 / BLOCK as f64,
-            transposed: Some(StoredRows {
-                row_bits: TILE * self.bits,
-                cols: TILE,
-            }),
+            transposed: Some(StoredRows::of_one(TILE * self.bits, TILE)),
         }
     }
 
