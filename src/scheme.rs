@@ -7,6 +7,8 @@ pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod exl2;
+mod exl3;
 mod foreign;
 mod fp8;
 mod gemma_qat;
@@ -82,6 +84,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &sparse::Sparse,
     &dfloat11::DFloat11,
     &nunchaku::Nunchaku,
+    &exl2::Exl2,
+    &exl3::Exl3,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

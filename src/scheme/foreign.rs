@@ -81,10 +81,8 @@ const SIGNATURES: &[Signature] = &[
         &[".weight.scale"],
     ),
     signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("EXL2", ".q_weight", &[], &[".q_scale"]),
-    // Names that no other library uses need no companion.
-    signature("EXL3", ".trellis", &[], &[]),
     signature("QQQ", ".B", WORDS, &[".s_channel"]),
+    // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
     signature("VPTQ", ".indices", &[], &[".centroids.weight"]),

@@ -80,6 +80,8 @@ pub const FOREIGN: &[&str] = &[
     "quanto",
     "quark",
     "dfloat11",
+    "exl2",
+    "exl3",
     "paroquant",
     "sdnq",
     "sglang",

@@ -7,6 +7,8 @@ mod common;
 mod contradictions;
 mod dfloat11;
 mod errors;
+mod exl2;
+mod exl3;
 mod experts;
 mod features;
 mod goldens;
