@@ -319,7 +319,10 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     const HAS_AVX512: bool = true;
 
     fn gains_from_avx512<E: Element>(&self) -> bool {
-        let has_tables = self.round && self.are_nibbles && size_of::<E>() == 2;
+        let has_tables = match self.formula {
+            Formula::FusedScaleShift => true,
+            _ => self.round && self.code_bits <= 4 && size_of::<E>() == 2,
+        };
         !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
     }
 
