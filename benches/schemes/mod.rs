@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anamnesis::ParsedModel;
 
+mod exl;
 mod ggml;
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
@@ -66,55 +67,6 @@ fn gptq(bits: usize, act_order: bool) -> Vec<Part> {
             "I32",
             vec![COLS],
             (0..COLS).flat_map(|k| group(k).to_le_bytes()).collect(),
-        ),
-    ]
-}
-
-fn exl3(bits: usize, codebook: Option<(&'static str, u32)>) -> Vec<Part> {
-    let mut parts = vec![
-        Part(
-            "w.trellis",
-            "I16",
-            vec![COLS / 16, ROWS / 16, 16 * bits],
-            codes(COLS * ROWS * bits / 8),
-        ),
-        Part("w.suh", "F16", vec![COLS], f16s(COLS)),
-        Part("w.svh", "F16", vec![ROWS], f16s(ROWS)),
-    ];
-    parts.extend(
-        codebook.map(|(name, mark)| Part(name, "I32", vec![], mark.to_le_bytes().to_vec())),
-    );
-    parts
-}
-
-/// Groups of 128 inputs: half of them of five bits, half of three.
-fn exl2() -> Vec<Part> {
-    let groups = COLS / 128;
-    let bits = |g: usize| if g < groups / 2 { 5 } else { 3 };
-    let word = |g: usize| (0..g).map(|g| bits(g) * 4).sum::<usize>();
-    let table = (0..groups).flat_map(|g| [bits(g) as i16, word(g) as i16]);
-    let order = (0..COLS).flat_map(|k| ((k * 1021 % COLS) as u32).to_le_bytes());
-    let words = word(groups);
-    vec![
-        Part(
-            "w.q_weight",
-            "I32",
-            vec![words, ROWS],
-            codes(words * ROWS * 4),
-        ),
-        Part("w.q_invperm", "I32", vec![COLS], order.collect()),
-        Part(
-            "w.q_scale",
-            "I32",
-            vec![groups, ROWS / 8],
-            codes(groups * ROWS / 2),
-        ),
-        Part("w.q_scale_max", "F16", vec![groups], f16s(groups)),
-        Part(
-            "w.q_groups",
-            "I16",
-            vec![groups * 2],
-            table.flat_map(i16::to_le_bytes).collect(),
         ),
     ]
 }
@@ -347,10 +299,10 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
         ),
         ("paroquant", paroquant),
-        ("exl2", exl2()),
-        ("exl3-3", exl3(3, None)),
-        ("exl3-4", exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
-        ("exl3-6", exl3(6, Some(("w.mul1", 0x83dc_d12d)))),
+        ("exl2", exl::exl2()),
+        ("exl3-3", exl::exl3(3, None)),
+        ("exl3-4", exl::exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
+        ("exl3-6", exl::exl3(6, Some(("w.mul1", 0x83dc_d12d)))),
         (
             "sglang-int8",
             vec![
