@@ -33,6 +33,11 @@ const SINGLE: &[&str] = &[
     "diffusion_pytorch_model.bin",
 ];
 
+/// Name of the file that describes a distributed checkpoint of PyTorch, whose weights are in files of [`DISTRIBUTED_ENDING`].
+pub(super) const DISTRIBUTED: &str = ".metadata";
+
+const DISTRIBUTED_ENDING: &str = ".distcp";
+
 /// Extensions of files that hold weights, in formats that are read and in others.
 const WEIGHTS: &[&str] = &[
     "safetensors",
@@ -40,6 +45,7 @@ const WEIGHTS: &[&str] = &[
     "pt",
     "pth",
     "ckpt",
+    "distcp",
     "pkl",
     "gguf",
     "npz",
@@ -59,7 +65,9 @@ pub(crate) fn is_weights(name: &str) -> bool {
     let ending = name
         .rsplit_once('.')
         .map(|(_, ending)| ending.to_ascii_lowercase());
-    name.ends_with(".index.json") || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
+    name == DISTRIBUTED
+        || name.ends_with(".index.json")
+        || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
 }
 
 /// Names of tensors, each with the file that has it.
@@ -109,6 +117,14 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
             ))),
         }
     };
+    if let Some(metadata) = find_distributed(names)? {
+        if let Some(other) = preferred(INDEXES).or_else(|| preferred(SINGLE)) {
+            let what =
+                format!("which of two models? {metadata} describes one, and there is {other}");
+            return Err(AnamnesisError::parse(what));
+        }
+        return Ok(vec![metadata.to_owned()].into());
+    }
     let index = match preferred(INDEXES) {
         Some(index) => Some(index),
         None => only(&|name| name.ends_with(".index.json"), "indexes")?,
@@ -145,6 +161,28 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     }
 }
 
+/// Finds the file that describes a distributed checkpoint.
+///
+/// # Errors
+/// `Parse` if it is missing, and the files that it should describe are there: a part of a tensor would pass for all of it.
+fn find_distributed(names: &[String]) -> Result<Option<&'static str>> {
+    let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
+    match (
+        names.iter().any(|name| name == DISTRIBUTED),
+        has(DISTRIBUTED_ENDING),
+    ) {
+        (true, true) => Ok(Some(DISTRIBUTED)),
+        (false, true) if has(DISTRIBUTED) => Err(AnamnesisError::unsupported(
+            "distributed checkpoint",
+            "each process has written metadata of its own; there is no `.metadata` for all of them",
+        )),
+        (false, true) => Err(AnamnesisError::parse(format!(
+            "`{DISTRIBUTED}` is missing, which says what is in the files `*{DISTRIBUTED_ENDING}`"
+        ))),
+        (_, false) => Ok(None),
+    }
+}
+
 /// Finds shards without an index, whose names have their number and count. Each must be there: a model without some of its
 /// tensors would pass for a whole one. GGUF files are left out, for the first file's reader finds the others.
 fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
@@ -158,6 +196,12 @@ fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
         return Ok(None);
     };
     if let Some((_, other)) = parts.iter().find(|((other, ..), _)| *other != set) {
+        if set.0.starts_with("shard-") && other.starts_with("shard-") {
+            return Err(AnamnesisError::unsupported(
+                "safetensors of a distributed checkpoint",
+                "each process has written its pieces; torch joins them with `consolidate_safetensors_files`",
+            ));
+        }
         return Err(AnamnesisError::parse(format!(
             "which of several sets of shards? {first}, {other}"
         )));
@@ -223,7 +267,7 @@ fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
 
 /// Whether the relative path `file`, from an untrusted index, stays below its directory on every system. A backslash
 /// separates components on Windows, and a colon may begin a drive or a stream there.
-pub(super) fn is_inside(file: &str) -> bool {
+pub(in crate::containers::parse) fn is_inside(file: &str) -> bool {
     !file.is_empty()
         && !file.contains(['\\', '\0', ':'])
         && Path::new(file)
