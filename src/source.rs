@@ -31,7 +31,7 @@ use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
 pub(crate) use self::pieced::Pieced;
 #[cfg(feature = "pth")]
-pub(crate) use self::pieced::{Piece, StorageCheck};
+pub(crate) use self::pieced::{StorageCheck, TensorPiece};
 use self::platform::read_exact_at;
 pub(crate) use self::seeking::{ReadSeek, Seeking};
 pub(crate) use self::sha256::{FileHasher, sha256_of_file};

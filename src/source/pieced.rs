@@ -14,7 +14,7 @@ use crate::{AnamnesisError, Result};
 
 /// A rectangle of a tensor, and where its bytes are. The last dimension counts bytes, the others elements.
 #[derive(Debug, Clone)]
-pub(crate) struct Piece {
+pub(crate) struct TensorPiece {
     /// First element of each dimension.
     pub start: Vec<u64>,
     /// Length of each dimension, not zero.
@@ -43,7 +43,7 @@ pub(crate) struct Pieced {
     used: Vec<usize>,
     /// The last dimension counts bytes, the others elements.
     shape: Vec<u64>,
-    pieces: Vec<Piece>,
+    pieces: Vec<TensorPiece>,
     cuts: Cuts,
     len: u64,
 }
@@ -54,7 +54,11 @@ impl Pieced {
     /// # Errors
     /// `Parse` if pieces overlap, lie outside of the tensor, or are missing; `Unsupported` if they lie such that no straight
     /// cut parts them.
-    pub(crate) fn new(sources: Arc<[Source]>, shape: Vec<u64>, pieces: Vec<Piece>) -> Result<Self> {
+    pub(crate) fn new(
+        sources: Arc<[Source]>,
+        shape: Vec<u64>,
+        pieces: Vec<TensorPiece>,
+    ) -> Result<Self> {
         let len = cuts::volume(&shape)
             .ok_or_else(|| AnamnesisError::parse("the size of the tensor overflows"))?;
         let cuts = Cuts::new(&shape, &pieces)?;
@@ -78,8 +82,8 @@ impl Pieced {
 
     /// Compares the files that have pieces with their states when they were opened.
     pub(super) fn require_unchanged(&self) -> Result<()> {
-        let used = self.used.iter().filter_map(|&i| self.sources.get(i));
-        used.map(Source::require_unchanged).collect()
+        let mut used = self.used.iter().filter_map(|&i| self.sources.get(i));
+        used.try_for_each(Source::require_unchanged)
     }
 
     /// Fills `out` with the tensor's bytes from `offset` on.
@@ -106,7 +110,7 @@ impl Pieced {
     }
 
     /// Where the byte at `index` of the tensor lies in `piece`, and how many bytes from it on follow each other in both.
-    fn run_from(&self, piece: &Piece, index: &[u64]) -> (u64, u64) {
+    fn run_from(&self, piece: &TensorPiece, index: &[u64]) -> (u64, u64) {
         // `len` counts the bytes of the dimensions behind the current one, and `run` those from the index on.
         let (mut inside, mut len, mut run, mut is_whole) = (0, 1, 0, true);
         for (d, &i) in index.iter().enumerate().rev() {
@@ -126,7 +130,7 @@ impl Pieced {
         (inside, run)
     }
 
-    fn source_of(&self, piece: &Piece) -> Result<&Source> {
+    fn source_of(&self, piece: &TensorPiece) -> Result<&Source> {
         let missing = || AnamnesisError::parse("a piece whose file is missing");
         self.sources.get(piece.source).ok_or_else(missing)
     }
@@ -176,7 +180,7 @@ mod tests {
             }
             let (crc, len) = (crc32fast::hash(&bytes[offset as usize..]), n);
             let (start, sizes) = (start.clone(), sizes.clone());
-            pieces.push(Piece {
+            pieces.push(TensorPiece {
                 start,
                 sizes,
                 source: 0,

@@ -49,7 +49,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         })?;
         let full = dir.join(file);
         let shard = match file == DISTRIBUTED {
-            true => READ_DISTRIBUTED.require("distributed checkpoint")?(source, &full, budget),
+            true => READ_DISTRIBUTED.require("distributed checkpoint")?(&source, &full, budget),
             false => detect::detect(&mut &source)?.read(source, Some(&full), budget),
         };
         let shard = shard.map_err(|e| e.about(format_args!("`{file}`")))?;
@@ -108,8 +108,9 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
 }
 
 /// Reads the distributed checkpoint that a file `.metadata` describes.
-const READ_DISTRIBUTED: Gated<fn(Source, &Path, &Budget) -> Result<ParsedModel>> =
-    gated!("pth", super::pth::read_distributed);
+const READ_DISTRIBUTED: Gated<DistributedReader> = gated!("pth", super::pth::read_distributed);
+
+type DistributedReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
 
 /// Resolves a model's folder in the cache of the Hugging Face hub: to the snapshot of the main branch, or else to the only
 /// snapshot. Any other directory is returned as it is.

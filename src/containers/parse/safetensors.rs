@@ -31,6 +31,12 @@ const MAX_READ: usize = 8 << 20;
 pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let mut contents = read_at(&mut &source, budget)?;
     require_whole_tensors(&contents, path)?;
+    if path
+        .and_then(Path::extension)
+        .is_some_and(|ending| ending == "uqff")
+    {
+        require_described_layers(&contents)?;
+    }
     contents.sources.push(source);
     Ok(contents)
 }
@@ -58,6 +64,19 @@ fn require_whole_tensors(contents: &ParsedModel, path: Option<&Path>) -> Result<
         "safetensors of a distributed checkpoint",
         "its tensors are pieces; torch joins them with `consolidate_safetensors_files`",
     ))
+}
+
+/// Refuses a UQFF file of mistral.rs whose layers do not say how they are stored: before version 1.0 each was one tensor of bytes,
+/// under a number.
+fn require_described_layers(contents: &ParsedModel) -> Result<()> {
+    let has_format = |t: &crate::containers::model::TensorInfo| t.name.ends_with(".weight.format");
+    match contents.tensors.iter().any(has_format) {
+        true => Ok(()),
+        false => Err(AnamnesisError::unsupported(
+            "UQFF before version 1.0",
+            "mistral.rs no longer reads it either; `mistralrs quantize` writes the model anew",
+        )),
+    }
 }
 
 /// Reads the header of a complete file, and checks that the file ends with the data of the last tensor.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::Piece;
+use super::TensorPiece;
 use crate::{AnamnesisError, Result};
 
 /// Deepest nesting of cuts. A split over a mesh nests as deep as the tensor has dimensions.
@@ -34,8 +34,8 @@ impl Cuts {
     ///
     /// # Errors
     /// As [`Pieced::new`](super::Pieced::new).
-    pub(super) fn new(shape: &[u64], pieces: &[Piece]) -> Result<Self> {
-        let is_inside = |piece: &Piece| {
+    pub(super) fn new(shape: &[u64], pieces: &[TensorPiece]) -> Result<Self> {
+        let is_inside = |piece: &TensorPiece| {
             let ends = piece.start.iter().zip(&piece.sizes);
             let same = piece.start.len() == shape.len() && piece.sizes.len() == shape.len();
             let mut within = ends.zip(shape).map(|((&start, &len), &all)| {
@@ -49,7 +49,7 @@ impl Cuts {
             ));
         }
         let whole: Vec<Range<u64>> = shape.iter().map(|&len| 0..len).collect();
-        cut((0..pieces.len()).collect(), whole, pieces, 0)
+        cut((0..pieces.len()).collect(), &whole, pieces, 0)
     }
 
     /// Index of the piece with the element at `index`.
@@ -71,18 +71,18 @@ impl Cuts {
 /// Cuts the rectangle `whole` into the pieces `mine`.
 fn cut(
     mut mine: Vec<usize>,
-    whole: Vec<Range<u64>>,
-    pieces: &[Piece],
+    whole: &[Range<u64>],
+    pieces: &[TensorPiece],
     depth: usize,
 ) -> Result<Cuts> {
     let range = |piece: usize, d: usize| {
-        let Piece { start, sizes, .. } = &pieces[piece];
+        let TensorPiece { start, sizes, .. } = &pieces[piece];
         start[d]..start[d] + sizes[d]
     };
     if let &[only] = mine.as_slice() {
         return match (0..whole.len()).all(|d| range(only, d) == whole[d]) {
             true => Ok(Cuts::Piece(only)),
-            false => Err(AnamnesisError::parse(missing(&whole, &pieces[only]))),
+            false => Err(AnamnesisError::parse(missing(whole, &pieces[only]))),
         };
     }
     if depth == MAX_DEPTH {
@@ -108,22 +108,22 @@ fn cut(
         let starts = groups.iter().map(|group| range(group[0], dim).start);
         let mut starts: Vec<u64> = starts.collect();
         starts[0] = whole[dim].start;
-        let ends = starts[1..].to_vec().into_iter().chain([whole[dim].end]);
-        let parts = groups.into_iter().zip(starts.into_iter().zip(ends));
+        let ends = starts.iter().skip(1).copied().chain([whole[dim].end]);
+        let parts = groups.into_iter().zip(starts.iter().copied().zip(ends));
         let parts = parts.map(|(group, (start, end))| {
-            let mut part = whole.clone();
+            let mut part = whole.to_vec();
             part[dim] = start..end;
-            Ok((start, cut(group, part, pieces, depth + 1)?))
+            Ok((start, cut(group, &part, pieces, depth + 1)?))
         });
         let parts = parts.collect::<Result<_>>()?;
         return Ok(Cuts::Parts { dim, parts });
     }
-    Err(uncut(&mine, &whole, pieces))
+    Err(uncut(&mine, whole, pieces))
 }
 
 /// Says that a piece alone does not fill its rectangle.
-fn missing(whole: &[Range<u64>], piece: &Piece) -> String {
-    let Piece { start, sizes, .. } = piece;
+fn missing(whole: &[Range<u64>], piece: &TensorPiece) -> String {
+    let TensorPiece { start, sizes, .. } = piece;
     let at: Vec<u64> = whole.iter().map(|range| range.start).collect();
     format!(
         "a piece is missing: at {at:?} there is only one at {start:?} of {sizes:?}, where the last number counts bytes"
@@ -131,11 +131,11 @@ fn missing(whole: &[Range<u64>], piece: &Piece) -> String {
 }
 
 /// The error for several pieces that no straight cut parts, or for none at all.
-fn uncut(mine: &[usize], whole: &[Range<u64>], pieces: &[Piece]) -> AnamnesisError {
+fn uncut(mine: &[usize], whole: &[Range<u64>], pieces: &[TensorPiece]) -> AnamnesisError {
     let Some(&first) = mine.first() else {
         return AnamnesisError::parse("all its pieces are missing");
     };
-    let overlap = |&(a, b): &(&Piece, &Piece)| {
+    let overlap = |&(a, b): &(&TensorPiece, &TensorPiece)| {
         let mut dims = 0..whole.len();
         dims.all(|d| a.start[d] < b.start[d] + b.sizes[d] && b.start[d] < a.start[d] + a.sizes[d])
     };
@@ -149,8 +149,8 @@ fn uncut(mine: &[usize], whole: &[Range<u64>], pieces: &[Piece]) -> AnamnesisErr
         return AnamnesisError::parse(what);
     }
     let sizes: Vec<u64> = whole.iter().map(|range| range.end - range.start).collect();
-    let of_pieces = mine.iter().map(|&piece| volume(&pieces[piece].sizes));
-    let filled = of_pieces.fold(Some(0u64), |n, len| n?.checked_add(len?));
+    let mut of_pieces = mine.iter().map(|&piece| volume(&pieces[piece].sizes));
+    let filled = of_pieces.try_fold(0u64, |n, len| n.checked_add(len?));
     let at = &pieces[first].start;
     match filled < volume(&sizes) {
         true => AnamnesisError::parse(format!("a piece is missing beside the one at {at:?}")),
@@ -166,14 +166,14 @@ mod tests {
     use super::*;
 
     fn cuts(shape: &[u64], rectangles: &[(&[u64], &[u64])]) -> Result<Cuts> {
-        let piece = |&(start, sizes): &(&[u64], &[u64])| Piece {
+        let piece = |&(start, sizes): &(&[u64], &[u64])| TensorPiece {
             start: start.to_vec(),
             sizes: sizes.to_vec(),
             source: 0,
             offset: 0,
             check: None,
         };
-        let pieces: Vec<Piece> = rectangles.iter().map(piece).collect();
+        let pieces: Vec<TensorPiece> = rectangles.iter().map(piece).collect();
         Cuts::new(shape, &pieces)
     }
 

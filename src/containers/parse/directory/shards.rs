@@ -57,6 +57,7 @@ const WEIGHTS: &[&str] = &[
     "onnx_data",
     "ot",
     "tflite",
+    "uqff",
     "mlmodel",
 ];
 
@@ -123,7 +124,14 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
                 format!("which of two models? {metadata} describes one, and there is {other}");
             return Err(AnamnesisError::parse(what));
         }
-        return Ok(vec![metadata.to_owned()].into());
+        return Ok(FoundShards {
+            files: vec![metadata.to_owned()],
+            index: Some(CompanionFile::new(dir.join(metadata))),
+            map: None,
+        });
+    }
+    if let Some(files) = find_uqff(names)? {
+        return Ok(files.into());
     }
     let index = match preferred(INDEXES) {
         Some(index) => Some(index),
@@ -181,6 +189,51 @@ fn find_distributed(names: &[String]) -> Result<Option<&'static str>> {
         ))),
         (_, false) => Ok(None),
     }
+}
+
+/// The file with the tensors of a UQFF model that are not quantized.
+const RESIDUAL: &str = "residual.safetensors";
+
+/// Finds the files of a UQFF model of mistral.rs: `NAME-0.uqff`, `NAME-1.uqff` and so on, and those of its other tensors. How many
+/// there are is written nowhere.
+///
+/// # Errors
+/// `Parse` if there are several sets, or one has gaps, or the other tensors are missing.
+fn find_uqff(names: &[String]) -> Result<Option<Vec<String>>> {
+    let mut found: Vec<(&str, usize, &String)> = vec![];
+    for name in names {
+        let Some(stem) = name.strip_suffix(".uqff") else {
+            continue;
+        };
+        let numbered = stem
+            .rsplit_once('-')
+            .and_then(|(stem, no)| Some((stem, no.parse().ok()?)));
+        let (stem, no) = numbered.unwrap_or((stem, 0));
+        found.push((stem, no, name));
+    }
+    found.sort_unstable();
+    let Some(&(set, ..)) = found.first() else {
+        return Ok(None);
+    };
+    if let Some((.., other)) = found.iter().find(|(stem, ..)| *stem != set) {
+        let what = format!("which of several models? {}, {other}", found[0].2);
+        return Err(AnamnesisError::parse(what));
+    }
+    if let Some(no) = (0..found.len()).find(|&no| found[no].1 != no) {
+        return Err(AnamnesisError::parse(format!(
+            "`{set}-{no}.uqff` is missing"
+        )));
+    }
+    if !names.iter().any(|name| name == RESIDUAL) {
+        let what = format!(
+            "`{RESIDUAL}` is missing, which a UQFF model has beside {}",
+            found[0].2
+        );
+        return Err(AnamnesisError::parse(what));
+    }
+    let mut files: Vec<String> = found.iter().map(|(.., name)| (*name).clone()).collect();
+    files.push(RESIDUAL.to_owned());
+    Ok(Some(files))
 }
 
 /// Finds shards without an index, whose names have their number and count. Each must be there: a model without some of its

@@ -20,14 +20,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(super) use self::archive::collect_globals;
-use self::archive::{StoredTensor, read_piece};
+use self::archive::{PieceTensor, read_piece};
 use self::index::{CheckpointIndex, LogicalTensor, Rectangle, read_index};
 use super::views::check_ratio;
 use super::{StoragePlace, not_empty};
 use crate::containers::model::{Skipped, TensorInfo};
 use crate::containers::parse::directory::is_inside;
 use crate::limits::Budget;
-use crate::source::{FilePool, Piece, Pieced, Source, StorageCheck};
+use crate::source::{FilePool, Pieced, Source, StorageCheck, TensorPiece};
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 
 /// Bytes of a file that a piece takes, and which piece it is.
@@ -48,7 +48,7 @@ const MAX_NAMED: usize = 5;
 /// `Parse` that names the tensor if a piece is missing, is not within its file, overlaps another or is not what the metadata
 /// say; `Unsupported`; `DisallowedGlobal`; `LimitExceeded`; `Io`.
 pub(in crate::containers::parse) fn read(
-    source: Source,
+    source: &Source,
     path: &Path,
     budget: &Budget,
 ) -> Result<ParsedModel> {
@@ -57,7 +57,7 @@ pub(in crate::containers::parse) fn read(
         files,
         values,
         header_size,
-    } = read_index(&source, budget)?;
+    } = read_index(source, budget)?;
     let pool = Arc::new(FilePool::default());
     let open = |(number, name): (usize, &String)| {
         if !is_inside(name) {
@@ -163,7 +163,7 @@ impl Assembly<'_> {
         let mut found = Vec::with_capacity(pieces.len());
         for (rectangle, place) in pieces {
             let file = &self.files[place.file];
-            let StoredTensor { info, place } = match read_piece(file, place, name, self.budget)? {
+            let PieceTensor { info, place } = match read_piece(file, place, name, self.budget)? {
                 Ok(stored) => stored,
                 Err(what) => return skip(what),
             };
@@ -218,7 +218,7 @@ impl Assembly<'_> {
                     offset: check.start,
                     len: check.len,
                 });
-                Ok(Piece {
+                Ok(TensorPiece {
                     start: in_bytes(&rectangle.start, dtype).ok_or_else(overflow)?,
                     sizes: in_bytes(&rectangle.sizes, dtype).ok_or_else(overflow)?,
                     source: info.source,

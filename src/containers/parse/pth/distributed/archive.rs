@@ -6,14 +6,14 @@ use super::super::views::tensor_of;
 use super::super::{OpenedArchive, PickleGlobal, StoragePlace, run_archive};
 use super::PlaceOfPiece;
 use crate::containers::model::TensorInfo;
-use crate::containers::parse::read_at::Window;
+use crate::containers::parse::read_at::SourceWindow;
 use crate::containers::parse::zip::{ZipArchive, archive_len};
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, ParseLimits, Result};
 
 /// The tensor of a piece.
-pub(super) struct StoredTensor {
+pub(super) struct PieceTensor {
     pub info: TensorInfo,
     /// The storage that it is a view of.
     pub place: StoragePlace,
@@ -29,9 +29,9 @@ pub(super) fn read_piece(
     place: &PlaceOfPiece,
     name: &str,
     budget: &Budget,
-) -> Result<std::result::Result<StoredTensor, &'static str>> {
+) -> Result<std::result::Result<PieceTensor, &'static str>> {
     let (start, len) = (place.offset, place.len);
-    let mut window = Window {
+    let mut window = SourceWindow {
         source: file,
         start,
         len,
@@ -75,7 +75,7 @@ pub(super) fn read_piece(
         return Ok(Err("tensor of a dtype that is not read"));
     };
     let info = tensor_of(name, dtype, view, storage.offset, stored, big_endian)?;
-    Ok(Ok(StoredTensor {
+    Ok(Ok(PieceTensor {
         info,
         place: stored,
     }))
@@ -94,14 +94,14 @@ pub(in crate::containers::parse::pth) fn collect_globals(
     let budget = Budget::new(limits);
     let mut end = source.len().unwrap_or(0);
     while end > 0 {
-        let mut before = Window {
+        let mut before = SourceWindow {
             source,
             start: 0,
             len: end,
         };
         let len = archive_len(&mut before)?;
         let start = end - len;
-        let mut window = Window { source, start, len };
+        let mut window = SourceWindow { source, start, len };
         let archive = ZipArchive::read_small(&mut window, &budget)?;
         run_archive(&mut window, &archive, true, named, &budget)?;
         end = start;
