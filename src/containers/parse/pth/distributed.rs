@@ -68,7 +68,16 @@ pub(in crate::containers::parse) fn read(
     };
     let opened: Vec<Source> = files.iter().enumerate().map(open).collect::<Result<_>>()?;
     check_places(&tensors, &files, &opened)?;
-    budget.items(tensors.len() as u64, "tensors")?;
+    let (count, bytes) = (
+        tensors.len() as u64,
+        opened.iter().filter_map(Source::len).sum(),
+    );
+    let pieces = tensors
+        .iter()
+        .map(|tensor| tensor.pieces.len() as u64)
+        .sum();
+    budget.items(count, "tensors")?;
+    budget.tables(count, pieces, bytes)?;
     let mut model = ParsedModel::new(Container::Pth, header_size);
     model.sources = opened.iter().map(Source::share).collect();
     let mut assembly = Assembly {

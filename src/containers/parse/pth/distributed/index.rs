@@ -1,6 +1,6 @@
 //! The metadata of a distributed checkpoint: which tensors there are, and where the pieces of each lie.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::super::globals::Global;
 use super::super::input::PickleInput;
@@ -16,8 +16,8 @@ use crate::{AnamnesisError, Dtype, Result};
 /// objects, of a dozen small values each.
 const EXTRA_BYTES_PER_BYTE: usize = 26;
 
-/// Most dimensions of a tensor.
-const MAX_DIMENSIONS: usize = 64;
+/// Most dimensions of a tensor. Pieces can share their sizes in the pickle, and each has its own afterwards.
+const MAX_DIMENSIONS: usize = 16;
 
 /// Longest name of a tensor, in bytes.
 const MAX_NAME_BYTES: u64 = 4096;
@@ -274,7 +274,7 @@ impl IndexReader<'_, '_> {
         places: &mut Places,
     ) -> Result<Vec<(Rectangle, PlaceOfPiece)>> {
         let mut pieces = Vec::with_capacity(chunks.len());
-        let mut seen: HashMap<Rectangle, ()> = HashMap::new();
+        let mut seen: HashSet<Rectangle> = HashSet::new();
         let mut empty = vec![];
         for chunk in chunks {
             // The only piece of an empty tensor is kept: its archive tells that the tensor is of a kind that is read.
@@ -283,7 +283,7 @@ impl IndexReader<'_, '_> {
                 empty.push(chunk.start);
                 continue;
             }
-            if seen.insert(chunk.clone(), ()).is_some() {
+            if !seen.insert(chunk.clone()) {
                 continue;
             }
             let Rectangle { start, sizes } = &chunk;
