@@ -118,12 +118,8 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
             ))),
         }
     };
-    if let Some(metadata) = find_distributed(names)? {
-        if let Some(other) = preferred(INDEXES).or_else(|| preferred(SINGLE)) {
-            let what =
-                format!("which of two models? {metadata} describes one, and there is {other}");
-            return Err(AnamnesisError::parse(what));
-        }
+    let other = preferred(INDEXES).or_else(|| preferred(SINGLE));
+    if let Some(metadata) = find_distributed(names, other.as_deref())? {
         return Ok(FoundShards {
             files: vec![metadata.to_owned()],
             index: Some(CompanionFile::new(dir.join(metadata))),
@@ -169,17 +165,24 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     }
 }
 
-/// Finds the file that describes a distributed checkpoint.
+/// Finds the file that describes a distributed checkpoint. `other` is the file of another model in the directory.
 ///
 /// # Errors
-/// `Parse` if it is missing, and the files that it should describe are there: a part of a tensor would pass for all of it.
-fn find_distributed(names: &[String]) -> Result<Option<&'static str>> {
+/// `Parse` if both models are there; if it is missing, and the files that it should describe are there: a part of a tensor would
+/// pass for all of it.
+fn find_distributed(names: &[String], other: Option<&str>) -> Result<Option<&'static str>> {
     let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
     match (
         names.iter().any(|name| name == DISTRIBUTED),
         has(DISTRIBUTED_ENDING),
     ) {
-        (true, true) => Ok(Some(DISTRIBUTED)),
+        (true, true) => match other {
+            None => Ok(Some(DISTRIBUTED)),
+            Some(other) => Err(AnamnesisError::parse(format!(
+                "which of two models? {DISTRIBUTED} describes one, and there is {other}"
+            ))),
+        },
+        (false, true) if other.is_some() => Ok(None),
         (false, true) if has(DISTRIBUTED) => Err(AnamnesisError::unsupported(
             "distributed checkpoint",
             "each process has written metadata of its own; there is no `.metadata` for all of them",
