@@ -13,6 +13,7 @@ mod ordered;
 mod pattern;
 mod place;
 mod presets;
+mod sdnq;
 mod sizes;
 mod skips;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub(crate) use self::module::Module;
 pub(crate) use self::pattern::nearest;
 pub(crate) use self::pattern::{RenameRule, Selection, what_was_meant};
 use self::place::{ConfigPlace, order};
+pub(crate) use self::sdnq::{NativeFloat, SdnqConfig, SdnqDtype, SdnqSettings};
 use self::skips::SkipLists;
 pub(crate) use self::texts::Texts;
 use self::unique_json::UniqueJson;
@@ -57,6 +59,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("hf_quant_config.json", &["quantization"]),
     ("quantize_config.json", &[]),
     ("quant_config.json", &[]),
+    ("quantization_config.json", &[]),
     ("quantization_map.json", &[]),
 ];
 
@@ -97,10 +100,13 @@ pub struct QuantConfig {
     /// Modules that stay unquantized, compiled at the first [`skips`](Self::skips).
     skipped: OnceLock<SkipLists>,
     sizes: sizes::LayerSizes,
-    model_type: Option<String>,
+    /// `model_type` of `config.json`, then that of its `text_config`.
+    model_types: Vec<String>,
     patterns: ordered::OrderedPatterns,
     /// DFloat11's config, read at the first [`dfloat11`](Self::dfloat11).
     dfloat11: OnceLock<std::result::Result<DFloat11Config, String>>,
+    /// SDNQ's config, read at the first [`sdnq`](Self::sdnq).
+    sdnq: OnceLock<std::result::Result<SdnqConfig, String>>,
     /// Entries for single modules, compiled at the first [`at`](Self::at).
     rules: OnceLock<module::ModuleRules>,
 }
@@ -123,7 +129,7 @@ impl QuantConfig {
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         self.places == other.places
             && self.sizes == other.sizes
-            && self.model_type == other.model_type
+            && self.model_types == other.model_types
     }
 
     /// The files that configs were read from, as JSON by name. A file that does not exist is left out.
@@ -161,7 +167,7 @@ impl QuantConfig {
     pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
         let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
-        let mut model_type = None;
+        let mut model_types = Vec::new();
         // The index is read later, and only if a weight lacks a part.
         let names = Self::files().into_iter().chain([INDEX]);
         let companion = |name: &str| CompanionFile::new(dir.join(name));
@@ -178,11 +184,8 @@ impl QuantConfig {
                             root.get("model_type"),
                             root.pointer("/text_config/model_type"),
                         ];
-                        model_type = found
-                            .into_iter()
-                            .flatten()
-                            .find_map(Value::as_str)
-                            .map(str::to_owned);
+                        let found = found.into_iter().flatten().filter_map(Value::as_str);
+                        model_types = found.map(str::to_owned).collect();
                     }
                 }
                 files.insert(file, read);
@@ -231,7 +234,7 @@ impl QuantConfig {
             places,
             companions,
             sizes,
-            model_type,
+            model_types,
             patterns,
             directory,
             limits,
@@ -262,8 +265,8 @@ impl QuantConfig {
             }
             self.places.push(ConfigPlace {
                 name,
+                order: order(text.map_or(&[], |text| text.as_bytes()), &[], &values),
                 values,
-                ..ConfigPlace::default()
             });
         }
         let text = |(key, value): (&String, &String)| {
@@ -318,7 +321,12 @@ impl QuantConfig {
 
     /// `model_type` of `config.json`: the architecture, as transformers and mlx-lm name it.
     pub(crate) fn model_type(&self) -> Option<&str> {
-        self.model_type.as_deref()
+        self.model_types.first().map(String::as_str)
+    }
+
+    /// Whether the model or its language model is of the architecture `name`.
+    pub(crate) fn has_model_type(&self, name: &str) -> bool {
+        self.model_types.iter().any(|found| found == name)
     }
 
     /// `hidden_size` of `config.json`: the width of the residual stream.
@@ -368,6 +376,12 @@ impl QuantConfig {
     /// The string under the first of `keys` that has one, with the name of its place.
     pub(crate) fn text(&self, keys: &[&str]) -> Option<(&str, &str)> {
         self.first(|p| p.text(keys))
+    }
+
+    /// The object under `key`.
+    pub(crate) fn section(&self, key: &str) -> Option<&Map<String, Value>> {
+        self.first(|p| p.get(key)?.as_object())
+            .map(|(section, _)| section)
     }
 
     /// The boolean under `key`.

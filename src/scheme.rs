@@ -7,6 +7,8 @@ pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod exl2;
+mod exl3;
 mod foreign;
 mod fp8;
 mod gemma_qat;
@@ -21,11 +23,13 @@ mod mlx;
 mod modelopt;
 pub(crate) mod module_names;
 mod mxfp4;
+mod nunchaku;
 mod nvfp4;
 mod paroquant;
 mod qnat;
 mod quanto;
 mod quark;
+mod sdnq;
 pub(crate) mod seam;
 mod sglang;
 mod sparse;
@@ -60,6 +64,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
+    // Claims nothing unless a config names its method, and then whatever is called like its codes.
+    &sdnq::Sdnq,
     &torchao::Torchao,
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,
@@ -77,6 +83,9 @@ const SCHEMES: &[&dyn Scheme] = &[
     &mlx::Mlx,
     &sparse::Sparse,
     &dfloat11::DFloat11,
+    &nunchaku::Nunchaku,
+    &exl2::Exl2,
+    &exl3::Exl3,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

@@ -16,6 +16,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -34,6 +36,9 @@ pub enum Level {
     /// AVX2 with BMI2 and F16C on x86-64: no CPU has AVX2 without them.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Avx2,
+    /// AVX-512 (F, BW, DQ, VL) on x86-64, for the kernels that gain from it.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    Avx512,
 }
 
 impl Level {
@@ -43,11 +48,17 @@ impl Level {
         static BEST: OnceLock<Level> = OnceLock::new();
         *BEST.get_or_init(|| {
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("bmi2")
-                && is_x86_feature_detected!("f16c")
             {
-                return Self::Avx2;
+                let has_avx2 = is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("bmi2")
+                    && is_x86_feature_detected!("f16c");
+                let has_avx512 = is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl");
+                if has_avx2 {
+                    return if has_avx512 { Self::Avx512 } else { Self::Avx2 };
+                }
             }
             Self::Baseline
         })
@@ -57,7 +68,7 @@ impl Level {
     #[cfg(any(test, feature = "benchmarks"))]
     #[must_use]
     pub fn available() -> Vec<Self> {
-        [Self::Baseline, Self::Avx2]
+        [Self::Baseline, Self::Avx2, Self::Avx512]
             .into_iter()
             .filter(|&level| level <= Self::detect())
             .collect()
@@ -75,8 +86,18 @@ impl Default for Level {
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
 pub(crate) trait Kernel {
+    /// Whether the body has a copy for AVX-512. LLVM makes some loops twice as fast with it and others half as fast, so the
+    /// benches decide.
+    const HAS_AVX512: bool = false;
+
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
+
+    /// Whether the copy for AVX-512 is the faster one for output of type `E`. It is asked of kernels that have one.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    fn gains_from_avx512<E: Element>(&self) -> bool {
+        true
+    }
 
     /// Whether values in `f16` are those in F32, rounded, and take longer to round than to decode. Then they are decoded to F32
     /// and rounded by an instruction, where the CPU has it. `false` if something else is rounded to the output's type on the way,
@@ -166,7 +187,7 @@ impl LookUp for InMemory {
 pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::perform(routine),
+        Level::Avx2 | Level::Avx512 => avx2::perform(routine),
         _ => routine.run(),
     }
 }
@@ -191,7 +212,7 @@ thread_local! {
 /// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C.
 fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
     #[cfg(target_arch = "x86_64")]
-    if level.min(Level::detect()) == Level::Avx2
+    if level.min(Level::detect()) >= Level::Avx2
         && kernel.is_rounded_last()
         && out.len() <= MAX_WIDE
     {
@@ -201,7 +222,7 @@ fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
                 wide.resize(out.len(), 0.0);
             }
             let wide = &mut wide[..out.len()];
-            avx2::enter(kernel, wide);
+            enter(level, kernel, wide);
             avx2::halves(wide, out);
             Some(())
         });
@@ -215,7 +236,11 @@ fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
 fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {
     match level.min(Level::detect()) {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::enter(kernel, out),
+        Level::Avx512 if K::HAS_AVX512 && kernel.gains_from_avx512::<E>() => {
+            avx512::enter(kernel, out);
+        }
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::Avx512 => avx2::enter(kernel, out),
         _ => kernel.run(out),
     }
 }

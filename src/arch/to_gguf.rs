@@ -159,7 +159,7 @@ pub(crate) fn to_gguf<'m>(
         .chain(card_note);
     let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
     Ok(Some(GgufModel {
-        items: out.into_iter().map(ResolvedItem::Group).collect(),
+        items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,
         notes: notes.collect(),
         companions: texts.companions(),

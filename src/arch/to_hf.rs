@@ -146,7 +146,7 @@ pub(crate) fn to_hf<'m>(
     let of_tokenizer = tokenizer.files.into_iter();
     files.extend(of_tokenizer.map(|(name, text)| (name.to_owned(), text)));
     Ok(DirectoryModel {
-        items: maker.out.into_iter().map(ResolvedItem::Group).collect(),
+        items: maker.out.into_iter().map(ResolvedItem::from).collect(),
         files,
         notes: tokenizer.notes,
     })

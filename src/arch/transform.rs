@@ -123,7 +123,7 @@ pub(super) fn to_gguf<'m>(
             let (moved, made) = latent(part, &shape, dims)?;
             if part == LatentPart::Keys {
                 let keys = assembled(sources, (name.clone(), made), dtype, &moved);
-                let keys = SourceTensor::new(ResolvedItem::Group(keys))?;
+                let keys = SourceTensor::new(ResolvedItem::from(keys))?;
                 return Ok(keys.transposed(dtype).renamed(name, dtype));
             }
             (moved, made)
@@ -136,7 +136,7 @@ pub(super) fn to_gguf<'m>(
                 return Ok(assembled(sources, (name, made), dtype, &moved));
             }
             let heads = assembled(sources, (name.clone(), made.clone()), dtype, &moved);
-            sources = vec![SourceTensor::new(ResolvedItem::Group(heads))?];
+            sources = vec![SourceTensor::new(ResolvedItem::from(heads))?];
             let order = RowOrder::Interleaved(head_rows(&name, &made, dims)?);
             (Rearrangement::of_each(1, order, (rows, made[1])), made)
         }

@@ -10,6 +10,10 @@ pub(crate) enum QuantMethod {
     /// sglang's.
     BlockwiseInt8,
     CompressedTensors,
+    /// exllamav2's.
+    Exl2,
+    /// exllamav3's.
+    Exl3,
     FbgemmFp8,
     Fp8,
     Gemma,
@@ -20,9 +24,12 @@ pub(crate) enum QuantMethod {
     ModelOpt,
     Mxfp4,
     Mxfp8,
+    /// nunchaku's layers in models of diffusers.
+    NunchakuLite,
     ParoQuant,
     Quanto,
     Quark,
+    Sdnq,
     Torchao,
     /// sglang's: experts of four bits, FP8 elsewhere.
     W4aFp8,
@@ -44,6 +51,8 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::BitsAndBytes, &["bitsandbytes"]),
     (QuantMethod::BlockwiseInt8, &["blockwise_int8"]),
     (QuantMethod::CompressedTensors, &["compressed-tensors"]),
+    (QuantMethod::Exl2, &["exl2"]),
+    (QuantMethod::Exl3, &["exl3"]),
     (QuantMethod::FbgemmFp8, &["fbgemm_fp8"]),
     (QuantMethod::Fp8, &["fp8"]),
     (QuantMethod::Gemma, &["gemma"]),
@@ -52,9 +61,11 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Metal, &["metal"]),
     (QuantMethod::Mxfp4, &["mxfp4"]),
     (QuantMethod::Mxfp8, &["mxfp8"]),
+    (QuantMethod::NunchakuLite, &["nunchaku_lite"]),
     (QuantMethod::ParoQuant, &["paroquant"]),
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
+    (QuantMethod::Sdnq, &["sdnq"]),
     (QuantMethod::Torchao, &["torchao"]),
     (QuantMethod::W4aFp8, &["w4afp8"]),
     (QuantMethod::W8a8Fp8, &["w8a8_fp8"]),

@@ -11,6 +11,8 @@ const ORDERED: &[&str] = &[
     "dynamic",
     "extra_config",
     "module_quant_configs",
+    "modules_dtype_dict",
+    "modules_quant_config",
 ];
 
 /// One quantization config and where it was found.

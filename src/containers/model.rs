@@ -81,7 +81,7 @@ pub(crate) struct TensorInfo {
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
     /// What the stored bytes are checked by.
-    pub check: Option<Check>,
+    pub check: Option<Box<Check>>,
 }
 
 /// A directory with a model in one weight file or several.
@@ -194,8 +194,8 @@ impl ParsedModel {
     /// The tensor called `name`. Takes the same time for any number of tensors.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let names = || self.tensors.iter().map(|t| t.name.as_str());
-        let index = self.names.find(name, names)?;
+        let name_at = |i: usize| self.tensors[i].name.as_str();
+        let index = self.names.find(name, self.tensors.len(), name_at)?;
         Some(Tensor { model: self, index })
     }
 

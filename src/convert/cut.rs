@@ -114,15 +114,14 @@ impl Cut {
         let loadable = loadable.min(TRANSPOSED_VALUES);
         let widest = (loadable / grid.row_align).clamp(1, SLAB_VALUES);
         let tallest = (STORED_ROW_BYTES * 8 / stored.row_bits.max(1)).max(1);
+        let matrix_rows = stored.matrix_rows.clamp(1, grid.rows.max(1));
         // As few tiles beside each other as a slab allows, or more.
         let least = grid.cols.div_ceil(widest).max(1);
         let cuts = (least..=least.max(MAX_ACROSS)).map(|across| {
             let cols = grid.cols.div_ceil(across).next_multiple_of(grid.col_align);
             let cols = cols.min(grid.cols).max(1);
             let most = round_down((loadable / cols).min(tallest), grid.row_align);
-            // Tiles of about one height: the last would leave threads without work.
-            let down = grid.rows.div_ceil(most).max(1);
-            let rows = grid.rows.div_ceil(down).next_multiple_of(grid.row_align);
+            let rows = Self::height(matrix_rows, most, grid);
             Self {
                 rows: grid.rows,
                 cols: grid.cols,
@@ -134,11 +133,27 @@ impl Cut {
             let (down, across) = (cut.rows.div_ceil(cut.tile_rows), cut.across());
             let lines = cut.cols.div_ceil(stored.cols.max(1));
             // Whole stored rows are read many at once, and whole rows written.
-            let reads = if down <= 1 { 0 } else { down * lines };
+            let is_whole = cut.tile_rows.is_multiple_of(matrix_rows);
+            let reads = if is_whole { 0 } else { down * lines };
             let writes = if across <= 1 { 0 } else { across * cut.rows };
             reads + WRITE_COST * writes
         };
         cuts.min_by_key(cost).unwrap_or(Self::single(0))
+    }
+
+    /// Rows of a tile, at most `most`, of matrices of `matrix_rows` rows that are stored transposed.
+    fn height(matrix_rows: usize, most: usize, grid: &Grid) -> usize {
+        if most >= matrix_rows {
+            return round_down(most, matrix_rows);
+        }
+        let parts = matrix_rows.div_ceil(most);
+        // A tile with rows of two matrices takes two reads for each column, so parts of a matrix of a stack are equally high.
+        let equal = (parts..2 * parts).find(|parts| {
+            matrix_rows < grid.rows && matrix_rows.is_multiple_of(parts * grid.row_align)
+        });
+        // Tiles of about one height: the last would leave threads without work.
+        let rows = matrix_rows.div_ceil(equal.unwrap_or(parts));
+        rows.next_multiple_of(grid.row_align)
     }
 
     /// Number of tiles.
@@ -185,10 +200,7 @@ mod tests {
             row_align: 8,
             col_align: 1,
             load_bits: 4.5,
-            transposed: Some(StoredRows {
-                row_bits,
-                cols: cols_per_row,
-            }),
+            transposed: Some(StoredRows::of_one(row_bits, cols_per_row)),
         })
     }
 
@@ -210,6 +222,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn parts_of_stacked_matrices_are_equal() {
+        let cut = |matrix_rows: usize, cols: usize| {
+            Cut::of_grid(&Grid {
+                rows: 32 * matrix_rows,
+                cols,
+                row_align: 32,
+                col_align: 1,
+                load_bits: 4.25,
+                transposed: Some(StoredRows {
+                    row_bits: 4,
+                    cols: 1,
+                    matrix_rows,
+                }),
+            })
+        };
+        // The matrices of gpt-oss: one fits a tile, and of the other a half.
+        assert_eq!(cut(2880, 2880).tile_rows, 2880);
+        assert_eq!(
+            (cut(2880, 5760).tile_rows, cut(2880, 5760).across()),
+            (1440, 1)
+        );
+        // Several small matrices, and parts of which the last is smaller if there are none that are equal.
+        assert_eq!(cut(64, 128).tile_rows % 64, 0);
+        assert_eq!(cut(32 * 97, 14_336).tile_rows % 32, 0);
     }
 
     #[test]

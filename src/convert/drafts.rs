@@ -6,7 +6,7 @@ use super::adapters;
 use super::cast::{cast_of_item, cast_target};
 use super::draft::{Draft, is_carried};
 use super::encode::{Drafted, Encodings};
-use super::options::{ConvertOptions, FloatCast, ModelScope};
+use super::options::{ConvertOptions, FloatCast};
 use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, WholeModel};
@@ -51,10 +51,9 @@ pub(super) fn draft_outputs<'m>(
         return Err(skipped.error());
     }
     let mut resolution = model.resolve().into_result()?;
-    // Adapters name weights as Hugging Face does, which a GGUF model that becomes a directory does only afterwards.
     let mut merged = Report::new(options.run.to);
-    let is_renamed = model.is_gguf() && options.scope == ModelScope::Model;
-    if !is_renamed {
+    let merges_first = adapters::fit_stored_names(model, options)?;
+    if merges_first {
         adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
     }
     let left_out = options.names.apply(&mut resolution)?;
@@ -76,7 +75,7 @@ pub(super) fn draft_outputs<'m>(
     report.dropped.extend(left_out);
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
-    if is_renamed {
+    if !merges_first {
         adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
     }
     report.notes.extend(merged.notes);
@@ -229,7 +228,7 @@ fn draft_unencoded<'m>(
         ResolvedItem::Group(group) if group.is_merged => {
             let target = cast.or(group.keeps).unwrap_or(options.run.to);
             let saturates = options.run.cast == FloatCast::Saturating;
-            Draft::cast_group(group, Dtype::F32, target, saturates)
+            Draft::cast_group(*group, Dtype::F32, target, saturates)
         }
         ResolvedItem::Group(group) if is_carried(&group, options) => {
             draft_plain(group.name, &group.parts[0].1, cast, options)
@@ -237,14 +236,14 @@ fn draft_unencoded<'m>(
         ResolvedItem::Group(group) => match (cast, group.keeps) {
             (Some(target), Some(kept)) => {
                 let saturates = options.run.cast == FloatCast::Saturating;
-                Draft::cast_group(group, kept.dtype(), target, saturates)
+                Draft::cast_group(*group, kept.dtype(), target, saturates)
             }
             // The tables of a class may give F16 to what is stored in a type of larger range, and it must not become infinite.
             (_, kept) if group.scheme == QuantScheme::Unquantized && has_f32_values(&group) => {
                 let target = kept.unwrap_or(options.run.to);
-                Draft::cast_group(group, Dtype::F32, target, false)
+                Draft::cast_group(*group, Dtype::F32, target, false)
             }
-            _ => Draft::decode(group, options.run.to),
+            _ => Draft::decode(*group, options.run.to),
         },
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.

@@ -86,15 +86,17 @@ struct Scratch {
 struct SurveyTotal {
     /// Over all runs.
     max_abs: f32,
-    /// Over the maxima of the runs.
-    mean: Mean,
+    /// Over the maxima of the runs, if the encoder needs it. It is large beside the rest of a plan.
+    mean: Option<Box<Mean>>,
 }
 
 impl AddAssign<Vec<f32>> for SurveyTotal {
     fn add_assign(&mut self, maxima: Vec<f32>) {
         for max in maxima {
             self.max_abs = self.max_abs.max(max);
-            self.mean.push(max);
+            if let Some(mean) = &mut self.mean {
+                mean.push(max);
+            }
         }
     }
 }
@@ -115,10 +117,10 @@ impl<'m> Encoding<'m> {
         let (from, to) = (decoder.grid(), encoder.grid());
         let relay = RelayDecision::new(&*decoder, &*encoder, (&from, &to))?;
         let cut = input::cut(&to, encoder.values_per_line(), &from);
-        let runs = (cut.rows * cut.cols).div_ceil(run_len(&*encoder).unwrap_or(1));
+        let mean = |run: usize| Box::new(Mean::new((cut.rows * cut.cols).div_ceil(run)));
         let total = SurveyTotal {
             max_abs: 0.0,
-            mean: Mean::new(runs),
+            mean: run_len(&*encoder).map(mean),
         };
         let input = EncodeInput {
             name,
@@ -166,7 +168,7 @@ impl<'m> Encoding<'m> {
         let total = self.surveyed.total_of(self.survey_jobs())?;
         Some(match survey {
             Survey::MaxAbs => f64::from(total.max_abs),
-            Survey::MeanOfBlockMaxAbs(_) => f64::from(total.mean.finish()),
+            Survey::MeanOfBlockMaxAbs(_) => total.mean.map_or(0.0, |mean| mean.finish().into()),
         })
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Output<'m> {
     /// Numbers of the input files that the tensor is made from.
     pub sources: Vec<usize>,
     /// Where the checksum of the tensor's bytes goes, if the output's container stores one.
-    pub patch: Option<ChecksumPatch>,
+    pub patch: Option<Box<ChecksumPatch>>,
 }
 
 impl Output<'_> {

@@ -108,7 +108,7 @@ impl<'m> Plan<'m> {
                 verify,
                 verified_before,
                 sources,
-                patch: patches.next(),
+                patch: patches.next().map(Box::new),
             });
         }
         let files: Vec<_> = layouts

@@ -212,8 +212,9 @@ impl Recovery<'_> {
 
     /// Index of the output tensor called `name`.
     fn find(&self, name: &str) -> Option<usize> {
-        let names = || self.plan.outputs.iter().map(|output| output.name.as_str());
-        self.names.find(name, names)
+        let outputs = &self.plan.outputs;
+        let name_at = |i: usize| outputs[i].name.as_str();
+        self.names.find(name, outputs.len(), name_at)
     }
 
     /// Index of the output tensor called `name`, which is made by jobs of its own.

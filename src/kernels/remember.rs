@@ -1,24 +1,30 @@
 //! Decode arithmetic, one file a scheme. Kernels take slices and know no tensor names.
 //!
-//! Every value is computed in f32 by the canonical library's formula, in its order, without FMA, and is
+//! Every value is computed in f32 by the canonical library's formula, in its order, without FMA instructions, and is
 //! then rounded once to the output type.
 
 pub(crate) mod awq;
 pub(crate) mod bnb;
 pub(crate) mod cast;
 pub(crate) mod codebook;
+pub(crate) mod codebook_groups;
 pub(crate) mod dfloat11;
+pub(crate) mod exl2;
+pub(crate) mod exl3;
+pub(crate) mod fp4_pairs;
 pub(crate) mod fp8;
 #[cfg(feature = "gguf")]
 pub(crate) mod ggml;
 pub(crate) mod gptq;
 pub(crate) mod grouped;
+pub(crate) mod hadamard;
 pub(crate) mod low_rank;
 pub(crate) mod nvfp4;
 pub(crate) mod packed;
 pub(crate) mod paroquant;
 pub(crate) mod qnat;
 pub(crate) mod rotated;
+pub(crate) mod sdnq;
 #[cfg(test)]
 mod tests;
 pub(crate) mod widen;

@@ -9,7 +9,7 @@
 mod gemv;
 mod wide;
 
-pub(in crate::scheme) use self::gemv::Gemv;
+pub(in crate::scheme) use self::gemv::{Gemv, Quads};
 pub(in crate::scheme) use self::wide::AwqWide;
 
 use std::ops::Range;
@@ -176,10 +176,7 @@ impl Decode for AwqWeight<'_> {
             row_align: PER_WORD,
             col_align: 1,
             load_bits,
-            transposed: Some(StoredRows {
-                row_bits: 4,
-                cols: 1,
-            }),
+            transposed: Some(StoredRows::of_one(4, 1)),
         }
     }
 
@@ -195,6 +192,7 @@ impl Decode for AwqWeight<'_> {
             zero_words,
             ..
         } = buffers;
+        words.resize(tile.cols.len() * cols.len(), 0);
         load::read_transposed::<4>(
             &self.qweight,
             stride,

@@ -41,7 +41,14 @@ pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
 /// Names and dtypes as the schemes' libraries write them. The first match decides, so specific signatures come first.
 const SIGNATURES: &[Signature] = &[
-    signature("SVDQuant (Nunchaku)", ".qweight", &[], &[".wscales"]),
+    Signature {
+        scheme: "SVDQuant (Nunchaku)",
+        suffix: ".qweight",
+        dtypes: &[],
+        companions: &[".wscales"],
+        remedy: "of nunchaku's layers only those of its Lite models (quant_method `nunchaku_lite`) are decoded; in its own modules \
+                 projections are fused, modulations lie in another order, and biases make up for shifts",
+    },
     signature(
         "compressed-tensors marlin-24",
         ".weight_packed",
@@ -58,7 +65,13 @@ const SIGNATURES: &[Signature] = &[
         BYTES,
         &[".weight_scale"],
     ),
-    signature("SDNQ", ".weight", &[Dtype::U8, Dtype::I8], &[".scale"]),
+    Signature {
+        scheme: "SDNQ",
+        suffix: ".weight",
+        dtypes: &[Dtype::U8, Dtype::I8],
+        companions: &[".scale"],
+        remedy: "only its config (quant_method `sdnq`) tells which codes it has, and there is none",
+    },
     signature("EETQ", ".weight", INT8, &[".weight_scales"]),
     // Ollama repacks matrices to U32, and leaves stacks as they are.
     signature(
@@ -68,10 +81,8 @@ const SIGNATURES: &[Signature] = &[
         &[".weight.scale"],
     ),
     signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("EXL2", ".q_weight", &[], &[".q_scale"]),
-    // Names that no other library uses need no companion.
-    signature("EXL3", ".trellis", &[], &[]),
     signature("QQQ", ".B", WORDS, &[".s_channel"]),
+    // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
     signature("VPTQ", ".indices", &[], &[".centroids.weight"]),

@@ -39,23 +39,20 @@ fn is_scale_name(name: &str) -> bool {
         .any(|end| name.ends_with(end))
 }
 
-/// Every name that the scale of a weight can have.
-fn scale_names(weight: &str) -> Vec<String> {
-    let of_tensor = SCALE_OF_TENSOR.iter().map(|end| format!("{weight}{end}"));
+/// Every name that the scale of a weight can have, in two parts.
+fn scale_names(weight: &str) -> impl Iterator<Item = (&str, &'static str)> {
+    let of_tensor = SCALE_OF_TENSOR.iter().map(move |&end| (weight, end));
     let base = base_of(weight, "weight");
-    let module = base.into_iter().flat_map(|base| {
-        SCALE_OF_MODULE
-            .iter()
-            .map(move |end| format!("{base}{end}"))
-    });
-    of_tensor.chain(module).collect()
+    let of_module = base
+        .into_iter()
+        .flat_map(|base| SCALE_OF_MODULE.iter().map(move |&end| (base, end)));
+    of_tensor.chain(of_module)
 }
 
 /// The tensors that are named as scales of weight `t`. A weight has at most one; the caller refuses more.
 fn scales_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Vec<Tensor<'m>> {
     scale_names(t.name())
-        .iter()
-        .filter_map(|name| all.get(name))
+        .filter_map(|(base, end)| all.at(base, end))
         .collect()
 }
 
@@ -152,9 +149,7 @@ impl Scheme for Fp8 {
         let is_scaled = |t: &Tensor<'_>| {
             is_scale_name(t.name())
                 || Fp8Format::of(t.dtype()).is_some()
-                    && scale_names(t.name())
-                        .iter()
-                        .any(|name| all.get(name).is_some())
+                    && scale_names(t.name()).any(|(base, end)| all.at(base, end).is_some())
         };
         let mut tensors = all.model.tensors();
         tensors
@@ -172,7 +167,18 @@ impl Scheme for Fp8 {
             .name()
             .strip_suffix("_scale")
             .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
-        if scales_another || is_scale_name(t.name()) || t.name().ends_with(".weight_s_rel") {
+        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's scale others.
+        let is_companion = [
+            (".scale", ".scale_2"),
+            (".zero_point", ".zero_point_scale"),
+            (".wscales", ".qweight"),
+        ]
+        .into_iter()
+        .filter_map(|(part, other)| all.at(t.name().strip_suffix(part)?, other))
+        .next()
+        .is_some();
+        let is_other = scales_another || is_companion;
+        if is_other || is_scale_name(t.name()) || t.name().ends_with(".weight_s_rel") {
             return Ok(None);
         }
         let scales = scales_of(t, all);
@@ -270,7 +276,10 @@ fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> 
     if all.prepared::<HasScales>().is_some() {
         return Ok(Some("the rest of the file"));
     }
-    let listed = all.config.is_indexed(&scale_names(t.name()))?;
+    let names: Vec<String> = scale_names(t.name())
+        .map(|(base, end)| format!("{base}{end}"))
+        .collect();
+    let listed = all.config.is_indexed(&names)?;
     Ok(listed.then_some("model.safetensors.index.json"))
 }
 

@@ -6,9 +6,15 @@ pub(crate) mod alternate;
 #[cfg_attr(not(feature = "models"), allow(dead_code))]
 pub(crate) mod assembled;
 pub(crate) mod group_size;
+pub(crate) mod hadamard;
+pub(crate) mod lines;
 pub(crate) mod low_rank;
 pub(crate) mod packed;
+pub(crate) mod padding;
+pub(crate) mod shifted_bias;
 pub(crate) mod strided;
+pub(crate) mod strips;
 pub(crate) mod tiled;
 #[cfg(feature = "models")]
 pub(crate) mod transposed;
+pub(crate) mod vector;

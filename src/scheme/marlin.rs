@@ -217,10 +217,10 @@ impl Unpack for MarlinCodes<'_> {
     }
 
     fn transposed(&self) -> Option<StoredRows> {
-        Some(StoredRows {
-            row_bits: TILE_BYTES * 8 / TILE_OUTPUTS,
-            cols: TILE_INPUTS,
-        })
+        Some(StoredRows::of_one(
+            TILE_BYTES * 8 / TILE_OUTPUTS,
+            TILE_INPUTS,
+        ))
     }
 }
 

@@ -6,24 +6,24 @@
 //! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
 //! `dequantize_deepseek_v4_fp4_expert`.
 
+mod expert_stack;
+
+use self::expert_stack::ExpertStack;
 use crate::config::QuantMethod;
-use crate::containers::model::{Part, Tensor};
-use crate::kernels::remember::fp8::ScaleGrid;
+use crate::containers::model::Tensor;
+pub(super) use crate::kernels::remember::fp4_pairs::BLOCK;
 use crate::kernels::remember::grouped::E2M1;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Matrix, Transposed};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
-    CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    StoredRows, TensorRole, Tile, TopExponent, base_of, read, wrong,
+    CodeFamily, CodeType, Decode, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
+    TensorRole, TopExponent, base_of, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(super) struct Mxfp4;
-
-/// Values that share an exponent in OCP's microscaling formats.
-pub(super) const BLOCK: usize = 32;
 
 static IDENTITY: Identity = Identity {
     name: "MXFP4",
@@ -211,41 +211,27 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     let Some(inputs) = blocks.checked_mul(BLOCK) else {
         return Err(wrong(t, "a row has more blocks than any memory"));
     };
-    let codes = Codes::Unpacked(Box::new(GptOssCodes {
-        part: t.part(),
+    let transposed = ExpertStack {
+        codes: t.part(),
+        exponents: scale.part(),
+        experts,
         inputs,
         outputs,
-    }));
-    // The library has no NaN: `ldexp` with exponent 255 - 127 scales by 2^128, which F32 cannot hold. Doubled code
-    // values and halved scales give the same products, with finite scales.
+    };
+    // The code values and scales of `fp4_pairs`.
     let code_format = CodeFormat::E2M1(E2M1 {
         factor: 2.0,
         plain_zero: false,
     });
-    let scales = Box::new(Transposed::of_floats(
-        Floats::half_exponents(scale),
-        blocks,
-        outputs,
-    ));
-    // Seen from the output, groups run down the columns: 32 rows of one column share an exponent.
-    let grid = ScaleGrid {
-        matrix_rows: inputs.max(1),
-        block_rows: BLOCK,
-        block_cols: 1,
-        rows_per_matrix: blocks,
-        cols: outputs,
-    };
-    let size = [experts.saturating_mul(inputs), outputs];
-    let transposed = Grouped::scaled(codes, 4, code_format, size, grid, scales);
     // The same parts for both views: only one of them is ever written.
-    let group = |name: String, shape: [usize; 3], decoder: Grouped<'m>| {
+    let group = |name: String, shape: [usize; 3], decoder: Box<dyn Decode + 'm>| {
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
         Group::new(
             name,
             shape.to_vec(),
             scheme("MXFP4", CodeType::Fp4),
             parts,
-            Box::new(decoder),
+            decoder,
         )
     };
     // The weight of a linear module, `[experts, out, in]`, is what is stored. Encoders take groups along `in`.
@@ -269,83 +255,12 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
     plain.family = Some(CodeFamily::Mxfp4 {
         top: TopExponent::Power,
     });
-    let mut stack = group(name.to_owned(), [experts, inputs, outputs], transposed);
+    let shape = [experts, inputs, outputs];
+    let mut stack = group(name.to_owned(), shape, Box::new(transposed));
     stack.module = Some(Box::new(group(
         format!("{name}.weight"),
         [experts, outputs, inputs],
-        plain,
+        Box::new(plain),
     )));
     Ok(stack)
-}
-
-/// Codes of a stack of matrices that are stored transposed, two in a byte.
-struct GptOssCodes<'m> {
-    part: Part<'m>,
-    inputs: usize,
-    outputs: usize,
-}
-
-/// Bytes of a line, and lines, that are transposed at once: a square of both sides stays in the cache.
-const SQUARE: usize = 32;
-
-impl Unpack for GptOssCodes<'_> {
-    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        let width = tile.cols.len();
-        out.resize(tile.rows.len() * width, 0);
-        let mut row = tile.rows.start;
-        for out in out.chunks_mut(tile.rows.len().max(1) * width.max(1)) {
-            let mut rest = out;
-            while row < tile.rows.end {
-                let (expert, first) = (row / self.inputs, row % self.inputs);
-                let n = (self.inputs - first).min(tile.rows.end - row);
-                let lines =
-                    expert * self.outputs + tile.cols.start..expert * self.outputs + tile.cols.end;
-                read(
-                    &self.part,
-                    self.inputs / 2,
-                    lines,
-                    first / 2..(first + n) / 2,
-                    staging,
-                )?;
-                let (matrix, next) = rest.split_at_mut(n * width);
-                transpose_nibbles(staging, n / 2, matrix, width);
-                (rest, row) = (next, row + n);
-            }
-        }
-        Ok(())
-    }
-
-    fn align(&self) -> (usize, usize) {
-        // Rows are columns of the stored lines, where a block of 32 is 16 bytes.
-        (BLOCK, 1)
-    }
-
-    fn transposed(&self) -> Option<StoredRows> {
-        Some(StoredRows {
-            row_bits: 4,
-            cols: 1,
-        })
-    }
-}
-
-/// Transposes `lines` of `bytes` bytes into `out`, `width` wide. Row 2i gets the low nibbles of bytes i, row 2i + 1
-/// the high ones.
-fn transpose_nibbles(lines: &[u8], bytes: usize, out: &mut [u8], width: usize) {
-    for first in (0..bytes).step_by(SQUARE) {
-        let rows = first..(first + SQUARE).min(bytes);
-        for left in (0..width).step_by(SQUARE) {
-            let columns = left..(left + SQUARE).min(width);
-            for i in rows.clone() {
-                let (low, high) = out[2 * i * width..][..2 * width].split_at_mut(width);
-                let pairs = low[columns.clone()]
-                    .iter_mut()
-                    .zip(&mut high[columns.clone()]);
-                for ((low, high), line) in
-                    pairs.zip(lines[left * bytes + i..].iter().step_by(bytes))
-                {
-                    (*low, *high) = (line & 15, line >> 4);
-                }
-            }
-        }
-    }
 }

@@ -232,7 +232,12 @@ impl Nvfp4Layout {
             Some(factors) => Box::new(LowRankSum {
                 quantized: Box::new(grouped),
                 factors,
-                columns: columns.map(|columns| (ColumnStep::ScaleSum, columns)),
+                columns: columns.map(|floats| {
+                    (
+                        ColumnStep::ScaleSum,
+                        Box::new(Matrix { floats, cols: k }) as _,
+                    )
+                }),
             }),
             None => {
                 grouped.columns = columns.map(|floats| Box::new(Matrix { floats, cols: k }) as _);

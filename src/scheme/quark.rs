@@ -17,13 +17,13 @@
 //! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`, `Pack_8_bits`).
 
 mod spec;
-mod transposed;
 
 use self::spec::{QuarkCodeKind, QuarkSpec, ScaleSharing};
-use self::transposed::{CodeRows, QuarkCodes, QuarkZeroPoints, TransposedCodes};
+
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
+use crate::scheme::layout::lines::{CodeLines, CodeRows, LineZeroPoints, TransposedCodes};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
@@ -197,7 +197,7 @@ fn integer<'m>(
         Some(words)
     };
     let width = width.ok_or_else(|| wrong(t, "it is too wide"))?;
-    let stored = QuarkCodes::new(t, spec.bits, spec.is_reordered, width);
+    let stored = CodeLines::new(t, spec.bits, spec.is_reordered, width);
     let floats = Floats::ieee(scale)?;
     let zero = all.at(t.name(), "_zero_point");
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
@@ -316,8 +316,8 @@ fn zero_points<'m>(
             &format!("its scales want {} {shape:?}", t.dtype()),
         ));
     }
-    Ok(Box::new(QuarkZeroPoints {
-        stored: QuarkCodes::new(zero, spec.bits, spec.is_reordered, width),
+    Ok(Box::new(LineZeroPoints {
+        stored: CodeLines::new(zero, spec.bits, spec.is_reordered, width),
         int,
     }))
 }

@@ -194,7 +194,6 @@ pub(crate) trait Scheme: Sync {
 
 /// A model's tensors by name, with its config and what schemes prepared.
 pub(crate) struct Index<'m> {
-    by_name: HashMap<&'m str, Tensor<'m>>,
     pub model: &'m ParsedModel,
     pub config: &'m QuantConfig,
     /// One value for each scheme that prepares something. They are few, so that a search by type costs less than a map.
@@ -205,7 +204,6 @@ impl<'m> Index<'m> {
     /// The index of `model`, with what `schemes` prepare, in their order.
     fn new(model: &'m ParsedModel, schemes: &[&dyn Scheme]) -> Self {
         let mut index = Self {
-            by_name: model.tensors().map(|t| (t.name(), t)).collect(),
             model,
             config: &model.config,
             prepared: Vec::new(),
@@ -227,7 +225,7 @@ impl<'m> Index<'m> {
 
     /// The tensor called `name`.
     pub(crate) fn get(&self, name: &str) -> Option<Tensor<'m>> {
-        self.by_name.get(name).copied()
+        self.model.tensor(name)
     }
 
     /// The tensor called `base` + `suffix`.

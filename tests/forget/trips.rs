@@ -80,12 +80,17 @@ pub const FOREIGN: &[&str] = &[
     "quanto",
     "quark",
     "dfloat11",
+    "exl2",
+    "exl3",
     "paroquant",
+    "sdnq",
     "sglang",
     "torchao",
     "awq_more",
     "comfy_more",
+    "nunchaku",
     "ollama",
+    "ik_llama",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

@@ -7,14 +7,20 @@ mod common;
 mod contradictions;
 mod dfloat11;
 mod errors;
+mod exl2;
+mod exl3;
 mod experts;
 mod features;
 mod goldens;
+#[cfg(feature = "gguf")]
+mod ik_llama;
 mod libraries;
 mod models;
 mod names;
+mod nunchaku;
 #[cfg(feature = "ollama")]
 mod ollama;
 mod paroquant;
 mod producers;
+mod sdnq;
 mod slices;

@@ -117,7 +117,7 @@ fn comfy() {
 
 #[test]
 fn comfy_more() {
-    check("comfy_more", 16);
+    check("comfy_more", 18);
 }
 
 #[test]
@@ -166,6 +166,16 @@ fn paroquant() {
 }
 
 #[test]
+fn exl2() {
+    check("exl2", 3);
+}
+
+#[test]
+fn exl3() {
+    check("exl3", 5);
+}
+
+#[test]
 fn dfloat11() {
     check("dfloat11", 6);
 }
@@ -173,6 +183,16 @@ fn dfloat11() {
 #[test]
 fn sglang() {
     check("sglang", 6);
+}
+
+#[test]
+fn sdnq() {
+    check("sdnq", 29);
+}
+
+#[test]
+fn nunchaku() {
+    check("nunchaku", 2);
 }
 
 #[test]

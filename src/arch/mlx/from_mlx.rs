@@ -202,7 +202,7 @@ struct Maker<'a, 'm> {
 
 impl<'m> Maker<'_, 'm> {
     fn push(&mut self, group: Group<'m>) {
-        self.out.push(ResolvedItem::Group(group));
+        self.out.push(ResolvedItem::from(group));
     }
 
     /// Counts the experts of a stack: each becomes a tensor, and a small file could otherwise fill any memory.

@@ -83,9 +83,7 @@ pub(crate) fn to_mlx<'m>(
             Some(stored) => stated.unwrap_or(stored),
             None => to,
         };
-        out.push(ResolvedItem::Group(tensor_of(
-            tensor, &found, dtype, &dims,
-        )?));
+        out.push(ResolvedItem::from(tensor_of(tensor, &found, dtype, &dims)?));
     }
     Ok(Some(MlxModel {
         items: out,
@@ -142,7 +140,7 @@ fn tensor_of<'m>(
             let moved = Rearrangement::changed(&shape, Change::PlusOne);
             // mlx-lm adds in the type that is stored, and rounds to that of the model afterwards.
             let sum = assembled(vec![source], (name.clone(), shape), own, &moved);
-            SourceTensor::new(ResolvedItem::Group(sum))?.renamed(name, dtype)
+            SourceTensor::new(ResolvedItem::from(sum))?.renamed(name, dtype)
         }
         // Of the classes here, all else that differs is GGUF's alone.
         _ => {

@@ -86,7 +86,7 @@ fn fused_groups<'m>(
         let order = RowOrder::Split(head_rows(&part, &shape, dims)?);
         let moved = Rearrangement::of_each(1, order, (shape[0], shape[1]));
         let split = assembled(vec![source], (part, shape), dtype, &moved);
-        SourceTensor::new(ResolvedItem::Group(split))
+        SourceTensor::new(ResolvedItem::from(split))
     };
     let parts: Vec<_> = parts
         .into_iter()
@@ -152,7 +152,7 @@ fn fused_pair<'m>(
             if let Transform::Half(_) | Transform::Halves(_) = transform {
                 return Ok(whole);
             }
-            let transposed = SourceTensor::new(ResolvedItem::Group(whole))?.transposed(dtype);
+            let transposed = SourceTensor::new(ResolvedItem::from(whole))?.transposed(dtype);
             Ok(transposed.renamed(name, dtype))
         }
     }

@@ -50,7 +50,7 @@ pub(super) fn to_hf<'m>(
         change: Change::None,
         columns: None,
     };
-    let sources = vec![SourceTensor::new(ResolvedItem::Group(zeros))?, source];
+    let sources = vec![SourceTensor::new(ResolvedItem::from(zeros))?, source];
     let shape = vec![unused + rows, cols];
     Ok(assembled(sources, (name, shape), dtype, &moved))
 }

@@ -41,7 +41,7 @@ impl<'m> Part<'m> {
 
     /// The checksum that covers the stored bytes, and maybe others around them.
     pub(crate) fn check(&self) -> Option<&'m Check> {
-        self.info.check.as_ref()
+        self.info.check.as_deref()
     }
 
     /// Whether [`verify`](Self::verify) of an uncompressed tensor compares anything: the tensor has a checksum, or one of its

@@ -143,12 +143,12 @@ fn read_member(
             member.len,
             0,
             start,
-            Some(Check {
+            Some(Box::new(Check {
                 crc: member.crc,
                 start,
                 len,
                 before,
-            }),
+            })),
         )?;
     }
     Ok(true)
@@ -226,7 +226,7 @@ fn add(
     len: u64,
     source: usize,
     offset: u64,
-    check: Option<Check>,
+    check: Option<Box<Check>>,
 ) -> Result<()> {
     let elements = match &npy.kind {
         Ok(elements) => *elements,

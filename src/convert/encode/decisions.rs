@@ -58,7 +58,7 @@ pub(super) fn decide_all(
             .flatten();
         module
             .into_iter()
-            .for_each(|module| *item = ResolvedItem::Group(module));
+            .for_each(|module| *item = ResolvedItem::from(module));
     }
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();

@@ -164,10 +164,7 @@ mod tests {
             row_align,
             col_align: 128,
             load_bits: 16.0,
-            transposed: is_transposed.then_some(StoredRows {
-                row_bits: 4,
-                cols: 1,
-            }),
+            transposed: is_transposed.then_some(StoredRows::of_one(4, 1)),
         };
         let size = |values_per_line, decoder| {
             let cut = cut(&grid(8, true), values_per_line, &decoder);

@@ -35,10 +35,7 @@ impl Encode for ExpertStackEncoder {
             col_align: 1,
             // The transposed values and their decoded values as F32, and a byte for each code.
             load_bits: 72.0,
-            transposed: Some(StoredRows {
-                row_bits: 4,
-                cols: 1,
-            }),
+            transposed: Some(StoredRows::of_one(4, 1)),
         }
     }
 

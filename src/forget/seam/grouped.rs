@@ -98,10 +98,7 @@ impl Encode for Grouped {
         // tall tiles write longer pieces.
         let transposed = match form {
             MatrixForm::Packed(WordPacking::AlongRows) | MatrixForm::Bytes { .. } => None,
-            _ => Some(StoredRows {
-                row_bits: bits,
-                cols: 1,
-            }),
+            _ => Some(StoredRows::of_one(bits, 1)),
         };
         Grid {
             rows,

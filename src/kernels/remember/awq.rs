@@ -32,6 +32,12 @@ pub(crate) struct AwqRows<'a> {
 }
 
 impl Kernel for AwqRows<'_> {
+    const HAS_AVX512: bool = true;
+
+    fn gains_from_avx512<E: Element>(&self) -> bool {
+        size_of::<E>() == 2
+    }
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {

@@ -71,6 +71,12 @@ impl IndexedRows<'_> {
 }
 
 impl Kernel for IndexedRows<'_> {
+    const HAS_AVX512: bool = true;
+
+    fn gains_from_avx512<E: Element>(&self) -> bool {
+        size_of::<E>() == 4
+    }
+
     fn is_rounded_last(&self) -> bool {
         !self.is_looked_up()
     }

@@ -1,7 +1,7 @@
 //! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
 //! most schemes, which differ in names and layouts.
 //!
-//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, where `v` is the value that the code stands for. A
+//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, where `v` is the value that the code stands for. A
 //! library that computes in a narrower dtype rounds between two operations; so does the kernel if the output has that
 //! dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
 //! `Quantizer.dequantize`, quanto `QBitsDequantizer`.
@@ -19,6 +19,9 @@ use crate::simd::Kernel;
 
 /// A code format: the value that a code stands for.
 pub(crate) trait CodeValue: Copy + Sync {
+    /// Whether codes have an exponent, which takes several operations to widen.
+    const IS_FLOAT: bool = true;
+
     fn value(self, code: u8) -> f32;
 }
 
@@ -53,6 +56,8 @@ impl Int {
 }
 
 impl CodeValue for Int {
+    const IS_FLOAT: bool = false;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         f32::from(code ^ self.flip) - self.offset
@@ -82,6 +87,8 @@ impl CodeValue for E2M1 {
 pub(crate) struct SignMagnitude;
 
 impl CodeValue for SignMagnitude {
+    const IS_FLOAT: bool = false;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         let magnitude = f32::from(code & 7) * 0.25;
@@ -97,6 +104,47 @@ impl CodeValue for E2M3 {
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         finite::<3, 1>(code & 31 | (code & 32) << 2)
+    }
+}
+
+/// A float of up to eight bits whose codes are all finite: `mantissa` bits, exponents above them with the bias of a field
+/// of so many bits, and a sign on top, if it has one. Zero has no sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Minifloat {
+    mantissa: u32,
+    /// The smallest normal value's bits in F32, with the exponent's bias taken off.
+    rebias: u32,
+    /// Bits of exponent and mantissa.
+    magnitude: u32,
+}
+
+impl Minifloat {
+    /// At most five bits of exponent, and eight bits in all.
+    pub(crate) fn new(exponent: u32, mantissa: u32) -> Self {
+        let bias = (1 << (exponent - 1)) - 1;
+        Self {
+            mantissa,
+            rebias: 127 - bias,
+            magnitude: exponent + mantissa,
+        }
+    }
+}
+
+impl CodeValue for Minifloat {
+    #[inline(always)]
+    fn value(self, code: u8) -> f32 {
+        let code = u32::from(code);
+        let magnitude = code & ((1 << self.magnitude) - 1);
+        let aligned = magnitude << (23 - self.mantissa);
+        // As in `finite`: the excess over the smallest normal is a subnormal, one place up.
+        let smallest = (self.rebias + 1) << 23;
+        let subnormal = f32::from_bits(aligned + smallest) - f32::from_bits(smallest);
+        let normal = f32::from_bits(aligned + (self.rebias << 23));
+        let is_subnormal = magnitude >> self.mantissa == 0;
+        let value = if is_subnormal { subnormal } else { normal };
+        let sign = (code >> self.magnitude) << 31;
+        // -0 + 0 is 0; any other value stays as it is.
+        f32::from_bits(value.to_bits() | sign) + 0.0
     }
 }
 
@@ -129,12 +177,17 @@ pub(crate) enum Formula {
     ShiftScale,
     /// `v * s + b`.
     ScaleShift,
+    /// `v * s + b`, rounded once.
+    FusedScaleShift,
 }
 
 /// The operations of a [`Formula`] on one value. `E` is the type that an intermediate result is rounded to.
 trait Arithmetic {
     /// Whether an intermediate result is rounded.
     const ROUNDS: bool = false;
+
+    /// Whether it takes far longer than looking up a value.
+    const IS_SLOW: bool = false;
 
     fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32;
 }
@@ -183,6 +236,43 @@ impl<const ROUNDS: bool> Arithmetic for ScaleShiftOp<ROUNDS> {
     }
 }
 
+/// [`Formula::FusedScaleShift`].
+struct FusedOp;
+
+impl Arithmetic for FusedOp {
+    const IS_SLOW: bool = true;
+
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        fused(value, scale, offset)
+    }
+}
+
+/// `value * scale + offset`, rounded once. No level has instructions for it, and the function of the C library is a call.
+///
+/// The product is exact in F64. If the sum is not, it is rounded to odd: it then lies on no tie between two F32, and on the
+/// side of each on which the exact sum lies, so that the second rounding gives what one alone would.
+#[inline(always)]
+pub(super) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
+    let (product, offset) = (f64::from(value) * f64::from(scale), f64::from(offset));
+    let sum = product + offset;
+    // What the rounding of the sum has left out, exactly.
+    let taken = sum - product;
+    let error = (product - (sum - taken)) + (offset - taken);
+    let bits = sum.to_bits();
+    // Next to an even last place, one place towards the exact sum; NaN is no error.
+    let is_even = bits & 1 == 0;
+    let grows = (error > 0.0) == (sum > 0.0);
+    let odd = if grows {
+        bits | 1
+    } else {
+        bits.wrapping_sub(1)
+    };
+    let is_inexact = (error > 0.0) | (error < 0.0);
+    let bits = if is_inexact & is_even { odd } else { bits };
+    f64::from_bits(bits) as f32
+}
+
 /// `x`, rounded to the output's type if `ROUNDS`.
 #[inline(always)]
 fn rounded<E: Element, const ROUNDS: bool>(x: f32) -> f32 {
@@ -196,8 +286,8 @@ pub(crate) struct GroupedRows<'a, V> {
     pub row_bytes: usize,
     /// Stored bits of a code.
     pub bits: usize,
-    /// Whether every code is below 16, whatever it is stored in.
-    pub are_nibbles: bool,
+    /// Every code is below two to this power, whatever it is stored in.
+    pub code_bits: usize,
     /// Rows and columns of the weight that `bytes` hold.
     pub rows: Range<usize>,
     pub cols: Range<usize>,
@@ -220,11 +310,19 @@ pub(crate) struct GroupedRows<'a, V> {
 /// first-level cache, and are written so long before they are read that no load waits for a store.
 const TILE: usize = 512;
 
-/// Shortest group of codes below 16 for which a table of its 16 values is made. Rounding twice costs more than looking up;
-/// with one rounding the vectorised loop is faster than a look-up.
+/// Shortest group of codes below 16 for which a table of its 16 values is made if something is rounded twice, which costs
+/// more than looking up; with one rounding the vectorised loop is faster than a look-up. Slow arithmetic makes a table for
+/// every group that is as long.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
+    const HAS_AVX512: bool = true;
+
+    fn gains_from_avx512<E: Element>(&self) -> bool {
+        let has_tables = self.round && self.are_nibbles && size_of::<E>() == 2;
+        !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
+    }
+
     fn is_rounded_last(&self) -> bool {
         !self.round
     }
@@ -247,7 +345,9 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
             // Formulas of one operation ignore the offset: any slice of this length will do.
             let offsets = match self.formula {
                 Formula::Scale | Formula::Divide => scales,
-                Formula::ShiftScale | Formula::ScaleShift => &self.offsets[first..first + per_row],
+                Formula::ShiftScale | Formula::ScaleShift | Formula::FusedScaleShift => {
+                    &self.offsets[first..first + per_row]
+                }
             };
             for (at, out) in (0..).step_by(tile).zip(out.chunks_mut(tile)) {
                 let bytes = &bytes[at * self.bits / 8..];
@@ -275,6 +375,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
                         self.decode::<E, ScaleShiftOp<false>>(tile, out);
                     }
                     (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
+                    (Formula::FusedScaleShift, _) => self.decode::<E, FusedOp>(tile, out),
                 }
             }
         }
@@ -347,6 +448,23 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         }
     }
 
+    /// Decodes codes below `N`, a power of two, that share a scale: each looks up its value.
+    #[inline(always)]
+    fn look_up<E: Element, A: Arithmetic, const N: usize>(
+        &self,
+        codes: &[u8],
+        (scale, offset): (f32, f32),
+        out: &mut [E],
+    ) {
+        let mut table = [E::from_f32(0.0); N];
+        for (code, value) in (0u32..).zip(&mut table) {
+            *value = E::from_f32(A::apply::<E>(self.format.value(code as u8), scale, offset));
+        }
+        for (out, &code) in out.iter_mut().zip(codes) {
+            *out = table[usize::from(code) & (N - 1)];
+        }
+    }
+
     /// Decodes codes that share a scale.
     #[inline(always)]
     fn group<E: Element, A: Arithmetic>(
@@ -356,15 +474,19 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         offset: f32,
         out: &mut [E],
     ) {
-        if A::ROUNDS && size_of::<E>() == 2 && self.are_nibbles && out.len() >= MIN_TABLE {
-            let mut table = [E::from_f32(0.0); 16];
-            for (code, value) in (0u8..).zip(&mut table) {
-                *value = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
+        let is_long = match A::IS_SLOW {
+            true => out.len() >> self.code_bits != 0,
+            false => A::ROUNDS && size_of::<E>() == 2 && out.len() >= MIN_TABLE,
+        };
+        match self.code_bits {
+            0..=4 if is_long => return self.look_up::<E, A, 16>(codes, (scale, offset), out),
+            5..=6 if is_long && A::IS_SLOW => {
+                return self.look_up::<E, A, 64>(codes, (scale, offset), out);
             }
-            for (out, &code) in out.iter_mut().zip(codes) {
-                *out = table[usize::from(code & 15)];
+            7..=8 if is_long && A::IS_SLOW => {
+                return self.look_up::<E, A, 256>(codes, (scale, offset), out);
             }
-            return;
+            _ => {}
         }
         for (out, &code) in out.iter_mut().zip(codes) {
             *out = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));

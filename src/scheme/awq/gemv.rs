@@ -289,10 +289,10 @@ const PLACE: [usize; REORDERED] = {
 };
 
 /// Codes of four rows in turn, 64 columns of each.
-struct Quads<'m> {
-    part: Part<'m>,
+pub(in crate::scheme) struct Quads<'m> {
+    pub part: Part<'m>,
     /// Columns, and words of 16 bits in a row.
-    k: usize,
+    pub k: usize,
 }
 
 impl Unpack for Quads<'_> {

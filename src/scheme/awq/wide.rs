@@ -179,10 +179,7 @@ impl Unpack for InterleavedBits<'_> {
     }
 
     fn transposed(&self) -> Option<StoredRows> {
-        Some(StoredRows {
-            row_bits: self.bits,
-            cols: 1,
-        })
+        Some(StoredRows::of_one(self.bits, 1))
     }
 }
 

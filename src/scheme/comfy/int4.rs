@@ -10,7 +10,10 @@
 //! the outputs come in tiles of 128: `weight` `[out / 128, in / 64, 32, 128]`, `weight_scale` `[out / 128, in / 64, 128]`,
 //! `proj_up` `[out / 128, r, 128]`.
 //!
-//! Formulas: comfy-kitchen `gemv_awq_w4a16`, `quantize_svdquant_w4a4` and `scaled_mm_svdquant_w4a4` (eager backend). The
+//! With `act_unsigned` the kernel adds a constant to the input of the quantized part alone. The group then has a bias besides,
+//! with which the layer needs no constant.
+//!
+//! Formulas: comfy-kitchen `gemv_awq_w4a16`, `quantize_svdquant_w4a4` and `scaled_mm_svdquant_w4a4` (eager backend), `_w4a4_forward`. The
 //! kernel divides its input by the smoothing factors; the product of low rank sees the input as it is.
 
 use super::FAMILY;
@@ -20,6 +23,7 @@ use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::low_rank::ColumnStep;
 use crate::scheme::Tile;
 use crate::scheme::layout::low_rank::{LowRankFactors, LowRankSum};
+use crate::scheme::layout::shifted_bias::ShiftedBias;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
@@ -38,6 +42,9 @@ const GROUP_BYTES: usize = GROUP / 2;
 
 /// Outputs of a tile.
 const TILE_OUTPUTS: usize = 128;
+
+/// What the kernel adds to the input of a layer with `act_unsigned`, so that values behind a GELU are positive.
+const UNSIGNED_SHIFT: f64 = 0.171875;
 
 /// `awq_w4a16`.
 pub(super) fn awq<'m>(
@@ -121,23 +128,6 @@ pub(super) fn svdquant<'m>(
         shaped(t, scale, &[groups, rows])?;
         shaped(t, &up, &[rows, rank])?;
     }
-    let codes = if is_tiled {
-        Codes::Unpacked(Box::new(OutputTiles {
-            part: t.part(),
-            groups,
-        }))
-    } else {
-        Codes::Rows {
-            part: t.part(),
-            row_bytes: cols / 2,
-        }
-    };
-    // Each tile has its scales, and its rows of the factor, transposed, so that they are a stack.
-    let height = if is_tiled { TILE_OUTPUTS } else { rows };
-    let scales = Transposed::of_floats(Floats::ieee(scale)?, height, groups);
-    let code_format = CodeFormat::Int(Int::signed(4));
-    let grid = row_groups(cols, GROUP);
-    let quantized = Grouped::scaled(codes, 4, code_format, [rows, cols], grid, Box::new(scales));
     let b = Floats::ieee(&up)?;
     let b: Box<dyn ScaleMatrix> = if is_tiled {
         Box::new(Transposed::of_floats(b, TILE_OUTPUTS, rank))
@@ -155,34 +145,104 @@ pub(super) fn svdquant<'m>(
     };
     let mut parts = vec![(TensorRole::Scale, *scale), (TensorRole::Scale, smooth)];
     parts.extend(factors.parts());
+    let smooth = Floats::ieee(&smooth)?;
+    let quantized = || signed_codes(t, scale, [rows, cols], is_tiled);
+    let bias = match description.flag("act_unsigned") {
+        true => Some(shifted_bias(t, quantized()?, smooth, all)?),
+        false => None,
+    };
+    if let Some((stored, _)) = &bias {
+        parts.push((TensorRole::Offset, *stored));
+    }
     let decoder = LowRankSum {
-        quantized: Box::new(quantized),
+        quantized: Box::new(quantized()?),
         factors,
-        columns: Some((ColumnStep::DivideValue, Floats::ieee(&smooth)?)),
+        columns: Some((
+            ColumnStep::DivideValue,
+            Box::new(Matrix {
+                floats: smooth,
+                cols,
+            }),
+        )),
     };
     let code = CodeType::Int(4);
-    Ok(claimed(
-        t,
+    let mut group = claimed(t, [rows, cols], (code, GROUP), parts, Box::new(decoder));
+    if let Some((stored, decoder)) = bias {
+        let mut parts = group.parts.clone();
+        parts.rotate_right(1);
+        let name = stored.name().to_owned();
+        let mut other = Group::new(name, vec![rows], group.scheme, parts, Box::new(decoder));
+        other.keeps = TargetDtype::of(stored.dtype());
+        group.others.push(other);
+    }
+    Ok(group)
+}
+
+/// The decoder of the quantized part of `svdquant_w4a4`.
+fn signed_codes<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    [rows, cols]: [usize; 2],
+    is_tiled: bool,
+) -> Result<Grouped<'m>> {
+    let groups = cols / GROUP;
+    let codes = if is_tiled {
+        Codes::Unpacked(Box::new(OutputTiles {
+            part: t.part(),
+            groups,
+        }))
+    } else {
+        Codes::Rows {
+            part: t.part(),
+            row_bytes: cols / 2,
+        }
+    };
+    // Each tile has its scales, and its rows of the factor, transposed, so that they are a stack.
+    let height = if is_tiled { TILE_OUTPUTS } else { rows };
+    let scales = Transposed::of_floats(Floats::ieee(scale)?, height, groups);
+    let code_format = CodeFormat::Int(Int::signed(4));
+    let grid = row_groups(cols, GROUP);
+    let scales = Box::new(scales);
+    Ok(Grouped::scaled(
+        codes,
+        4,
+        code_format,
         [rows, cols],
-        (code, GROUP),
-        parts,
-        Box::new(decoder),
+        grid,
+        scales,
     ))
 }
 
-/// Checks that the product of low rank sees the input of the layer, and the quantized part sees nothing else.
+/// The stored bias of the layer of weight `t`, and the decoder of the bias that belongs to the decoded weight: the quantized
+/// part alone sees its input with a constant added, and the stored bias makes up for it.
+fn shifted_bias<'m>(
+    t: &Tensor<'m>,
+    quantized: Grouped<'m>,
+    smooth: Floats<'m>,
+    all: &Index<'m>,
+) -> Result<(Tensor<'m>, ShiftedBias<'m>)> {
+    let base = base_of(t.name(), "weight").unwrap_or_default();
+    let Some(bias) = all.at(base, "bias") else {
+        let what =
+            "its input is shifted (`act_unsigned`), and it has no bias that could make up for it";
+        return Err(refused(t, "ComfyUI quantization", what));
+    };
+    shaped(t, &bias, &[quantized.rows])?;
+    let decoder = ShiftedBias {
+        quantized: Box::new(quantized),
+        divisors: smooth,
+        bias: Floats::ieee(&bias)?,
+        constant: UNSIGNED_SHIFT,
+    };
+    Ok((bias, decoder))
+}
+
+/// Checks that the product of low rank sees the input of the layer.
 fn check_options(t: &Tensor<'_>, description: &ComfyDescription<'_>) -> Result<()> {
     let basis = description.option("lowrank_branch_input_basis");
     if basis.is_some_and(|basis| basis.as_str() != Some("raw")) {
         let what = "its product of low rank takes another input than the layer's \
                     (`lowrank_branch_input_basis`), which is not decoded";
-        return Err(refused(t, "ComfyUI quantization", what));
-    }
-    // The kernel adds a constant to the input of the quantized part alone, which the stored bias makes up for: with the
-    // weight decoded, that bias would be wrong.
-    if description.flag("act_unsigned") {
-        let what = "its input is shifted (`act_unsigned`), which its stored bias makes up for: \
-                    this is not decoded";
         return Err(refused(t, "ComfyUI quantization", what));
     }
     Ok(())

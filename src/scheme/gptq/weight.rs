@@ -190,10 +190,10 @@ impl Decode for GptqWeight<'_> {
             row_align: CHUNK,
             col_align: CHUNK,
             load_bits,
-            transposed: Some(StoredRows {
-                row_bits: self.packing.word_bits,
-                cols: (self.packing.word_bits / self.packing.bits).max(1),
-            }),
+            transposed: Some(StoredRows::of_one(
+                self.packing.word_bits,
+                (self.packing.word_bits / self.packing.bits).max(1),
+            )),
         }
     }
 
@@ -204,31 +204,21 @@ impl Decode for GptqWeight<'_> {
         // Tiles begin at multiples of 32 codes, so the first word begins with a code.
         let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);
         let (part, n, rows) = (&self.qweight, self.n, tile.rows.clone());
+        let Buffers {
+            staging,
+            words: out,
+            ..
+        } = &mut *buffers;
+        macro_rules! read {
+            ($size:literal) => {{
+                out.resize(rows.len() * load::transposed_words::<$size>(words.len()), 0);
+                load::read_transposed::<$size>(part, n, words, rows, staging, out)?
+            }};
+        }
         match word_bits {
-            8 => load::read_transposed::<1>(
-                part,
-                n,
-                words,
-                rows,
-                &mut buffers.staging,
-                &mut buffers.words,
-            )?,
-            16 => load::read_transposed::<2>(
-                part,
-                n,
-                words,
-                rows,
-                &mut buffers.staging,
-                &mut buffers.words,
-            )?,
-            _ => load::read_transposed::<4>(
-                part,
-                n,
-                words,
-                rows,
-                &mut buffers.staging,
-                &mut buffers.words,
-            )?,
+            8 => read!(1),
+            16 => read!(2),
+            _ => read!(4),
         }
         // Planes cannot be read as a stream, so they are unpacked here once, and not for each slab.
         if self.packing.has_planes {
@@ -292,7 +282,7 @@ impl Decode for GptqWeight<'_> {
             bytes,
             row_bytes,
             bits,
-            are_nibbles: self.packing.bits <= 4,
+            code_bits: self.packing.bits,
             rows,
             cols: tile.cols.clone(),
             format: Int::UNSIGNED,

@@ -2,20 +2,17 @@
 
 use std::ops::Range;
 
+use super::strips::LoadedRows;
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::element::Out;
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected, add_product};
 use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Buffers, Decode, Floats, Grid, TensorRole, Tile};
+use crate::scheme::seam::{Buffers, Decode, Grid, TensorRole, Tile};
 use crate::simd::{Level, dispatch};
 
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
 const PIECE: usize = 64 << 10;
-
-/// Values of the quantized part that are decoded at once, or a row if that is longer: 64 KiB, so that they stay in the
-/// second-level cache until the product is added.
-const STRIP: usize = 16 << 10;
 
 /// The two factors of the product that belongs to a weight.
 pub(crate) struct LowRankFactors<'m> {
@@ -65,7 +62,7 @@ pub(crate) struct LowRankSum<'m> {
     pub quantized: Box<dyn Decode + 'm>,
     pub factors: LowRankFactors<'m>,
     /// A number for each column, and what becomes of it.
-    pub columns: Option<(ColumnStep, Floats<'m>)>,
+    pub columns: Option<(ColumnStep, Box<dyn ScaleMatrix + 'm>)>,
 }
 
 impl Decode for LowRankSum<'_> {
@@ -85,13 +82,12 @@ impl Decode for LowRankSum<'_> {
         buffers.sums.resize(tile.values(), 0.0);
         let LowRankFactors { a, b, rank, .. } = &self.factors;
         add_factors((&**b, &**a), (*rank, 1.0), tile, buffers)?;
-        let cols = self.quantized.grid().cols;
         let Buffers {
             factors, staging, ..
         } = buffers;
         factors.clear();
         match &self.columns {
-            Some((_, columns)) => columns.extend(cols, 0..1, tile.cols.clone(), staging, factors),
+            Some((_, columns)) => columns.extend(0..1, tile.cols.clone(), staging, factors),
             None => Ok(()),
         }
     }
@@ -102,30 +98,26 @@ impl Decode for LowRankSum<'_> {
         rows: Range<usize>,
         buffers: &Buffers,
         level: Level,
-        mut out: Out<'_>,
+        out: Out<'_>,
     ) {
-        let width = tile.cols.len();
-        let height = (STRIP / width.max(1)).clamp(1, rows.len().max(1));
+        let loaded = LoadedRows {
+            tile,
+            rows,
+            buffers,
+            level,
+        };
+        let columns = self.columns.as_ref();
         // The quantized part is decoded to F32 and not to the output's type: it must be rounded
         // once, after the sum.
-        let mut values = vec![0.0; height * width];
-        for first in rows.clone().step_by(height) {
-            let strip = first..(first + height).min(rows.end);
-            let values = &mut values[..strip.len() * width];
-            self.quantized
-                .decode(tile, strip.clone(), buffers, level, Out::F32(values));
-            let at = (first - tile.rows.start) * width;
-            let sums = &buffers.sums[at..at + values.len()];
+        loaded.each_strip(&*self.quantized, out, |values, at, out| {
             let kernel = Corrected {
                 values,
-                sums,
-                width,
+                sums: &buffers.sums[at..at + values.len()],
+                width: tile.cols.len(),
                 columns: &buffers.factors,
-                step: self.columns.as_ref().map_or(ColumnStep::ScaleSum, |c| c.0),
+                step: columns.map_or(ColumnStep::ScaleSum, |c| c.0),
             };
-            let (now, rest) = out.split_at(values.len());
-            dispatch(level, &kernel, now);
-            out = rest;
-        }
+            dispatch(level, &kernel, out);
+        });
     }
 }

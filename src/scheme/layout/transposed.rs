@@ -81,6 +81,7 @@ impl Decode for TransposedStack<'_> {
             transposed: Some(StoredRows {
                 row_bits: inner.load_bits as usize,
                 cols: 1,
+                matrix_rows: self.rows,
             }),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::element::Out;
+use crate::kernels::remember::exl2::CodeRun;
 use crate::scheme::seam::{CodeBytes, RelaySource};
 use crate::simd::Level;
 
@@ -25,13 +26,26 @@ pub(crate) struct Grid {
     pub transposed: Option<StoredRows>,
 }
 
-/// Rows of a stored matrix each of which has values of all rows of a grid.
+/// Rows of a stored matrix that run down the columns of a grid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoredRows {
     /// Bits of a stored row for each row of the grid.
     pub row_bits: usize,
     /// Columns of the grid that a stored row has.
     pub cols: usize,
+    /// Rows of the grid that a stored row has values of: those of one matrix of a stack.
+    pub matrix_rows: usize,
+}
+
+impl StoredRows {
+    /// Stored rows each of which has values of all rows of the grid.
+    pub(crate) fn of_one(row_bits: usize, cols: usize) -> Self {
+        Self {
+            row_bits,
+            cols,
+            matrix_rows: usize::MAX,
+        }
+    }
 }
 
 /// A rectangle of a grid.
@@ -95,8 +109,12 @@ pub(crate) struct Buffers {
     pub zeros: Vec<f32>,
     /// Packed zero points of one group.
     pub zero_words: Vec<u32>,
-    /// Group of each column.
+    /// Scales as packed words.
+    pub scale_words: Vec<u32>,
+    /// Group of each column, or its place among the stored codes of a row.
     pub index: Vec<u32>,
+    /// Runs of codes of a row, each of a width of its own.
+    pub runs: Vec<CodeRun>,
     /// Scratch: stored bytes before they are widened into another field.
     pub staging: Vec<u8>,
     /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a factor for each column.

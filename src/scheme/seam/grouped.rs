@@ -10,7 +10,7 @@ use crate::containers::model::Part;
 use crate::element::Out;
 use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid};
 use crate::kernels::remember::grouped::{
-    CodeValue, E2M1, E2M3, E3M2, GroupedRows, Int, SignMagnitude,
+    CodeValue, E2M1, E2M3, E3M2, GroupedRows, Int, Minifloat, SignMagnitude,
 };
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::seam::numbers::ScaleMatrix;
@@ -37,6 +37,8 @@ pub(crate) enum CodeFormat {
     E5M2,
     E4M3Fnuz,
     E5M2Fnuz,
+    /// A float of any sizes, all of whose codes are finite.
+    Minifloat(Minifloat),
 }
 
 impl CodeFormat {
@@ -175,7 +177,7 @@ impl<'m> Grouped<'m> {
             bytes: &buffers.bytes[(rows.start - tile.rows.start) * row_bytes..],
             row_bytes,
             bits: self.loaded_bits(),
-            are_nibbles: self.bits <= 4,
+            code_bits: self.bits,
             rows,
             cols: tile.cols.clone(),
             format,
@@ -295,6 +297,7 @@ impl Decode for Grouped<'_> {
             CodeFormat::E5M2 => run!(E5M2),
             CodeFormat::E4M3Fnuz => run!(E4M3Fnuz),
             CodeFormat::E5M2Fnuz => run!(E5M2Fnuz),
+            CodeFormat::Minifloat(float) => run!(float),
         }
     }
 

@@ -94,6 +94,15 @@ pub enum CodeType {
     Fp6E3M2,
     /// Eight-bit floats.
     Fp8,
+    /// Floats of any sizes, all of whose codes are finite.
+    Minifloat {
+        /// Bits of the exponent.
+        exponent: u8,
+        /// Bits of the mantissa.
+        mantissa: u8,
+        /// Whether there is a sign.
+        is_signed: bool,
+    },
     /// E2M1 in blocks of 32 with an exponent each.
     Mxfp4,
     /// Eight-bit floats in blocks of 32 with an exponent each.
@@ -104,7 +113,7 @@ pub enum CodeType {
 
 impl fmt::Display for CodeType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match *self {
             Self::Int(bits) => write!(f, "INT{bits}"),
             Self::Uint(bits) => write!(f, "UINT{bits}"),
             Self::Ternary => f.write_str("ternary"),
@@ -113,6 +122,15 @@ impl fmt::Display for CodeType {
             Self::Fp6E2M3 => f.write_str("FP6 (E2M3)"),
             Self::Fp6E3M2 => f.write_str("FP6 (E3M2)"),
             Self::Fp8 => f.write_str("FP8"),
+            Self::Minifloat {
+                exponent,
+                mantissa,
+                is_signed,
+            } => {
+                let (prefix, bits) = (if is_signed { "" } else { "U" }, u8::from(is_signed));
+                let bits = bits + exponent + mantissa;
+                write!(f, "{prefix}FP{bits} (E{exponent}M{mantissa})")
+            }
             Self::Mxfp4 => f.write_str("MXFP4"),
             Self::Mxfp8 => f.write_str("MXFP8"),
             Self::Nvfp4 => f.write_str("NVFP4"),
@@ -185,6 +203,13 @@ pub enum QuantScheme {
     Sparse,
     /// BF16 whose exponents are stored in a Huffman code: lossless.
     DFloat11,
+    /// EXL2: integers of 2 to 8 bits, each group of inputs with a width of its own.
+    Exl2,
+    /// EXL3: a trellis code between Hadamard matrices, with factors for inputs and outputs.
+    Exl3 {
+        /// Bits of a value.
+        bits: u8,
+    },
     /// A block type of ggml.
     Ggml {
         /// Dtype of the blocks.
@@ -230,6 +255,8 @@ impl QuantScheme {
             Self::Grouped { family, .. } => family,
             Self::Sparse => "sparse",
             Self::DFloat11 => "DFloat11",
+            Self::Exl2 => "EXL2",
+            Self::Exl3 { .. } => "EXL3",
             Self::Other(name) => name,
         }
     }
@@ -293,6 +320,8 @@ impl fmt::Display for QuantScheme {
             } => write!(f, "{family} {codes}, {scales}"),
             Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
             Self::DFloat11 => f.write_str("DFloat11 (BF16, exponents Huffman-coded)"),
+            Self::Exl2 => f.write_str("EXL2, groups of 2 to 8 bits"),
+            Self::Exl3 { bits } => write!(f, "EXL3, {bits}-bit trellis"),
             Self::Ggml {
                 dtype: dtype @ Dtype::UnknownGgml(_),
             } => write!(f, "GGUF {dtype}"),

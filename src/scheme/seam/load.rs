@@ -178,19 +178,27 @@ impl<'m> Floats<'m> {
     }
 }
 
-/// Rows that are transposed together: 16 words of 32 bits fill a cache line of the result.
-const STRIP: usize = 16;
+/// Bytes of the words that are transposed together, of each column: two cache lines of the result, which CPUs fetch together.
+const STRIP_BYTES: usize = 128;
 
 /// The gap between the wanted pieces of two rows that is read along, as a part of a row: what is read and not wanted takes
 /// less time than a read for each piece, and hardly more of a disk's.
 const GAP: usize = 16;
 
+/// Bytes of the longest rows of which all is read for any piece of them: a read takes longer than to copy so many.
+const SHORT_ROW: usize = 512;
+
 /// Largest read of a strip of rows with its gaps, in bytes.
 const SPAN: usize = 256 << 10;
 
-/// Replaces `out` with the transposed words at `rows` × `cols` of a matrix with `stride` words of `SIZE` bytes a row.
+/// 32-bit words that each column takes in the result of [`read_transposed`] of `rows` rows.
+pub(crate) fn transposed_words<const SIZE: usize>(rows: usize) -> usize {
+    (rows * SIZE).div_ceil(4)
+}
+
+/// Fills `out` with the transposed words at `rows` × `cols` of a matrix with `stride` words of `SIZE` bytes a row.
 ///
-/// In `out` each column begins at a multiple of the number of 32-bit words that `rows` take. With words of four
+/// In `out` each column begins at a multiple of [`transposed_words`], which is its length in 32-bit words. With words of four
 /// bytes, word (r, c) is at `out[c * rows.len() + r]`; smaller words are packed, the first in the lowest bytes.
 pub(crate) fn read_transposed<const SIZE: usize>(
     part: &Part<'_>,
@@ -198,25 +206,25 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     rows: Range<usize>,
     cols: Range<usize>,
     staging: &mut Vec<u8>,
-    out: &mut Vec<u32>,
+    out: &mut [u32],
 ) -> Result<()> {
+    let strip = STRIP_BYTES / SIZE;
     let (height, width) = (rows.len(), cols.len() * SIZE);
     // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads
     // them. The pitch also covers whole squares, so that `transpose` may read beyond `width`.
     let pitch = width.next_multiple_of(SQUARE * SIZE) + 64;
-    let span = stride * SIZE * STRIP;
+    let stride = stride * SIZE;
     // A row is at least as wide as the wanted piece, so the difference cannot be negative.
-    let joined = (stride * SIZE - width) * GAP <= width && span <= SPAN;
+    let has_short_gaps = stride <= SHORT_ROW || (stride - width) * GAP <= width;
+    let joined = has_short_gaps && stride * strip <= SPAN;
     // Room for the joint read behind the lines, in one allocation that is reused from tile to tile.
-    staging.resize(pitch * STRIP + if joined { span } else { 0 }, 0);
-    let (lines, joint) = staging.split_at_mut(pitch * STRIP);
-    let words = (height * SIZE).div_ceil(4);
-    out.resize(words * cols.len(), 0);
-    for first in (0..height).step_by(STRIP) {
-        let strip = STRIP.min(height - first);
-        let at = |r: usize| {
-            ((rows.start + first + r) as u64 * stride as u64 + cols.start as u64) * SIZE as u64
-        };
+    staging.resize((pitch + if joined { stride } else { 0 }) * strip, 0);
+    let (lines, joint) = staging.split_at_mut(pitch * strip);
+    let words = transposed_words::<SIZE>(height);
+    for first in (0..height).step_by(strip) {
+        let strip = strip.min(height - first);
+        let at =
+            |r: usize| (rows.start + first + r) as u64 * stride as u64 + (cols.start * SIZE) as u64;
         // The tail of a line behind `width` keeps old bytes. They are transposed along with the
         // last square, into columns of `block` that are not copied.
         let targets = lines
@@ -224,10 +232,10 @@ pub(crate) fn read_transposed<const SIZE: usize>(
             .take(strip)
             .map(|line| &mut line[..width]);
         if joined {
-            let joint = &mut joint[..(strip - 1) * stride * SIZE + width];
+            let joint = &mut joint[..(strip - 1) * stride + width];
             part.read_at(at(0), joint)?;
             targets
-                .zip(joint.chunks(stride * SIZE))
+                .zip(joint.chunks(stride))
                 .for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
         } else {
             for (r, line) in targets.enumerate() {
@@ -239,12 +247,15 @@ pub(crate) fn read_transposed<const SIZE: usize>(
     Ok(())
 }
 
-/// Columns that are transposed together if their words are packed: a block of `STRIP` × `SQUARE` words stays in registers or the
+/// Columns that are transposed together if their words are packed: a block of a strip × `SQUARE` words stays in registers or the
 /// first cache.
 const SQUARE: usize = 8;
 
-/// Transposes at most `STRIP` lines of words, `pitch` bytes apart, into words `rows` of each column of `out`. A
-/// column has `height` words of 32 bits.
+/// A strip of `SQUARE` columns.
+type Block = [[u32; STRIP_BYTES / 4]; SQUARE];
+
+/// Transposes a strip of lines of words, `pitch` bytes apart, into words `rows` of each column of `out`. A column has `height`
+/// words of 32 bits.
 fn transpose<const SIZE: usize>(
     lines: &[u8],
     pitch: usize,
@@ -253,8 +264,7 @@ fn transpose<const SIZE: usize>(
     rows: Range<usize>,
 ) {
     if SIZE == 4 {
-        // A strip is a cache line of each column, so that every word is stored where it goes. A transposition in registers of
-        // AVX2 is no faster.
+        // Every word is stored where it goes. A transposition in registers of AVX2 is no faster.
         for (c, column) in out.chunks_exact_mut(height).enumerate() {
             for (word, line) in column[rows.clone()]
                 .iter_mut()
@@ -265,22 +275,123 @@ fn transpose<const SIZE: usize>(
         }
         return;
     }
-    // A strip begins at a multiple of 16 rows, which is a whole word of 32 bits for words of 1 and 2 bytes.
+    // Strips are cache lines of each column, so that they begin with a whole word of 32 bits.
     let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
     for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
-        let mut block = [[0u32; STRIP]; SQUARE];
-        for (r, line) in lines.chunks_exact(pitch).enumerate().take(STRIP) {
-            let words = line[c * SQUARE * SIZE..].as_chunks::<SIZE>().0;
-            for (column, word) in block.iter_mut().zip(words) {
-                // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored contiguously.
-                let mut padded = [0; 4];
-                padded[..SIZE].copy_from_slice(word);
-                column[r * SIZE / 4] |= u32::from_le_bytes(padded) << (r * SIZE % 4 * 8);
-            }
-        }
+        let block = if SIZE == 1 {
+            block_of_bytes(&lines[c * SQUARE..], pitch)
+        } else {
+            block_of_words::<SIZE>(&lines[c * SQUARE * SIZE..], pitch)
+        };
         // The last square may have fewer columns than eight; `zip` ends with those that exist.
         for (column, block) in columns.chunks_exact_mut(height).zip(&block) {
-            column[rows.clone()].copy_from_slice(&block[..rows.len()]);
+            let column = &mut column[rows.clone()];
+            // The length of a whole strip is a constant, which saves a call.
+            match column.first_chunk_mut() {
+                Some(whole) => *whole = *block,
+                None => column.copy_from_slice(&block[..column.len()]),
+            }
+        }
+    }
+}
+
+/// The first columns of the words of `lines`.
+fn block_of_words<const SIZE: usize>(lines: &[u8], pitch: usize) -> Block {
+    let mut block = Block::default();
+    for (r, line) in lines.chunks(pitch).enumerate() {
+        let words = line.as_chunks::<SIZE>().0;
+        for (column, word) in block.iter_mut().zip(words) {
+            // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored contiguously.
+            let mut padded = [0; 4];
+            padded[..SIZE].copy_from_slice(word);
+            column[r * SIZE / 4] |= u32::from_le_bytes(padded) << (r * SIZE % 4 * 8);
+        }
+    }
+    block
+}
+
+/// The first eight columns of the bytes of `lines`, eight lines at a time: each is a number of 64 bits, and halves, quarters and
+/// eighths of two numbers change places.
+fn block_of_bytes(lines: &[u8], pitch: usize) -> Block {
+    let mut block = Block::default();
+    for i in 0..STRIP_BYTES / SQUARE {
+        let mut square = [0u64; SQUARE];
+        for (r, number) in square.iter_mut().enumerate() {
+            let line = &lines[(i * SQUARE + r) * pitch..];
+            *number = line
+                .first_chunk()
+                .map_or(0, |&bytes| u64::from_le_bytes(bytes));
+        }
+        for (distance, mask) in [
+            (4, !0 >> 32),
+            (2, 0xffff_0000_ffff),
+            (1, 0xff_00ff_00ff_00ff),
+        ] {
+            for r in (0..SQUARE).filter(|r| r & distance == 0) {
+                let (upper, lower) = (square[r], square[r + distance]);
+                let swapped = (upper >> (distance * 8) ^ lower) & mask;
+                square[r] = upper ^ swapped << (distance * 8);
+                square[r + distance] = lower ^ swapped;
+            }
+        }
+        for (column, number) in block.iter_mut().zip(square) {
+            column[2 * i] = number as u32;
+            column[2 * i + 1] = (number >> 32) as u32;
+        }
+    }
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ParsedModel;
+
+    fn check<const SIZE: usize>(model: &ParsedModel, bytes: &[u8], stride: usize) {
+        let tensor = model.tensors().next().unwrap();
+        let rows = bytes.len() / (stride * SIZE);
+        let all = |n: usize| [0..n, 0..1, n - 1..n, n / 3..n - n / 4];
+        for (rows, cols) in all(rows)
+            .into_iter()
+            .flat_map(|rows| all(stride).map(|cols| (rows.clone(), cols)))
+        {
+            let height = transposed_words::<SIZE>(rows.len());
+            let (mut staging, mut out) = (Vec::new(), vec![7; cols.len() * height]);
+            read_transposed::<SIZE>(
+                &tensor.part(),
+                stride,
+                rows.clone(),
+                cols.clone(),
+                &mut staging,
+                &mut out,
+            )
+            .unwrap();
+            for (c, column) in cols.clone().zip(out.chunks(height)) {
+                let column: Vec<u8> = column.iter().flat_map(|word| word.to_le_bytes()).collect();
+                for (r, word) in rows.clone().zip(column.chunks_exact(SIZE)) {
+                    assert_eq!(word, &bytes[(r * stride + c) * SIZE..][..SIZE], "{r}, {c}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn words_of_all_sizes_are_transposed() {
+        // Rows of all lengths: short ones, and long ones of which all or pieces are read.
+        for (rows, row_bytes) in [(1, 4), (67, 12), (130, 520), (65, 2052), (33, 8)] {
+            let bytes: Vec<u8> = (0..rows * row_bytes)
+                .map(|i| (i * 7 + i / 251) as u8)
+                .collect();
+            let header = format!(
+                r#"{{"w":{{"dtype":"U8","shape":[{rows},{row_bytes}],"data_offsets":[0,{}]}}}}"#,
+                bytes.len()
+            );
+            let mut file = (header.len() as u64).to_le_bytes().to_vec();
+            file.extend(header.bytes().chain(bytes.iter().copied()));
+            let model = crate::parse_bytes(file).unwrap();
+            check::<1>(&model, &bytes, row_bytes);
+            check::<2>(&model, &bytes, row_bytes / 2);
+            check::<4>(&model, &bytes, row_bytes / 4);
         }
     }
 }

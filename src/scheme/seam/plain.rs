@@ -44,6 +44,12 @@ impl<'m> PlainFloats<'m> {
         })
     }
 
+    /// The decoder of the first `n` values of the vector `t`; `None` if `t` has another dtype, or fewer values.
+    pub(crate) fn first_of(t: &Tensor<'m>, n: usize) -> Option<Self> {
+        let whole = Self::of(t)?;
+        (whole.rows == 1 && n <= whole.cols).then_some(Self { cols: n, ..whole })
+    }
+
     /// Bytes of a value.
     fn size(&self) -> usize {
         self.dtype.bits() / 8

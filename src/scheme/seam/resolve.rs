@@ -15,7 +15,7 @@ use crate::{AnamnesisError, ParsedModel, Result};
 /// A logical tensor of a model, which becomes a tensor of the output.
 pub(crate) enum ResolvedItem<'m> {
     /// Quantized: decoded from several stored tensors.
-    Group(Group<'m>),
+    Group(Box<Group<'m>>),
     /// Not quantized: a stored tensor that can be copied.
     Plain(NamedTensor<'m>),
 }
@@ -37,6 +37,12 @@ impl NamedTensor<'_> {
 impl<'m> From<Tensor<'m>> for NamedTensor<'m> {
     fn from(stored: Tensor<'m>) -> Self {
         Self { stored, name: None }
+    }
+}
+
+impl<'m> From<Group<'m>> for ResolvedItem<'m> {
+    fn from(group: Group<'m>) -> Self {
+        Self::Group(Box::new(group))
     }
 }
 
@@ -129,7 +135,8 @@ impl<'m> Resolution<'m> {
         let mut out = Self::default();
         // The weight that each stored tensor belongs to, by the index of the tensor.
         let mut owner: Vec<Option<Tensor<'m>>> = vec![None; model.tensors.len()];
-        let mut groups: Vec<Option<Group<'m>>> = Vec::new();
+        // Boxed, as in items: a model may have hundreds of thousands of tensors, most of which are companions.
+        let mut groups: Vec<Option<Box<Group<'m>>>> = Vec::new();
         groups.resize_with(model.tensors.len(), || None);
         let mut has_common_names = false;
         // All claims come before the first leftover is judged: a companion may precede its weight
@@ -156,7 +163,7 @@ impl<'m> Resolution<'m> {
                     } else {
                         out.check_whole(&t, &group, &all, registry);
                         has_common_names |= scheme.has_common_names(&group);
-                        groups[t.index] = Some(group);
+                        groups[t.index] = Some(Box::new(group));
                     }
                 }
                 Ok(None) => {}
@@ -191,8 +198,12 @@ impl<'m> Resolution<'m> {
         // input.
         for t in model.tensors() {
             if let Some(group) = groups[t.index].take() {
-                out.items
-                    .extend(group.taken_apart().into_iter().map(ResolvedItem::Group));
+                if group.split.is_empty() && group.others.is_empty() {
+                    out.items.push(ResolvedItem::Group(group));
+                } else {
+                    out.items
+                        .extend(group.taken_apart().into_iter().map(ResolvedItem::from));
+                }
             } else if owner[t.index].is_none() {
                 leftovers.sort(t, &mut out);
             }
@@ -293,7 +304,7 @@ impl<'m> Resolution<'m> {
     /// The groups among the items, in order.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Group<'m>> {
         self.items.iter().filter_map(|item| match item {
-            ResolvedItem::Group(group) => Some(group),
+            ResolvedItem::Group(group) => Some(&**group),
             ResolvedItem::Plain(_) => None,
         })
     }

@@ -46,9 +46,9 @@ struct TiktokenClass {
 
 /// The tokens behind those of the table.
 enum SpecialRule {
-    /// So many, named by `added_tokens_decoder` in tokenizer_config.json or else by their ids.
+    /// Number of reserved tokens. `added_tokens_decoder` in tokenizer_config.json names them; those without a name are named by id.
     Reserved(usize),
-    /// These, and so many `<|extra_0|>`, `<|extra_1|>`, ….
+    /// Names of the first tokens, and the number of `<|extra_0|>`, `<|extra_1|>`, … behind them.
     Fixed(&'static [&'static str], usize),
 }
 

@@ -12,7 +12,7 @@ import shutil
 
 import numpy as np
 import torch
-from fp8 import BF16, DATA, E4M3, F16, F32, U8, same
+from fp8 import BF16, DATA, E4M3, F16, F32, U8, rounded, same
 from modelcase import ModelCase, total
 from safetensors.torch import save_file
 
@@ -303,6 +303,47 @@ def svdquant():
         c.write()
 
 
+def act_unsigned():
+    """Layers behind a GELU: the library adds a constant to the input of the quantized part. The expected bias is that with which the
+    decoded weight gives the library's output; of the input minus the constant that is the product of low rank and the stored bias."""
+    shift = ck.backends.eager.svdquant._GELU_UNSIGNED_SHIFT
+    for name, tiled, dtype in [("act_unsigned", False, BF16), ("act_unsigned_tiles", True, F16), ("act_unsigned_f32", False, F32)]:
+        c = Comfy(name)
+        base, (n, k), rank = "transformer_blocks.0.ff.net.2", (128, 128) if tiled else (21, 192), 3
+        q, s = c.all_bytes(n, k // 2).view(torch.int8), c.scales(k // 64, n).to(dtype)
+        smooth, bias = torch.exp2(c.randn(k)).to(dtype), c.randn(n).to(dtype)
+        down, up = c.randn(k, rank, scale=0.2).to(dtype), c.randn(n, rank, scale=0.2).to(dtype)
+        codes = ck.backends.eager.svdquant._unpack_int4_row_major(q).float()
+        scaled = (codes.reshape(n, k // 64, 64) * s.float().t()[:, :, None]).reshape(n, k)
+        low = (up.double()[:, None, :] * down.double()[None]).sum(-1).float()
+        want = scaled / smooth.float() + low
+        sums = (scaled.double() / smooth.double()).sum(-1)
+        form = {"format": "svdquant_w4a4", "act_unsigned": True}
+        cls = get_layout_class(SVD)
+        # The library's own output of an input whose quantized part sees zeros, and of one whose codes are exact.
+        for x in (torch.full((1, k), -shift, dtype=F32), smooth.float()[None] * 2 - shift):
+            wide = cls.Params(scale=s.float(), orig_dtype=F32, orig_shape=(n, k), proj_down=down.float(), proj_up=up.float(),
+                              smooth_factor=smooth.float(), act_unsigned=True)
+            theirs = torch.nn.functional.linear(x, QuantizedTensor(q, SVD, wide), bias.float())
+            ours = x.double() @ want.double().t() + bias.double() + shift * sums
+            assert (theirs - ours).abs().max() <= 1e-4 * ours.abs().max(), (theirs - ours).abs().max()
+        if tiled:
+            q = q.reshape(n // 128, 32, 4, k // 64, 32).permute(0, 3, 1, 2, 4).reshape(n // 128, k // 64, 32, 128).contiguous()
+            s = s.reshape(k // 64, n // 128, 128).permute(1, 0, 2).contiguous()
+            up = up.reshape(n // 128, 128, rank).permute(0, 2, 1).contiguous()
+            form |= {"layout": "kitchen_tile_packed_w4a4"}
+        others = {"proj_down": down, "proj_up": up, "smooth_factor": smooth, "bias": bias}
+        c.add({base + ".weight": q, base + ".weight_scale": s} | {f"{base}.{end}": t for end, t in others.items()})
+        c.mark(base, form)
+        c.expect(base + ".weight", want)
+        corrected = (bias.double() + shift * sums).float().to(dtype)
+        c.expected[base + ".bias"] = corrected
+        c.write()
+        for target, narrow in rounded(want).items():  # the bias keeps its dtype
+            if dtype == F32 and target != "f32":
+                save_file({base + ".weight": narrow, base + ".bias": corrected}, c.dir / f"expected-{target}.safetensors", {"format": "pt"})
+
+
 def refused():
     base = P + "proj"
 
@@ -315,7 +356,6 @@ def refused():
         c.refuse(base + ".weight", reason)
         c.write()
 
-    case("act_unsigned", {"act_unsigned": True}, "the bias belongs to a shifted input")
     case("post_smoothing", {"lowrank_branch_input_basis": "post_smoothing"}, "the product of low rank has another input")
 
 
@@ -352,5 +392,6 @@ if __name__ == "__main__":
     hostile()
     awq_w4a16()
     svdquant()
+    act_unsigned()
     refused()
     total("comfy_more")

@@ -78,11 +78,13 @@ pub(super) fn tensor_of(
         len,
         strides: (!is_row_major).then(|| strides.clone()),
         big_endian: big_endian && dtype.bits() > 8,
-        check: place.crc.map(|crc| Check {
-            crc,
-            start: place.offset,
-            len: place.len,
-            before: (0, 0),
+        check: place.crc.map(|crc| {
+            Box::new(Check {
+                crc,
+                start: place.offset,
+                len: place.len,
+                before: (0, 0),
+            })
         }),
     })
 }

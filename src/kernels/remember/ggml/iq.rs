@@ -149,6 +149,8 @@ impl DecodeBlock<98, 256> for IQ3_XXS {
 /// `d | indices[64] | ninth bits[8] | signs[32] | scales[4]`: an index for each four values, a byte
 /// of signs for eight, a nibble of scale for 32.
 impl DecodeBlock<110, 256> for IQ3_S {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
         let d = f16_at(block, 0);

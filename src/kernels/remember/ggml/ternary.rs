@@ -59,6 +59,8 @@ impl DecodeBlock<66, 256> for TQ2_0 {
 
 /// `d | signs[16]`: a set bit is `d`, a clear one `-d`, the lowest bit of a byte first.
 impl DecodeBlock<18, 128> for Q1_0 {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 128]) {
         let d = f16_at(block, 0).to_bits();
@@ -73,6 +75,8 @@ impl DecodeBlock<18, 128> for Q1_0 {
 
 /// `d | codes[16]`, values `(q - 1) * d`: four consecutive codes to a byte, the lowest bits first.
 impl DecodeBlock<18, 64> for Q2_0 {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 64]) {
         let d = f16_at(block, 0);

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{bytes, check as check_one_rounding, each_level, scales};
 use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, Float8, ScaleGrid};
 use crate::kernels::remember::grouped::{
-    CodeValue, E2M1, E2M3, E3M2, Formula, GroupedRows, Int, SignMagnitude,
+    CodeValue, E2M1, E2M3, E3M2, Formula, GroupedRows, Int, Minifloat, SignMagnitude, fused,
 };
 use crate::test_utils::miri_or;
 
@@ -43,7 +43,7 @@ struct Case {
     columns: bool,
 }
 
-const CASES: [Case; 10] = {
+const CASES: [Case; 13] = {
     let plain = Case {
         group: 32,
         block_rows: 1,
@@ -108,18 +108,34 @@ const CASES: [Case; 10] = {
             columns: true,
             ..plain
         },
+        Case {
+            group: 96,
+            formula: Formula::FusedScaleShift,
+            first_col: 32,
+            ..plain
+        },
+        Case {
+            group: COLS,
+            formula: Formula::FusedScaleShift,
+            ..plain
+        },
+        Case {
+            group: 1,
+            formula: Formula::FusedScaleShift,
+            ..plain
+        },
     ]
 };
 
 fn check<const BITS: usize, V: CodeValue>(format: V, twin: impl Fn(u32) -> f32) {
     let row_bytes = (COLS * BITS).div_ceil(8);
-    check_stored(BITS, BITS <= 4, format, &bytes(ROWS * row_bytes), twin);
+    check_stored(BITS, BITS, format, &bytes(ROWS * row_bytes), twin);
 }
 
 /// Every case with the codes `stored`, rows of whole bytes.
 fn check_stored<V: CodeValue>(
     bits: usize,
-    are_nibbles: bool,
+    code_bits: usize,
     format: V,
     stored: &[u8],
     twin: impl Fn(u32) -> f32,
@@ -168,7 +184,7 @@ fn check_stored<V: CodeValue>(
             bytes: &tile,
             row_bytes: row_bytes - start,
             bits,
-            are_nibbles,
+            code_bits,
             rows: 0..ROWS,
             cols: first_col..COLS,
             format,
@@ -193,6 +209,7 @@ fn check_stored<V: CodeValue>(
                 Formula::Scale => twin(code(r, c)) * s[at],
                 Formula::ShiftScale => between(twin(code(r, c)) - z[at]) * s[at],
                 Formula::ScaleShift => between(twin(code(r, c)) * s[at]) + z[at],
+                Formula::FusedScaleShift => twin(code(r, c)).mul_add(s[at], z[at]),
                 Formula::Divide => twin(code(r, c)) / s[at],
             };
             if columns { value * factors[c] } else { value }
@@ -246,7 +263,56 @@ fn integers() {
     check::<7, _>(Int::signed(7), |c| signed(c, 7));
     check::<8, _>(Int::signed(8), |c| signed(c, 8));
     let nibbles: Vec<u8> = bytes(ROWS * COLS).iter().map(|byte| byte & 15).collect();
-    check_stored(8, true, Int::signed(4), &nibbles, |c| signed(c, 4));
+    check_stored(8, 4, Int::signed(4), &nibbles, |c| signed(c, 4));
+}
+
+/// Numbers of all exponents, and pairs whose sum lies close to a tie of F32.
+#[test]
+fn fused_is_rounded_once() {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 32) as u32
+    };
+    for i in 0..miri_or(300, 2_000_000) {
+        let (value, scale, mut offset) = (
+            (next() % 256) as f32 - 100.0,
+            f32::from_bits(next()),
+            f32::from_bits(next()),
+        );
+        if i % 2 == 0 {
+            // Next to the product in size, or so far above it that the product decides a tie.
+            let exponent = (scale.to_bits() >> 23 & 0xff) + next() % 64;
+            let few = next() & 0x8000_0000 | next() & next() & next() & 0x007f_ffff;
+            offset = f32::from_bits(few | exponent.min(254) << 23);
+        }
+        let (got, want) = (fused(value, scale, offset), value.mul_add(scale, offset));
+        assert!(
+            got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+            "{value:e} * {scale:e} + {offset:e}: {got:e}, not {want:e}"
+        );
+    }
+}
+
+#[test]
+fn minifloats() {
+    fn sized<const BITS: usize>(exponent: u32, mantissa: u32) {
+        check::<BITS, _>(Minifloat::new(exponent, mantissa), |c| {
+            let bias = (1 << (exponent - 1)) - 1;
+            float(c, mantissa, exponent, bias) + 0.0
+        });
+    }
+    sized::<1>(1, 0);
+    sized::<2>(1, 0);
+    sized::<3>(2, 1);
+    sized::<4>(2, 1);
+    sized::<5>(5, 0);
+    sized::<6>(5, 0);
+    sized::<7>(2, 4);
+    sized::<8>(1, 7);
+    sized::<8>(5, 2);
 }
 
 #[test]
@@ -326,7 +392,7 @@ fn stack<F: Float8>(name: &str, format: F) {
                 scale_cols,
                 row_bytes: part.len(),
                 bits: 8,
-                are_nibbles: false,
+                code_bits: 8,
                 format,
                 offsets: &[],
                 formula: Formula::Scale,
@@ -350,4 +416,36 @@ fn stacks_of_fp8() {
     stack("E5M2", E5M2);
     stack("E4M3FNUZ", E4M3Fnuz);
     stack("E5M2FNUZ", E5M2Fnuz);
+}
+
+#[test]
+fn fp4_of_two_rows_in_a_byte() {
+    use crate::kernels::remember::fp4_pairs::{BLOCK, Fp4Pairs};
+    // Rows end in a block, and columns in a strip.
+    for (cols, first, rows) in [
+        (miri_or(33usize, 1049), 0usize, 96usize),
+        (7, 40, 50),
+        (1, 63, 1),
+    ] {
+        let pitch = cols + 3;
+        let codes = bytes((first + rows).div_ceil(2) * pitch);
+        let exponents: Vec<u8> = (0..(first + rows).div_ceil(BLOCK) * pitch)
+            .map(|i| [127, 0, 255, 1, 254, 2, 120][i % 7])
+            .collect();
+        let kernel = Fp4Pairs {
+            codes: &codes,
+            exponents: &exponents,
+            first,
+            cols,
+            pitch,
+        };
+        check_one_rounding("FP4 pairs", &kernel, rows * cols, |i| {
+            let (row, col) = (first + i / cols, i % cols);
+            let code = codes[row / 2 * pitch + col] >> (4 * (row % 2)) & 15;
+            let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+            let value: f64 = if code > 7 { -magnitude } else { magnitude };
+            let exponent = i32::from(exponents[row / BLOCK * pitch + col]) - 127;
+            (value * 2f64.powi(exponent)) as f32
+        });
+    }
 }

@@ -14,6 +14,8 @@ pub(crate) enum GroupFormula<'m> {
     ShiftScale(GroupOffsets<'m>),
     /// `v * s + b`, with offsets `b`.
     ScaleShift(GroupOffsets<'m>),
+    /// `v * s + b`, rounded once.
+    FusedScaleShift(GroupOffsets<'m>),
 }
 
 impl<'m> GroupFormula<'m> {
@@ -21,7 +23,9 @@ impl<'m> GroupFormula<'m> {
     pub(super) fn offsets(&self) -> Option<&GroupOffsets<'m>> {
         match self {
             Self::Scale | Self::Divide => None,
-            Self::ShiftScale(offsets) | Self::ScaleShift(offsets) => Some(offsets),
+            Self::ShiftScale(offsets)
+            | Self::ScaleShift(offsets)
+            | Self::FusedScaleShift(offsets) => Some(offsets),
         }
     }
 
@@ -40,6 +44,7 @@ impl<'m> GroupFormula<'m> {
             Self::Divide => Formula::Divide,
             Self::ShiftScale(_) => Formula::ShiftScale,
             Self::ScaleShift(_) => Formula::ScaleShift,
+            Self::FusedScaleShift(_) => Formula::FusedScaleShift,
         }
     }
 }

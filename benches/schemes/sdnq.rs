@@ -1,0 +1,63 @@
+//! SDNQ's models, each with its config in the file's metadata.
+
+use super::{COLS, Part, ROWS, bf16s, codes, f32s, file_with};
+
+/// A model of codes of `dtype` in groups of `group`, with more keys in its config and more tensors.
+fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
+    let config = format!(
+        r#"{{"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"{dtype}"{more}}}"#
+    );
+    let metadata = serde_json::json!({ "quantization_config": config });
+    let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
+    let (n, bits) = (ROWS * COLS, dtype.as_bytes()[dtype.len() - 1] - b'0');
+    let bits = usize::from(bits);
+    let (stored, shape) = match bits {
+        8 => ("I8", vec![ROWS, COLS]),
+        4 => ("U8", vec![n / 2]),
+        6 => ("U8", vec![n / 4, 3]),
+        _ => ("U8", vec![n / 8, bits]),
+    };
+    let scales = vec![ROWS, COLS / group, 1];
+    let mut all = vec![Part("w.weight", stored, shape, codes(n * bits / 8))];
+    if more.contains("codebook") {
+        let entries = vec![ROWS, COLS / group, 1 << bits];
+        let count = entries.iter().product();
+        all.push(Part("w.scale", "F32", entries, f32s(count)));
+    } else {
+        let shape = if group == COLS { vec![ROWS, 1] } else { scales };
+        let count = shape.iter().product();
+        all.push(Part("w.scale", "F32", shape.clone(), f32s(count)));
+        if dtype.starts_with('u') {
+            all.push(Part("w.zero_point", "F32", shape, f32s(count)));
+        }
+    }
+    all.extend(parts);
+    file_with(&all, header)
+}
+
+pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    let factors = vec![
+        Part("w.svd_up", "BF16", vec![ROWS, 32], bf16s(ROWS * 32)),
+        Part("w.svd_down", "BF16", vec![32, COLS], bf16s(32 * COLS)),
+    ];
+    let rotated = r#","use_hadamard":true,"hadamard_group_size":256"#;
+    [
+        ("sdnq-uint4", model("uint4", 64, "", vec![])),
+        ("sdnq-uint5", model("uint5", 128, "", vec![])),
+        ("sdnq-uint6", model("uint6", 256, "", vec![])),
+        ("sdnq-uint7", model("uint7", 512, "", vec![])),
+        ("sdnq-uint3", model("uint3", 32, "", vec![])),
+        ("sdnq-int8", model("int8", COLS, "", vec![])),
+        ("sdnq-int6", model("int6", 256, "", vec![])),
+        (
+            "sdnq-codebook",
+            model("uint4", 512, r#","use_codebook":true"#, vec![]),
+        ),
+        ("sdnq-hadamard", model("uint4", 64, rotated, vec![])),
+        (
+            "sdnq-svd",
+            model("uint4", 128, r#","use_svd":true"#, factors),
+        ),
+    ]
+    .into_iter()
+}

@@ -1,0 +1,125 @@
+//! Rotations of SDNQ against a product with the whole matrix, and codebooks of groups against one look-up a value.
+
+use half::{bf16, f16};
+
+use super::{bytes, check as check_values, each_level, scales};
+use crate::element::Element;
+use crate::kernels::remember::codebook_groups::CodebookGroups;
+use crate::kernels::remember::hadamard::HadamardGroups;
+use crate::test_utils::miri_or;
+
+/// The sign of an entry of H: the Kronecker power of a matrix of four rows, or of two.
+fn sign(group: usize, row: usize, col: usize) -> f64 {
+    let is_power_of_four = group.trailing_zeros().is_multiple_of(2);
+    let negative = if is_power_of_four {
+        (0..group.trailing_zeros() / 2)
+            .filter(|n| (row >> (2 * n) & 3) + (col >> (2 * n) & 3) == 3)
+            .count()
+    } else {
+        (row & col).count_ones() as usize
+    };
+    if negative % 2 == 0 { 1.0 } else { -1.0 }
+}
+
+fn twin<E: Element>(values: &[f32], group: usize) -> Vec<f32> {
+    let unit = f64::from(E::rounded((1.0 / (group as f64).sqrt()) as f32));
+    let groups = values.chunks(group);
+    let rotated = groups.flat_map(|values| {
+        (0..group).map(move |row| {
+            let term = |(col, &x): (usize, &f32)| sign(group, row, col) * f64::from(E::rounded(x));
+            let sum: f64 = values.iter().enumerate().map(term).sum();
+            E::from_f32((sum * unit) as f32).to_f32()
+        })
+    });
+    rotated.collect()
+}
+
+/// Sums of these values are exact in F64, so that no order of the terms matters.
+#[test]
+fn rotations() {
+    for group in [4, 8, 16, 32, 64, 128, 256, 512] {
+        if group > miri_or(32, 512) {
+            continue;
+        }
+        let values: Vec<f32> = bytes(3 * group)
+            .iter()
+            .zip(bytes(5 * group).iter().rev())
+            .map(|(&a, &b)| (f32::from(a) - 130.0) * (1.0 + f32::from(b) / 4096.0) / 64.0)
+            .collect();
+        let kernel = HadamardGroups {
+            values: &values,
+            group,
+        };
+        let same = |got: f32, want: f32| got.to_bits() == want.to_bits();
+        let (single, half, brain) = (
+            twin::<f32>(&values, group),
+            twin::<f16>(&values, group),
+            twin::<bf16>(&values, group),
+        );
+        each_level(&kernel, values.len(), |level, s, h, b| {
+            for i in 0..values.len() {
+                assert!(same(s[i], single[i]), "{group} F32 {level:?} [{i}]");
+                assert!(
+                    same(Element::to_f32(h[i]), half[i]),
+                    "{group} F16 {level:?} [{i}]"
+                );
+                assert!(
+                    same(Element::to_f32(b[i]), brain[i]),
+                    "{group} BF16 {level:?} [{i}]"
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn hostile_rotations() {
+    for special in [f32::NAN, f32::INFINITY] {
+        let mut values = vec![1.0; 8];
+        values[5] = special;
+        let kernel = HadamardGroups {
+            values: &values,
+            group: 8,
+        };
+        each_level(&kernel, 8, |_, s, _, _| {
+            assert!(s.iter().all(|x| !x.is_finite()));
+        });
+    }
+}
+
+#[test]
+fn codebooks() {
+    // Groups that are shorter and longer than their codebook, one that begins before the tile, and codebooks for all rows.
+    for (width, start, group, entries, has_row_codebooks) in [
+        (96, 0, 32, 16, true),
+        (70, 10, 40, 64, true),
+        (50, 0, 50, 256, true),
+        (33, 0, 16, 2, true),
+        (40, 8, 100, 8, false),
+    ] {
+        let rows = 3;
+        let groups = usize::div_ceil(start + width, group);
+        let codes: Vec<u8> = bytes(rows * width)
+            .iter()
+            .map(|&code| (usize::from(code) % entries) as u8)
+            .collect();
+        let count = if has_row_codebooks { rows } else { 1 };
+        let codebooks = scales(count * groups * entries);
+        let kernel = CodebookGroups {
+            codes: &codes,
+            width,
+            start,
+            group,
+            codebooks: &codebooks,
+            groups,
+            entries,
+            has_row_codebooks,
+        };
+        let want = |i: usize| {
+            let (row, col) = (i / width, start + i % width);
+            let row = if has_row_codebooks { row } else { 0 };
+            codebooks[(row * groups + col / group) * entries + usize::from(codes[i])]
+        };
+        check_values("codebooks", &kernel, rows * width, want);
+    }
+}

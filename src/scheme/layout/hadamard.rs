@@ -1,0 +1,51 @@
+//! Weights whose columns are rotated in groups, by a Hadamard matrix.
+
+use std::ops::Range;
+
+use super::strips::LoadedRows;
+use crate::Result;
+use crate::element::Out;
+use crate::kernels::remember::hadamard::HadamardGroups;
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile, lcm};
+use crate::simd::{Level, dispatch};
+
+/// The decoder of a rotated weight: the values of another decoder, rotated back.
+pub(crate) struct HadamardRotated<'m> {
+    pub rotated: Box<dyn Decode + 'm>,
+    /// Columns that are rotated together: a power of two that divides the row.
+    pub group: usize,
+}
+
+impl Decode for HadamardRotated<'_> {
+    fn grid(&self) -> Grid {
+        let grid = self.rotated.grid();
+        Grid {
+            col_align: lcm(grid.col_align, self.group),
+            ..grid
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        self.rotated.load(tile, buffers)
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        let group = self.group;
+        let loaded = LoadedRows {
+            tile,
+            rows,
+            buffers,
+            level,
+        };
+        loaded.each_strip(&*self.rotated, out, |values, _, out| {
+            dispatch(level, &HadamardGroups { values, group }, out);
+        });
+    }
+}

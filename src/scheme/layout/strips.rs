@@ -1,0 +1,48 @@
+//! Values of one decoder that are changed by a kernel before they are rounded and written.
+
+use std::ops::Range;
+
+use crate::element::Out;
+use crate::scheme::seam::{Buffers, Decode, Tile};
+use crate::simd::Level;
+
+/// Values that are decoded at once, or a row if that is longer: 64 KiB, so that they stay in the second-level cache until they
+/// are read again.
+const STRIP: usize = 16 << 10;
+
+/// A tile that is loaded, and some of its rows.
+pub(super) struct LoadedRows<'a> {
+    pub tile: &'a Tile,
+    pub rows: Range<usize>,
+    pub buffers: &'a Buffers,
+    pub level: Level,
+}
+
+impl LoadedRows<'_> {
+    /// Decodes the rows with `decoder` to F32, strip by strip. `finish` gets a strip's values, the place of the first of them
+    /// in the tile, and where they go.
+    pub(super) fn each_strip(
+        self,
+        decoder: &dyn Decode,
+        mut out: Out<'_>,
+        finish: impl Fn(&[f32], usize, Out<'_>),
+    ) {
+        let Self {
+            tile,
+            rows,
+            buffers,
+            level,
+        } = self;
+        let width = tile.cols.len();
+        let height = (STRIP / width.max(1)).clamp(1, rows.len().max(1));
+        let mut values = vec![0.0; height * width];
+        for first in rows.clone().step_by(height) {
+            let strip = first..(first + height).min(rows.end);
+            let values = &mut values[..strip.len() * width];
+            decoder.decode(tile, strip, buffers, level, Out::F32(values));
+            let (now, rest) = out.split_at(values.len());
+            finish(values, (first - tile.rows.start) * width, now);
+            out = rest;
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! gpt-oss: stacks of experts, which are stored transposed.
+
+use std::ops::Range;
+
+use zerocopy::IntoBytes;
+
+use super::BLOCK;
+use crate::Result;
+use crate::containers::model::Part;
+use crate::element::Out;
+use crate::kernels::remember::fp4_pairs::Fp4Pairs;
+use crate::scheme::seam::load::{read_transposed, transposed_words};
+use crate::scheme::seam::{Buffers, Decode, Grid, StoredRows, Tile};
+use crate::simd::{Level, dispatch};
+
+/// The decoder of a stack of matrices `[inputs, outputs]`, each of which is stored as `[outputs, inputs / 2]` codes and
+/// `[outputs, inputs / 32]` exponents.
+///
+/// The shared decoder would keep a byte for each code and an F32 for each exponent. A tile of half the size has twice as many
+/// rows, so it reads stored rows in pieces of twice the length: the whole run takes half the time.
+pub(super) struct ExpertStack<'m> {
+    pub codes: Part<'m>,
+    pub exponents: Part<'m>,
+    pub experts: usize,
+    /// A multiple of [`BLOCK`].
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
+impl ExpertStack<'_> {
+    /// Reads what `part` has for `tile`: of each column, a byte for each `rows_per_byte` rows. Each line of `out` has the bytes
+    /// of all columns.
+    fn load_part(
+        &self,
+        part: &Part<'_>,
+        rows_per_byte: usize,
+        tile: &Tile,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
+        let line = transposed_words::<1>(tile.cols.len());
+        out.resize(tile.rows.len() / rows_per_byte * line, 0);
+        let (mut rest, mut row) = (out.as_mut_slice(), tile.rows.start);
+        // A tile may begin in one matrix and end in another.
+        while row < tile.rows.end {
+            let (expert, first) = (row / self.inputs, row % self.inputs);
+            let end = self.inputs.min(first + tile.rows.end - row);
+            let lines = expert * self.outputs;
+            let lines = lines + tile.cols.start..lines + tile.cols.end;
+            let bytes = first / rows_per_byte..end / rows_per_byte;
+            let (matrix, next) = rest.split_at_mut(bytes.len() * line);
+            read_transposed::<1>(
+                part,
+                self.inputs / rows_per_byte,
+                lines,
+                bytes,
+                staging,
+                matrix,
+            )?;
+            (rest, row) = (next, row + end - first);
+        }
+        Ok(())
+    }
+}
+
+impl Decode for ExpertStack<'_> {
+    fn grid(&self) -> Grid {
+        Grid {
+            rows: self.experts.saturating_mul(self.inputs),
+            cols: self.outputs,
+            row_align: BLOCK,
+            col_align: 1,
+            load_bits: 4.0 + 8.0 / BLOCK as f64,
+            transposed: Some(StoredRows {
+                row_bits: 4,
+                cols: 1,
+                matrix_rows: self.inputs,
+            }),
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let Buffers {
+            words,
+            scale_words,
+            staging,
+            ..
+        } = buffers;
+        self.load_part(&self.codes, 2, tile, staging, words)?;
+        self.load_part(&self.exponents, BLOCK, tile, staging, scale_words)
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        let kernel = Fp4Pairs {
+            codes: buffers.words.as_bytes(),
+            exponents: buffers.scale_words.as_bytes(),
+            first: rows.start - tile.rows.start,
+            cols: tile.cols.len(),
+            pitch: 4 * transposed_words::<1>(tile.cols.len()),
+        };
+        dispatch(level, &kernel, out);
+    }
+}

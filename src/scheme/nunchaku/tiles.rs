@@ -1,0 +1,216 @@
+//! The order of Nunchaku's tensors: as threads of its kernels load them, in tiles of 128 outputs, or of 128 of a vector.
+//!
+//! Source: nunchaku `lora/flux/packer.py` (`NunchakuWeightPacker`).
+
+use std::ops::Range;
+
+use crate::Result;
+use crate::containers::model::Part;
+use crate::scheme::seam::grouped::Unpack;
+use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::{Floats, Tile, read};
+
+/// Outputs of a tile.
+pub(super) const TILE: usize = 128;
+
+/// Columns of a tile of codes.
+const WIDTH: usize = 64;
+
+/// Bytes of a tile of codes.
+const TILE_BYTES: usize = TILE * WIDTH / 2;
+
+/// Rows and columns of a pack of a factor.
+pub(super) const PACK: usize = 16;
+
+/// Codes of four bits. A tile is 1024 words of eight codes of a row.
+pub(super) struct CodeTiles<'m> {
+    pub part: Part<'m>,
+    pub cols: usize,
+}
+
+impl Unpack for CodeTiles<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let (across, width) = (self.cols / WIDTH, tile.cols.len());
+        out.clear();
+        out.resize(tile.values(), 0);
+        let wanted = tile.cols.start / WIDTH..tile.cols.end / WIDTH;
+        // Tiles of the grid begin and end at whole tiles.
+        let strips = tile.rows.start / TILE..tile.rows.end / TILE;
+        for (down, rows) in strips.zip(out.chunks_exact_mut((TILE * width).max(1))) {
+            let first = down * across;
+            let lines = first + wanted.start..first + wanted.end;
+            read(&self.part, TILE_BYTES, lines, 0..TILE_BYTES, staging)?;
+            for (i, bytes) in staging.chunks_exact(TILE_BYTES).enumerate() {
+                for (at, word) in bytes.as_chunks::<4>().0.iter().enumerate() {
+                    // Of a word's number, from the lowest bit: half of 64 columns, eight of 16 rows, a quarter of 32 columns, a
+                    // row of eight, 16 rows of 128.
+                    let row = at / 128 * 16 + at / 2 % 2 * 8 + at / 16 % 8;
+                    let col = at % 2 * 32 + at / 4 % 4 * 8;
+                    let codes = &mut rows[row * width + i * WIDTH + col..][..8];
+                    for (pair, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(word) {
+                        *pair = [byte & 15, byte >> 4];
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (TILE, WIDTH)
+    }
+}
+
+/// Scales of groups of 64 columns: of each tile of outputs, a line of 128 for each group. With one group, a vector.
+pub(super) struct ScaleLines<'m> {
+    pub floats: Floats<'m>,
+    pub groups: usize,
+}
+
+/// Place of output `n` of a tile in a line.
+fn line_place(n: usize) -> usize {
+    n / 16 * 16 + n / 2 % 4 * 4 + n / 8 % 2 * 2 + n % 2
+}
+
+impl ScaleMatrix for ScaleLines<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let mut lines = Vec::new();
+        each_tile(rows, TILE, |down, within| {
+            let first = down * self.groups;
+            let wanted = first + cols.start..first + cols.end;
+            lines.clear();
+            self.floats
+                .extend(TILE, wanted, 0..TILE, staging, &mut lines)?;
+            for n in within {
+                out.extend(lines.iter().skip(line_place(n)).step_by(TILE));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A vector in the order of [`ScaleLines`], as a row.
+pub(super) struct TileVector<'m>(pub Floats<'m>);
+
+impl ScaleMatrix for TileVector<'_> {
+    fn extend(
+        &self,
+        _rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let column = ScaleLines {
+            floats: self.0,
+            groups: 1,
+        };
+        column.extend(cols, 0..1, staging, out)
+    }
+}
+
+/// Scales of groups of 16 columns: of each tile of outputs, 128 times four for each 64 columns.
+pub(super) struct MicroScales<'m> {
+    pub floats: Floats<'m>,
+    pub groups: usize,
+    /// A factor for each output, and one for all.
+    pub outputs: Floats<'m>,
+    pub all: Floats<'m>,
+}
+
+impl ScaleMatrix for MicroScales<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let (mut outputs, mut all) = (Vec::new(), Vec::new());
+        TileVector(self.outputs).extend(0..1, rows.clone(), staging, &mut outputs)?;
+        self.all.extend(1, 0..1, 0..1, staging, &mut all)?;
+        let all = all.first().copied().unwrap_or(f32::NAN);
+        let across = self.groups / 4;
+        let (mut lines, mut outputs) = (Vec::new(), outputs.into_iter());
+        each_tile(rows, TILE, |down, within| {
+            let first = down * across;
+            let wanted = first + cols.start / 4..first + cols.end.div_ceil(4);
+            lines.clear();
+            self.floats
+                .extend(TILE * 4, wanted, 0..TILE * 4, staging, &mut lines)?;
+            for (n, factor) in within.zip(outputs.by_ref()) {
+                let place = n % 8 * 64 + n / 8 % 4 * 16 + n / 32 * 4;
+                let factor = factor * all;
+                out.extend(cols.clone().map(|col| {
+                    let line = col / 4 - cols.start / 4;
+                    lines[line * TILE * 4 + place + col % 4] * factor
+                }));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A factor of a product of low rank, in packs of 16 by 16.
+pub(super) struct FactorPacks<'m> {
+    pub floats: Floats<'m>,
+    pub rank: usize,
+    /// Whether the ranks are its rows here, rather than its columns.
+    pub has_rank_rows: bool,
+}
+
+/// Place in a pack.
+fn pack_place(row: usize, col: usize) -> usize {
+    row % 8 * 32 + col / 2 % 4 * 8 + row / 8 * 4 + col / 8 * 2 + col % 2
+}
+
+impl ScaleMatrix for FactorPacks<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        // Packs of all ranks follow each other, for 16 outputs or inputs.
+        let line = self.rank * PACK;
+        let long = if self.has_rank_rows { &cols } else { &rows };
+        let first = long.start / PACK;
+        let mut packs = Vec::new();
+        let wanted = first..long.end.div_ceil(PACK);
+        self.floats
+            .extend(line, wanted, 0..line, staging, &mut packs)?;
+        for row in rows {
+            out.extend(cols.clone().map(|col| {
+                let (long, rank) = match self.has_rank_rows {
+                    true => (col, row),
+                    false => (row, col),
+                };
+                let pack = (long / PACK - first) * line + rank / PACK * (PACK * PACK);
+                packs[pack + pack_place(row % PACK, col % PACK)]
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// Calls `see` for each tile of `size` that `rows` touch: its number, and the rows within it.
+fn each_tile(
+    rows: Range<usize>,
+    size: usize,
+    mut see: impl FnMut(usize, Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let mut row = rows.start;
+    while row < rows.end {
+        let (down, within) = (row / size, row % size);
+        let n = (size - within).min(rows.end - row);
+        see(down, within..within + n)?;
+        row += n;
+    }
+    Ok(())
+}

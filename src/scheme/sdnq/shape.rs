@@ -1,0 +1,236 @@
+//! The shape of a weight of SDNQ, which the shapes of its scales tell. Packed codes have none.
+//!
+//! | shape of the scales | weight |
+//! |---|---|
+//! | `[out, 1]`, `[out, g, 1]` | matrix `[out, in]`, in `g` groups a row |
+//! | `[1, out]` | matrix, stored transposed for a product of codes |
+//! | `[out, 1, k…]`, `[out, g, 1, k…]` | convolution `[out, in, k…]`: a scale for each place of the kernel |
+//! | ones | one scale |
+
+use super::codes::StoredCodes;
+use crate::Result;
+use crate::config::SdnqSettings;
+use crate::containers::model::Tensor;
+use crate::scheme::seam::{refused, wrong};
+
+use super::FAMILY;
+
+/// A weight, and how its scales lie.
+#[derive(Debug, PartialEq)]
+pub(super) struct SdnqShape {
+    pub rows: usize,
+    /// Inputs; of a convolution, channels.
+    pub inputs: usize,
+    /// The dimensions behind the inputs.
+    pub kernel: Vec<usize>,
+    /// Groups of inputs; 0 if there is one scale for all.
+    pub groups: usize,
+    /// Whether the codes are stored `[in, out]`.
+    pub is_transposed: bool,
+}
+
+/// How the scales of a weight lie, before its size is known.
+#[derive(Debug, PartialEq)]
+enum ScaleLayout<'s> {
+    One,
+    Transposed(usize),
+    Rows {
+        rows: usize,
+        groups: usize,
+        kernel: &'s [usize],
+    },
+}
+
+impl<'s> ScaleLayout<'s> {
+    /// The layout that scales of `shape` have.
+    fn of(shape: &'s [usize]) -> Option<Self> {
+        let rows_of = |rows, groups, kernel: &'s [usize]| Self::Rows {
+            rows,
+            groups,
+            kernel,
+        };
+        Some(match shape {
+            [1] | [1, 1] => Self::One,
+            [1, rows] => Self::Transposed(*rows),
+            [rows, 1] => rows_of(*rows, 1, &[]),
+            [_, 0, ..] => return None,
+            // A transposed convolution has its outputs in the second dimension.
+            [1, _, _, _, ..] => return None,
+            [rows, 1, kernel @ ..] => rows_of(*rows, 1, kernel),
+            [rows, groups, 1, kernel @ ..] => rows_of(*rows, *groups, kernel),
+            _ => return None,
+        })
+    }
+}
+
+impl SdnqShape {
+    /// The shape of the weight `codes`, whose scales have the shape `scales`. Of packed codes with one scale, `rows` is the number
+    /// of rows, if anything tells it.
+    ///
+    /// # Errors
+    /// The shapes of codes and scales do not fit, or do not tell the shape of the weight.
+    pub(super) fn new(
+        codes: &StoredCodes<'_>,
+        scales: &[usize],
+        settings: &SdnqSettings,
+        rows: Option<usize>,
+    ) -> Result<Self> {
+        let t = &codes.tensor;
+        let misfit = || {
+            wrong(
+                t,
+                format!(
+                    "its {} codes do not fit scales of shape {scales:?}",
+                    codes.count
+                ),
+            )
+        };
+        let layout = ScaleLayout::of(scales).ok_or_else(misfit)?;
+        let stored = t.shape();
+        let mut out = match (layout, codes.has_shape()) {
+            (
+                ScaleLayout::Rows {
+                    rows,
+                    groups,
+                    kernel,
+                },
+                _,
+            ) => Self {
+                rows,
+                inputs: 0,
+                kernel: kernel.to_vec(),
+                groups,
+                is_transposed: false,
+            },
+            (ScaleLayout::Transposed(rows), true) => Self {
+                rows,
+                inputs: 0,
+                kernel: vec![],
+                groups: 1,
+                is_transposed: true,
+            },
+            (ScaleLayout::Transposed(_), false) => return Err(misfit()),
+            (ScaleLayout::One, true) => {
+                return Self::with_one_scale(t, settings).ok_or_else(misfit);
+            }
+            // A row that is alone has one scale as well.
+            (ScaleLayout::One, false) => Self {
+                rows: match settings.has_one_scale {
+                    false => 1,
+                    true => rows.ok_or_else(|| {
+                        let what = "its packed codes have one scale, and neither a bias nor config.json tells its shape";
+                        refused(t, FAMILY, what)
+                    })?,
+                },
+                inputs: 0,
+                kernel: vec![],
+                groups: 0,
+                is_transposed: false,
+            },
+        };
+        // Of a convolution whose codes are multiplied, the file has a matrix, and its kernel nowhere.
+        if settings.has_convolutions && settings.multiplies_convolutions && codes.has_shape() {
+            let what = "it may be a convolution that is stored as a matrix (`use_quantized_matmul_conv`), whose kernel is not stored";
+            return Err(refused(t, FAMILY, what));
+        }
+        // One output in groups, or a transposed convolution with a kernel of one place.
+        let is_ambiguous = settings.has_convolutions && matches!(scales, [1, _, 1]);
+        if is_ambiguous || !settings.has_convolutions && !out.kernel.is_empty() {
+            return Err(misfit());
+        }
+        let kernel = out.kernel.iter().try_fold(1usize, |n, &k| n.checked_mul(k));
+        let per_input = kernel
+            .and_then(|k| k.checked_mul(out.rows))
+            .filter(|&n| n > 0);
+        let per_input = per_input.ok_or_else(misfit)?;
+        if !codes.count.is_multiple_of(per_input) {
+            return Err(misfit());
+        }
+        out.inputs = codes.count / per_input;
+        if !out.inputs.is_multiple_of(out.groups.max(1)) {
+            return Err(misfit());
+        }
+        if codes.has_shape() && !out.is_stored_as(stored) {
+            return Err(misfit());
+        }
+        Ok(out)
+    }
+
+    /// The shape of codes that have their own, and one scale.
+    fn with_one_scale(t: &Tensor<'_>, settings: &SdnqSettings) -> Option<Self> {
+        let &[first, second] = t.shape() else {
+            return None;
+        };
+        let is_transposed = settings.transposes(first, second);
+        let (rows, inputs) = match is_transposed {
+            true => (second, first),
+            false => (first, second),
+        };
+        Some(Self {
+            rows,
+            inputs,
+            kernel: vec![],
+            groups: 0,
+            is_transposed,
+        })
+    }
+
+    /// Whether codes that are not packed have this shape.
+    fn is_stored_as(&self, stored: &[usize]) -> bool {
+        if self.is_transposed {
+            return stored == [self.inputs, self.rows];
+        }
+        let behind = |front: &[usize]| stored.strip_prefix(front) == Some(self.kernel.as_slice());
+        let groups = self.groups.max(1);
+        behind(&[self.rows, self.inputs]) || behind(&[self.rows, groups, self.inputs / groups])
+    }
+
+    /// Values at each input: those of the kernel.
+    pub(super) fn kernel_size(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// Values of a row.
+    pub(super) fn cols(&self) -> usize {
+        self.inputs * self.kernel_size()
+    }
+
+    /// The shape of the weight.
+    pub(super) fn dims(&self) -> Vec<usize> {
+        [&[self.rows, self.inputs], self.kernel.as_slice()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_tell_the_layout() {
+        let rows = |rows, groups, kernel| {
+            Some(ScaleLayout::Rows {
+                rows,
+                groups,
+                kernel,
+            })
+        };
+        for (shape, want) in [
+            (&[1, 1][..], Some(ScaleLayout::One)),
+            (&[1, 32], Some(ScaleLayout::Transposed(32))),
+            (&[32, 1], rows(32, 1, &[])),
+            (&[32, 4, 1], rows(32, 4, &[])),
+            (&[1, 4, 1], rows(1, 4, &[])),
+            (&[6, 1, 3, 3], rows(6, 1, &[3, 3])),
+            (&[6, 4, 1, 3], rows(6, 4, &[3])),
+            (&[6, 2, 1, 3, 3], rows(6, 2, &[3, 3])),
+            (&[1, 6, 3, 3], None),
+            (&[32, 4], None),
+            (&[32, 4, 2], None),
+            (&[32, 0, 1], None),
+            (&[32], None),
+            (&[], None),
+        ] {
+            assert_eq!(ScaleLayout::of(shape), want, "{shape:?}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! SDNQ's layers that are incomplete or contradict their config.
+
+use crate::common::verdict::check;
+
+/// Replaces `{name}` by what it stands for.
+fn table(text: &str, names: &[(&str, &str)]) -> String {
+    let replace = |text: String, (name, value): &(&str, &str)| text.replace(name, value);
+    names.iter().fold(text.to_owned(), replace)
+}
+
+/// The config of [`table`]: its version, and more keys behind it.
+const NAMES: &[(&str, &str)] = &[
+    (
+        "{u4",
+        r#"{"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"uint4""#,
+    ),
+    (
+        "{i8",
+        r#"{"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"int8""#,
+    ),
+    ("{w}", "X.weight U8 128"),
+    ("{s}", "X.scale F32 4,2,1"),
+    ("{z}", "X.zero_point F32 4,2,1"),
+];
+
+#[test]
+fn sdnq() {
+    let text = r#"
+        # What a config would say is missing or unknown.
+        {w}; {s}; {z} |  | Unsupported: `X.weight` & SDNQ & config
+        {w}; {s}; {z} | {u4,"use_turbo":true} | Unsupported: `X.weight` & `use_turbo`
+        {w}; {s}; {z} | {u4,"modules_quant_config":{"X":{"use_turbo":1}}} | Unsupported: `X.weight` & `use_turbo`
+        {w}; {s}; {z} | {u4,"modules_quant_config":{"X":1}} | Unsupported: `X.weight` & `X`
+        {w}; {s}; {z} | {u4,"modules_dtype_dict":{"nf4":["X"]}} | Unsupported: `X.weight` & nf4
+        {w}; {s}; {z} | {u4,"modules_dtype_dict":{"nbit":["X"]}} | Unsupported: `X.weight` & nbit
+        {w}; {s}; {z} | {u4,"modules_dtype_dict":{"uint4":["*("]}} | Unsupported: `X.weight` & *(
+        {w}; {s}; {z} | {"quant_method":"sdnq","weights_dtype":"nf4"} | Unsupported: `X.weight` & nf4
+        {w}; {s}; {z} | {u4,"use_svd":"yes"} | Unsupported: `X.weight` & use_svd
+        {w}; {s}; {z} | {u4,"use_hadamard":true} | Unsupported: `X.weight` & hadamard_group_size
+        {w}; {s}; {z} | {"quant_method":"sdnq_training","weights_dtype":"uint4"} | Unsupported: `X.weight`
+        # Parts are missing, or there are too many.
+        {w}; {z} | {u4} | Parse: `X.weight` & X.scale
+        {s}; {z} | {u4} | Parse: `X.scale` & X.weight
+        {w}; {s} | {u4} | Parse: `X.weight` & X.zero_point
+        X.weight I8 4,8; X.scale F32 4,1; X.zero_point F32 4,1 | {i8} | Parse: `X.weight` & `X.zero_point`
+        {w}; {s}; {z}; X.scale_2 F32 1 | {u4} | Parse: `X.weight` & `X.scale_2`
+        {w}; {s}; {z}; X.zero_point_2 F32 1 | {u4} | Parse: `X.weight` & `X.zero_point_2`
+        {w}; {s}; {z}; X.svd_up F32 4,2; X.svd_down F32 2,64 | {u4} | Parse: `X.weight` & `X.svd_up`
+        {w}; {s}; {z}; X.svd_up F32 4,2 | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.weight` & X.svd_down
+        {w}; {s}; {z} | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.weight` & X.svd_up
+        {w}; {s}; {z}; X.scale_3 F32 1 | {u4} | Unsupported: `X.weight` & `X.scale_3`
+        X.svd_up F32 4,2 |  | Parse: `X.svd_up`
+        # The codes are others than the config says.
+        X.weight I8 4,8; X.scale F32 4,1 | {u4} | Parse: `X.weight` & U8
+        X.weight F8_E4M3 4,8; X.scale F32 4,1 | {i8} | Parse: `X.weight` & I8
+        X.weight BF16 4,8; X.scale F32 4,1 | {i8} | Parse: `X.weight` & I8
+        X.weight U8 4,32; {s}; {z} | {u4} | Parse: `X.weight` & shape
+        X.weight U8 16,5; X.scale F32 4,1; X.zero_point F32 4,1 | {u4,"modules_dtype_dict":{"uint6":["X"]}} | Parse: `X.weight` & shape
+        X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int9":["X"]}} | Unsupported: `X.weight` & Int(9)
+        X.weight F16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Unsupported: `X.weight` & F16
+        X.weight F8_E8M0 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float8_e8m0fnu":["X"]}} | Unsupported: `X.weight` & E8M0
+        X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","sdnq_version":"0.2.2","weights_dtype":"fp4"} | Unsupported: `X.weight` & 0.2.2
+        X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","weights_dtype":"fp4"} | Unsupported: `X.weight` & 0.0.0
+        {w}; {s}; {z} | {"quant_method":"sdnq","sdnq_version":"0.2.0","weights_dtype":"uint4","use_hadamard":true,"hadamard_group_size":64} | Unsupported: `X.weight` & 0.2.0
+        # Scales that do not fit.
+        {w}; X.scale F32 4,3,1; X.zero_point F32 4,3,1 | {u4} | Parse: `X.weight` & [4, 3, 1]
+        {w}; X.scale F32 3,1; X.zero_point F32 3,1 | {u4} | Parse: `X.weight` & [3, 1]
+        {w}; X.scale F32 4,2,2; X.zero_point F32 4,2,2 | {u4} | Parse: `X.weight` & [4, 2, 2]
+        {w}; X.scale F32 4,0,1; X.zero_point F32 4,0,1 | {u4} | Parse: `X.weight` & [4, 0, 1]
+        {w}; X.scale F32 0,1; X.zero_point F32 0,1 | {u4} | Parse: `X.weight` & [0, 1]
+        {w}; X.scale F32 1,4; X.zero_point F32 1,4 | {u4} | Parse: `X.weight` & [1, 4]
+        {w}; {s}; X.zero_point F32 4,1 | {u4} | Parse: `X.weight` & `X.zero_point` & 4 numbers
+        {w}; X.scale I32 4,2,1; {z} | {u4} | Parse: `X.scale` & I32
+        X.weight I8 8,4; X.scale F32 4,1 | {i8} | Parse: `X.weight` & [4, 1]
+        X.weight I8 4,8; X.scale F32 1,1,1 | {i8} | Parse: `X.weight` & [1, 1, 1]
+        X.weight I8 4,2,3,3; X.scale F32 4,1,3,3 | {i8} | Parse: `X.weight` & [4, 1, 3, 3]
+        X.weight I8 4,8,3; X.scale F32 1,8,3 | {i8,"quant_conv":true} | Parse: `X.weight` & [1, 8, 3]
+        X.weight I8 32,64; X.scale F32 1,64 | {i8,"quant_conv":true,"use_quantized_matmul_conv":true} | Unsupported: `X.weight` & convolution
+        {w}; X.scale F32 1,1; X.zero_point F32 1,1 | {u4,"group_size":-2} | Unsupported: `X.weight` & shape
+        # Codebooks.
+        {w}; X.scale F32 4,15 | {u4,"use_codebook":true} | Parse: `X.weight` & 16 entries
+        {w}; X.scale F32 4,16; X.zero_point F32 4,16 | {u4,"use_codebook":true} | Parse: `X.weight` & `X.zero_point`
+        X.weight I8 4,8; X.scale F32 4,256 | {i8,"use_codebook":true} | Unsupported: `X.weight` & codebooks
+        # Scales that are codes.
+        {w}; X.scale U8 4,2,1; X.scale_2 F32 1; {z} | {u4,"scale_dtype":"uint8","zero_point_dtype":"none"} | Parse: `X.weight` & X.scale_zero_point
+        {w}; X.scale U8 4,2,1; X.scale_2 F32 2; X.scale_zero_point F32 1; {z} | {u4,"scale_dtype":"uint8","zero_point_dtype":"none"} | Parse: `X.scale_2` & 1 numbers
+        {w}; X.scale U8 4; X.scale_2 F32 1; X.scale_zero_point F32 1; X.zero_point U8 4; X.zero_point_scale F32 1; X.zero_point_2 F32 1 | {u4,"scale_dtype":"uint4"} | Unsupported: `X.weight` & packed scales
+        {w}; X.scale U8 4,2; X.scale_2 F32 1; X.scale_zero_point F32 1; {z} | {u4,"scale_dtype":"uint4","zero_point_dtype":"none"} | Parse: `X.scale` & shape
+        # Products.
+        {w}; {s}; {z}; X.svd_up F32 4,2; X.svd_down F32 3,64 | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.weight` & `X.svd_down`
+        {w}; {s}; {z}; X.svd_up F32 8; X.svd_down F32 2,64 | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.weight` & `X.svd_up`
+        {w}; {s}; {z}; X.svd_up I32 4,2; X.svd_down F32 2,64 | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.svd_up` & I32
+    "#;
+    check(&table(text, NAMES));
+}
