@@ -1,284 +1,29 @@
 //! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
 //! most schemes, which differ in names and layouts.
 //!
-//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, where `v` is the value that the code stands for. A
-//! library that computes in a narrower dtype rounds between two operations; so does the kernel if the output has that
-//! dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
+//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, where `v` is the value
+//! that the code stands for. A library that computes in a narrower dtype rounds between two operations; so does the kernel if
+//! the output has that dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
 //! `Quantizer.dequantize`, quanto `QBitsDequantizer`.
 //!
 //! Codes narrower than a byte are first unpacked into bytes, a few hundred at a time. Then one loop over a group takes
 //! a code to its value, applies the formula, rounds and stores. LLVM vectorises that loop because the scale is constant
 //! in it, and because everything in it is a select and no branch.
 
+mod codes;
+mod formula;
+
 use std::ops::Range;
 
+pub(crate) use self::codes::{CodeValue, E2M1, E2M3, E3M2, Int, Minifloat, SignMagnitude};
+pub(crate) use self::formula::Formula;
+#[cfg(test)]
+pub(super) use self::formula::fused;
+use self::formula::{Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ShiftScaleOp};
 use crate::element::Element;
-use crate::kernels::remember::fp8::{Float8, ScaleGrid, finite};
+use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::packed::unpack_bytes;
 use crate::simd::Kernel;
-
-/// A code format: the value that a code stands for.
-pub(crate) trait CodeValue: Copy + Sync {
-    /// Whether codes have an exponent, which takes several operations to widen.
-    const IS_FLOAT: bool = true;
-
-    fn value(self, code: u8) -> f32;
-}
-
-/// An integer: `(code ^ flip) - offset`. Flipping the sign bit turns two's complement into an offset.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Int {
-    pub flip: u8,
-    pub offset: f32,
-}
-
-impl Int {
-    pub(crate) const UNSIGNED: Self = Self {
-        flip: 0,
-        offset: 0.0,
-    };
-
-    /// Stored with half of its range added.
-    pub(crate) fn offset_binary(bits: usize) -> Self {
-        Self {
-            flip: 0,
-            offset: (1u32 << (bits - 1)) as f32,
-        }
-    }
-
-    /// Two's complement.
-    pub(crate) fn signed(bits: usize) -> Self {
-        Self {
-            flip: 1 << (bits - 1),
-            offset: (1u32 << (bits - 1)) as f32,
-        }
-    }
-}
-
-impl CodeValue for Int {
-    const IS_FLOAT: bool = false;
-
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        f32::from(code ^ self.flip) - self.offset
-    }
-}
-
-/// FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, times `factor`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct E2M1 {
-    pub factor: f32,
-    /// Whether code 8 is 0 and not -0.
-    pub plain_zero: bool,
-}
-
-impl CodeValue for E2M1 {
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        // The sign moves to bit 7, where an eight-bit float has it.
-        let value = finite::<1, 1>(code & 7 | (code & 8) << 4) * self.factor;
-        // -0 + 0 is 0; any other value stays as it is.
-        if self.plain_zero { value + 0.0 } else { value }
-    }
-}
-
-/// Four bits, a sign and a magnitude of three bits in quarters; code 8 is -0.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SignMagnitude;
-
-impl CodeValue for SignMagnitude {
-    const IS_FLOAT: bool = false;
-
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        let magnitude = f32::from(code & 7) * 0.25;
-        f32::from_bits(magnitude.to_bits() | u32::from(code & 8) << 28)
-    }
-}
-
-/// FP6 with three bits of mantissa.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct E2M3;
-
-impl CodeValue for E2M3 {
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        finite::<3, 1>(code & 31 | (code & 32) << 2)
-    }
-}
-
-/// A float of up to eight bits whose codes are all finite: `mantissa` bits, exponents above them with the bias of a field
-/// of so many bits, and a sign on top, if it has one. Zero has no sign.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Minifloat {
-    mantissa: u32,
-    /// The smallest normal value's bits in F32, with the exponent's bias taken off.
-    rebias: u32,
-    /// Bits of exponent and mantissa.
-    magnitude: u32,
-}
-
-impl Minifloat {
-    /// At most five bits of exponent, and eight bits in all.
-    pub(crate) fn new(exponent: u32, mantissa: u32) -> Self {
-        let bias = (1 << (exponent - 1)) - 1;
-        Self {
-            mantissa,
-            rebias: 127 - bias,
-            magnitude: exponent + mantissa,
-        }
-    }
-}
-
-impl CodeValue for Minifloat {
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        let code = u32::from(code);
-        let magnitude = code & ((1 << self.magnitude) - 1);
-        let aligned = magnitude << (23 - self.mantissa);
-        // As in `finite`: the excess over the smallest normal is a subnormal, one place up.
-        let smallest = (self.rebias + 1) << 23;
-        let subnormal = f32::from_bits(aligned + smallest) - f32::from_bits(smallest);
-        let normal = f32::from_bits(aligned + (self.rebias << 23));
-        let is_subnormal = magnitude >> self.mantissa == 0;
-        let value = if is_subnormal { subnormal } else { normal };
-        let sign = (code >> self.magnitude) << 31;
-        // -0 + 0 is 0; any other value stays as it is.
-        f32::from_bits(value.to_bits() | sign) + 0.0
-    }
-}
-
-/// FP6 with two bits of mantissa.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct E3M2;
-
-impl CodeValue for E3M2 {
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        finite::<2, 3>(code & 31 | (code & 32) << 2)
-    }
-}
-
-impl<F: Float8> CodeValue for F {
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        F::widen(code)
-    }
-}
-
-/// The formula by which a code's value `v`, a scale and an offset make a weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Formula {
-    /// `v * s`.
-    Scale,
-    /// `v / s`.
-    Divide,
-    /// `(v - z) * s`.
-    ShiftScale,
-    /// `v * s + b`.
-    ScaleShift,
-    /// `v * s + b`, rounded once.
-    FusedScaleShift,
-}
-
-/// The operations of a [`Formula`] on one value. `E` is the type that an intermediate result is rounded to.
-trait Arithmetic {
-    /// Whether an intermediate result is rounded.
-    const ROUNDS: bool = false;
-
-    /// Whether it takes far longer than looking up a value.
-    const IS_SLOW: bool = false;
-
-    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32;
-}
-
-/// [`Formula::Scale`].
-struct ScaleOp;
-
-impl Arithmetic for ScaleOp {
-    #[inline(always)]
-    fn apply<E: Element>(value: f32, scale: f32, _offset: f32) -> f32 {
-        value * scale
-    }
-}
-
-/// [`Formula::Divide`].
-struct DivideOp;
-
-impl Arithmetic for DivideOp {
-    #[inline(always)]
-    fn apply<E: Element>(value: f32, scale: f32, _offset: f32) -> f32 {
-        value / scale
-    }
-}
-
-/// [`Formula::ShiftScale`].
-struct ShiftScaleOp<const ROUNDS: bool>;
-
-impl<const ROUNDS: bool> Arithmetic for ShiftScaleOp<ROUNDS> {
-    const ROUNDS: bool = ROUNDS;
-
-    #[inline(always)]
-    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
-        rounded::<E, ROUNDS>(value - offset) * scale
-    }
-}
-
-/// [`Formula::ScaleShift`].
-struct ScaleShiftOp<const ROUNDS: bool>;
-
-impl<const ROUNDS: bool> Arithmetic for ScaleShiftOp<ROUNDS> {
-    const ROUNDS: bool = ROUNDS;
-
-    #[inline(always)]
-    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
-        rounded::<E, ROUNDS>(value * scale) + offset
-    }
-}
-
-/// [`Formula::FusedScaleShift`].
-struct FusedOp;
-
-impl Arithmetic for FusedOp {
-    const IS_SLOW: bool = true;
-
-    #[inline(always)]
-    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
-        fused(value, scale, offset)
-    }
-}
-
-/// `value * scale + offset`, rounded once. No level has instructions for it, and the function of the C library is a call.
-///
-/// The product is exact in F64. If the sum is not, it is rounded to odd: it then lies on no tie between two F32, and on the
-/// side of each on which the exact sum lies, so that the second rounding gives what one alone would.
-#[inline(always)]
-pub(super) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
-    let (product, offset) = (f64::from(value) * f64::from(scale), f64::from(offset));
-    let sum = product + offset;
-    // What the rounding of the sum has left out, exactly.
-    let taken = sum - product;
-    let error = (product - (sum - taken)) + (offset - taken);
-    let bits = sum.to_bits();
-    // Next to an even last place, one place towards the exact sum; NaN is no error.
-    let is_even = bits & 1 == 0;
-    let grows = (error > 0.0) == (sum > 0.0);
-    let odd = if grows {
-        bits | 1
-    } else {
-        bits.wrapping_sub(1)
-    };
-    let is_inexact = (error > 0.0) | (error < 0.0);
-    let bits = if is_inexact & is_even { odd } else { bits };
-    f64::from_bits(bits) as f32
-}
-
-/// `x`, rounded to the output's type if `ROUNDS`.
-#[inline(always)]
-fn rounded<E: Element, const ROUNDS: bool>(x: f32) -> f32 {
-    if ROUNDS { E::rounded(x) } else { x }
-}
-
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
     /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.
@@ -319,7 +64,10 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     const HAS_AVX512: bool = true;
 
     fn gains_from_avx512<E: Element>(&self) -> bool {
-        let has_tables = self.round && self.are_nibbles && size_of::<E>() == 2;
+        let has_tables = match self.formula {
+            Formula::FusedScaleShift => true,
+            _ => self.round && self.code_bits <= 4 && size_of::<E>() == 2,
+        };
         !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
     }
 

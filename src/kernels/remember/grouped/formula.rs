@@ -1,0 +1,116 @@
+//! The formulas by which the value of a code, a scale and an offset make a weight.
+
+use crate::element::Element;
+
+/// The formula by which a code's value `v`, a scale and an offset make a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Formula {
+    /// `v * s`.
+    Scale,
+    /// `v / s`.
+    Divide,
+    /// `(v - z) * s`.
+    ShiftScale,
+    /// `v * s + b`.
+    ScaleShift,
+    /// `v * s + b`, rounded once.
+    FusedScaleShift,
+}
+
+/// The operations of a [`Formula`] on one value. `E` is the type that an intermediate result is rounded to.
+pub(super) trait Arithmetic {
+    /// Whether an intermediate result is rounded.
+    const ROUNDS: bool = false;
+
+    /// Whether it takes far longer than looking up a value.
+    const IS_SLOW: bool = false;
+
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32;
+}
+
+/// [`Formula::Scale`].
+pub(super) struct ScaleOp;
+
+impl Arithmetic for ScaleOp {
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, _offset: f32) -> f32 {
+        value * scale
+    }
+}
+
+/// [`Formula::Divide`].
+pub(super) struct DivideOp;
+
+impl Arithmetic for DivideOp {
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, _offset: f32) -> f32 {
+        value / scale
+    }
+}
+
+/// [`Formula::ShiftScale`].
+pub(super) struct ShiftScaleOp<const ROUNDS: bool>;
+
+impl<const ROUNDS: bool> Arithmetic for ShiftScaleOp<ROUNDS> {
+    const ROUNDS: bool = ROUNDS;
+
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        rounded::<E, ROUNDS>(value - offset) * scale
+    }
+}
+
+/// [`Formula::ScaleShift`].
+pub(super) struct ScaleShiftOp<const ROUNDS: bool>;
+
+impl<const ROUNDS: bool> Arithmetic for ScaleShiftOp<ROUNDS> {
+    const ROUNDS: bool = ROUNDS;
+
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        rounded::<E, ROUNDS>(value * scale) + offset
+    }
+}
+
+/// [`Formula::FusedScaleShift`].
+pub(super) struct FusedOp;
+
+impl Arithmetic for FusedOp {
+    const IS_SLOW: bool = true;
+
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        fused(value, scale, offset)
+    }
+}
+
+/// `value * scale + offset`, rounded once. No level has instructions for it, and the function of the C library is a call.
+///
+/// The product is exact in F64. If the sum is not, it is rounded to odd: it then lies on no tie between two F32, and on the
+/// side of each on which the exact sum lies, so that the second rounding gives what one alone would.
+#[inline(always)]
+pub(in crate::kernels::remember) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
+    let (product, offset) = (f64::from(value) * f64::from(scale), f64::from(offset));
+    let sum = product + offset;
+    // What the rounding of the sum has left out, exactly.
+    let taken = sum - product;
+    let error = (product - (sum - taken)) + (offset - taken);
+    let bits = sum.to_bits();
+    // Next to an even last place, one place towards the exact sum; NaN is no error.
+    let is_even = bits & 1 == 0;
+    let grows = (error > 0.0) == (sum > 0.0);
+    let odd = if grows {
+        bits | 1
+    } else {
+        bits.wrapping_sub(1)
+    };
+    let is_inexact = (error > 0.0) | (error < 0.0);
+    let bits = if is_inexact & is_even { odd } else { bits };
+    f64::from_bits(bits) as f32
+}
+
+/// `x`, rounded to the output's type if `ROUNDS`.
+#[inline(always)]
+fn rounded<E: Element, const ROUNDS: bool>(x: f32) -> f32 {
+    if ROUNDS { E::rounded(x) } else { x }
+}
