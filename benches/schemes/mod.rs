@@ -268,6 +268,20 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         Part("w.proj_down", "BF16", vec![COLS, 32], bf16s(COLS * 32)),
         Part("w.proj_up", "BF16", vec![ROWS, 32], bf16s(ROWS * 32)),
     ];
+    let number = |n: usize| (n as u32).to_le_bytes().to_vec();
+    let f8q8 = vec![
+        Part("uqff.version.major", "U32", vec![], number(1)),
+        Part("uqff.version.minor", "U32", vec![], number(2)),
+        Part("w.weight", "U8", vec![n / 32 * 33], codes(n / 32 * 33)),
+        Part("w.weight.format", "U8", vec![], vec![5]),
+        Part("w.weight.num_blocks", "U32", vec![], number(n / 32)),
+        Part(
+            "w.weight.shape",
+            "U32",
+            vec![2],
+            [number(ROWS), number(COLS)].concat(),
+        ),
+    ];
     let awq_w4a16 = vec![of_groups("w.weight_scale"), of_groups("w.weight_zeros")];
     vec![
         (
@@ -355,6 +369,7 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("mlx8", mlx(8)),
         ("hqq4", hqq("4bit_u8", 4)),
         ("hqq8", hqq("8bit_u8", 8)),
+        ("uqff-f8q8", f8q8),
     ]
 }
 
