@@ -32,7 +32,9 @@ const BOUND: usize = THREADS * (4 << 20);
 /// The bound for a model of `scheme`: twice as much if codes are packed across the rows of a weight.
 fn bound(scheme: &str) -> usize {
     match scheme {
-        "gptq" | "int8 words" | "awq" | "awq of 5 bits" | "marlin" | "quark" => 2 * BOUND,
+        "gptq" | "int8 words" | "awq" | "awq of 5 bits" | "marlin" | "exl2" | "exl3" | "quark" => {
+            2 * BOUND
+        }
         _ => BOUND,
     }
 }
@@ -61,6 +63,8 @@ fn heap_is_bounded() {
         "gemv",
         "gemv_fast",
         "marlin",
+        "exl2",
+        "exl3",
         "fp8",
         "nf4",
         "svd",

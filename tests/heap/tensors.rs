@@ -151,6 +151,48 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
                         f32s(&random.floats(k * n / 32)),
                     ),
                 ],
+                "exl2" => {
+                    let groups = k / 128;
+                    let order = (0..k as u32).rev().flat_map(u32::to_le_bytes);
+                    let words = (0..groups as i16).flat_map(|g| [4, g * 16]);
+                    vec![
+                        raw(
+                            &name("q_weight"),
+                            "I32",
+                            &[k / 8, n],
+                            random.bytes(k * n / 2),
+                        ),
+                        raw(&name("q_invperm"), "I32", &[k], order.collect()),
+                        raw(
+                            &name("q_scale"),
+                            "I32",
+                            &[groups, n / 8],
+                            random.bytes(groups * n / 2),
+                        ),
+                        raw(
+                            &name("q_scale_max"),
+                            "F16",
+                            &[groups],
+                            vec![0x3c; groups * 2],
+                        ),
+                        raw(
+                            &name("q_groups"),
+                            "I16",
+                            &[groups * 2],
+                            words.flat_map(i16::to_le_bytes).collect(),
+                        ),
+                    ]
+                }
+                "exl3" => vec![
+                    raw(
+                        &name("trellis"),
+                        "I16",
+                        &[k / 16, n / 16, 64],
+                        random.bytes(k * n / 2),
+                    ),
+                    raw(&name("suh"), "F16", &[k], vec![0x3c; k * 2]),
+                    raw(&name("svh"), "F16", &[n], vec![0x3c; n * 2]),
+                ],
                 "nf4" => {
                     let state = format!(r#"{{"blocksize":64,"shape":[{n},{k}]}}"#).into_bytes();
                     vec![
