@@ -42,8 +42,9 @@ static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::Exl3],
     codes: &[".trellis"],
-    // `su` and `sv` could be parameters of any model.
     companions: &[
+        (Ends(".su"), TensorRole::Scale),
+        (Ends(".sv"), TensorRole::Scale),
         (Ends(".suh"), TensorRole::Scale),
         (Ends(".svh"), TensorRole::Scale),
         (Ends(".mcg"), TensorRole::QuantState),

@@ -11,6 +11,19 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
+        reason: "the shape of a trellis alone tells its bits",
+        applies: |edit| edit.kind == "dimension changed" && edit.place.ends_with(".trellis"),
+    },
+    Rule {
+        reason: "without a config that names it, EXL3's codebook is told by its mark or the lack of one",
+        applies: |edit| {
+            let ends = [".mcg", ".mul1"];
+            is_gone(edit)
+                && ends.iter().any(|end| edit.place.ends_with(end))
+                && !says(edit, &["\"codebook\""])
+        },
+    },
+    Rule {
         reason: "one scale for a matrix, or for all of a stack, fits every weight of as many matrices",
         applies: |edit| {
             let is_one_each = |t: &Stored| t.shape.len() <= 1;
