@@ -34,6 +34,7 @@ pub(crate) mod seam;
 mod sglang;
 mod sparse;
 mod torchao;
+mod uqff;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -64,6 +65,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
+    &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,
     &torchao::Torchao,

@@ -378,7 +378,7 @@ impl Recovery<'_> {
             _ => None,
         };
         inputs
-            .chain(copied.filter(|part| part.check().is_some() || part.is_deflated()))
+            .chain(copied.filter(|part| part.has_checksum() || part.is_deflated()))
             .try_for_each(|part: &Part<'_>| self.verified.verify(part))
     }
 

@@ -55,8 +55,6 @@ const SIGNATURES: &[Signature] = &[
         WORDS,
         &[".scale_packed"],
     ),
-    // Each layer of mistral.rs has a number that says how it is stored.
-    signature("UQFF (mistral.rs)", ".weight", &[], &[".weight.format"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(

@@ -13,6 +13,7 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder, row_scale};
+use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
     QuantScheme, RelaySource, Scheme, TensorRole, Tile, TopExponent,
@@ -115,6 +116,29 @@ impl Scheme for Ggml {
             decoder,
         )))
     }
+}
+
+/// The decoder of `t` of bytes, which are blocks of `dtype` and of `shape`; `None` if `dtype` has no blocks. Its caller checks that
+/// there are as many bytes.
+pub(super) fn of_bytes<'m>(
+    t: &Tensor<'m>,
+    dtype: Dtype,
+    shape: &[usize],
+) -> Option<Box<dyn Decode + 'm>> {
+    let (rows, cols) = rows_and_cols(shape);
+    Some(Box::new(GgmlWeight {
+        codes: t.part(),
+        dtype,
+        decode: decoder(dtype)?,
+        block: dtype.block_size(),
+        block_bytes: dtype.type_size()?,
+        // candle has no type with a scale for each row.
+        header: 0,
+        rows,
+        cols,
+        scales: None,
+        rows_per_scale: rows.max(1),
+    }))
 }
 
 /// The scale of the NVFP4 tensor `t`, if it has one.

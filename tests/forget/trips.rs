@@ -91,6 +91,7 @@ pub const FOREIGN: &[&str] = &[
     "nunchaku",
     "ollama",
     "ik_llama",
+    "uqff",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

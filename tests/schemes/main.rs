@@ -24,3 +24,5 @@ mod paroquant;
 mod producers;
 mod sdnq;
 mod slices;
+#[cfg(feature = "gguf")]
+mod uqff;
