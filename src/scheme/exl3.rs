@@ -168,27 +168,36 @@ fn stored_sizes(t: &Tensor<'_>) -> Result<([usize; 2], usize)> {
 /// The codebook of a layer, and the tensor that tells it.
 ///
 /// # Errors
-/// There are two such tensors, or it is no single integer.
+/// There are two such tensors, or it is no single integer, or the config names another codebook: the mark may be lost.
 fn find_codebook<'m>(
     t: &Tensor<'_>,
     base: &str,
     all: &Index<'m>,
 ) -> Result<(Codebook, Option<Tensor<'m>>)> {
     let (codebook, mark) = match (all.at(base, "mcg"), all.at(base, "mul1")) {
-        (None, None) => return Ok((Codebook::ThreeInst, None)),
-        (Some(mark), None) => (Codebook::Mcg, mark),
-        (None, Some(mark)) => (Codebook::Mul1, mark),
+        (None, None) => (Codebook::ThreeInst, None),
+        (mark @ Some(_), None) => (Codebook::Mcg, mark),
+        (None, mark @ Some(_)) => (Codebook::Mul1, mark),
         (Some(_), Some(_)) => {
-            return Err(wrong(
-                t,
-                "it has the marks of two codebooks, `mcg` and `mul1`",
-            ));
+            let what = "it has the marks of two codebooks, `mcg` and `mul1`";
+            return Err(wrong(t, what));
         }
     };
-    if !matches!(mark.dtype(), Dtype::I32 | Dtype::U32) || mark.elements() != 1 {
-        return Err(wrong(&mark, "the mark of a codebook is one I32"));
+    if let Some(mark) = &mark
+        && (!matches!(mark.dtype(), Dtype::I32 | Dtype::U32) || mark.elements() != 1)
+    {
+        return Err(wrong(mark, "the mark of a codebook is one I32"));
     }
-    Ok((codebook, Some(mark)))
+    if let Some((stated, place)) = all.config.text(&["codebook"])
+        && stated != codebook.name()
+    {
+        let what = format!(
+            "{place} says the codebook `{stated}`, and its tensors `{}`",
+            codebook.name()
+        );
+        return Err(wrong(t, what));
+    }
+    Ok((codebook, mark))
 }
 
 /// A factor for each input or output.

@@ -60,6 +60,8 @@ fn exl3() {
         # The multiplier is 0.
         {t}; {u}; {v}; X.mcg I32 () |  | Unsupported: `X.mcg` & 0x00000000
         {t}; {u}; {v}; X.mul1 I32 () |  | Unsupported: `X.mul1` & 0x00000000
+        {t}; {u}; {v} | {"quant_method":"exl3","codebook":"mcg"} | Parse: `X.trellis` & `mcg` & `3inst`
+        {t}; {u}; {v}; X.mcg I32 () | {"quant_method":"exl3","codebook":"mul1"} | Parse: `X.trellis` & `mul1` & `mcg`
         {t}; {u}; {v}; X.scale F32 () |  | Unsupported: `X.trellis` & `X.scale`
         {t}; {u}; {v}; X.weight F16 128,256 |  | Parse: `X.trellis` & `X.weight`
         {t}; {u}; {v}; X.bias F16 129 |  | Parse: `X.trellis` & 129 values

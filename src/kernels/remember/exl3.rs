@@ -45,6 +45,15 @@ impl Codebook {
         }
     }
 
+    /// As configs call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ThreeInst => "3inst",
+            Self::Mcg => "mcg",
+            Self::Mul1 => "mul1",
+        }
+    }
+
     /// The multiplier that is stored as the mark of the codebook; `None` for the one without a mark.
     pub(crate) fn mark(self) -> Option<u32> {
         match self {

@@ -145,9 +145,11 @@ class Case(ModelCase):
             save_file(self.library, self.dir / "library-f32.safetensors", {"format": "pt"})
 
 
-def config(bits=4, **sizes):
+def config(bits=4, codebook=None, **sizes):
     quantization = {"quant_method": "exl3", "version": "1.4.1", "bits": float(bits), "head_bits": 6,
-                    "calibration": {"rows": 250, "cols": 2048}, "out_scales": "auto", "codebook": "mcg"}
+                    "calibration": {"rows": 250, "cols": 2048}, "out_scales": "auto"}
+    if codebook:
+        quantization["codebook"] = codebook
     return {"model_type": "llama", **sizes, "quantization_config": quantization}
 
 
@@ -168,13 +170,13 @@ def main(gptqmodel, exllamav3):
     linear, lib = libraries(gptqmodel, exllamav3)
     tiles()
 
-    case = Case("mcg", config(), shards=2)
+    case = Case("mcg", config(codebook="mcg"), shards=2)
     name = "model.layers.0.self_attn.q_proj"
     case.layer(name, 128, 128, 4)
     case.bias(name, 128)
     case.norm(128)
     storage = {name: {"stored_tensors": {}, "quant_format": "exl3", "bits_per_weight": 4, "mcg_multiplier": CODEBOOKS["mcg"]}}
-    case.sidecar("quantization_config.json", {**config()["quantization_config"], "tensor_storage": storage})
+    case.sidecar("quantization_config.json", {**config(codebook="mcg")["quantization_config"], "tensor_storage": storage})
     case.write()
 
     # A bias of six values says that there are six outputs.
