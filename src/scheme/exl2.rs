@@ -313,6 +313,7 @@ impl Decode for Exl2Weight<'_> {
         self.load_order(staging, index)?;
         self.load_scales(&tile.rows, staging, row, scales)?;
         let [rows, outputs] = self.stored;
+        words.resize(tile.rows.len() * load::transposed_words::<4>(rows), 0);
         load::read_transposed::<4>(
             &self.words.part(),
             outputs,

@@ -170,13 +170,16 @@ impl BlockSums<'_> {
         for (number, block) in blocks.take(down * right).enumerate() {
             let (output, input) = (number / right * TILES, number % right * TILES);
             for k in 0..TILES {
-                for n in 0..TILES {
-                    let at = (input + k) * row + (output + n) * len;
-                    let tile = sums_of_tile::<S>(&self.tiles[at..at + len], self.bits);
-                    for (i, line) in tile.iter().enumerate() {
-                        let at = (n * TILE + i) * BLOCK + k * TILE;
-                        block[at..at + TILE].copy_from_slice(line);
-                    }
+                let at = (input + k) * row + output * len;
+                let tiles = &self.tiles[at..at + TILES * len];
+                // All streams of the row first: what is stored word by word is not loaded as vectors at once.
+                let mut windows = [const { Windows::EMPTY }; TILES];
+                for (windows, tile) in windows.iter_mut().zip(tiles.chunks_exact(len)) {
+                    windows.fill(tile, self.bits);
+                }
+                for (n, windows) in windows.iter().enumerate() {
+                    let lines = &mut block[n * TILE * BLOCK..(n + 1) * TILE * BLOCK];
+                    sum_tile::<S>(windows, self.bits, k * TILE, lines);
                 }
             }
             join_tiles(block);
@@ -184,40 +187,44 @@ impl BlockSums<'_> {
     }
 }
 
-/// The product of a tile with H of 16 columns on both sides, without the divisions. Its outputs are the rows.
+/// Writes a tile to columns `at..` of rows of a block, which are its outputs, after those steps of both products that combine values
+/// of one lane or of four neighbouring ones: all four of the inputs, and that of outputs 8 apart.
 #[inline(always)]
-fn sums_of_tile<S: States>(bytes: &[u8], bits: usize) -> [[i32; TILE]; TILE] {
-    let windows = Windows::new(bytes, bits);
-    let mut tile = [[0; TILE]; TILE];
-    for i in 0..8 {
-        let (window, shift) = windows.of(i, bits);
-        // In the order of tensor cores eight values lie in two columns, four of each.
-        let (row, col) = ([0, 1, 8, 9][i % 4], i / 4 * 8);
-        for (q, window) in window.as_chunks::<8>().0.iter().enumerate() {
-            let line = &mut tile[row + 2 * q][col..col + 8];
-            for (value, word) in line.iter_mut().zip(window) {
-                *value = S::integer(word >> shift & 0xffff);
+fn sum_tile<S: States>(windows: &Windows, bits: usize, at: usize, lines: &mut [i32]) {
+    // In the order of tensor cores, bits 0 and 1 of i are bits 0 and 3 of an input, and bit 2 is bit 3 of an output; of the group,
+    // the lowest two bits are bits 1 and 2 of an input, and the others those of an output.
+    let mut values = [[0; GROUPS]; 8];
+    for (i, values) in values.iter_mut().enumerate() {
+        let (words, shift) = windows.of(i, bits);
+        for (value, word) in values.iter_mut().zip(words) {
+            *value = S::integer(word >> shift & 0xffff);
+        }
+    }
+    hadamard(&mut values);
+    for values in &mut values {
+        for quad in values.as_chunks_mut::<4>().0 {
+            let [a, b, c, d] = *quad;
+            let [e, f, g, h] = [a + b, a - b, c + d, c - d];
+            *quad = [e + g, f + h, e - g, f - h];
+        }
+    }
+    for (half, values) in values.as_chunks::<4>().0.iter().enumerate() {
+        for column in 0..8 {
+            let line = &mut lines[(half * 8 + column) * BLOCK + at..][..TILE];
+            for (pair, line) in values.as_chunks::<2>().0.iter().zip(line.as_chunks_mut().0) {
+                let [a, b, c, d] = pair[0].as_chunks().0[column];
+                let [e, f, g, h] = pair[1].as_chunks().0[column];
+                *line = [a, e, b, f, c, g, d, h];
             }
         }
     }
-    hadamard(&mut tile);
-    let mut transposed = [[0; TILE]; TILE];
-    for (r, line) in tile.iter().enumerate() {
-        for (c, &value) in line.iter().enumerate() {
-            transposed[c][r] = value;
-        }
-    }
-    hadamard(&mut transposed);
-    transposed
 }
 
 /// Groups of eight values in a tile.
 const GROUPS: usize = 32;
 
-/// Bits of a tile's stream that hold the states of each group, in words of 32 bits.
-///
-/// Eight values take b bytes, so that each group begins with a byte. Group `4·c + q` is at place `8·q + c`: the values of
-/// eight neighbouring places lie in neighbouring columns.
+/// Bits of a tile's stream that hold the states of each group, in words of 32 bits. Eight values take b bytes, so that each
+/// group begins with a byte.
 struct Windows {
     /// Of the first four values and of the last four: 32 bits that end with the byte behind the last state, and the 32 bits
     /// that end 16 bits before.
@@ -225,8 +232,12 @@ struct Windows {
 }
 
 impl Windows {
+    const EMPTY: Self = Self {
+        words: [[[0; GROUPS]; 2]; 2],
+    };
+
     #[inline(always)]
-    fn new(bytes: &[u8], bits: usize) -> Self {
+    fn fill(&mut self, bytes: &[u8], bits: usize) {
         // The stream, highest bits first, behind its own end: the first states have bits of the last values.
         let mut stream = [0; 8 + MAX_BITS * 32];
         let stored = bytes.as_chunks::<4>().0;
@@ -235,19 +246,17 @@ impl Windows {
             *out = u32::from_le_bytes(*word).to_be_bytes();
         }
         lead.copy_from_slice(&rest[bits * 32 - 8..bits * 32]);
-        let mut words = [[[0; GROUPS]; 2]; 2];
-        for group in 0..GROUPS {
-            let place = group % 4 * 8 + group / 4;
-            for (half, words) in words.iter_mut().enumerate() {
-                let end = group * bits + Self::end(half, bits);
+        for (half, words) in self.words.iter_mut().enumerate() {
+            let ends = (Self::end(half, bits)..).step_by(bits);
+            let [near, far] = words;
+            for ((near, far), end) in near.iter_mut().zip(far).zip(ends) {
                 let mut last = [0; 8];
                 last.copy_from_slice(&stream[end..end + 8]);
                 let last = u64::from_be_bytes(last);
-                words[0][place] = last as u32;
-                words[1][place] = (last >> 16) as u32;
+                *near = last as u32;
+                *far = (last >> 16) as u32;
             }
         }
-        Self { words }
     }
 
     /// Bytes from the beginning of a group to the end of the last state of a half of it.
@@ -289,22 +298,28 @@ fn hadamard<const LANES: usize, const ROWS: usize>(rows: &mut [[i32; LANES]; ROW
     }
 }
 
-/// The steps between tiles: all those of the outputs, and the first of the inputs.
+/// The other steps of the outputs, and that between pairs of tiles of inputs.
 #[inline(always)]
 fn join_tiles(block: &mut [i32]) {
     const PAIR: usize = 2 * TILE;
-    for n in 0..TILE {
+    // Outputs that are neighbours, then those of other tiles.
+    for (first, stride) in (0..BLOCK / 8)
+        .map(|i| (i * 8, 1))
+        .chain((0..TILE).map(|i| (i, TILE)))
+    {
         for at in (0..BLOCK).step_by(PAIR) {
-            let mut rows = [[0; PAIR]; TILES];
+            let mut rows = [[0; PAIR]; 8];
             for (i, row) in rows.iter_mut().enumerate() {
-                let from = (i * TILE + n) * BLOCK + at;
+                let from = (first + i * stride) * BLOCK + at;
                 row.copy_from_slice(&block[from..from + PAIR]);
-                let (even, odd) = row.split_at_mut(TILE);
-                butterfly(even, odd);
+                if stride == 1 {
+                    let (even, odd) = row.split_at_mut(TILE);
+                    butterfly(even, odd);
+                }
             }
             hadamard(&mut rows);
             for (i, row) in rows.iter().enumerate() {
-                let to = (i * TILE + n) * BLOCK + at;
+                let to = (first + i * stride) * BLOCK + at;
                 block[to..to + PAIR].copy_from_slice(row);
             }
         }

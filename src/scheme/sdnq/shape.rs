@@ -85,6 +85,11 @@ impl SdnqShape {
                 ),
             )
         };
+        // Of a convolution whose codes are multiplied, the file has a matrix, and its kernel nowhere.
+        if settings.has_convolutions && settings.multiplies_convolutions && codes.has_shape() {
+            let what = "it may be a convolution that is stored as a matrix (`use_quantized_matmul_conv`), whose kernel is not stored";
+            return Err(refused(t, FAMILY, what));
+        }
         let layout = ScaleLayout::of(scales).ok_or_else(misfit)?;
         let stored = t.shape();
         let mut out = match (layout, codes.has_shape()) {
@@ -128,11 +133,6 @@ impl SdnqShape {
                 is_transposed: false,
             },
         };
-        // Of a convolution whose codes are multiplied, the file has a matrix, and its kernel nowhere.
-        if settings.has_convolutions && settings.multiplies_convolutions && codes.has_shape() {
-            let what = "it may be a convolution that is stored as a matrix (`use_quantized_matmul_conv`), whose kernel is not stored";
-            return Err(refused(t, FAMILY, what));
-        }
         // One output in groups, or a transposed convolution with a kernel of one place.
         let is_ambiguous = settings.has_convolutions && matches!(scales, [1, _, 1]);
         if is_ambiguous || !settings.has_convolutions && !out.kernel.is_empty() {
