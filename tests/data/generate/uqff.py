@@ -138,6 +138,14 @@ def main():
     residual.write(os.path.join(OUT, "random", "residual.safetensors"))
     with open(os.path.join(OUT, "random", "config.json"), "w") as file:
         file.write('{"model_type": "llama"}\n')
+    # In one file, for tests/hostile/edits.rs; without what no value depends on.
+    edits = File()
+    for tensor in first.tensors + second.tensors:
+        name = tensor[0]
+        if not name.startswith(("plain.", "uqff.version.patch")) and (name.startswith("ggml.q4k.") or "ggml." not in name):
+            edits.tensors.append(tensor)
+    os.makedirs(os.path.join(OUT, "edits"))
+    edits.write(os.path.join(OUT, "edits", "model.safetensors"))
     subprocess.run([sys.argv[1], "decode", os.path.join(OUT, "random.expected.safetensors"),
                     *(os.path.join(OUT, "random", f"m-{i}.uqff") for i in (0, 1))], check=True)
     os.makedirs(os.path.join(OUT, "isq"))
