@@ -99,11 +99,28 @@ GGML = {
     "Q2_0": (42, 64, 18, [0]),
 }
 
+# Types of ik_llama.cpp: number, values and bytes of a block, and bytes before each row, which begin with its scale. Without
+# them, a block begins with an f16 scale.
+IK = {
+    "Q6_0": (133, 32, 26, 0), "IQ1_BN": (134, 64, 13, 2), "IQ2_BN": (135, 64, 16, 4), "IQ2_K": (137, 256, 76, 0),
+    "IQ3_K": (138, 256, 110, 0), "IQ4_K": (139, 256, 144, 0), "IQ5_K": (140, 256, 176, 0), "IQ6_K": (141, 256, 212, 0),
+    "IQ4_KS": (144, 256, 136, 4), "IQ2_KS": (145, 256, 70, 2), "IQ4_KSS": (146, 256, 128, 4), "Q8_KV": (151, 32, 32, 8),
+    "IQ5_KS": (152, 256, 168, 4), "IQ2_KT": (153, 256, 68, 4), "IQ3_KT": (154, 256, 100, 4), "IQ4_KT": (155, 256, 128, 4),
+    "IQ3_KS": (156, 256, 102, 2), "IQ2_KL": (157, 256, 86, 2), "IQ1_KT": (158, 256, 56, 4),
+}
+
 
 def gguf(kind, out, count):
-    number, block, size, scale_at = GGML[kind]
+    if kind in IK:
+        number, block, size, header = IK[kind]
+        scale_at = [] if header else [0]
+    else:
+        (number, block, size, scale_at), header = GGML[kind], 0
     n = ROWS * COLS // block
-    piece = bytearray(os.urandom(n * size))
+    piece = bytearray(os.urandom(n * size + ROWS * header))
+    scale = struct.pack("<e" if header == 2 else "<f", 0.004)
+    for at in range(0, len(piece) if header else 0, len(piece) // ROWS):
+        piece[at : at + len(scale)] = scale
     for at in scale_at:
         few = scales(n, "<e", 2)
         piece[at::size], piece[at + 1 :: size] = few[0::2], few[1::2]
@@ -124,7 +141,7 @@ def main():
     if shape:
         ROWS, COLS = map(int, shape.split("x"))
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 24
-    if scheme in GGML:
+    if scheme in GGML or scheme in IK:
         return gguf(scheme, out, count)
     if len(sys.argv) > 4:
         return directory(scheme, out, count, int(sys.argv[4]))

@@ -100,7 +100,8 @@ pub struct QuantConfig {
     /// Modules that stay unquantized, compiled at the first [`skips`](Self::skips).
     skipped: OnceLock<SkipLists>,
     sizes: sizes::LayerSizes,
-    model_type: Option<String>,
+    /// `model_type` of `config.json`, then that of its `text_config`.
+    model_types: Vec<String>,
     patterns: ordered::OrderedPatterns,
     /// DFloat11's config, read at the first [`dfloat11`](Self::dfloat11).
     dfloat11: OnceLock<std::result::Result<DFloat11Config, String>>,
@@ -128,7 +129,7 @@ impl QuantConfig {
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         self.places == other.places
             && self.sizes == other.sizes
-            && self.model_type == other.model_type
+            && self.model_types == other.model_types
     }
 
     /// The files that configs were read from, as JSON by name. A file that does not exist is left out.
@@ -166,7 +167,7 @@ impl QuantConfig {
     pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
         let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
-        let mut model_type = None;
+        let mut model_types = Vec::new();
         // The index is read later, and only if a weight lacks a part.
         let names = Self::files().into_iter().chain([INDEX]);
         let companion = |name: &str| CompanionFile::new(dir.join(name));
@@ -183,11 +184,8 @@ impl QuantConfig {
                             root.get("model_type"),
                             root.pointer("/text_config/model_type"),
                         ];
-                        model_type = found
-                            .into_iter()
-                            .flatten()
-                            .find_map(Value::as_str)
-                            .map(str::to_owned);
+                        let found = found.into_iter().flatten().filter_map(Value::as_str);
+                        model_types = found.map(str::to_owned).collect();
                     }
                 }
                 files.insert(file, read);
@@ -236,7 +234,7 @@ impl QuantConfig {
             places,
             companions,
             sizes,
-            model_type,
+            model_types,
             patterns,
             directory,
             limits,
@@ -323,7 +321,12 @@ impl QuantConfig {
 
     /// `model_type` of `config.json`: the architecture, as transformers and mlx-lm name it.
     pub(crate) fn model_type(&self) -> Option<&str> {
-        self.model_type.as_deref()
+        self.model_types.first().map(String::as_str)
+    }
+
+    /// Whether the model or its language model is of the architecture `name`.
+    pub(crate) fn has_model_type(&self, name: &str) -> bool {
+        self.model_types.iter().any(|found| found == name)
     }
 
     /// `hidden_size` of `config.json`: the width of the residual stream.

@@ -24,6 +24,8 @@ enum DtypeKind {
     /// One of ggml's block types: a fixed number of values is stored as one block of bytes that
     /// includes its scales.
     GgmlBlock,
+    /// A block type of ik_llama.cpp, which is decoded only.
+    IkBlock,
     Complex,
     Unknown,
 }
@@ -33,6 +35,8 @@ struct DtypeRow {
     name: &'static str,
     /// Elements that are stored together: the values of a ggml block, else 1.
     block: usize,
+    /// Bytes before the blocks of each row: 0 but for some types of ik_llama.cpp.
+    header: usize,
     /// Bits of a block.
     bits: usize,
     kind: DtypeKind,
@@ -56,7 +60,8 @@ pub(crate) use optional;
 /// [`ggml_block_types!`].
 macro_rules! dtypes {
     ({ $($(#[$doc:meta])* $variant:ident $name:literal $bits:literal $kind:ident $st:tt $ggml:tt;)* }
-     $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
+     { $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* }
+     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* }) => {
         /// Element type of a stored tensor.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -64,28 +69,38 @@ macro_rules! dtypes {
         pub enum Dtype {
             $($(#[$doc])* $variant,)*
             $(#[doc = concat!("ggml: ", $what, "; ", $bytes, " bytes hold ", $values, " values.")] $block,)*
+            $(#[doc = concat!("ik_llama.cpp: ", $about, "; ", $size, " bytes hold ", $n, " values. Each row begins with ", $header,
+                " other bytes.")] $ik,)*
             /// A type of some GGUF writer, by its number; its values cannot be read.
             UnknownGgml(u32),
         }
 
         impl Dtype {
             /// Every dtype but `UnknownGgml`.
-            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)* $(Self::$block),*];
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)* $(Self::$block,)* $(Self::$ik),*];
 
             fn row(self) -> &'static DtypeRow {
                 match self {
                     $(Self::$variant => &DtypeRow {
-                        name: $name, block: 1, bits: $bits, kind: DtypeKind::$kind,
+                        name: $name, block: 1, header: 0, bits: $bits, kind: DtypeKind::$kind,
                         safetensors: optional!($st safetensors::Dtype::$st),
                         ggml: optional!($ggml $ggml),
                     },)*
                     $(Self::$block => &DtypeRow {
-                        name: stringify!($block), block: $values, bits: 8 * $bytes, kind: DtypeKind::GgmlBlock,
+                        name: stringify!($block), block: $values, header: 0, bits: 8 * $bytes,
+                        kind: DtypeKind::GgmlBlock,
                         safetensors: None,
                         ggml: Some($number),
                     },)*
+                    $(Self::$ik => &DtypeRow {
+                        name: stringify!($ik), block: $n, header: $header, bits: 8 * $size,
+                        kind: DtypeKind::IkBlock,
+                        safetensors: None,
+                        ggml: Some($id),
+                    },)*
                     Self::UnknownGgml(_) => &DtypeRow {
-                        name: "unknown", block: 1, bits: 0, kind: DtypeKind::Unknown, safetensors: None,
+                        name: "unknown", block: 1, header: 0, bits: 0, kind: DtypeKind::Unknown,
+                        safetensors: None,
                         ggml: None,
                     },
                 }
@@ -164,7 +179,7 @@ impl Dtype {
         self.bits().div_ceil(8)
     }
 
-    /// Bytes that `n` consecutive elements take.
+    /// Bytes that `n` consecutive elements take: of a type whose rows begin with a scale, those of one row.
     ///
     /// # Errors
     /// `Unsupported` if the type is unknown; `Parse` if `n` elements are not whole blocks and bytes, or their size
@@ -189,8 +204,8 @@ impl Dtype {
         self.row().block
     }
 
-    /// Bytes of [`block_size`](Self::block_size) elements; `None` if the type is unknown or an
-    /// element ends within a byte.
+    /// Bytes of [`block_size`](Self::block_size) elements, without the scale that rows of some types of ik_llama.cpp
+    /// begin with; `None` if the type is unknown or an element ends within a byte.
     #[must_use]
     pub fn type_size(self) -> Option<usize> {
         let bits = self.row().bits;
@@ -209,19 +224,28 @@ impl Dtype {
         self.row().kind == DtypeKind::Float
     }
 
+    /// Bytes before the blocks of each row, which hold the row's scale; 0 for most types.
+    pub(crate) fn row_header(self) -> usize {
+        self.row().header
+    }
+
     /// Whether this is a float of eight bits or fewer, or one of ggml's block types.
     #[must_use]
     pub fn is_quantized(self) -> bool {
-        matches!(
-            self.row().kind,
-            DtypeKind::SmallFloat | DtypeKind::GgmlBlock
-        )
+        self.row().kind == DtypeKind::SmallFloat || self.is_ggml_block()
     }
 
-    /// Whether this is one of ggml's block types, which store values together with their scales.
+    /// Whether this is one of ggml's block types, which store values together with their scales. Those of
+    /// ik_llama.cpp count.
     #[must_use]
     pub fn is_ggml_block(self) -> bool {
-        self.row().kind == DtypeKind::GgmlBlock
+        matches!(self.row().kind, DtypeKind::GgmlBlock | DtypeKind::IkBlock)
+    }
+
+    /// Whether this is a block type that ik_llama.cpp has and ggml has not.
+    #[cfg_attr(not(any(feature = "gguf", feature = "lethe")), allow(dead_code))]
+    pub(crate) fn is_ik_block(self) -> bool {
+        self.row().kind == DtypeKind::IkBlock
     }
 
     /// The dtype whose type number in GGUF files is `id`.
@@ -262,7 +286,11 @@ impl Dtype {
     /// not whole blocks, or if the dimensions that are not zero multiply to more than any memory has.
     pub(crate) fn byte_len(self, shape: &[usize]) -> Option<usize> {
         let DtypeRow {
-            block, bits, kind, ..
+            block,
+            header,
+            bits,
+            kind,
+            ..
         } = *self.row();
         if block > 1 && !shape.last().unwrap_or(&1).is_multiple_of(block)
             || kind == DtypeKind::Unknown
@@ -278,7 +306,11 @@ impl Dtype {
         }
         let elements: usize = shape.iter().product();
         let bits = (elements / block).checked_mul(bits)?;
-        bits.is_multiple_of(8).then_some(bits / 8)
+        // A tensor without elements has no headers, either.
+        let rows = elements / shape.last().map_or(1, |&cols| cols.max(1));
+        let headers = rows.checked_mul(header)?;
+        let blocks = bits.is_multiple_of(8).then_some(bits / 8)?;
+        blocks.checked_add(headers)
     }
 }
 
@@ -340,7 +372,7 @@ mod tests {
     #[test]
     #[cfg(feature = "gguf")]
     fn ggml_numbers_are_unique() {
-        for id in 0..64 {
+        for id in 0..512 {
             assert!(
                 Dtype::ALL
                     .iter()
@@ -359,5 +391,22 @@ mod tests {
         assert_eq!(Dtype::F64.byte_len(&[usize::MAX, 2]), None);
         assert_eq!(Dtype::Q4_K.byte_len(&[3, 512]), Some(6 * 144));
         assert_eq!(Dtype::Q4_K.byte_len(&[512, 3]), None);
+    }
+
+    #[test]
+    fn rows_with_a_header() {
+        assert_eq!(
+            Dtype::IQ4_KS.byte_len(&[2, 3, 512]),
+            Some(6 * (4 + 2 * 136))
+        );
+        assert_eq!(Dtype::IQ4_KS.byte_len(&[256]), Some(4 + 136));
+        assert_eq!(Dtype::Q8_KV.byte_len(&[5, 32]), Some(5 * (8 + 32)));
+        for empty in [&[0, 256][..], &[3, 0], &[0]] {
+            assert_eq!(Dtype::IQ4_KS.byte_len(empty), Some(0));
+        }
+        for refused in [&[][..], &[3, 128], &[256, 3], &[1 << 50, 1 << 9]] {
+            assert_eq!(Dtype::IQ4_KS.byte_len(refused), None, "{refused:?}");
+        }
+        assert_eq!(Dtype::IQ2_K.byte_len(&[3, 256]), Some(3 * 76));
     }
 }

@@ -7,6 +7,8 @@ pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod exl2;
+mod exl3;
 mod foreign;
 mod fp8;
 mod gemma_qat;
@@ -32,6 +34,7 @@ pub(crate) mod seam;
 mod sglang;
 mod sparse;
 mod torchao;
+mod uqff;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -62,6 +65,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
     &qnat::Qnat,
+    &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,
     &torchao::Torchao,
@@ -82,6 +86,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &sparse::Sparse,
     &dfloat11::DFloat11,
     &nunchaku::Nunchaku,
+    &exl2::Exl2,
+    &exl3::Exl3,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

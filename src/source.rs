@@ -7,6 +7,8 @@ mod deflated;
 mod deflated;
 pub(crate) mod directory;
 mod files;
+#[cfg_attr(not(feature = "pth"), allow(dead_code))]
+mod pieced;
 pub(crate) mod platform;
 mod seeking;
 #[cfg(feature = "check")]
@@ -27,6 +29,9 @@ use memmap2::Mmap;
 pub(crate) use self::deflated::Deflated;
 use self::files::FileHandle;
 pub(crate) use self::files::FilePool;
+pub(crate) use self::pieced::Pieced;
+#[cfg(feature = "pth")]
+pub(crate) use self::pieced::{StorageCheck, TensorPiece};
 use self::platform::read_exact_at;
 pub(crate) use self::seeking::{ReadSeek, Seeking};
 pub(crate) use self::sha256::{FileHasher, sha256_of_file};
@@ -58,6 +63,9 @@ pub(crate) enum Source {
     /// A compressed part of another source.
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     Deflated(Box<Deflated>),
+    /// A tensor in several pieces, in files that are sources of the model, too.
+    #[cfg_attr(not(feature = "pth"), allow(dead_code))]
+    Pieced(Box<Pieced>),
     /// Only the header was read; tensor data is out of reach.
     HeaderOnly,
 }
@@ -109,13 +117,18 @@ impl Source {
         })
     }
 
-    /// Whether [`view`](Self::view) copies the bytes of a stream into memory.
-    pub(crate) fn is_stream(&self) -> bool {
-        matches!(self, Self::Stream { .. })
+    /// Whether [`view`](Self::view) copies the bytes of a stream, or of several pieces, into memory.
+    pub(crate) fn is_copied_to_be_viewed(&self) -> bool {
+        matches!(self, Self::Stream { .. } | Self::Pieced(_))
+    }
+
+    /// Whether this is a tensor in several pieces of other sources.
+    pub(crate) fn is_pieced(&self) -> bool {
+        matches!(self, Self::Pieced(_))
     }
 
     /// Returns another source of the same bytes: with the same file handle, but a mapping of its own. Of a compressed
-    /// member it is [`HeaderOnly`](Self::HeaderOnly), for members are never nested.
+    /// member and of a tensor in pieces it is [`HeaderOnly`](Self::HeaderOnly), for neither is nested.
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     pub(crate) fn share(&self) -> Self {
         match self {
@@ -132,7 +145,7 @@ impl Source {
                 stream: stream.clone(),
                 len: *len,
             },
-            Self::Deflated(_) | Self::HeaderOnly => Self::HeaderOnly,
+            Self::Deflated(_) | Self::Pieced(_) | Self::HeaderOnly => Self::HeaderOnly,
         }
     }
 
@@ -165,6 +178,7 @@ impl Source {
                 file, path, state, ..
             } => (file, path.as_deref(), state),
             Self::Deflated(member) => return member.require_unchanged(),
+            Self::Pieced(tensor) => return tensor.require_unchanged(),
             _ => return Ok(()),
         };
         // While the name leads to the same inode, in the same state, so does the open handle. A file that was replaced is
@@ -189,13 +203,15 @@ impl Source {
         state.require(&now, shown).map_err(Into::into)
     }
 
-    /// Length in bytes; `None` if only the header was read. Of a compressed member, its decompressed length.
+    /// Length in bytes; `None` if only the header was read. Of a compressed member, its decompressed length; of a tensor in pieces,
+    /// that of the tensor.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
             Self::File { state, .. } => Some(state.len),
             Self::Stream { len, .. } => Some(*len),
             Self::Bytes(bytes) => Some(bytes.len() as u64),
             Self::Deflated(member) => Some(member.len()),
+            Self::Pieced(tensor) => Some(tensor.len()),
             Self::HeaderOnly => None,
         }
     }
@@ -222,8 +238,23 @@ impl Source {
                 stream.read_at(offset, out).map_err(Into::into)
             }
             Self::Deflated(member) => member.read_at(offset, out),
+            Self::Pieced(tensor) => tensor.read_at(offset, out),
             Self::HeaderOnly => Err(header_only()),
         }
+    }
+
+    /// CRC-32 of `len` bytes from `offset` on, behind others of which `before` gives the number and the CRC-32.
+    pub(crate) fn crc32(&self, offset: u64, len: u64, before: (u64, u32)) -> Result<u32> {
+        let mut sum = crc32fast::Hasher::new_with_initial_len(before.1, before.0);
+        let mut piece = vec![0; (256 << 10).min(len as usize)];
+        let mut at = 0;
+        while at < len {
+            let n = (len - at).min(piece.len() as u64) as usize;
+            self.read_at(offset + at, &mut piece[..n])?;
+            sum.update(&piece[..n]);
+            at += n as u64;
+        }
+        Ok(sum.finalize())
     }
 
     /// `len` bytes from `offset` on, if the source is in memory and has them. A mapped file does not count: what reads
@@ -254,7 +285,7 @@ impl Source {
                 }
             },
             Self::Bytes(bytes) => bytes,
-            Self::Deflated(_) | Self::Stream { .. } => {
+            Self::Deflated(_) | Self::Pieced(_) | Self::Stream { .. } => {
                 let mut out = zeroed(range.end.saturating_sub(range.start), "a tensor")?;
                 self.read_at(range.start, &mut out)?;
                 return Ok(Cow::Owned(out));

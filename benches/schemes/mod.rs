@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anamnesis::ParsedModel;
 
+mod exl;
+mod ggml;
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
 mod sdnq;
@@ -266,6 +268,20 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         Part("w.proj_down", "BF16", vec![COLS, 32], bf16s(COLS * 32)),
         Part("w.proj_up", "BF16", vec![ROWS, 32], bf16s(ROWS * 32)),
     ];
+    let number = |n: usize| (n as u32).to_le_bytes().to_vec();
+    let f8q8 = vec![
+        Part("uqff.version.major", "U32", vec![], number(1)),
+        Part("uqff.version.minor", "U32", vec![], number(2)),
+        Part("w.weight", "U8", vec![n / 32 * 33], codes(n / 32 * 33)),
+        Part("w.weight.format", "U8", vec![], vec![5]),
+        Part("w.weight.num_blocks", "U32", vec![], number(n / 32)),
+        Part(
+            "w.weight.shape",
+            "U32",
+            vec![2],
+            [number(ROWS), number(COLS)].concat(),
+        ),
+    ];
     let awq_w4a16 = vec![of_groups("w.weight_scale"), of_groups("w.weight_zeros")];
     vec![
         (
@@ -297,6 +313,10 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
         ),
         ("paroquant", paroquant),
+        ("exl2", exl::exl2()),
+        ("exl3-3", exl::exl3(3, None)),
+        ("exl3-4", exl::exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
+        ("exl3-6", exl::exl3(6, Some(("w.mul1", 0x83dc_d12d)))),
         (
             "sglang-int8",
             vec![
@@ -349,6 +369,7 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("mlx8", mlx(8)),
         ("hqq4", hqq("4bit_u8", 4)),
         ("hqq8", hqq("8bit_u8", 8)),
+        ("uqff-f8q8", f8q8),
     ]
 }
 
@@ -371,45 +392,14 @@ fn file_with(parts: &[Part], mut header: serde_json::Map<String, serde_json::Val
     out
 }
 
-/// GGUF types: name, number, values and bytes of a block, and where it has f16 scales.
-#[rustfmt::skip]
-const GGML: &[(&str, u32, usize, usize, &[usize])] = &[
-    ("q4_0", 2, 32, 18, &[0]), ("q4_1", 3, 32, 20, &[0, 2]), ("q5_0", 6, 32, 22, &[0]), ("q5_1", 7, 32, 24, &[0, 2]),
-    ("q8_0", 8, 32, 34, &[0]), ("q8_1", 9, 32, 36, &[0, 2]), ("q2_k", 10, 256, 84, &[80, 82]),
-    ("q3_k", 11, 256, 110, &[108]), ("q4_k", 12, 256, 144, &[0, 2]), ("q5_k", 13, 256, 176, &[0, 2]),
-    ("q6_k", 14, 256, 210, &[208]), ("q8_k", 15, 256, 292, &[]), ("iq2_xxs", 16, 256, 66, &[0]),
-    ("iq2_xs", 17, 256, 74, &[0]), ("iq3_xxs", 18, 256, 98, &[0]), ("iq1_s", 19, 256, 50, &[0]),
-    ("iq4_nl", 20, 32, 18, &[0]), ("iq3_s", 21, 256, 110, &[0]), ("iq2_s", 22, 256, 82, &[0]),
-    ("iq4_xs", 23, 256, 136, &[0]), ("iq1_m", 29, 256, 56, &[]), ("tq1_0", 34, 256, 54, &[52]),
-    ("tq2_0", 35, 256, 66, &[64]), ("gguf-mxfp4", 39, 32, 17, &[]), ("gguf-nvfp4", 40, 64, 36, &[]), ("q1_0", 41, 128, 18, &[0]),
-    ("q2_0", 42, 64, 18, &[0]),
-];
-
-fn gguf_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    GGML.iter().map(|&(name, number, block, size, scales)| {
-        let mut bytes = codes(ROWS * COLS / block * size);
-        for block in bytes.chunks_exact_mut(size) {
-            scales
-                .iter()
-                .for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
-        }
-        let shape = [COLS as u64, ROWS as u64];
-        (
-            name,
-            gguf::Gguf::default()
-                .tensor("w.weight", number, &shape, &bytes)
-                .file(),
-        )
-    })
-}
-
 /// Every model, parsed, by the name of its scheme. `scratch` is a directory for those that need a config.
 pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel)> {
     let files = schemes()
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
         .chain(sdnq::files())
-        .chain(gguf_files());
+        .chain(ggml::files())
+        .chain(ggml::ik_files());
     files.map(|(name, file)| {
         let Some(bits) = name.strip_prefix("mlx").filter(|bits| bits.len() == 1) else {
             return (name, anamnesis::parse_bytes(file).unwrap());

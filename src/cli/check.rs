@@ -17,7 +17,16 @@ use crate::{
 };
 
 /// Endings of files that are models by themselves.
-const MODEL_FILES: [&str; 7] = ["safetensors", "gguf", "npz", "pth", "pt", "ckpt", "qnat"];
+const MODEL_FILES: [&str; 8] = [
+    "safetensors",
+    "gguf",
+    "npz",
+    "pth",
+    "pt",
+    "ckpt",
+    "qnat",
+    "distcp",
+];
 
 /// The reports on all models.
 #[derive(Serialize)]
@@ -162,7 +171,9 @@ fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> crate::Result<()>
             || name(path).starts_with("pytorch_model") && name(path).ends_with(".bin")
     };
     let is_index = |path: &PathBuf| {
-        name(path) == "config.json" || name(path).ends_with(".safetensors.index.json")
+        let name = name(path);
+        matches!(name.as_str(), "config.json" | ".metadata")
+            || name.ends_with(".safetensors.index.json")
     };
     let weights: Vec<&PathBuf> = files.iter().filter(is_weights).collect();
     if !weights.is_empty() && files.iter().any(is_index) {

@@ -5,11 +5,15 @@
 //! weight (`model`), whose checks say what is wrong, and which also decodes layouts that are seldom asked for.
 
 mod direct;
+#[cfg(feature = "gguf")]
+mod gguf;
 mod model;
 #[cfg(test)]
 mod tests;
 
 use self::direct::{Bnb4Slices, NestedAbsmax, PackedSlices};
+#[cfg(feature = "gguf")]
+pub use self::gguf::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
 use crate::{Dtype, Result};
 
 /// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
@@ -291,94 +295,4 @@ pub fn dequantize_bnb_int8_to_bf16(
         Some(values) => Ok(values),
         None => model::bnb_int8(weight, scb, out_features, in_features),
     }
-}
-
-/// Decodes blocks of a ggml type.
-///
-/// ```
-/// # fn main() -> anamnesis::Result<()> {
-/// let mut block = [1; 34]; // codes of one
-/// block[..2].copy_from_slice(&[0x00, 0x40]); // and the scale 2, in F16
-/// let bf16 = anamnesis::dequantize_gguf_to_bf16(&block, anamnesis::GgufType::Q8_0, 32)?;
-/// assert_eq!(bf16, [0x00, 0x40].repeat(32));
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit.
-#[cfg(feature = "gguf")]
-pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> Result<Vec<u8>> {
-    let (decoder, block) = ggml_decoder(data, dtype, n_elements)?;
-    direct::ggml(data, block, decoder)
-}
-
-/// The decoder of `dtype`, and the values and bytes of a block.
-///
-/// # Errors
-/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if `data` are not `n_elements` values.
-#[cfg(feature = "gguf")]
-fn ggml_decoder(
-    data: &[u8],
-    dtype: Dtype,
-    n_elements: usize,
-) -> Result<(crate::kernels::remember::ggml::GgmlDecoder, [usize; 2])> {
-    let decoder = crate::kernels::remember::ggml::decoder(dtype);
-    let (Some(decoder), Some(block_bytes)) = (decoder, dtype.type_size()) else {
-        return Err(crate::AnamnesisError::unsupported(
-            format!("GGUF {dtype}"),
-            "it is no block type that is decoded",
-        ));
-    };
-    if dtype.byte_len(&[n_elements]) != Some(data.len()) {
-        let what = format!(
-            "{} bytes are not {n_elements} values of {dtype}",
-            data.len()
-        );
-        return Err(crate::AnamnesisError::parse(what));
-    }
-    Ok((decoder, [dtype.block_size(), block_bytes]))
-}
-
-/// Decodes blocks of a ggml type, and passes each block of BF16 values to `sink`. Needs memory for a few thousand
-/// values only.
-///
-/// ```
-/// # fn main() -> anamnesis::Result<()> {
-/// let mut sizes = Vec::new();
-/// anamnesis::dequantize_gguf_blocks_to_bf16(&[0; 3 * 34], anamnesis::GgufType::Q8_0, 96, |block| {
-///     sizes.push(block.len());
-///     Ok(())
-/// })?;
-/// assert_eq!(sizes, [64; 3]);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit, and the errors of
-/// `sink`.
-#[cfg(feature = "gguf")]
-pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
-    data: &[u8],
-    dtype: Dtype,
-    n_elements: usize,
-    mut sink: F,
-) -> Result<()> {
-    /// Number of values that are decoded at once: a multiple of every block size.
-    const VALUES: usize = 4096;
-    let (decoder, [block, block_bytes]) = ggml_decoder(data, dtype, n_elements)?;
-    let mut out = vec![half::bf16::ZERO; VALUES.min(n_elements)];
-    for data in data.chunks(VALUES / block * block_bytes) {
-        let out = &mut out[..data.len() / block_bytes * block];
-        decoder(
-            data,
-            None,
-            crate::simd::Level::default(),
-            crate::element::Out::Bf16(out),
-        );
-        out.chunks_exact(block)
-            .try_for_each(|values| sink(zerocopy::IntoBytes::as_bytes(values)))?;
-    }
-    Ok(())
 }

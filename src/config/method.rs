@@ -10,6 +10,10 @@ pub(crate) enum QuantMethod {
     /// sglang's.
     BlockwiseInt8,
     CompressedTensors,
+    /// exllamav2's.
+    Exl2,
+    /// exllamav3's.
+    Exl3,
     FbgemmFp8,
     Fp8,
     Gemma,
@@ -47,6 +51,8 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::BitsAndBytes, &["bitsandbytes"]),
     (QuantMethod::BlockwiseInt8, &["blockwise_int8"]),
     (QuantMethod::CompressedTensors, &["compressed-tensors"]),
+    (QuantMethod::Exl2, &["exl2"]),
+    (QuantMethod::Exl3, &["exl3"]),
     (QuantMethod::FbgemmFp8, &["fbgemm_fp8"]),
     (QuantMethod::Fp8, &["fp8"]),
     (QuantMethod::Gemma, &["gemma"]),

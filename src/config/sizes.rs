@@ -13,6 +13,8 @@ pub(super) const KEYS: &[&str] = &[
     "v_head_dim",
     "global_head_dim",
     "per_layer_config",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
     "intermediate_size",
     "moe_intermediate_size",
     "num_key_value_heads",
@@ -31,6 +33,8 @@ pub(super) struct LayerSizes {
     attended: Option<usize>,
     /// Width of the keys of all key-value heads together, and of the values.
     keys: Option<usize>,
+    /// Width of the latent vector of keys and values, with the key that rotates.
+    latent_keys: Option<usize>,
     vocabulary: Option<usize>,
 }
 
@@ -75,6 +79,9 @@ impl LayerSizes {
             // Without grouped-query attention the key is missing, and there are as many key-value
             // heads as heads.
             keys: all(size("num_key_value_heads").or(heads)),
+            latent_keys: size("kv_lora_rank")
+                .zip(size("qk_rope_head_dim"))
+                .and_then(|(rank, head)| rank.checked_add(head)),
             vocabulary: size("vocab_size"),
         }
     }
@@ -98,6 +105,7 @@ impl LayerSizes {
         match module.rsplit('.').next().unwrap_or_default() {
             "q_proj" => [self.queries, self.hidden],
             "k_proj" | "v_proj" => [self.keys, self.hidden],
+            "kv_a_proj_with_mqa" => [self.latent_keys, self.hidden],
             "o_proj" => [self.hidden, self.attended],
             "gate_proj" | "up_proj" | "fc1" | "w1" | "w3" => [intermediate, self.hidden],
             "down_proj" | "fc2" | "w2" => [self.hidden, intermediate],

@@ -301,7 +301,8 @@ impl ParsedModel {
     /// Bytes of the whole container, in all its files; `None` if only its header was read.
     #[must_use]
     pub fn file_size(&self) -> Option<u64> {
-        self.sources.iter().map(Source::len).sum()
+        let files = self.sources.iter().filter(|source| !source.is_pieced());
+        files.map(Source::len).sum()
     }
 
     /// What a GGUF file says of itself.
@@ -331,9 +332,9 @@ impl ParsedModel {
     /// # Errors
     /// `Io` that names the first file that has changed.
     pub(crate) fn require_unchanged(&self) -> Result<()> {
-        self.sources
-            .iter()
-            .try_for_each(Source::require_unchanged)?;
+        // The files of pieces are sources by themselves.
+        let mut files = self.sources.iter().filter(|source| !source.is_pieced());
+        files.try_for_each(Source::require_unchanged)?;
         self.companions()
             .try_for_each(CompanionFile::require_unchanged)
     }

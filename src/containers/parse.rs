@@ -33,7 +33,7 @@ pub use self::detect::{detect_format, detect_format_from_reader};
 use crate::config::QuantConfig;
 use crate::limits::Budget;
 use crate::source::Source;
-use crate::{Container, ParseLimits, ParsedModel, Result};
+use crate::{AnamnesisError, Container, ParseLimits, ParsedModel, Result};
 
 /// Parses a model file, or a Hugging Face model directory with all its shards: their headers, and the quantization config
 /// beside them. No tensor data is read.
@@ -92,6 +92,14 @@ pub(crate) fn parse_only(
 }
 
 fn read_path(path: &Path, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
+    // Such a file is one archive or several, of tensors without names, which may be pieces of larger ones.
+    if path.extension().is_some_and(|ending| ending == "distcp") {
+        let what = "a file of a distributed checkpoint";
+        return Err(AnamnesisError::unsupported(
+            what,
+            "give the directory that it is in",
+        ));
+    }
     let source = Source::open(path)?;
     let config = QuantConfig::read_beside(path, budget)?;
     read(source, config, Some(path), expected, budget)

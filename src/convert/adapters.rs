@@ -1,5 +1,8 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
 
+mod factors;
+#[cfg(feature = "gguf")]
+mod gguf_adapter;
 mod merge;
 mod peft_config;
 mod peft_tensors;
@@ -8,19 +11,25 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "gguf")]
+use self::gguf_adapter::GgufAdapter;
 pub(super) use self::merge::merge;
 use self::peft_config::PeftConfig;
+use super::options::{ConvertOptions, ModelScope};
 use crate::config::Texts;
 use crate::containers::parse::parse_with_limits;
 use crate::limits::ParseLimits;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ParsedModel, Result};
+#[cfg(feature = "gguf")]
+use crate::{Container, detect_format};
 
 /// Name of the settings of an adapter of PEFT, and of its weights.
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// A LoRA adapter as PEFT saves it: a directory with `adapter_config.json` and `adapter_model.safetensors`.
+/// A LoRA adapter as PEFT saves it, a directory with `adapter_config.json` and `adapter_model.safetensors`, or as llama.cpp
+/// has it, a GGUF file.
 ///
 /// It is merged into a model by [`ConvertOptions::with_adapters`](super::ConvertOptions::with_adapters). Clones share what was
 /// read.
@@ -30,20 +39,27 @@ pub struct Adapter {
     weight: f64,
 }
 
-/// What an adapter's directory holds.
+/// What an adapter's directory or file holds.
 struct AdapterFiles {
     path: PathBuf,
-    config: PeftConfig,
+    settings: Settings,
     tensors: Arc<ParsedModel>,
     /// The settings and the weights, as they were when they were read.
     companions: Vec<CompanionFile>,
 }
 
+/// The settings of an adapter.
+enum Settings {
+    Peft(PeftConfig),
+    #[cfg(feature = "gguf")]
+    Gguf(GgufAdapter),
+}
+
 impl Adapter {
-    /// Reads the settings of the adapter in the directory `path`, and the header of its weights.
+    /// Reads the settings of the adapter in the directory or the GGUF file `path`, and the header of its weights.
     ///
     /// # Errors
-    /// - `Io`: one of the two files is missing, or cannot be read.
+    /// - `Io`: a file is missing, or cannot be read.
     /// - `Unsupported`: the adapter is no LoRA, or its settings have something that is not merged here.
     /// - `Parse`: a file is malformed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -56,6 +72,10 @@ impl Adapter {
     /// As [`open`](Self::open); `LimitExceeded` if a file claims more than `limits` allow.
     pub fn open_with_limits(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<Self> {
         let path = path.as_ref();
+        #[cfg(feature = "gguf")]
+        if path.is_file() && detect_format(path).is_ok_and(|format| format == Container::Gguf) {
+            return Self::open_gguf(path, limits);
+        }
         let directory = match path.is_file() {
             true => path.parent().unwrap_or(path),
             false => path,
@@ -70,15 +90,33 @@ impl Adapter {
         let config = Texts::new(directory, limits).json(CONFIG)?;
         let config = config.unwrap_or_default();
         let config = PeftConfig::new(&config).map_err(|e| e.about(companions[0].path.display()))?;
-        Ok(Self {
-            files: Arc::new(AdapterFiles {
-                path: directory.to_path_buf(),
-                config,
-                tensors: Arc::new(parse_with_limits(&companions[1].path, limits)?),
-                companions: companions.into(),
-            }),
+        let files = AdapterFiles {
+            path: directory.to_path_buf(),
+            settings: Settings::Peft(config),
+            tensors: Arc::new(parse_with_limits(&companions[1].path, limits)?),
+            companions: companions.into(),
+        };
+        Ok(Self::new(files))
+    }
+
+    #[cfg(feature = "gguf")]
+    fn open_gguf(path: &Path, limits: &ParseLimits) -> Result<Self> {
+        let companion = CompanionFile::new(path.to_path_buf());
+        let tensors = parse_with_limits(path, limits)?;
+        let settings = GgufAdapter::new(&tensors).map_err(|e| e.about(path.display()))?;
+        Ok(Self::new(AdapterFiles {
+            path: path.to_path_buf(),
+            settings: Settings::Gguf(settings),
+            tensors: Arc::new(tensors),
+            companions: vec![companion],
+        }))
+    }
+
+    fn new(files: AdapterFiles) -> Self {
+        Self {
+            files: Arc::new(files),
             weight: 1.0,
-        })
+        }
     }
 
     /// Sets the factor by which what the adapter adds is multiplied; 1 by default.
@@ -94,10 +132,15 @@ impl Adapter {
         self.weight
     }
 
-    /// The adapter's directory.
+    /// The adapter's directory, or its GGUF file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.files.path
+    }
+
+    /// Whether the adapter names weights as llama.cpp does, and not as Hugging Face.
+    pub(super) fn has_gguf_names(&self) -> bool {
+        !matches!(self.files.settings, Settings::Peft(_))
     }
 
     /// The files of the adapter.
@@ -118,6 +161,23 @@ impl fmt::Debug for Adapter {
             .field("weight", &self.weight)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether the adapters of `options` name weights as `model` has them, and not as a whole model that is made of it.
+///
+/// # Errors
+/// `Unsupported` if some name them as Hugging Face does and others as llama.cpp.
+pub(super) fn fit_stored_names(model: &ParsedModel, options: &ConvertOptions) -> Result<bool> {
+    let mut names = options.adapters.iter().map(Adapter::has_gguf_names);
+    let Some(has_gguf_names) = names.next() else {
+        return Ok(true);
+    };
+    if names.any(|other| other != has_gguf_names) {
+        let what = "adapters of PEFT and in GGUF are not merged at once; merge one kind first";
+        return Err(AnamnesisError::unsupported("several adapters", what));
+    }
+    let is_renamed = options.scope == ModelScope::Model;
+    Ok(!is_renamed || has_gguf_names == model.is_gguf())
 }
 
 /// The error that an adapter's directory has no file `path`, with what may be there instead.

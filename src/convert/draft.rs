@@ -54,7 +54,7 @@ impl<'m> Draft<'m> {
         // verifies itself. For any other, and for a stream of which nothing is copied, the tensor is read once more.
         let is_read_once_more = match part.is_deflated() {
             true => len == 0,
-            false => part.check().is_some() && part.exact_check().is_none(),
+            false => part.has_checksum() && part.exact_check().is_none(),
         };
         let verify = Vec::from_iter(is_read_once_more.then_some(part));
         Ok(Self {
@@ -223,7 +223,7 @@ pub(super) fn parts_with_checksum<'a, 'm: 'a>(
 ) -> Vec<Part<'m>> {
     tensors
         .map(Tensor::part)
-        .filter(|part| part.check().is_some())
+        .filter(|part| part.has_checksum())
         .collect()
 }
 

@@ -6,7 +6,7 @@ use super::adapters;
 use super::cast::{cast_of_item, cast_target};
 use super::draft::{Draft, is_carried};
 use super::encode::{Drafted, Encodings};
-use super::options::{ConvertOptions, FloatCast, ModelScope};
+use super::options::{ConvertOptions, FloatCast};
 use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, WholeModel};
@@ -51,10 +51,9 @@ pub(super) fn draft_outputs<'m>(
         return Err(skipped.error());
     }
     let mut resolution = model.resolve().into_result()?;
-    // Adapters name weights as Hugging Face does, which a GGUF model that becomes a directory does only afterwards.
     let mut merged = Report::new(options.run.to);
-    let is_renamed = model.is_gguf() && options.scope == ModelScope::Model;
-    if !is_renamed {
+    let merges_first = adapters::fit_stored_names(model, options)?;
+    if merges_first {
         adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
     }
     let left_out = options.names.apply(&mut resolution)?;
@@ -76,7 +75,7 @@ pub(super) fn draft_outputs<'m>(
     report.dropped.extend(left_out);
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
-    if is_renamed {
+    if !merges_first {
         adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
     }
     report.notes.extend(merged.notes);

@@ -75,7 +75,7 @@ struct PairSide<'a, 'm> {
     recovery: &'a Recovery<'m>,
     /// Index of the output tensor.
     index: usize,
-    /// Bytes of a value; 1 if values are not whole bytes.
+    /// Bytes of a value or block; 1 if values are not whole bytes, or rows not whole blocks.
     step: usize,
 }
 
@@ -90,7 +90,12 @@ pub(crate) struct PairScratch {
 
 impl<'a, 'm> PairSide<'a, 'm> {
     fn new(recovery: &'a Recovery<'m>, index: usize) -> Self {
-        let step = recovery.plan.outputs[index].dtype.type_size().unwrap_or(1);
+        let dtype = recovery.plan.outputs[index].dtype;
+        // Rows that begin with a header are not a number of blocks.
+        let step = match dtype.row_header() {
+            0 => dtype.type_size().unwrap_or(1),
+            _ => 1,
+        };
         Self {
             recovery,
             index,
@@ -373,7 +378,7 @@ impl Recovery<'_> {
             _ => None,
         };
         inputs
-            .chain(copied.filter(|part| part.check().is_some() || part.is_deflated()))
+            .chain(copied.filter(|part| part.has_checksum() || part.is_deflated()))
             .try_for_each(|part: &Part<'_>| self.verified.verify(part))
     }
 

@@ -252,6 +252,9 @@ impl FromStr for ForgetScheme {
             is_clear.then(|| Self::of_file_type(file_type))
         });
         found.ok_or_else(|| {
+            if let Some(refusal) = decoded_only(file_type) {
+                return refusal;
+            }
             let schemes = SCHEMES
                 .iter()
                 .flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
@@ -260,6 +263,15 @@ impl FromStr for ForgetScheme {
             AnamnesisError::unsupported(text, what)
         })
     }
+}
+
+/// The error if `name` is a type of ik_llama.cpp, in any case.
+fn decoded_only(name: &str) -> Option<AnamnesisError> {
+    let is_named = |dtype: &&Dtype| dtype.is_ik_block() && dtype.name().eq_ignore_ascii_case(name);
+    Dtype::ALL.iter().find(is_named).map(|dtype| {
+        let what = "types of ik_llama.cpp are decoded only";
+        AnamnesisError::unsupported(dtype.name(), what)
+    })
 }
 
 impl fmt::Display for ForgetScheme {
@@ -322,11 +334,14 @@ impl GgufTypes {
     pub fn parse_type(name: &str) -> Result<Dtype> {
         let is_type = |dtype: &Dtype| {
             let is_float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
-            is_float || dtype.is_ggml_block()
+            is_float || dtype.is_ggml_block() && !dtype.is_ik_block()
         };
         let types = || Dtype::ALL.iter().copied().filter(is_type);
         let found = types().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
         found.ok_or_else(|| {
+            if let Some(refusal) = decoded_only(name) {
+                return refusal;
+            }
             let names: Vec<&str> = types().map(Dtype::name).collect();
             AnamnesisError::unsupported(name, format!("types of ggml: {}", names.join(", ")))
         })

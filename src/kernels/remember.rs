@@ -9,6 +9,8 @@ pub(crate) mod cast;
 pub(crate) mod codebook;
 pub(crate) mod codebook_groups;
 pub(crate) mod dfloat11;
+pub(crate) mod exl2;
+pub(crate) mod exl3;
 pub(crate) mod fp4_pairs;
 pub(crate) mod fp8;
 #[cfg(feature = "gguf")]

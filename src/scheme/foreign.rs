@@ -55,8 +55,6 @@ const SIGNATURES: &[Signature] = &[
         WORDS,
         &[".scale_packed"],
     ),
-    // Each layer of mistral.rs has a number that says how it is stored.
-    signature("UQFF (mistral.rs)", ".weight", &[], &[".weight.format"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(
@@ -81,10 +79,8 @@ const SIGNATURES: &[Signature] = &[
         &[".weight.scale"],
     ),
     signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("EXL2", ".q_weight", &[], &[".q_scale"]),
-    // Names that no other library uses need no companion.
-    signature("EXL3", ".trellis", &[], &[]),
     signature("QQQ", ".B", WORDS, &[".s_channel"]),
+    // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
     signature("VPTQ", ".indices", &[], &[".centroids.weight"]),

@@ -2,18 +2,23 @@
 //! outside: `X.scale` F32 for `X.weight`, one for the tensor or one for each matrix of a stack. llama.cpp multiplies
 //! the product of the layer by it; here it multiplies the weight.
 //!
+//! Rows of some types of ik_llama.cpp begin with a header, which has the scale of all their blocks.
+//!
 //! Names: llama.cpp `llama-model.cpp`, `load_tensors`. Some writers name the scale `X.weight.scale`.
+
+mod undecoded;
 
 use std::ops::Range;
 
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
+use crate::kernels::remember::ggml::{GgmlDecoder, decoder, row_scale};
+use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
     QuantScheme, RelaySource, Scheme, TensorRole, Tile, TopExponent,
 };
-use crate::scheme::seam::{refused, wrong};
+use crate::scheme::seam::{read, refused, wrong};
 use crate::simd::Level;
 use crate::{Dtype, ParsedModel, Result};
 
@@ -49,11 +54,8 @@ impl Scheme for Ggml {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         if let Dtype::UnknownGgml(id) = t.dtype() {
-            return Err(refused(
-                t,
-                &format!("GGUF type {id}"),
-                unknown_type_reason(id),
-            ));
+            let (name, reason) = undecoded::name_and_reason(id);
+            return Err(refused(t, &name, reason));
         }
         // A type without a decoder here is a plain one (F32, integers): its tensors are copied.
         let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else {
@@ -88,11 +90,17 @@ impl Scheme for Ggml {
             decode,
             block: t.dtype().block_size(),
             block_bytes,
+            // A tensor without values has no headers, either.
+            header: if cols > 0 { t.dtype().row_header() } else { 0 },
             rows,
             cols,
             // As many rows to a scale as a matrix has. `scale_of` has refused a count of 0, and
             // `max(1)` keeps an empty tensor from dividing by it.
-            rows_per_scale: scales.as_ref().map_or(rows, |(_, n)| rows / n).max(1),
+            rows_per_scale: match &scales {
+                Some((_, n)) => (rows / n).max(1),
+                None if t.dtype().row_header() > 0 => 1,
+                None => rows.max(1),
+            },
             scales,
         });
         let parts = [(TensorRole::Quantized, *t)]
@@ -108,6 +116,29 @@ impl Scheme for Ggml {
             decoder,
         )))
     }
+}
+
+/// The decoder of `t` of bytes, which are blocks of `dtype` and of `shape`; `None` if `dtype` has no blocks. Its caller checks that
+/// there are as many bytes.
+pub(super) fn of_bytes<'m>(
+    t: &Tensor<'m>,
+    dtype: Dtype,
+    shape: &[usize],
+) -> Option<Box<dyn Decode + 'm>> {
+    let (rows, cols) = rows_and_cols(shape);
+    Some(Box::new(GgmlWeight {
+        codes: t.part(),
+        dtype,
+        decode: decoder(dtype)?,
+        block: dtype.block_size(),
+        block_bytes: dtype.type_size()?,
+        // candle has no type with a scale for each row.
+        header: 0,
+        rows,
+        cols,
+        scales: None,
+        rows_per_scale: rows.max(1),
+    }))
 }
 
 /// The scale of the NVFP4 tensor `t`, if it has one.
@@ -146,21 +177,6 @@ fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<
     }
 }
 
-/// Which library is known to write type number `id`, which ggml does not have (any more).
-fn unknown_type_reason(id: u32) -> &'static str {
-    match id {
-        4 => {
-            "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number"
-        }
-        5 | 31..=33 | 37 | 38 => {
-            "the type was removed from ggml; models in it have to be quantized anew"
-        }
-        36 => "the type was removed from ggml; BitNet's I2_S is written under this number",
-        97..=99 | 133..=158 | 202..=399 => "a type of ik_llama.cpp",
-        _ => "no type of ggml has this number",
-    }
-}
-
 /// Decoder of a tensor of blocks.
 struct GgmlWeight<'m> {
     codes: Part<'m>,
@@ -168,17 +184,32 @@ struct GgmlWeight<'m> {
     decode: GgmlDecoder,
     block: usize,
     block_bytes: usize,
+    /// Bytes before the blocks of each row, which begin with the row's scale.
+    header: usize,
     rows: usize,
     cols: usize,
-    /// The scales outside of the blocks, and their number.
+    /// The scales outside of the tensor, and their number.
     scales: Option<(Floats<'m>, usize)>,
     rows_per_scale: usize,
 }
 
+impl GgmlWeight<'_> {
+    /// The bytes that `cols` columns have after the header.
+    fn blocks_of(&self, cols: usize) -> usize {
+        cols / self.block * self.block_bytes
+    }
+
+    /// The bytes of a header that each row of `tile` has in the buffers: a tile that begins with the row has it.
+    fn loaded_header(&self, tile: &Tile) -> usize {
+        if tile.cols.start == 0 { self.header } else { 0 }
+    }
+}
+
 impl Decode for GgmlWeight<'_> {
     fn grid(&self) -> Grid {
-        // Scales lie inside the blocks, so their bytes count as bytes of codes.
-        let load_bits = self.block_bytes as f64 * 8.0 / self.block as f64;
+        // Scales lie inside the blocks or before them, so their bytes count as bytes of codes.
+        let row_bytes = (self.header + self.blocks_of(self.cols)).max(1);
+        let load_bits = row_bytes as f64 * 8.0 / self.cols.max(1) as f64;
         Grid {
             rows: self.rows,
             cols: self.cols,
@@ -191,13 +222,24 @@ impl Decode for GgmlWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let bytes = |values: usize| values / self.block * self.block_bytes;
-        let cols = bytes(tile.cols.start)..bytes(tile.cols.end);
-        let stride = bytes(self.cols);
+        let (header, stride) = (self.header, self.header + self.blocks_of(self.cols));
+        let end = header + self.blocks_of(tile.cols.end);
+        let width = self.loaded_header(tile) + self.blocks_of(tile.cols.len());
         buffers
             .bytes
-            .load(&self.codes, stride, tile.rows.clone(), cols)?;
+            .load(&self.codes, stride, tile.rows.clone(), end - width..end)?;
         buffers.scales.clear();
+        if header > 0 && tile.cols.start == 0 {
+            let rows = buffers.bytes.chunks_exact(width);
+            buffers
+                .scales
+                .extend(rows.map(|row| row_scale(&row[..header])));
+        } else if header > 0 {
+            let staging = &mut buffers.staging;
+            read(&self.codes, stride, tile.rows.clone(), 0..header, staging)?;
+            let headers = staging.chunks_exact(header);
+            buffers.scales.extend(headers.map(row_scale));
+        }
         if let Some((floats, n)) = &self.scales {
             let scales =
                 tile.rows.start / self.rows_per_scale..tile.rows.end.div_ceil(self.rows_per_scale);
@@ -215,12 +257,15 @@ impl Decode for GgmlWeight<'_> {
         mut out: Out<'_>,
     ) {
         let (width, first_scale) = (tile.cols.len(), tile.rows.start / self.rows_per_scale);
-        let row_bytes = width / self.block * self.block_bytes;
+        let header = self.loaded_header(tile);
+        let row_bytes = header + self.blocks_of(width);
         let mut row = rows.start;
         while row < rows.end {
-            // The kernel takes one scale: decode the rows that share it, or all rows if there is none.
+            // The kernel takes one scale: decode the rows that share it, or all rows if there is none. A row with a header
+            // has a scale of its own, so that its header is all that is skipped.
             let end = ((row / self.rows_per_scale + 1) * self.rows_per_scale).min(rows.end);
-            let bytes = (row - tile.rows.start) * row_bytes..(end - tile.rows.start) * row_bytes;
+            let first = (row - tile.rows.start) * row_bytes + header;
+            let bytes = first..(end - tile.rows.start) * row_bytes;
             let scale = buffers
                 .scales
                 .get(row / self.rows_per_scale - first_scale)

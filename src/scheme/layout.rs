@@ -10,6 +10,7 @@ pub(crate) mod hadamard;
 pub(crate) mod lines;
 pub(crate) mod low_rank;
 pub(crate) mod packed;
+pub(crate) mod padding;
 pub(crate) mod shifted_bias;
 pub(crate) mod strided;
 pub(crate) mod strips;

@@ -247,12 +247,12 @@ fn exit_codes_by_kind_of_error() {
     assert_eq!(code_of(b"GGUF\x09\0\0\0", "gguf", at), Some(6));
     let foreign = file(
         &[
-            raw("x.q_weight", "I32", &[1, 1], vec![0; 4]),
-            raw("x.q_scale", "I32", &[1, 1], vec![0; 4]),
+            raw("x.codes", "I8", &[1, 1], vec![0; 1]),
+            raw("x.codebooks", "F16", &[1, 1], vec![0; 2]),
         ],
         &[],
     );
-    assert_eq!(code_of(&foreign, "exl2", at), Some(6));
+    assert_eq!(code_of(&foreign, "aqlm", at), Some(6));
     let missing = amn(&["inspect", &at.join("missing").to_string_lossy()]);
     assert_eq!(missing.status.code(), Some(7));
     assert!(

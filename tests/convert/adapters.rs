@@ -1,5 +1,7 @@
 //! Adapters of PEFT: what `merge_and_unload` makes of them, and what is refused.
 
+mod gguf;
+
 use std::path::{Path, PathBuf};
 
 use anamnesis::{

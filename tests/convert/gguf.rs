@@ -57,8 +57,9 @@ fn shown(model: &ParsedModel) -> Vec<String> {
 
 /// Every GGUF file among the goldens.
 fn golden_files() -> Vec<std::path::PathBuf> {
-    let cases = std::fs::read_dir(data().join("gguf"))
-        .unwrap()
+    let cases = ["gguf", "ik_llama"]
+        .into_iter()
+        .flat_map(|family| std::fs::read_dir(data().join(family)).unwrap())
         .map(|e| e.unwrap().path().join("model.gguf"));
     let files = std::fs::read_dir(data().join("gguf-files"))
         .unwrap()
@@ -76,7 +77,7 @@ fn golden_files() -> Vec<std::path::PathBuf> {
 #[test]
 fn gguf_goes_through_untouched() {
     let files = golden_files();
-    assert!(files.len() > 35, "{}", files.len());
+    assert!(files.len() > 54, "{}", files.len());
     for path in files {
         let model = parse(&path).unwrap();
         let bytes = to_bytes(&model, to_gguf());

@@ -80,6 +80,8 @@ pub const FOREIGN: &[&str] = &[
     "quanto",
     "quark",
     "dfloat11",
+    "exl2",
+    "exl3",
     "paroquant",
     "sdnq",
     "sglang",
@@ -88,6 +90,8 @@ pub const FOREIGN: &[&str] = &[
     "comfy_more",
     "nunchaku",
     "ollama",
+    "ik_llama",
+    "uqff",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

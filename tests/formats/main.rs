@@ -8,6 +8,8 @@ mod common;
 mod archives;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod checkpoints;
+#[cfg(feature = "pth")]
+mod distributed;
 mod duplicates;
 #[cfg(feature = "gguf")]
 mod gguf;

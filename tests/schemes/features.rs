@@ -15,8 +15,6 @@ fn foreign_schemes() {
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1 |  | Unsupported: `X.W_q` & HQQ
         X.W_q U8 4,8 |  | Unsupported: `X.W_q` & HQQ
         X.codes I8 1,4,1; X.codebooks F16 1,256,1,8; X.scales F16 1,1,1,1 |  | Unsupported: `X.codes` & AQLM
-        X.q_weight I32 4,8; X.q_scale I32 1,1; X.q_groups I16 2 |  | Unsupported: `X.q_weight` & EXL2
-        X.trellis I16 1,1,64; X.suh F16 16; X.svh F16 16 |  | Unsupported: `X.trellis` & EXL3
         X.Qidxs I64 4,1; X.SU F16 8; X.SV F16 8 |  | Unsupported: `X.Qidxs` & QuIP#
         X.indices I32 1,4,8; X.centroids F16 1,256 |  | Unsupported: `X.indices` & VPTQ
         X.indices I32 1,4,8; X.centroids.weight F16 1,256 |  | Unsupported: `X.indices` & VPTQ

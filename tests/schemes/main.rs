@@ -7,9 +7,13 @@ mod common;
 mod contradictions;
 mod dfloat11;
 mod errors;
+mod exl2;
+mod exl3;
 mod experts;
 mod features;
 mod goldens;
+#[cfg(feature = "gguf")]
+mod ik_llama;
 mod libraries;
 mod models;
 mod names;
@@ -20,3 +24,5 @@ mod paroquant;
 mod producers;
 mod sdnq;
 mod slices;
+#[cfg(feature = "gguf")]
+mod uqff;

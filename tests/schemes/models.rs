@@ -166,6 +166,16 @@ fn paroquant() {
 }
 
 #[test]
+fn exl2() {
+    check("exl2", 3);
+}
+
+#[test]
+fn exl3() {
+    check("exl3", 5);
+}
+
+#[test]
 fn dfloat11() {
     check("dfloat11", 6);
 }

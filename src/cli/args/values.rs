@@ -66,7 +66,7 @@ pub(super) fn parse_merge_target(text: &str) -> Result<MergeTo, String> {
     }
 }
 
-/// An adapter's directory, and its weight behind the last `=` if that is a number.
+/// An adapter's directory or file, and its weight behind the last `=` if that is a number.
 pub(super) fn parse_adapter(text: &str) -> Result<(PathBuf, f64), String> {
     let weighted = text
         .rsplit_once('=')
@@ -74,7 +74,7 @@ pub(super) fn parse_adapter(text: &str) -> Result<(PathBuf, f64), String> {
     let (path, weight) = weighted.unwrap_or((text, 1.0));
     match weight.is_finite() && !path.is_empty() {
         true => Ok((PathBuf::from(path), weight)),
-        false => Err("an adapter is DIRECTORY or DIRECTORY=WEIGHT, e.g. lora=0.5".to_owned()),
+        false => Err("an adapter is PATH or PATH=WEIGHT, e.g. lora=0.5".to_owned()),
     }
 }
 

@@ -37,7 +37,7 @@ fn decode<K: Kernel>(
 }
 
 /// The BF16 values of a decoder that is not a [`Kernel`].
-fn decode_with(
+pub(super) fn decode_with(
     n: usize,
     unit: usize,
     decode: impl Fn(Range<usize>, Out<'_>) + Sync,
@@ -372,19 +372,4 @@ pub(super) fn awq(packed: PackedSlices<'_>) -> Result<Option<Vec<u8>>> {
         zeros: &zeros,
     })
     .map(Some)
-}
-
-/// Blocks of a ggml type, whose lengths have been checked.
-#[cfg(feature = "gguf")]
-pub(super) fn ggml(
-    data: &[u8],
-    [block, block_bytes]: [usize; 2],
-    decoder: crate::kernels::remember::ggml::GgmlDecoder,
-) -> Result<Vec<u8>> {
-    let values = data.len() / block_bytes * block;
-    let decode = |values: Range<usize>, out: Out<'_>| {
-        let bytes = values.start / block * block_bytes..values.end / block * block_bytes;
-        decoder(&data[bytes], None, Level::detect(), out);
-    };
-    decode_with(values, block, decode)
 }

@@ -1,3 +1,4 @@
+#[cfg(feature = "patterns")]
 use super::Pattern;
 use crate::config::Selection;
 

@@ -72,6 +72,13 @@ impl Gguf {
 const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
 impl Gguf {
+    /// Whether ComfyUI-GGUF has reshaped tensors of the file.
+    pub(crate) fn has_original_shapes(&self) -> bool {
+        self.metadata
+            .keys()
+            .any(|key| key.starts_with(ORIGINAL_SHAPE))
+    }
+
     /// Replaces `shape` by the one that the tensor `name` had before ComfyUI-GGUF reshaped it. Tensors that it left alone
     /// keep theirs.
     ///
@@ -79,12 +86,6 @@ impl Gguf {
     /// `Parse` if the original shape is malformed, or has another number of elements.
     ///
     /// Source: ComfyUI-GGUF `loader.py`, `get_orig_shape`.
-    pub(crate) fn has_original_shapes(&self) -> bool {
-        self.metadata
-            .keys()
-            .any(|key| key.starts_with(ORIGINAL_SHAPE))
-    }
-
     pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {
         let key = format!("{ORIGINAL_SHAPE}{name}");
         let Some(value) = self.metadata.get(&key) else {

@@ -44,6 +44,18 @@ impl<'m> Part<'m> {
         self.info.check.as_deref()
     }
 
+    /// Whether [`verify`](Self::verify) of an uncompressed tensor compares anything: the tensor has a checksum, or one of its
+    /// pieces has.
+    pub(crate) fn has_checksum(&self) -> bool {
+        let has_pieces_with = matches!(self.source, Source::Pieced(t) if t.has_checksums());
+        has_pieces_with || self.check().is_some()
+    }
+
+    /// Whether the tensor lies in several pieces, which have no common place.
+    pub(crate) fn is_in_pieces(&self) -> bool {
+        self.source.is_pieced()
+    }
+
     /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can then sum the bytes that
     /// it writes, in place of reading them twice.
     pub(crate) fn exact_check(&self) -> Option<&'m Check> {
@@ -113,25 +125,23 @@ impl<'m> Part<'m> {
             // The stream of a member verifies itself.
             return self.stream(&mut Vec::new(), |_, _| Ok(()));
         }
+        if let Source::Pieced(tensor) = self.source {
+            return match tensor
+                .checksums_agree()
+                .map_err(|error| self.named(error))?
+            {
+                true => Ok(()),
+                false => Err(self.checksum_mismatch()),
+            };
+        }
         let Some(check) = &self.info.check else {
             return Ok(());
         };
         // The sum begins with that of an NPY header, which the CRC of the archive's member includes.
-        let mut sum = crc32fast::Hasher::new_with_initial_len(check.before.1, check.before.0);
-        let mut piece = vec![0; (256 << 10).min(check.len as usize)];
-        let mut at = 0;
-        while at < check.len {
-            let n = (check.len - at).min(piece.len() as u64) as usize;
-            self.source
-                .read_at(check.start + at, &mut piece[..n])
-                .map_err(|error| self.named(error))?;
-            sum.update(&piece[..n]);
-            at += n as u64;
-        }
-        if sum.finalize() == check.crc {
-            Ok(())
-        } else {
-            Err(self.checksum_mismatch())
+        let sum = self.source.crc32(check.start, check.len, check.before);
+        match sum.map_err(|error| self.named(error))? == check.crc {
+            true => Ok(()),
+            false => Err(self.checksum_mismatch()),
         }
     }
 

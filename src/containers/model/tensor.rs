@@ -67,7 +67,7 @@ impl<'m> Tensor<'m> {
         if self.model.container != Container::Pth && !part.is_deflated() {
             part.verify()?;
         }
-        if part.is_verbatim() && !self.source().is_stream() {
+        if part.is_verbatim() && !self.source().is_copied_to_be_viewed() {
             let range = info.offset..info.offset + info.len;
             return self.source().view(range).map_err(|error| part.named(error));
         }
@@ -88,19 +88,20 @@ impl<'m> Tensor<'m> {
     }
 
     /// Path of the file that holds the tensor, as it was opened: of a model in several files, one of these. `None` if the model
-    /// was parsed from memory or a reader.
+    /// was parsed from memory or a reader, or the tensor is in several pieces.
     #[must_use]
     pub fn file(&self) -> Option<&'m Path> {
         self.source().path()
     }
 
     /// Offset in its file, or in the parsed bytes, of the tensor's first element. `None` if it is in a compressed member of an
-    /// archive, and so nowhere in the file as it is.
+    /// archive, and so nowhere in the file as it is, or in several pieces.
     ///
     /// The elements follow as [`bytes`](Self::bytes) gives them, unless the file is big-endian or stores a view with strides.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
-        (!self.part().is_deflated()).then_some(self.info().offset)
+        let part = self.part();
+        (!part.is_deflated() && !part.is_in_pieces()).then_some(self.info().offset)
     }
 
     /// Where the bytes are, for positional reads.

@@ -3,15 +3,18 @@
 
 mod shards;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::shards::{FoundShards, find_shards, is_inside};
+pub(super) use self::shards::is_inside;
+use self::shards::{DISTRIBUTED, FoundShards, find_shards};
 pub(crate) use self::shards::{is_weights, numbering};
 use super::detect;
 use crate::config::{QuantConfig, read_small};
 use crate::containers::model::Directory;
+use crate::features::{Gated, gated};
 use crate::limits::Budget;
 use crate::source::{FilePool, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
@@ -44,10 +47,12 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
             }
             e => e,
         })?;
-        let format = detect::detect(&mut &source)?;
-        let shard = format
-            .read(source, Some(&dir.join(file)), budget)
-            .map_err(|e| e.about(format_args!("`{file}`")))?;
+        let full = dir.join(file);
+        let shard = match file == DISTRIBUTED {
+            true => READ_DISTRIBUTED.require("distributed checkpoint")?(&source, &full, budget),
+            false => detect::detect(&mut &source)?.read(source, Some(&full), budget),
+        };
+        let shard = shard.map_err(|e| e.about(format_args!("`{file}`")))?;
         if files.len() > 1 && describes_itself(&shard) {
             return Err(AnamnesisError::parse(format!(
                 "`{file}` is no shard, but a model of its own format"
@@ -73,8 +78,15 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         .iter()
         .filter_map(|file| Some(numbering(file)?.0))
         .collect();
+    // Of a distributed checkpoint only its metadata are listed, which name the other files.
+    let read = contents
+        .sources
+        .iter()
+        .filter_map(|source| source.path()?.file_name());
+    let read: HashSet<&OsStr> = read.collect();
     let is_ours = |name: &String| {
         directory.files.contains(name)
+            || read.contains(OsStr::new(name))
             || numbering(name).is_some_and(|(set, ..)| sets.contains(&set))
     };
     let strays: Vec<&str> = strays
@@ -94,6 +106,11 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     model.directory = Some(directory);
     Ok(model)
 }
+
+/// Reads the distributed checkpoint that a file `.metadata` describes.
+const READ_DISTRIBUTED: Gated<DistributedReader> = gated!("pth", super::pth::read_distributed);
+
+type DistributedReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
 
 /// Resolves a model's folder in the cache of the Hugging Face hub: to the snapshot of the main branch, or else to the only
 /// snapshot. Any other directory is returned as it is.

@@ -6,12 +6,14 @@
 //!
 //! Formats: torch `torch/serialization.py`, `_load`, `_legacy_load` and `legacy_load`.
 
+mod distributed;
 mod facts;
 mod globals;
 mod input;
 mod legacy;
 mod literal;
 mod pickle;
+mod records;
 mod risk;
 mod scan;
 mod storage;
@@ -35,6 +37,7 @@ use crate::limits::Budget;
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, Container, ParseLimits, Result};
 
+pub(super) use self::distributed::read as read_distributed;
 pub use self::risk::PickleRisk;
 pub use self::scan::{GradedGlobal, PickleScan, scan_pickles};
 pub(super) use self::tar::is_tar;

@@ -51,6 +51,28 @@ impl ReadAt for &Source {
     }
 }
 
+/// A part of a source, read as if it were a file of its own.
+#[cfg(feature = "pth")]
+pub(crate) struct SourceWindow<'a> {
+    pub source: &'a Source,
+    pub start: u64,
+    pub len: u64,
+}
+
+#[cfg(feature = "pth")]
+impl ReadAt for SourceWindow<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        check_range(offset, out.len(), self.len)?;
+        let at = self.start.checked_add(offset);
+        let at = at.ok_or_else(|| AnamnesisError::parse("an offset that overflows"))?;
+        (&mut &*self.source).read_at(at, out)
+    }
+}
+
 impl<R: Read + Seek> ReadAt for Seeking<R> {
     fn len(&self) -> u64 {
         Seeking::len(self)

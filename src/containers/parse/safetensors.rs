@@ -28,10 +28,55 @@ const MAX_METADATA_KEYS: usize = 1 << 18;
 const MAX_READ: usize = 8 << 20;
 
 /// Reads the header of a complete file in `source`.
-pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
+pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let mut contents = read_at(&mut &source, budget)?;
+    require_whole_tensors(&contents, path)?;
+    if path
+        .and_then(Path::extension)
+        .is_some_and(|ending| ending == "uqff")
+    {
+        require_described_layers(&contents)?;
+    }
     contents.sources.push(source);
     Ok(contents)
+}
+
+/// Refuses a file of a distributed checkpoint, whose tensors are pieces of larger ones. Where each begins is in the metadata.
+/// Those of the first process begin at zero, like whole tensors, but the file is named after the process.
+fn require_whole_tensors(contents: &ParsedModel, path: Option<&Path>) -> Result<()> {
+    #[derive(serde::Deserialize)]
+    struct SavedPiece {
+        saved_offsets: Vec<u64>,
+    }
+    let Some(pieces) = contents.metadata.get("DCP_SHARDING_INFO") else {
+        return Ok(());
+    };
+    let pieces: Option<HashMap<String, SavedPiece>> = serde_json::from_str(pieces).ok();
+    let begins_inside = |piece: &SavedPiece| piece.saved_offsets.iter().any(|&at| at > 0);
+    let name = path
+        .and_then(Path::file_name)
+        .map(|name| name.to_string_lossy());
+    let is_of_process = name.is_some_and(|name| name.starts_with("shard-"));
+    if !is_of_process && pieces.is_some_and(|pieces| !pieces.values().any(begins_inside)) {
+        return Ok(());
+    }
+    Err(AnamnesisError::unsupported(
+        "safetensors of a distributed checkpoint",
+        "its tensors are pieces; torch joins them with `consolidate_safetensors_files`",
+    ))
+}
+
+/// Refuses a UQFF file of mistral.rs whose layers do not say how they are stored: before version 1.0 each was one tensor of bytes,
+/// under a number.
+fn require_described_layers(contents: &ParsedModel) -> Result<()> {
+    let has_format = |t: &crate::containers::model::TensorInfo| t.name.ends_with(".weight.format");
+    match contents.tensors.iter().any(has_format) {
+        true => Ok(()),
+        false => Err(AnamnesisError::unsupported(
+            "UQFF before version 1.0",
+            "mistral.rs no longer reads it either; `mistralrs quantize` writes the model anew",
+        )),
+    }
 }
 
 /// Reads the header of a complete file, and checks that the file ends with the data of the last tensor.

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Adapter;
-use super::peft_tensors::{AdapterMatrix, AdapterTensor, LoraTensors, Replacement, SortedTensors};
 use serde_json::Value;
 
+use super::factors::{FactorForm, Factors};
+use super::peft_tensors::{AdapterMatrix, AdapterTensor, LoraTensors, Replacement, SortedTensors};
+use super::{Adapter, Settings};
 use crate::config::{Texts, what_was_meant};
 use crate::containers::model::Tensor;
 use crate::convert::report::Report;
@@ -40,6 +41,7 @@ pub(in crate::convert) fn merge<'m>(
     if adapters.is_empty() {
         return Ok(());
     }
+    require_same_architecture(model, adapters)?;
     let names = items.iter().enumerate();
     let names: HashMap<String, usize> =
         names.map(|(i, item)| (item.name().to_owned(), i)).collect();
@@ -69,6 +71,31 @@ pub(in crate::convert) fn merge<'m>(
         several => format!("{several} adapters"),
     };
     report.notes.push(format!("{from} merged into {n} tensors"));
+    Ok(())
+}
+
+/// Fails if an adapter in GGUF is one for models of another architecture than `model`, where that is known.
+#[cfg(feature = "gguf")]
+fn require_same_architecture(model: &ParsedModel, adapters: &[Adapter]) -> Result<()> {
+    let Some(ours) = model.gguf.as_ref().and_then(|gguf| gguf.architecture()) else {
+        return Ok(());
+    };
+    for adapter in adapters {
+        let Settings::Gguf(settings) = &adapter.files.settings else {
+            continue;
+        };
+        if settings.architecture.as_ref() != Some(&ours) {
+            let theirs = settings.architecture.as_deref().unwrap_or("none");
+            let what =
+                format!("the model's architecture is `{ours}`, and the adapter's `{theirs}`");
+            return Err(AnamnesisError::parse(what).about(adapter.path().display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "gguf"))]
+fn require_same_architecture(_model: &ParsedModel, _adapters: &[Adapter]) -> Result<()> {
     Ok(())
 }
 
@@ -115,7 +142,11 @@ impl Collector<'_, '_> {
             return Err(AnamnesisError::unsupported("an adapter", what));
         }
         let files = self.adapter.files.clone();
-        let sorted = SortedTensors::new(&files.tensors)?;
+        let sorted = match &files.settings {
+            Settings::Peft(_) => SortedTensors::new(&files.tensors)?,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => SortedTensors::of_gguf(&files.tensors)?,
+        };
         if sorted.lora.is_empty() && sorted.replacements.is_empty() {
             return Err(AnamnesisError::parse("it has no tensors"));
         }
@@ -138,11 +169,14 @@ impl Collector<'_, '_> {
         let Some(&index) = self.names.get(weight) else {
             let meant = what_was_meant(weight, self.names.keys().map(String::as_str));
             let is_ggml = self.names.contains_key("token_embd.weight");
-            let hint = match is_ggml {
-                true => {
+            let hint = match (is_ggml, self.adapter.has_gguf_names()) {
+                (true, false) => {
                     "; its names are llama.cpp's, and an output directory (-o) gives it those of Hugging Face first"
                 }
-                false => "",
+                (false, true) => {
+                    "; the adapter's names are llama.cpp's, which models in GGUF have, and those that become GGUF (--to gguf)"
+                }
+                _ => "",
             };
             let what = format!("the model has no `{weight}` that it could change; {meant}{hint}");
             return Err(wrong(t, what));
@@ -183,7 +217,6 @@ impl Collector<'_, '_> {
 
     /// A product of low rank, with the lengths of DoRA.
     fn add_product(&mut self, module: &str, tensors: LoraTensors) -> Result<()> {
-        let config = &self.adapter.files.config;
         let any = [tensors.a, tensors.b, tensors.lengths];
         let Some(first) = any.into_iter().flatten().next() else {
             return Ok(());
@@ -195,38 +228,49 @@ impl Collector<'_, '_> {
         let (a, b) = (self.tensor(a), self.tensor(b));
         let weight = format!("{module}.weight");
         let (item, shape) = self.item(&weight, &a.get())?;
-        // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
-        let is_transposed = tensors.is_embedding || config.is_transposed;
-        let (rank, scale) = config.rank_and_scale(module)?;
-        let size = fitting(&a.get(), &b.get(), (&weight, &shape), is_transposed)?;
-        let [rows, cols] = size;
-        let stored = a.get().shape()[0];
-        if stored as f64 != rank {
-            let what = format!("its rank is {stored}, and {rank} in the settings of the adapter");
-            return Err(wrong(&a.get(), what));
-        }
-        let product = match is_transposed {
-            // (B · A)ᵀ is Aᵀ · Bᵀ.
-            true => (
-                AdapterMatrix::boxed(b.clone(), [cols, stored], true)?,
-                AdapterMatrix::boxed(a.clone(), [stored, rows], true)?,
-            ),
-            false => (
-                AdapterMatrix::boxed(a.clone(), [stored, cols], false)?,
-                AdapterMatrix::boxed(b, [rows, stored], false)?,
-            ),
+        let factors = Factors {
+            form: self.form(tensors),
+            a: a.clone(),
+            b,
         };
+        let size = factors.fit((&weight, &shape))?;
+        let [rows, _, rank] = size;
+        let scale = self.scale(module, &a.get(), rank)?;
+        let product = factors.scaled(size, scale * self.adapter.weight)?;
+        let is_transposed = self.form(tensors) != FactorForm::OutIn;
         let lengths = self.lengths(&a.get(), tensors, (rows, is_transposed))?;
-        let scale = scale * self.adapter.weight;
         let change = self.change(item);
-        change.products.push(ScaledProduct {
-            a: product.0,
-            b: product.1,
-            rank: stored,
-            scale,
-        });
+        change.products.push(product);
         change.lengths = change.lengths.take().or(lengths);
         self.require_alone(item, &a.get())
+    }
+
+    /// How the factors of a module are stored.
+    fn form(&self, tensors: LoraTensors) -> FactorForm {
+        match &self.adapter.files.settings {
+            // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
+            Settings::Peft(config) if tensors.is_embedding || config.is_transposed => {
+                FactorForm::InOut
+            }
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) if tensors.is_embedding => FactorForm::Rows,
+            _ => FactorForm::OutIn,
+        }
+    }
+
+    /// The factor of the product of a module, whose A is `a` and whose rank is `stored`.
+    fn scale(&self, module: &str, a: &Tensor<'_>, stored: usize) -> Result<f64> {
+        let config = match &self.adapter.files.settings {
+            Settings::Peft(config) => config,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(settings) => return Ok(settings.scale(stored)),
+        };
+        let (rank, scale) = config.rank_and_scale(module)?;
+        if stored as f64 != rank {
+            let what = format!("its rank is {stored}, and {rank} in the settings of the adapter");
+            return Err(wrong(a, what));
+        }
+        Ok(scale)
     }
 
     /// The lengths that an adapter of DoRA has for the rows of the weight of `a`.
@@ -236,7 +280,11 @@ impl Collector<'_, '_> {
         tensors: LoraTensors,
         (rows, is_transposed): (usize, bool),
     ) -> Result<Option<Box<dyn ScaleMatrix>>> {
-        let is_dora = self.adapter.files.config.has_lengths;
+        let is_dora = match &self.adapter.files.settings {
+            Settings::Peft(config) => config.has_lengths,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => false,
+        };
         let Some(index) = tensors.lengths else {
             return match is_dora {
                 true => Err(wrong(
@@ -282,44 +330,6 @@ impl Collector<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// Rows and columns of the weight `shape` that the factors `a` and `b` fit.
-fn fitting(
-    a: &Tensor<'_>,
-    b: &Tensor<'_>,
-    (weight, shape): (&str, &[usize]),
-    is_transposed: bool,
-) -> Result<[usize; 2]> {
-    let (&[rank, inputs], &[outputs, same]) = (a.shape(), b.shape()) else {
-        let what = format!(
-            "tensors `{}` {:?} and `{}` {:?}: LoRA is merged into matrices alone",
-            a.name(),
-            a.shape(),
-            b.name(),
-            b.shape()
-        );
-        return Err(AnamnesisError::unsupported("an adapter", what));
-    };
-    let product = match is_transposed {
-        true => [inputs, outputs],
-        false => [outputs, inputs],
-    };
-    if rank != same {
-        return Err(wrong(
-            a,
-            format!("its rank is {rank}, and that of `{}` {same}", b.name()),
-        ));
-    }
-    if shape != product {
-        let what = format!(
-            "with `{}` {:?} it makes {product:?}, and `{weight}` is {shape:?}",
-            b.name(),
-            b.shape()
-        );
-        return Err(wrong(a, what));
-    }
-    Ok(product)
 }
 
 /// The item that `change` makes of `item`.

@@ -64,6 +64,15 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         );
         report.notes.push(note);
     }
+    let of_ik = |e: &&OutputEntry<'_>| e.dtype.is_ik_block();
+    if let Some(first) = entries.iter().find(of_ik) {
+        let note = format!(
+            "{} tensors have types of ik_llama.cpp ({}), which llama.cpp does not read",
+            entries.iter().filter(of_ik).count(),
+            first.dtype
+        );
+        report.notes.push(note);
+    }
     let shards = split_by_size(drafts, options.max_shard_size);
     let keys = match whole {
         // The metadata of a whole model is complete; only the caller's keys replace some.

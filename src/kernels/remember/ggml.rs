@@ -9,6 +9,7 @@
 
 mod fp4;
 pub(crate) mod grids;
+mod ik;
 mod iq;
 mod k_quants;
 mod legacy;
@@ -18,7 +19,8 @@ mod tests;
 
 use std::marker::PhantomData;
 
-use self::{fp4::*, iq::*, k_quants::*, legacy::*, ternary::*}; // their block types, which the table names
+pub(crate) use self::ik::row_scale;
+use self::{fp4::*, ik::*, iq::*, k_quants::*, legacy::*, ternary::*}; // their block types, which the table names
 use crate::Dtype;
 use crate::dtype::ggml::ggml_block_types;
 use crate::element::{Element, Out, f32_from_f16};
@@ -41,7 +43,33 @@ pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
 /// store. With several short blocks in the array, the first is written before the last is decoded.
 const TILE: usize = 4;
 
-/// The kernel of all block types: consecutive blocks of one type.
+/// Decodes consecutive blocks of one type by `decode`, and multiplies every value by `scale` if there is one.
+#[inline(always)]
+fn decode_tiles<E: Element, const BYTES: usize, const VALUES: usize>(
+    bytes: &[u8],
+    scale: Option<f32>,
+    decode: impl Fn(&[u8; BYTES], &mut [f32; VALUES]),
+    out: &mut [E],
+) {
+    let mut tile = [[0.0; VALUES]; TILE];
+    // The caller passes whole blocks.
+    let (blocks, _) = bytes.as_chunks::<BYTES>();
+    // Four blocks of 32 values, two of 64, one of 128 or 256.
+    let n = (128 / VALUES).clamp(1, TILE);
+    for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * VALUES)) {
+        for (block, values) in blocks.iter().zip(&mut tile) {
+            decode(block, values);
+        }
+        let values = &mut tile.as_flattened_mut()[..blocks.len() * VALUES];
+        // Before the only rounding: the scale of NVFP4 belongs to the weight.
+        if let Some(scale) = scale {
+            values.iter_mut().for_each(|v| *v *= scale);
+        }
+        E::store(values, out);
+    }
+}
+
+/// The kernel of ggml's block types: consecutive blocks of one type.
 struct GgmlBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
     bytes: &'a [u8],
     /// Multiplies every decoded value.
@@ -56,27 +84,30 @@ impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Ker
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        let mut tile = [[0.0; VALUES]; TILE];
-        // The caller passes whole blocks.
-        let (blocks, _) = self.bytes.as_chunks::<BYTES>();
-        // Four blocks of 32 values, two of 64, one of 128 or 256.
-        let n = (128 / VALUES).clamp(1, TILE);
-        for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * VALUES)) {
-            for (block, values) in blocks.iter().zip(&mut tile) {
-                B::decode(block, values);
-            }
-            let values = &mut tile.as_flattened_mut()[..blocks.len() * VALUES];
-            // Before the only rounding: the scale of NVFP4 belongs to the weight.
-            if let Some(scale) = self.scale {
-                values.iter_mut().for_each(|v| *v *= scale);
-            }
-            E::store(values, out);
-        }
+        decode_tiles(self.bytes, self.scale, B::decode, out);
     }
 }
 
-/// Decodes consecutive blocks into as many values as they hold, each multiplied by the scale if
-/// there is one.
+/// The kernel of ik_llama.cpp's block types: consecutive blocks of a row.
+struct GgmlRowBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
+    bytes: &'a [u8],
+    /// The row's scale.
+    d: f32,
+    block: PhantomData<B>,
+}
+
+impl<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
+    for GgmlRowBlocks<'_, B, BYTES, VALUES>
+{
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        let decode = |block: &_, values: &mut _| B::decode(self.d, block, values);
+        decode_tiles(self.bytes, None, decode, out);
+    }
+}
+
+/// Decodes consecutive blocks into as many values as they hold. The scale, if there is one, multiplies each value of
+/// ggml's types; of ik_llama.cpp's types whose rows have one it is the scale of the row, and the blocks are of one row.
 pub(crate) type GgmlDecoder = fn(&[u8], Option<f32>, Level, Out<'_>);
 
 fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
@@ -96,12 +127,31 @@ fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize
     );
 }
 
+fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
+    bytes: &[u8],
+    scale: Option<f32>,
+    level: Level,
+    out: Out<'_>,
+) {
+    dispatch(
+        level,
+        &GgmlRowBlocks {
+            bytes,
+            d: scale.unwrap_or(1.0),
+            block: PhantomData::<B>,
+        },
+        out,
+    );
+}
+
 macro_rules! decoder {
-    ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
+    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* }
+     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* }) => {
         /// The decoder of a block type; `None` for any other dtype.
         pub(crate) fn decoder(dtype: Dtype) -> Option<GgmlDecoder> {
             match dtype {
                 $(Dtype::$block => Some(decode::<$block, $bytes, $values>),)*
+                $(Dtype::$ik => Some(decode_row::<$ik, $size, $n>),)*
                 _ => None,
             }
         }

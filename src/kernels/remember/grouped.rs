@@ -1,30 +1,29 @@
 //! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
 //! most schemes, which differ in names and layouts.
 //!
-//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, where `v` is the
-//! value that the code stands for. A library that computes in a narrower dtype rounds between two operations; so does the
-//! kernel if the output has that dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX
-//! `mx.dequantize`, HQQ `Quantizer.dequantize`, quanto `QBitsDequantizer`.
+//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, where `v` is the value
+//! that the code stands for. A library that computes in a narrower dtype rounds between two operations; so does the kernel if
+//! the output has that dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
+//! `Quantizer.dequantize`, quanto `QBitsDequantizer`.
 //!
 //! Codes narrower than a byte are first unpacked into bytes, a few hundred at a time. Then one loop over a group takes
 //! a code to its value, applies the formula, rounds and stores. LLVM vectorises that loop because the scale is constant
 //! in it, and because everything in it is a select and no branch.
 
-mod arithmetic;
-mod formats;
+mod codes;
+mod formula;
 
 use std::ops::Range;
 
-pub(crate) use self::arithmetic::Formula;
+pub(crate) use self::codes::{CodeValue, E2M1, E2M3, E3M2, Int, Minifloat, SignMagnitude};
+pub(crate) use self::formula::Formula;
 #[cfg(test)]
-pub(crate) use self::arithmetic::fused;
-use self::arithmetic::{Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ShiftScaleOp};
-pub(crate) use self::formats::{CodeValue, E2M1, E2M3, E3M2, Int, Minifloat, SignMagnitude};
+pub(super) use self::formula::fused;
+use self::formula::{Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ShiftScaleOp};
 use crate::element::Element;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::packed::unpack_bytes;
 use crate::simd::Kernel;
-
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
     /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.

@@ -1,5 +1,7 @@
 //! Every kernel at every CPU level and output type, against a twin that computes one value at a time.
 
+mod exl2;
+mod exl3;
 mod grouped;
 mod hadamard;
 mod rotated;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::element::Out;
+use crate::kernels::remember::exl2::CodeRun;
 use crate::scheme::seam::{CodeBytes, RelaySource};
 use crate::simd::Level;
 
@@ -110,8 +111,10 @@ pub(crate) struct Buffers {
     pub zero_words: Vec<u32>,
     /// Scales as packed words.
     pub scale_words: Vec<u32>,
-    /// Group of each column.
+    /// Group of each column, or its place among the stored codes of a row.
     pub index: Vec<u32>,
+    /// Runs of codes of a row, each of a width of its own.
+    pub runs: Vec<CodeRun>,
     /// Scratch: stored bytes before they are widened into another field.
     pub staging: Vec<u8>,
     /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a factor for each column.

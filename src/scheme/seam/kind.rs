@@ -203,6 +203,13 @@ pub enum QuantScheme {
     Sparse,
     /// BF16 whose exponents are stored in a Huffman code: lossless.
     DFloat11,
+    /// EXL2: integers of 2 to 8 bits, each group of inputs with a width of its own.
+    Exl2,
+    /// EXL3: a trellis code between Hadamard matrices, with factors for inputs and outputs.
+    Exl3 {
+        /// Bits of a value.
+        bits: u8,
+    },
     /// A block type of ggml.
     Ggml {
         /// Dtype of the blocks.
@@ -248,6 +255,8 @@ impl QuantScheme {
             Self::Grouped { family, .. } => family,
             Self::Sparse => "sparse",
             Self::DFloat11 => "DFloat11",
+            Self::Exl2 => "EXL2",
+            Self::Exl3 { .. } => "EXL3",
             Self::Other(name) => name,
         }
     }
@@ -311,6 +320,8 @@ impl fmt::Display for QuantScheme {
             } => write!(f, "{family} {codes}, {scales}"),
             Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
             Self::DFloat11 => f.write_str("DFloat11 (BF16, exponents Huffman-coded)"),
+            Self::Exl2 => f.write_str("EXL2, groups of 2 to 8 bits"),
+            Self::Exl3 { bits } => write!(f, "EXL3, {bits}-bit trellis"),
             Self::Ggml {
                 dtype: dtype @ Dtype::UnknownGgml(_),
             } => write!(f, "GGUF {dtype}"),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
+use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
@@ -40,6 +41,25 @@ impl<'m> PlainFloats<'m> {
             part: t.part(),
             dtype: t.dtype(),
             rows: outer.iter().product(),
+            cols,
+        })
+    }
+
+    /// The decoder of the first `n` values of the vector `t`; `None` if `t` has another dtype, or fewer values.
+    pub(crate) fn first_of(t: &Tensor<'m>, n: usize) -> Option<Self> {
+        let whole = Self::of(t)?;
+        (whole.rows == 1 && n <= whole.cols).then_some(Self { cols: n, ..whole })
+    }
+
+    /// The decoder of `t` of bytes, which are a tensor of `dtype` and of `shape`; `None` if `dtype` is no float. Its caller checks that
+    /// there are as many bytes.
+    pub(crate) fn in_bytes(t: &Tensor<'m>, dtype: Dtype, shape: &[usize]) -> Option<Self> {
+        TargetDtype::of(dtype)?;
+        let (rows, cols) = rows_and_cols(shape);
+        Some(Self {
+            part: t.part(),
+            dtype,
+            rows,
             cols,
         })
     }

@@ -35,6 +35,13 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     ) && [16, 32]
         .iter()
         .any(|tile| n.checked_next_multiple_of(*tile) == Some(*outputs));
+    // exllamav2 and exllamav3 pad both, and the weight is without its padding.
+    let pads_bias = match group.scheme {
+        QuantScheme::Exl2 => outputs.checked_next_multiple_of(32) == Some(n),
+        QuantScheme::Exl3 { .. } => outputs.checked_next_multiple_of(128) == Some(n),
+        _ => false,
+    };
+    let is_padded = is_padded || pads_bias;
     if is_padded || n == *outputs || n == *inner && (!rest.is_empty() || is_conv_1d) {
         return Ok(());
     }

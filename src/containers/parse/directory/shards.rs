@@ -33,6 +33,11 @@ const SINGLE: &[&str] = &[
     "diffusion_pytorch_model.bin",
 ];
 
+/// Name of the file that describes a distributed checkpoint of PyTorch, whose weights are in files of [`DISTRIBUTED_ENDING`].
+pub(super) const DISTRIBUTED: &str = ".metadata";
+
+const DISTRIBUTED_ENDING: &str = ".distcp";
+
 /// Extensions of files that hold weights, in formats that are read and in others.
 const WEIGHTS: &[&str] = &[
     "safetensors",
@@ -40,6 +45,7 @@ const WEIGHTS: &[&str] = &[
     "pt",
     "pth",
     "ckpt",
+    "distcp",
     "pkl",
     "gguf",
     "npz",
@@ -51,6 +57,7 @@ const WEIGHTS: &[&str] = &[
     "onnx_data",
     "ot",
     "tflite",
+    "uqff",
     "mlmodel",
 ];
 
@@ -59,7 +66,9 @@ pub(crate) fn is_weights(name: &str) -> bool {
     let ending = name
         .rsplit_once('.')
         .map(|(_, ending)| ending.to_ascii_lowercase());
-    name.ends_with(".index.json") || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
+    name == DISTRIBUTED
+        || name.ends_with(".index.json")
+        || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
 }
 
 /// Names of tensors, each with the file that has it.
@@ -109,6 +118,17 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
             ))),
         }
     };
+    let other = preferred(INDEXES).or_else(|| preferred(SINGLE));
+    if let Some(metadata) = find_distributed(names, other.as_deref())? {
+        return Ok(FoundShards {
+            files: vec![metadata.to_owned()],
+            index: Some(CompanionFile::new(dir.join(metadata))),
+            map: None,
+        });
+    }
+    if let Some(files) = find_uqff(names)? {
+        return Ok(files.into());
+    }
     let index = match preferred(INDEXES) {
         Some(index) => Some(index),
         None => only(&|name| name.ends_with(".index.json"), "indexes")?,
@@ -145,6 +165,80 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     }
 }
 
+/// Finds the file that describes a distributed checkpoint. `other` is the file of another model in the directory.
+///
+/// # Errors
+/// `Parse` if both models are there; if it is missing, and the files that it should describe are there: a part of a tensor would
+/// pass for all of it.
+fn find_distributed(names: &[String], other: Option<&str>) -> Result<Option<&'static str>> {
+    let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
+    match (
+        names.iter().any(|name| name == DISTRIBUTED),
+        has(DISTRIBUTED_ENDING),
+    ) {
+        (true, true) => match other {
+            None => Ok(Some(DISTRIBUTED)),
+            Some(other) => Err(AnamnesisError::parse(format!(
+                "which of two models? {DISTRIBUTED} describes one, and there is {other}"
+            ))),
+        },
+        (false, true) if other.is_some() => Ok(None),
+        (false, true) if has(DISTRIBUTED) => Err(AnamnesisError::unsupported(
+            "distributed checkpoint",
+            "each process has written metadata of its own; there is no `.metadata` for all of them",
+        )),
+        (false, true) => Err(AnamnesisError::parse(format!(
+            "`{DISTRIBUTED}` is missing, which says what is in the files `*{DISTRIBUTED_ENDING}`"
+        ))),
+        (_, false) => Ok(None),
+    }
+}
+
+/// The file with the tensors of a UQFF model that are not quantized.
+const RESIDUAL: &str = "residual.safetensors";
+
+/// Finds the files of a UQFF model of mistral.rs: `NAME-0.uqff`, `NAME-1.uqff` and so on, and those of its other tensors. How many
+/// there are is written nowhere.
+///
+/// # Errors
+/// `Parse` if there are several sets, or one has gaps, or the other tensors are missing.
+fn find_uqff(names: &[String]) -> Result<Option<Vec<String>>> {
+    let mut found: Vec<(&str, usize, &String)> = vec![];
+    for name in names {
+        let Some(stem) = name.strip_suffix(".uqff") else {
+            continue;
+        };
+        let numbered = stem
+            .rsplit_once('-')
+            .and_then(|(stem, no)| Some((stem, no.parse().ok()?)));
+        let (stem, no) = numbered.unwrap_or((stem, 0));
+        found.push((stem, no, name));
+    }
+    found.sort_unstable();
+    let Some(&(set, ..)) = found.first() else {
+        return Ok(None);
+    };
+    if let Some((.., other)) = found.iter().find(|(stem, ..)| *stem != set) {
+        let what = format!("which of several models? {}, {other}", found[0].2);
+        return Err(AnamnesisError::parse(what));
+    }
+    if let Some(no) = (0..found.len()).find(|&no| found[no].1 != no) {
+        return Err(AnamnesisError::parse(format!(
+            "`{set}-{no}.uqff` is missing"
+        )));
+    }
+    if !names.iter().any(|name| name == RESIDUAL) {
+        let what = format!(
+            "`{RESIDUAL}` is missing, which a UQFF model has beside {}",
+            found[0].2
+        );
+        return Err(AnamnesisError::parse(what));
+    }
+    let mut files: Vec<String> = found.iter().map(|(.., name)| (*name).clone()).collect();
+    files.push(RESIDUAL.to_owned());
+    Ok(Some(files))
+}
+
 /// Finds shards without an index, whose names have their number and count. Each must be there: a model without some of its
 /// tensors would pass for a whole one. GGUF files are left out, for the first file's reader finds the others.
 fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
@@ -158,6 +252,12 @@ fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
         return Ok(None);
     };
     if let Some((_, other)) = parts.iter().find(|((other, ..), _)| *other != set) {
+        if set.0.starts_with("shard-") && other.starts_with("shard-") {
+            return Err(AnamnesisError::unsupported(
+                "safetensors of a distributed checkpoint",
+                "each process has written its pieces; torch joins them with `consolidate_safetensors_files`",
+            ));
+        }
         return Err(AnamnesisError::parse(format!(
             "which of several sets of shards? {first}, {other}"
         )));
@@ -223,7 +323,7 @@ fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
 
 /// Whether the relative path `file`, from an untrusted index, stays below its directory on every system. A backslash
 /// separates components on Windows, and a colon may begin a drive or a stream there.
-pub(super) fn is_inside(file: &str) -> bool {
+pub(in crate::containers::parse) fn is_inside(file: &str) -> bool {
     !file.is_empty()
         && !file.contains(['\\', '\0', ':'])
         && Path::new(file)

@@ -5,6 +5,7 @@
 //!
 //! List: torch `torch/_weights_only_unpickler.py`, `_get_allowed_globals`; arguments: `torch/_utils.py`.
 
+use super::records::Record;
 use super::value::{Node, NodeId, PickleValues, TensorView};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -42,6 +43,8 @@ pub(super) enum Global {
     Refused(&'static str),
     /// `_codecs.encode`: text to bytes.
     Encode,
+    /// A class of the metadata of distributed checkpoints.
+    Record(Record),
     /// Allowed, and holds no tensor.
     Opaque,
 }
@@ -194,6 +197,11 @@ const OTHERS: &[(&str, &str, Global)] = &[
     ("torch.storage", "UntypedStorage", Global::Storage(None)),
     ("torch.storage", "TypedStorage", Global::Storage(None)),
     ("_codecs", "encode", Global::Encode),
+    // Distributed checkpoints keep the path that they were written to.
+    ("pathlib", "PosixPath", Global::Opaque),
+    ("pathlib", "WindowsPath", Global::Opaque),
+    ("pathlib._local", "PosixPath", Global::Opaque),
+    ("pathlib._local", "WindowsPath", Global::Opaque),
 ];
 
 fn wrong(what: &str) -> AnamnesisError {
@@ -231,6 +239,7 @@ impl Global {
             .iter()
             .find(|(m, n, _)| (*m, *n) == (module, name))
             .map(|&(_, _, global)| global)
+            .or_else(|| Record::find(module, name).map(Self::Record))
     }
 
     /// The value that stands for a call of this global with `args`.
@@ -283,6 +292,7 @@ impl Global {
                 Some(Node::Str(range)) => Node::Bytes(range.clone()),
                 _ => return Err(wrong("an encoding of what is no text")),
             },
+            Self::Record(record) => Node::Record(record, None),
             Self::Opaque => Node::Opaque,
             Self::Storage(_) | Self::Dtype(_) => {
                 return Err(wrong("a call of what is no function"));

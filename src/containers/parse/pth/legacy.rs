@@ -58,6 +58,11 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
         return Ok(ParsedModel::new(Container::Pth, machine.input.at));
     }
     let is_magic = matches!(machine.values.node(first), Node::BigInt(range) if machine.input.bytes(range) == MAGIC);
+    if matches!(machine.values.node(first), Node::Record(..)) {
+        let advice = "give the directory that it is in";
+        let what = "the metadata of a distributed checkpoint";
+        return Err(AnamnesisError::unsupported(what, advice));
+    }
     if !is_magic {
         return tensors::walk(first, machine)
             .map(|_| ParsedModel::new(Container::Pth, machine.input.at));

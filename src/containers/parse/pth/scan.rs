@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{PickleGlobal, PickleRisk, collect_globals};
+use super::{PickleGlobal, PickleRisk, collect_globals, distributed};
 use crate::containers::parse::detect_format;
 #[cfg(feature = "npz")]
 use crate::containers::parse::parse_with_limits;
@@ -62,8 +62,17 @@ pub fn scan_pickles(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<Pick
     let source = Source::open(path)?;
     // The content decides what is read. What torch and NumPy take for something else is not unpickled by them.
     let format = detect_format(path);
+    let is_distributed = path.extension().is_some_and(|ending| ending == "distcp");
     let begins_as_pickle = format.is_err() && begins_with(&source, &[0x80]);
-    if begins_as_pickle || matches!(format, Ok(Container::Pth)) {
+    if is_distributed {
+        match distributed::collect_globals(&source, &mut named, limits) {
+            Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => {
+                return Err(e);
+            }
+            Err(e) => remarks.push(format!("what its archives hold is unknown: {e}")),
+            Ok(()) => {}
+        }
+    } else if begins_as_pickle || matches!(format, Ok(Container::Pth)) {
         match collect_globals(&source, &mut named, limits) {
             Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => {
                 return Err(e);

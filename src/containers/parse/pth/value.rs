@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::globals::Global;
+use super::records::Record;
 use crate::limits::cap;
 use crate::{Dtype, Result};
 
@@ -33,6 +34,8 @@ pub(super) enum Node {
     Tensor(Box<TensorView>),
     /// A tensor of a kind that is not read; the text says which.
     Refused(&'static str),
+    /// An object of a class of distributed checkpoints, with the state that `BUILD` has given it.
+    Record(Record, Option<NodeId>),
     /// An allowed value that holds no tensor.
     Opaque,
 }
@@ -63,6 +66,8 @@ pub(super) struct PickleValues {
     bytes: usize,
     /// The part of `bytes` that the caller's budget was charged with.
     accounted: usize,
+    /// Memory that values may take for each byte that was read, besides [`BYTES_PER_BYTE_READ`].
+    pub extra_bytes_per_byte: usize,
 }
 
 /// Memory that values may take besides their share of the file: a value is larger than the opcode that makes it, which
@@ -112,7 +117,7 @@ impl PickleValues {
         cap(
             "MAX_PICKLE_WORKING_SET",
             (self.bytes + slots * 24) as u64,
-            (FREE_BYTES + BYTES_PER_BYTE_READ * read) as u64,
+            (FREE_BYTES + (BYTES_PER_BYTE_READ + self.extra_bytes_per_byte) * read) as u64,
             format_args!("bytes of memory for the first {read} bytes of a pickle"),
         )
     }

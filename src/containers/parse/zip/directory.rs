@@ -90,6 +90,31 @@ pub(super) fn find_end(file: &mut dyn ReadAt, tail: &[u8], tail_start: u64) -> R
     Ok(end)
 }
 
+/// Length of the archive that a file ends in, if other bytes are before it. It has no comment.
+///
+/// # Errors
+/// `Parse` if the file does not end in an archive, or the archive would begin before the file.
+#[cfg(feature = "pth")]
+pub(in crate::containers::parse) fn archive_len(file: &mut dyn ReadAt) -> Result<u64> {
+    /// The 64-bit end record, its locator and the 32-bit record.
+    const RECORDS: usize = 56 + 20 + 22;
+    let mut tail = vec![0; (RECORDS as u64).min(file.len()) as usize];
+    file.read_at(file.len() - tail.len() as u64, &mut tail)?;
+    let record = tail.len().checked_sub(22).map_or(&[][..], |at| &tail[at..]);
+    if !record.starts_with(b"PK\x05\x06") || u16_at(record, 20) != 0 {
+        return Err(broken("it does not end in a directory"));
+    }
+    let (len, offset, records) = match tail.starts_with(b"PK\x06\x06") {
+        true => (u64_at(&tail, 40), u64_at(&tail, 48), RECORDS),
+        false => (u32_at(record, 12).into(), u32_at(record, 16).into(), 22),
+    };
+    let len = offset
+        .checked_add(len)
+        .and_then(|n| n.checked_add(records as u64));
+    len.filter(|&len| len <= file.len())
+        .ok_or_else(|| broken("it begins before the file"))
+}
+
 /// Reads the 64-bit end record by its locator, which is at index `locator` of `tail`. Returns it with its offset in the
 /// file. `end` is the 32-bit record.
 fn read_zip64_end(

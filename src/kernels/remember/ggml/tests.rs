@@ -1,6 +1,7 @@
 //! Every block type at every CPU level and output type, against a naive decoder that computes one
 //! value at a time ([`DecodeTwin`]).
 
+mod ik_twins;
 mod twins;
 
 use half::{bf16, f16};
@@ -26,23 +27,47 @@ trait DecodeTwin {
     }
 }
 
+/// A naive decoder of a block type of ik_llama.cpp.
+trait DecodeRowTwin {
+    /// Whether a block begins with a scale in f16.
+    const HAS_SCALE: bool = false;
+
+    /// Value `i` of a block in a row whose scale is `d`.
+    fn value(block: BlockBits<'_>, d: f32, i: usize) -> f32;
+}
+
 /// A block type under test.
 struct DecodeCase {
     dtype: Dtype,
     bytes: usize,
     values: usize,
-    value: fn(BlockBits<'_>, usize) -> f32,
+    /// Value `i` of a block, times the scale if there is one.
+    value: fn(BlockBits<'_>, Option<f32>, usize) -> f32,
     put_hostile_scales: fn(&mut [u8], usize, [u16; 2]),
 }
 
 macro_rules! tested_types {
-    ($($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)*) => {
+    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* }
+     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* }) => {
         const TYPES: &[DecodeCase] = &[$(DecodeCase {
             dtype: Dtype::$block,
             bytes: $bytes,
             values: $values,
-            value: $block::value,
+            value: |block, scale, i| {
+                let value = <$block as DecodeTwin>::value(block, i);
+                scale.map_or(value, |scale| value * scale)
+            },
             put_hostile_scales: $block::put_hostile_scales,
+        },)* $(DecodeCase {
+            dtype: Dtype::$ik,
+            bytes: $size,
+            values: $n,
+            value: |block, d, i| <$ik as DecodeRowTwin>::value(block, d.unwrap_or(1.0), i),
+            put_hostile_scales: |block, _, [bits, _]| {
+                if <$ik as DecodeRowTwin>::HAS_SCALE {
+                    block[..2].copy_from_slice(&bits.to_le_bytes());
+                }
+            },
         }),*];
     };
 }
@@ -98,13 +123,15 @@ const HOSTILE: [u16; 12] = [
     0, 0x8000, 1, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x211f, 0x9c42,
 ];
 
-/// Factors of every decoded value.
-const MULTIPLIERS: [Option<f32>; 6] = [
+/// Factors of every decoded value, or scales of a row.
+const MULTIPLIERS: [Option<f32>; 8] = [
     None,
     Some(0.37),
     Some(-1.0),
     Some(0.0),
     Some(1e-40),
+    Some(-3e38),
+    Some(f32::INFINITY),
     Some(f32::NAN),
 ];
 
@@ -124,13 +151,10 @@ fn check(t: &DecodeCase, blocks: &[u8]) {
     let places = blocks
         .chunks(t.bytes)
         .flat_map(|block| (0..t.values).map(move |i| (block, i)));
-    let plain: Vec<f32> = places
-        .map(|(block, i)| (t.value)(BlockBits(block), i))
-        .collect();
     for &multiplier in &MULTIPLIERS[..miri_or(2, MULTIPLIERS.len())] {
-        let want: Vec<f32> = plain
-            .iter()
-            .map(|&x| multiplier.map_or(x, |m| x * m))
+        let want: Vec<f32> = places
+            .clone()
+            .map(|(block, i)| (t.value)(BlockBits(block), multiplier, i))
             .collect();
         for level in Level::available() {
             check_one(t, blocks, multiplier, level, &want);

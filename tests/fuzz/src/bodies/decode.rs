@@ -115,6 +115,8 @@ const VALUES: &[&str] = &[
     "\"paroquant\"",
     "\"sdnq\"",
     "\"nunchaku_lite\"",
+    "\"exl2\"",
+    "\"exl3\"",
     "\"blockwise_int8\"",
     "\"w4afp8\"",
     "\"torchao\"",

@@ -48,8 +48,7 @@ impl PickleMachine<'_> {
                 let args = self.arguments(args)?;
                 self.call_value(class, &args)
             }
-            // BUILD sets the attributes of an object, which never hold a tensor's data.
-            b'b' => self.pop().and_then(|_| self.top()).map(drop),
+            b'b' => self.build(),
             b'P' => {
                 let line = self.input.line()?;
                 let id = self.values.add(Node::Str(line));
@@ -59,6 +58,19 @@ impl PickleMachine<'_> {
                 let id = self.pop()?;
                 self.push(Node::Persistent(id))
             }
+        }
+    }
+
+    /// `BUILD` sets the attributes of an object. Those of records are kept, and no others hold a tensor's data.
+    fn build(&mut self) -> Result<()> {
+        let (state, object) = (self.pop()?, self.top()?);
+        match self.values.node_mut(object) {
+            Node::Record(_, Some(_)) if !self.lenient => Err(wrong("an object with two states")),
+            Node::Record(_, kept) => {
+                *kept = Some(state);
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 

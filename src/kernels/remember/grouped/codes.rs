@@ -1,4 +1,4 @@
-//! What codes of the shared kernel stand for.
+//! The values that codes stand for, before their scales.
 
 use crate::kernels::remember::fp8::{Float8, finite};
 

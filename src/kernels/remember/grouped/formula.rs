@@ -1,4 +1,4 @@
-//! The formulas of the shared kernel.
+//! The formulas by which the value of a code, a scale and an offset make a weight.
 
 use crate::element::Element;
 
@@ -89,7 +89,7 @@ impl Arithmetic for FusedOp {
 /// The product is exact in F64. If the sum is not, it is rounded to odd: it then lies on no tie between two F32, and on the
 /// side of each on which the exact sum lies, so that the second rounding gives what one alone would.
 #[inline(always)]
-pub(crate) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
+pub(in crate::kernels::remember) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
     let (product, offset) = (f64::from(value) * f64::from(scale), f64::from(offset));
     let sum = product + offset;
     // What the rounding of the sum has left out, exactly.

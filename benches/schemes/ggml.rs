@@ -1,0 +1,66 @@
+//! A GGUF file for each block type.
+
+use super::{COLS, ROWS, codes, gguf};
+
+/// GGUF types: name, number, values and bytes of a block, and where it has f16 scales.
+#[rustfmt::skip]
+const GGML: &[(&str, u32, usize, usize, &[usize])] = &[
+    ("q4_0", 2, 32, 18, &[0]), ("q4_1", 3, 32, 20, &[0, 2]), ("q5_0", 6, 32, 22, &[0]), ("q5_1", 7, 32, 24, &[0, 2]),
+    ("q8_0", 8, 32, 34, &[0]), ("q8_1", 9, 32, 36, &[0, 2]), ("q2_k", 10, 256, 84, &[80, 82]),
+    ("q3_k", 11, 256, 110, &[108]), ("q4_k", 12, 256, 144, &[0, 2]), ("q5_k", 13, 256, 176, &[0, 2]),
+    ("q6_k", 14, 256, 210, &[208]), ("q8_k", 15, 256, 292, &[]), ("iq2_xxs", 16, 256, 66, &[0]),
+    ("iq2_xs", 17, 256, 74, &[0]), ("iq3_xxs", 18, 256, 98, &[0]), ("iq1_s", 19, 256, 50, &[0]),
+    ("iq4_nl", 20, 32, 18, &[0]), ("iq3_s", 21, 256, 110, &[0]), ("iq2_s", 22, 256, 82, &[0]),
+    ("iq4_xs", 23, 256, 136, &[0]), ("iq1_m", 29, 256, 56, &[]), ("tq1_0", 34, 256, 54, &[52]),
+    ("tq2_0", 35, 256, 66, &[64]), ("gguf-mxfp4", 39, 32, 17, &[]), ("gguf-nvfp4", 40, 64, 36, &[]), ("q1_0", 41, 128, 18, &[0]),
+    ("q2_0", 42, 64, 18, &[0]),
+];
+
+/// Types of ik_llama.cpp: name, number, values and bytes of a block, and bytes before each row. Without these, a block begins
+/// with an f16 scale.
+#[rustfmt::skip]
+const IK: &[(&str, u32, usize, usize, usize)] = &[
+    ("q6_0", 133, 32, 26, 0), ("iq1_bn", 134, 64, 13, 2), ("iq2_bn", 135, 64, 16, 4), ("iq2_k", 137, 256, 76, 0),
+    ("iq3_k", 138, 256, 110, 0), ("iq4_k", 139, 256, 144, 0), ("iq5_k", 140, 256, 176, 0), ("iq6_k", 141, 256, 212, 0),
+    ("iq4_ks", 144, 256, 136, 4), ("iq2_ks", 145, 256, 70, 2), ("iq4_kss", 146, 256, 128, 4), ("q8_kv", 151, 32, 32, 8),
+    ("iq5_ks", 152, 256, 168, 4), ("iq2_kt", 153, 256, 68, 4), ("iq3_kt", 154, 256, 100, 4), ("iq4_kt", 155, 256, 128, 4),
+    ("iq3_ks", 156, 256, 102, 2), ("iq2_kl", 157, 256, 86, 2), ("iq1_kt", 158, 256, 56, 4),
+];
+
+pub fn ik_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    IK.iter().map(|&(name, number, block, size, header)| {
+        let scale = if header == 0 {
+            size
+        } else {
+            header + COLS / block * size
+        };
+        let mut bytes = codes(ROWS * COLS / block * size + ROWS * header);
+        for scaled in bytes.chunks_exact_mut(scale) {
+            match header {
+                0 | 2 => scaled[..2].copy_from_slice(&0x1c3du16.to_le_bytes()),
+                _ => scaled[..4].copy_from_slice(&0.004f32.to_le_bytes()),
+            }
+        }
+        let shape = [COLS as u64, ROWS as u64];
+        let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
+        (name, file.file())
+    })
+}
+
+pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    GGML.iter().map(|&(name, number, block, size, scales)| {
+        let mut bytes = codes(ROWS * COLS / block * size);
+        for block in bytes.chunks_exact_mut(size) {
+            scales
+                .iter()
+                .for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
+        }
+        let shape = [COLS as u64, ROWS as u64];
+        (
+            name,
+            gguf::Gguf::default()
+                .tensor("w.weight", number, &shape, &bytes)
+                .file(),
+        )
+    })
+}

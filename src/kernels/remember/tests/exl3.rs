@@ -1,0 +1,173 @@
+//! EXL3: values of tiles as its library has them, and weights against sums of single products.
+
+use safetensors::SafeTensors;
+
+use super::{HOSTILE, bytes, check};
+use crate::element::f32_from_f16;
+use crate::kernels::remember::exl3::{
+    BLOCK, BLOCK_LEN, BlockSums, Codebook, MAX_BITS, TILE, TrellisRows,
+};
+use crate::simd::{Level, perform};
+use crate::test_utils::{miri_or, test_data};
+
+const CODEBOOKS: [(&str, Codebook); 3] = [
+    ("3inst", Codebook::ThreeInst),
+    ("mcg", Codebook::Mcg),
+    ("mul1", Codebook::Mul1),
+];
+
+/// The half that a codebook has for `state`, by operations of halves.
+fn value(codebook: Codebook, state: u32) -> f64 {
+    let half = |bits: u32| f64::from(f32_from_f16(bits as u16));
+    // Sums and products of two halves are exact in F64.
+    let rounded = |x: f64| f64::from(half::f16::from_f64_const(x));
+    let x = match codebook {
+        Codebook::ThreeInst => state.wrapping_mul(89_226_354).wrapping_add(64_248_484),
+        Codebook::Mcg => state.wrapping_mul(0xcbac_1fed),
+        Codebook::Mul1 => {
+            let sum: u32 = state
+                .wrapping_mul(0x83dc_d12d)
+                .to_le_bytes()
+                .map(u32::from)
+                .iter()
+                .sum();
+            return rounded(half(0x6400 + sum) * half(0x1eee) + half(0xc931));
+        }
+    };
+    let x = (x & 0x8fff_8fff) ^ 0x3b60_3b60;
+    rounded(half(x & 0xffff) + half(x >> 16))
+}
+
+/// Value (k, n) of a tile, bit by bit.
+fn inner(tile: &[u8], bits: usize, codebook: Codebook, (k, n): (usize, usize)) -> f64 {
+    // Eight neighbours of the stream lie in rows 2q, 2q + 1, 2q + 8, 2q + 9 of columns c and c + 8.
+    let at = (n % 8 * 4 + k % 8 / 2) * 8 + n / 8 * 4 + k / 8 * 2 + k % 2;
+    let bit = |i: usize| {
+        let word = i / 32 * 4;
+        u32::from(tile[word + 3 - i % 32 / 8] >> (7 - i % 8) & 1)
+    };
+    let total = 256 * bits;
+    let state = (0..16).fold(0, |state, i| {
+        state << 1 | bit(((at + 1) * bits + total - 16 + i) % total)
+    });
+    value(codebook, state)
+}
+
+fn sums(tiles: &[u8], across: usize, bits: usize, codebook: Codebook, level: Level) -> Vec<i32> {
+    let down = tiles.len() / (across * bits * 32);
+    let mut sums = vec![0; down * across * TILE * TILE];
+    let mut routine = BlockSums {
+        tiles,
+        across,
+        bits,
+        codebook,
+        sums: &mut sums,
+    };
+    perform(level, &mut routine);
+    sums
+}
+
+/// The naive twin has the values that the library has.
+#[test]
+fn exl3_tiles() {
+    let Some(data) = test_data() else {
+        return;
+    };
+    let file = std::fs::read(data.join("exl3/tiles.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    for (name, codebook) in CODEBOOKS {
+        for bits in 1..=MAX_BITS {
+            let tensor = |part| file.tensor(&format!("{name}.{bits}.{part}")).unwrap();
+            let (tile, want) = (tensor("trellis"), tensor("inner"));
+            for (i, &want) in want.data().as_chunks().0.iter().enumerate() {
+                let want = f64::from(f32_from_f16(u16::from_le_bytes(want)));
+                let got = inner(tile.data(), bits, codebook, (i / TILE, i % TILE));
+                assert_eq!(got.to_bits(), want.to_bits(), "{name}, {bits} bits, {i}");
+            }
+        }
+    }
+}
+
+/// Every state of every codebook.
+#[test]
+fn exl3_states() {
+    for (name, codebook) in CODEBOOKS {
+        for state in (0..=u16::MAX).step_by(miri_or(251, 1)) {
+            let got = f64::from(codebook.integer(state.into())) * codebook.unit();
+            let want = value(codebook, state.into());
+            assert_eq!(got, want, "{name} {state:04x}");
+        }
+    }
+}
+
+/// Against sums of 16384 values for each weight, and a product that is exact.
+#[test]
+fn exl3_kernel() {
+    let all = CODEBOOKS.map(|(_, codebook)| codebook);
+    let cases = (1..=MAX_BITS).flat_map(|bits| all.map(|codebook| (bits, codebook)));
+    for (bits, codebook) in cases.step_by(miri_or(11, 1)) {
+        // One case has several blocks either way, and ends within one.
+        let [down, across, cols] = if bits == 3 { [2, 2, 200] } else { [1, 1, 128] };
+        let tiles = bytes(down * across * 64 * bits * 32);
+        let reference = sums(&tiles, across * 8, bits, codebook, Level::Baseline);
+        for level in Level::available() {
+            assert!(reference == sums(&tiles, across * 8, bits, codebook, level));
+        }
+        let widened = |i: usize| HOSTILE[i % HOSTILE.len()];
+        let half = |i| f32_from_f16(half::f16::from_f32_const(widened(i)).to_bits());
+        let outputs: Vec<f32> = (0..across * BLOCK).map(half).collect();
+        let unit = codebook.unit() / 128.0;
+        let inputs: Vec<f64> = (0..down * BLOCK)
+            .map(|i| f64::from(half(i * 3 + 1)) * unit)
+            .collect();
+        let (first, rows) = (BLOCK * across - 35, 35);
+        let kernel = TrellisRows {
+            sums: &reference,
+            first,
+            cols,
+            inputs: &inputs,
+            outputs: &outputs[first..],
+        };
+        let tile = |k: usize, n: usize| {
+            let at = (k / TILE * across * 8 + n / TILE) * bits * 32;
+            inner(
+                &tiles[at..at + bits * 32],
+                bits,
+                codebook,
+                (k % TILE, n % TILE),
+            )
+        };
+        let sign = |a: usize, b: usize| {
+            if (a & b).count_ones().is_multiple_of(2) {
+                1.0
+            } else {
+                -1.0
+            }
+        };
+        // C times H first, for each row of C and the outputs that are looked at.
+        let block = first / BLOCK * BLOCK;
+        let right: Vec<Vec<f64>> = (0..down * BLOCK)
+            .map(|k| {
+                let row: Vec<f64> = (0..BLOCK).map(|n| tile(k, block + n)).collect();
+                let one = |n: usize| (0..BLOCK).map(|i| sign(i, n) * row[i]).sum();
+                (BLOCK - rows..BLOCK).map(one).collect()
+            })
+            .collect();
+        let twin = |i: usize| {
+            let (n, k) = (i / cols, i % cols);
+            let from = k / BLOCK * BLOCK;
+            let sum: f64 = (0..BLOCK)
+                .map(|i| sign(i, k % BLOCK) * right[from + i][n])
+                .sum();
+            (sum / codebook.unit() * inputs[k] * f64::from(outputs[first + n])) as f32
+        };
+        let want: Vec<f32> = (0..rows * cols).map(twin).collect();
+        check(
+            &format!("EXL3 {codebook:?} {bits}"),
+            &kernel,
+            want.len(),
+            |i| want[i],
+        );
+        assert_eq!(reference.len(), down * across * BLOCK_LEN);
+    }
+}

@@ -1,0 +1,370 @@
+//! EXL3 of exllamav3: values of a trellis code, in tiles of 16 × 16, between Hadamard matrices of 128 inputs and 128 outputs.
+//!
+//! | tensor | contents |
+//! |---|---|
+//! | `P.trellis` I16 `[in / 16, out / 16, 16 * bits]` | streams of the tiles |
+//! | `P.suh` F16 `[in]`, `P.svh` F16 `[out]` | factors of inputs and outputs |
+//! | `P.su` I16 `[in / 16]`, `P.sv` I16 `[out / 16]` | in their place in old models: signs, a bit each |
+//! | `P.mcg` or `P.mul1` I32 | the multiplier, which tells the codebook; neither: the first codebook |
+//!
+//! Inputs and outputs are padded to multiples of 128. What a weight has of them is not stored: a bias that is not padded tells
+//! the outputs, and `config.json` the sizes of layers of known names.
+//!
+//! Layout: exllamav3 `modules/linear.py`, `modules/quant/exl3.py`, `conversion/quant_config.py`.
+
+use std::ops::Range;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::config::QuantMethod;
+use crate::containers::model::Tensor;
+use crate::element::Out;
+use crate::kernels::remember::exl3::{BLOCK, BlockSums, Codebook, MAX_BITS, TILE, TrellisRows};
+use crate::scheme::layout::padding::{unpadded, unpadded_bias, unpadded_outputs};
+use crate::scheme::seam::NamePattern::{Ends, Is};
+use crate::scheme::seam::{
+    Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, Sibling,
+    StoredRows, TensorRole, Tile, base_of, read, refused, wrong,
+};
+use crate::simd::{Level, dispatch, perform};
+use crate::{Dtype, Result};
+
+pub(super) struct Exl3;
+
+/// Name in messages.
+const FAMILY: &str = "EXL3";
+
+/// Architectures of which exllamav3 stores the `up_proj` of routed experts divided by 128, so that activations stay halves. It
+/// multiplies their sums by 128 instead (`interm_div` in `architecture/laguna.py` and `architecture/mistral4.py`).
+const DIVIDED_EXPERTS: &[&str] = &["laguna", "mistral4"];
+
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::Exl3],
+    codes: &[".trellis"],
+    // `su` and `sv` could be parameters of any model.
+    companions: &[
+        (Ends(".suh"), TensorRole::Scale),
+        (Ends(".svh"), TensorRole::Scale),
+        (Ends(".mcg"), TensorRole::QuantState),
+        (Ends(".mul1"), TensorRole::QuantState),
+    ],
+    // Without its mark a weight would be decoded with another codebook.
+    optional: &[Sibling::OfModule("mcg"), Sibling::OfModule("mul1")],
+    activations: &[],
+    markers: &[],
+    sidecars: &[Is("quantization_config.json")],
+    container: None,
+};
+
+impl Scheme for Exl3 {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(base) = base_of(t.name(), "trellis") else {
+            return Ok(None);
+        };
+        refuse_variants(t, base, all)?;
+        let ([inputs, outputs], bits) = stored_sizes(t)?;
+        let (input_factors, suh) = Factors::find(t, base, ["suh", "su"], inputs, all)?;
+        let (output_factors, svh) = Factors::find(t, base, ["svh", "sv"], outputs, all)?;
+        let (codebook, mark) = find_codebook(t, base, all)?;
+        let bias = all.at(base, "bias").filter(|bias| bias.shape().len() == 1);
+        let module = base.trim_end_matches('.');
+        let sizes = all.config.layer_sizes(module);
+        let shape = [
+            unpadded_outputs(outputs, bias.as_ref(), sizes[0], BLOCK),
+            unpadded(inputs, sizes[1], BLOCK),
+        ];
+        let decoder = Exl3Weight {
+            trellis: *t,
+            bits,
+            codebook,
+            mark,
+            inputs: input_factors,
+            outputs: output_factors,
+            stored_outputs: outputs,
+            shape,
+        };
+        let mut parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, suh),
+            (TensorRole::Scale, svh),
+        ];
+        parts.extend(mark.map(|mark| (TensorRole::QuantState, mark)));
+        let padded = bias.filter(|bias| bias.elements() == outputs && shape[0] < outputs);
+        parts.extend(padded.map(|bias| (TensorRole::Passthrough, bias)));
+        let others = padded
+            .map(|bias| unpadded_bias(&bias, shape[0]))
+            .transpose()?;
+        let name = format!("{base}weight");
+        // `bits` is at most 8.
+        let scheme = QuantScheme::Exl3 { bits: bits as u8 };
+        Ok(Some(Group {
+            others: others.into_iter().collect(),
+            ..Group::new(name, shape.to_vec(), scheme, parts, Box::new(decoder))
+        }))
+    }
+}
+
+/// Refuses what has the layout of EXL3 and is not a whole weight with its original values.
+///
+/// # Errors
+/// The layer is a slice of a layer, has a part that no current version reads, or is stored divided.
+fn refuse_variants(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
+    let module = base.trim_end_matches('.');
+    let mut path = module.rsplit('.');
+    if let (Some(number), Some("slice")) = (path.next(), path.next())
+        && number.parse::<u32>().is_ok()
+    {
+        let what = "it is a slice of a layer, which exllamav3 has of layers that are very wide, and of DeepSeek-V4's `wo_a`";
+        return Err(refused(t, FAMILY, what));
+    }
+    if let Some(scale) = all.at(base, "scale") {
+        let what = format!("its `{}` is of a layout before EXL3 1.0", scale.name());
+        return Err(refused(t, FAMILY, what));
+    }
+    if let Some(weight) = all.at(base, "weight") {
+        return Err(wrong(t, format!("`{}` is stored as well", weight.name())));
+    }
+    let is_divided = DIVIDED_EXPERTS
+        .iter()
+        .any(|name| all.config.has_model_type(name));
+    if is_divided && module.contains(".experts.") && module.ends_with("up_proj") {
+        let what = "exllamav3 stores this projection of the architecture divided by 128, and its outputs are multiplied elsewhere";
+        return Err(refused(t, FAMILY, what));
+    }
+    Ok(())
+}
+
+/// Inputs and outputs of a layer as they are stored, and bits of a value.
+///
+/// # Errors
+/// The shape is not that of whole blocks.
+fn stored_sizes(t: &Tensor<'_>) -> Result<([usize; 2], usize)> {
+    let &[inputs, outputs, words] = t.shape() else {
+        return Err(wrong(t, "a trellis has three dimensions"));
+    };
+    if t.dtype() != Dtype::I16 {
+        return Err(wrong(t, "a trellis is I16"));
+    }
+    let bits = words / TILE;
+    if !words.is_multiple_of(TILE) || !(1..=MAX_BITS).contains(&bits) {
+        let what =
+            format!("tiles of {words} words have no whole number of bits from 1 to {MAX_BITS}");
+        return Err(wrong(t, what));
+    }
+    let whole = |tiles: usize| {
+        tiles
+            .checked_mul(TILE)
+            .filter(|n| n.is_multiple_of(BLOCK))
+            .ok_or_else(|| wrong(t, "its inputs and outputs are not multiples of 128"))
+    };
+    Ok(([whole(inputs)?, whole(outputs)?], bits))
+}
+
+/// The codebook of a layer, and the tensor that tells it.
+///
+/// # Errors
+/// There are two such tensors, or it is no single integer.
+fn find_codebook<'m>(
+    t: &Tensor<'_>,
+    base: &str,
+    all: &Index<'m>,
+) -> Result<(Codebook, Option<Tensor<'m>>)> {
+    let (codebook, mark) = match (all.at(base, "mcg"), all.at(base, "mul1")) {
+        (None, None) => return Ok((Codebook::ThreeInst, None)),
+        (Some(mark), None) => (Codebook::Mcg, mark),
+        (None, Some(mark)) => (Codebook::Mul1, mark),
+        (Some(_), Some(_)) => {
+            return Err(wrong(
+                t,
+                "it has the marks of two codebooks, `mcg` and `mul1`",
+            ));
+        }
+    };
+    if !matches!(mark.dtype(), Dtype::I32 | Dtype::U32) || mark.elements() != 1 {
+        return Err(wrong(&mark, "the mark of a codebook is one I32"));
+    }
+    Ok((codebook, Some(mark)))
+}
+
+/// A factor for each input or output.
+enum Factors<'m> {
+    Halves(Floats<'m>),
+    /// A bit for each, of which 1 is -1.
+    Signs(Tensor<'m>),
+}
+
+impl<'m> Factors<'m> {
+    /// Finds the `n` factors of a layer under one of two names, the second of which is that of signs.
+    ///
+    /// # Errors
+    /// There is none or both, or they are not `n`.
+    fn find(
+        t: &Tensor<'_>,
+        base: &str,
+        [halves, signs]: [&str; 2],
+        n: usize,
+        all: &Index<'m>,
+    ) -> Result<(Self, Tensor<'m>)> {
+        let found = match (all.at(base, halves), all.at(base, signs)) {
+            (Some(_), Some(_)) => {
+                let what = format!("it has both `{base}{halves}` and `{base}{signs}`");
+                return Err(wrong(t, what));
+            }
+            (None, Some(signs)) => signs,
+            _ => all.need(t, base, halves)?,
+        };
+        let is_signs = found.name().ends_with(signs);
+        let (dtype, len) = match is_signs {
+            true => (Dtype::I16, n / 16),
+            false => (Dtype::F16, n),
+        };
+        if found.dtype() != dtype || found.shape() != [len] {
+            let what = format!("its layer has {n} of them, which are {dtype} [{len}]");
+            return Err(wrong(&found, what));
+        }
+        let factors = match is_signs {
+            true => Self::Signs(found),
+            false => Self::Halves(Floats::ieee(&found)?),
+        };
+        Ok((factors, found))
+    }
+
+    /// Replaces `out` with the factors in `range`, which begins and ends at multiples of 16.
+    fn load(&self, range: &Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
+        out.clear();
+        match self {
+            // One row, whatever its length.
+            Self::Halves(floats) => floats.extend(range.end, 0..1, range.clone(), staging, out),
+            Self::Signs(signs) => {
+                let bytes = range.start / 8..range.end / 8;
+                read(&signs.part(), bytes.end, 0..1, bytes, staging)?;
+                let sign = |byte: u8, bit: usize| if byte >> bit & 1 == 0 { 1.0 } else { -1.0 };
+                out.extend(
+                    staging
+                        .iter()
+                        .flat_map(|&byte| (0..8).map(move |bit| sign(byte, bit))),
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The decoder of a layer.
+struct Exl3Weight<'m> {
+    trellis: Tensor<'m>,
+    bits: usize,
+    codebook: Codebook,
+    mark: Option<Tensor<'m>>,
+    inputs: Factors<'m>,
+    outputs: Factors<'m>,
+    /// Outputs with those that are padding.
+    stored_outputs: usize,
+    /// Outputs and inputs without padding.
+    shape: [usize; 2],
+}
+
+impl Exl3Weight<'_> {
+    /// Checks that the mark is the multiplier that the codebook has in every released version.
+    fn check_mark(&self) -> Result<()> {
+        let Some(mark) = &self.mark else {
+            return Ok(());
+        };
+        let mut bytes = [0; 4];
+        mark.part().read_at(0, &mut bytes)?;
+        let multiplier = u32::from_le_bytes(bytes);
+        if Some(multiplier) == self.codebook.mark() {
+            return Ok(());
+        }
+        let what = format!("its codebook has the multiplier {multiplier:#010x}");
+        Err(refused(mark, FAMILY, what))
+    }
+}
+
+impl Decode for Exl3Weight<'_> {
+    fn grid(&self) -> Grid {
+        let [rows, cols] = self.shape;
+        Grid {
+            rows,
+            cols,
+            row_align: BLOCK,
+            col_align: BLOCK,
+            // A sum beside the stored bits, and a factor for each column.
+            load_bits: (32 + self.bits) as f64 + 64.0 / BLOCK as f64,
+            transposed: Some(StoredRows::of_one(TILE * self.bits, TILE)),
+        }
+    }
+
+    /// Sums up the blocks as well: a row of the output needs all of its block.
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        self.check_mark()?;
+        // Tiles end at the end of a block or of the weight, whose last blocks are stored whole.
+        let whole = |range: &Range<usize>| range.start..range.end.next_multiple_of(BLOCK);
+        let (rows, cols) = (whole(&tile.rows), whole(&tile.cols));
+        let Buffers {
+            bytes,
+            words,
+            staging,
+            row,
+            sums: inputs,
+            ..
+        } = buffers;
+        let tile_bytes = TILE * 2 * self.bits;
+        bytes.load(
+            &self.trellis.part(),
+            self.stored_outputs / TILE * tile_bytes,
+            cols.start / TILE..cols.end / TILE,
+            rows.start / TILE * tile_bytes..rows.end / TILE * tile_bytes,
+        )?;
+        words.resize(rows.len() * cols.len(), 0);
+        // Both have four bytes.
+        if let Ok(sums) = <[i32]>::mut_from_bytes(words.as_mut_bytes()) {
+            let mut blocks = BlockSums {
+                tiles: bytes,
+                across: rows.len() / TILE,
+                bits: self.bits,
+                codebook: self.codebook,
+                sums,
+            };
+            perform(Level::default(), &mut blocks);
+        }
+        self.inputs.load(&cols, staging, row)?;
+        let unit = self.codebook.unit() / BLOCK as f64;
+        // The library sums over inputs after it has multiplied them, and infinities of both signs are NaN.
+        let factor = |x: f32| {
+            if x.is_infinite() {
+                f64::NAN
+            } else {
+                f64::from(x)
+            }
+        };
+        inputs.clear();
+        inputs.extend(row.iter().map(|&x| factor(x) * unit));
+        self.outputs.load(&rows, staging, row)
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        let first = rows.start - tile.rows.start;
+        let sums = <[i32]>::ref_from_bytes(buffers.words.as_bytes()).unwrap_or_default();
+        let kernel = TrellisRows {
+            sums,
+            first,
+            cols: tile.cols.len(),
+            inputs: &buffers.sums,
+            outputs: &buffers.row[first..],
+        };
+        dispatch(level, &kernel, out);
+    }
+}

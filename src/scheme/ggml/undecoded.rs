@@ -1,0 +1,99 @@
+//! Types of GGUF files that are not decoded: their names, and which library writes them.
+
+use std::borrow::Cow;
+
+/// Types of ik_llama.cpp with which it multiplies. From its `ggml/include/ggml.h`, as the rows of
+/// [`INTERLEAVED`].
+const RUN_TIME: &[(u32, &str)] = &[
+    (97, "Q8_0_X4"),
+    (98, "Q8_1_X4"),
+    (99, "Q8_2_X4"),
+    (136, "Q8_K64"),
+    (147, "Q8_K16"),
+    (148, "Q8_K32"),
+    (149, "Q8_KR8"),
+    (150, "Q8_K128"),
+];
+
+/// Types of ik_llama.cpp whose blocks have values of 4, 8 or 16 rows. The number behind `_R` is that of the rows.
+const INTERLEAVED: &[(u32, &str)] = &[
+    (202, "Q4_0_R8"),
+    (206, "Q5_0_R4"),
+    (208, "Q8_0_R8"),
+    (210, "Q2_K_R4"),
+    (211, "Q3_K_R4"),
+    (212, "Q4_K_R4"),
+    (213, "Q5_K_R4"),
+    (214, "Q6_K_R4"),
+    (216, "IQ2_XXS_R4"),
+    (217, "IQ2_XS_R4"),
+    (218, "IQ3_XXS_R4"),
+    (219, "IQ1_S_R4"),
+    (220, "IQ4_NL_R4"),
+    (221, "IQ3_S_R4"),
+    (222, "IQ2_S_R4"),
+    (223, "IQ4_XS_R8"),
+    (229, "IQ1_M_R4"),
+    (230, "BF16_R16"),
+    (233, "Q6_0_R4"),
+    (335, "IQ2_BN_R4"),
+    (337, "IQ2_K_R4"),
+    (338, "IQ3_K_R4"),
+    (339, "IQ4_K_R4"),
+    (340, "IQ5_K_R4"),
+    (344, "IQ4_KS_R4"),
+    (352, "IQ5_KS_R4"),
+    (353, "MXFP4_R8"),
+    (397, "Q8_K_R16"),
+    (398, "Q8_KV_R8"),
+    (399, "Q8_K_R8"),
+];
+
+/// What type number `id` is called in messages, and why it is not decoded. No [`Dtype`](crate::Dtype) has this number.
+pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
+    let name_in = |types: &[(u32, &'static str)]| {
+        let found = types.iter().find(|(number, _)| *number == id);
+        found.map(|(_, name)| Cow::from(format!("GGUF type {id}, {name} of ik_llama.cpp")))
+    };
+    if let Some(name) = name_in(RUN_TIME) {
+        return (
+            name,
+            "it is for activations, and no weights are stored in it",
+        );
+    }
+    if let Some(name) = name_in(INTERLEAVED) {
+        let reason =
+            "its rows are interleaved for one kind of CPU; take the model in the type without _R";
+        return (name, reason);
+    }
+    let reason = match id {
+        4 => {
+            "the type was removed from ggml (Q4_2); Ollama wrote its first MXFP4 under this number"
+        }
+        5 | 31..=33 | 37 | 38 => {
+            "the type was removed from ggml; models in it have to be quantized anew"
+        }
+        36 => "the type was removed from ggml; BitNet's I2_S is written under this number",
+        142 | 143 => {
+            "the type was removed from ik_llama.cpp; models in it have to be quantized anew"
+        }
+        97..=158 | 202..=399 => "a type of ik_llama.cpp",
+        _ => "no type of ggml has this number",
+    };
+    (Cow::from(format!("GGUF type {id}")), reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dtype;
+
+    #[test]
+    fn undecoded_types_have_no_dtype() {
+        for (id, name) in RUN_TIME.iter().chain(INTERLEAVED) {
+            assert_eq!(Dtype::from_ggml(*id), Dtype::UnknownGgml(*id), "{name}");
+            assert!(name_and_reason(*id).0.contains(name));
+        }
+        assert_eq!(name_and_reason(143).0, "GGUF type 143");
+    }
+}

@@ -1,0 +1,41 @@
+//! Weights that are stored with more rows or columns than they have, up to a multiple of some number. What is padding is not
+//! stored: a bias that is not padded tells it, and the sizes in `config.json`.
+
+use crate::containers::model::Tensor;
+use crate::scheme::seam::{Group, PlainFloats, QuantScheme, TensorRole, wrong};
+use crate::{Result, TargetDtype};
+
+/// `known` if it is a size that is padded to `stored`, a multiple of `align`; or else `stored`.
+pub(crate) fn unpadded(stored: usize, known: Option<usize>, align: usize) -> usize {
+    known
+        .filter(|n| n.checked_next_multiple_of(align) == Some(stored))
+        .unwrap_or(stored)
+}
+
+/// The number of outputs of a layer that is stored with `stored`, a multiple of `align`. A bias that is padded as well tells
+/// nothing.
+pub(crate) fn unpadded_outputs(
+    stored: usize,
+    bias: Option<&Tensor<'_>>,
+    known: Option<usize>,
+    align: usize,
+) -> usize {
+    let of_bias = bias.map(Tensor::elements).filter(|&n| n != stored);
+    unpadded(stored, of_bias.or(known), align)
+}
+
+/// A bias without what lies behind its first `n` values, as a tensor of its own.
+///
+/// # Errors
+/// It is not of floats.
+pub(crate) fn unpadded_bias<'m>(bias: &Tensor<'m>, n: usize) -> Result<Group<'m>> {
+    let decoder =
+        PlainFloats::first_of(bias, n).ok_or_else(|| wrong(bias, "a bias is F32, F16 or BF16"))?;
+    let parts = vec![(TensorRole::Passthrough, *bias)];
+    let name = bias.name().to_owned();
+    let scheme = QuantScheme::Unquantized;
+    Ok(Group {
+        keeps: TargetDtype::of(bias.dtype()),
+        ..Group::new(name, vec![n], scheme, parts, Box::new(decoder))
+    })
+}

@@ -1,0 +1,112 @@
+// ik_llama.cpp's scalar dequantizers and its quantizers as a shared library for ik_llama.py, which compiles this file
+// itself, together with ggml/src/ggml-quants.c:
+//
+//   cc  -c -fPIC -w -O1 -march=x86-64-v3 -ffp-contract=off -I$IK/include -I$IK/src $IK/src/ggml-quants.c
+//   c++ -shared -fPIC -w -std=c++17 -O1 -march=x86-64-v3 -ffp-contract=off -I$IK/include -I$IK/src -I$IK/src/iqk \
+//       -DGGML_USE_IQK_MULMAT=1 -o libik_oracle.so ik_oracle.cpp ggml-quants.o
+//
+// $IK is the directory `ggml` of a checkout. iqk_quantize.cpp takes AVX2 for granted on x86-64; the dequantizers are plain
+// C++ all the same, and nothing contracts their products and sums.
+
+#include "iqk/iqk_quantize.cpp"
+
+#include <cstdarg>
+
+// What the rest of the sources wants from ggml.c.
+extern "C" {
+float ggml_table_f32_f16[1 << 16];
+
+void ggml_abort(const char * file, int line, const char * fmt, ...) {
+    (void) fmt;
+    fprintf(stderr, "%s:%d\n", file, line);
+    abort();
+}
+float ggml_bf16_to_fp32(ggml_bf16_t) { abort(); }
+bool ggml_is_contiguous(const struct ggml_tensor *) { abort(); }
+int64_t ggml_nrows(const struct ggml_tensor *) { abort(); }
+const char * ggml_type_name(enum ggml_type) { abort(); }
+bool iqk_mul_mat(long, long, long, int, const void *, long, int, const void *, long, float *, long, int, int) { abort(); }
+}
+
+struct Type {
+    int64_t values, bytes, header;
+};
+
+// `F`: a row's header is skipped by the caller. Its size is that of `row_meta_size` in ggml.c, which ik_llama.py checks.
+#define TYPES(X) \
+    X(Q6_0, q6_0, QK6_0, 0, block) X(IQ1_BN, iq1_bn, QK_IQ1BN, 2, half) X(IQ2_BN, iq2_bn, QK_IQ1BN, 4, single) \
+    X(IQ2_K, iq2_k, QK_K, 0, block) X(IQ3_K, iq3_k, QK_K, 0, block) X(IQ4_K, iq4_k, QK_K, 0, block) \
+    X(IQ5_K, iq5_k, QK_K, 0, block) X(IQ6_K, iq6_k, QK_K, 0, block) X(IQ4_KS, iq4_ks, QK_K, 4, block) \
+    X(IQ2_KS, iq2_ks, QK_K, 2, block) X(IQ4_KSS, iq4_kss, QK_K, 4, block) X(IQ5_KS, iq5_ks, QK_K, 4, block) \
+    X(IQ2_KT, iq2_kt, QK_K, 4, block) X(IQ3_KT, iq3_kt, QK_K, 4, block) X(IQ4_KT, iq4_kt, QK_K, 4, block) \
+    X(IQ3_KS, iq3_ks, QK_K, 2, block) X(IQ2_KL, iq2_kl, QK_K, 2, block) X(IQ1_KT, iq1_kt, QK_K, 4, block)
+
+static Type type_of(int id) {
+    switch (id) {
+#define TYPE(ID, name, qk, header, scale) case GGML_TYPE_##ID: return { qk, sizeof(block_##name), header };
+        TYPES(TYPE)
+#undef TYPE
+        case GGML_TYPE_Q8_KV: return { 32, 32, 8 };
+        default: return { 0, 0, 0 };
+    }
+}
+
+extern "C" size_t ggml_row_size(enum ggml_type type, int64_t ne) {
+    Type t = type_of(type);
+    if (!t.values) abort();
+    return t.header + ne / t.values * t.bytes;
+}
+extern "C" size_t ggml_type_size(enum ggml_type type) { return type_of(type).bytes; }
+
+// Of IQ1_BN and IQ2_BN the dequantizers begin with the blocks, and know nothing of the scale of the row. Products of
+// matrices multiply by it.
+template <typename Block> static void scaled(void (*rows)(const Block *, float *, int64_t), float d, const char * blocks,
+                                             float * y, int64_t k) {
+    rows((const Block *) blocks, y, k);
+    for (int64_t i = 0; i < k; ++i) y[i] = d * y[i];
+}
+
+extern "C" int oracle_number(const char * name) {
+#define TYPE(ID, lower, qk, header, scale) if (!strcmp(name, #ID)) return GGML_TYPE_##ID;
+    TYPES(TYPE)
+#undef TYPE
+    return strcmp(name, "Q8_KV") ? -1 : GGML_TYPE_Q8_KV;
+}
+
+extern "C" void oracle_type(int id, int64_t * sizes) {
+    Type t = type_of(id);
+    sizes[0] = t.values, sizes[1] = t.bytes, sizes[2] = t.header;
+}
+
+// One row of `k` values.
+extern "C" int oracle_dequantize(int id, const char * x, float * y, int64_t k) {
+    switch (id) {
+#define row_block(name) dequantize_row_##name((const block_##name *) x, y, k)
+#define row_half(name) scaled(dequantize_row_##name, GGML_FP16_TO_FP32(*(const ggml_half *) x), x + 2, y, k)
+#define row_single(name) scaled(dequantize_row_##name, *(const float *) x, x + 4, y, k)
+#define TYPE(ID, name, qk, header, scale) case GGML_TYPE_##ID: row_##scale(name); return 1;
+        TYPES(TYPE)
+#undef TYPE
+        case GGML_TYPE_Q8_KV: dequantize_row_q8_KV(x, y, k); return 1;
+        default: return 0;
+    }
+}
+
+extern "C" int oracle_quantize(int id, const float * x, void * y, int64_t rows, int64_t k) {
+    switch (id) {
+        case GGML_TYPE_Q6_0: quantize_q6_0(x, y, rows, k, nullptr, nullptr); return 1;
+        case GGML_TYPE_Q8_KV: quantize_q8_KV(x, y, rows, k, nullptr, nullptr); return 1;
+#define TYPE(name, lower) case GGML_TYPE_##name: quantize_##lower(x, y, rows, k, nullptr, nullptr); return 1;
+        TYPE(IQ1_BN, iq1_bn) TYPE(IQ2_BN, iq2_bn) TYPE(IQ2_K, iq2_k) TYPE(IQ3_K, iq3_k) TYPE(IQ4_K, iq4_k)
+        TYPE(IQ5_K, iq5_k) TYPE(IQ6_K, iq6_k) TYPE(IQ4_KS, iq4_ks) TYPE(IQ2_KS, iq2_ks) TYPE(IQ4_KSS, iq4_kss)
+        TYPE(IQ5_KS, iq5_ks) TYPE(IQ2_KT, iq2_kt) TYPE(IQ3_KT, iq3_kt) TYPE(IQ4_KT, iq4_kt) TYPE(IQ3_KS, iq3_ks)
+        TYPE(IQ2_KL, iq2_kl) TYPE(IQ1_KT, iq1_kt)
+#undef TYPE
+        default: return 0;
+    }
+}
+
+// The table is what ggml_init fills.
+__attribute__((constructor)) static void fill_table() {
+    for (int i = 0; i < 1 << 16; ++i) ggml_table_f32_f16[i] = GGML_COMPUTE_FP16_TO_FP32((ggml_fp16_t) i);
+}
