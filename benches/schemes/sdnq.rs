@@ -4,8 +4,9 @@ use super::{COLS, Part, ROWS, bf16s, codes, f32s, file_with};
 
 /// A model of codes of `dtype` in groups of `group`, with more keys in its config and more tensors.
 fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
+    let rotates = more.contains("hadamard");
     let config = format!(
-        r#"{{"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"{dtype}"{more}}}"#
+        r#"{{"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"{dtype}","use_hadamard":{rotates}{more}}}"#
     );
     let metadata = serde_json::json!({ "quantization_config": config });
     let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
@@ -40,7 +41,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         Part("w.svd_up", "BF16", vec![ROWS, 32], bf16s(ROWS * 32)),
         Part("w.svd_down", "BF16", vec![32, COLS], bf16s(32 * COLS)),
     ];
-    let rotated = r#","use_hadamard":true,"hadamard_group_size":256"#;
+    let rotated = r#","hadamard_group_size":256"#;
     [
         ("sdnq-uint4", model("uint4", 64, "", vec![])),
         ("sdnq-uint5", model("uint5", 128, "", vec![])),

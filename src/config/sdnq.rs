@@ -41,6 +41,9 @@ const OTHER_KEYS: &[&str] = &[
     "is_training",
 ];
 
+/// The first version that rotates.
+const HAS_HADAMARD: [u32; 3] = [0, 2, 0];
+
 /// What a config says of the codes of a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SdnqSettings {
@@ -148,6 +151,13 @@ impl QuantConfig {
 
 impl SdnqConfig {
     fn new(place: &ConfigPlace) -> Result<Self, String> {
+        let version = place.text(&["sdnq_version"]).map_or([0; 3], version);
+        // The library writes every key that it knows. Without these, codes would be taken for others.
+        let needed = ["weights_dtype", "use_hadamard"];
+        let needed = needed.iter().take(1 + usize::from(version >= HAS_HADAMARD));
+        if let Some(missing) = needed.into_iter().find(|key| place.get(key).is_none()) {
+            return Err(format!("it has no `{missing}`"));
+        }
         let settings = read_settings(&place.values, SdnqSettings::DEFAULT)?;
         let mut modules = NameRules::new();
         for (key, value) in place.entries("modules_quant_config") {
@@ -168,7 +178,7 @@ impl SdnqConfig {
         no_matmul.push(list.into_iter().flat_map(texts), ())?;
         Ok(Self {
             settings,
-            version: place.text(&["sdnq_version"]).map_or([0; 3], version),
+            version,
             modules,
             dtypes,
             no_matmul,

@@ -9,7 +9,7 @@ use crate::common::verdict::{check, recover, tensors};
 fn generic_names() {
     check(
         r#"
-        X.weight F8_E4M3 4,8; X.scale F32 4,1; X.svd_up F16 4,2; X.svd_down F16 2,8 | {"quant_method":"sdnq"} | Parse: `X.weight` & I8
+        X.weight F8_E4M3 4,8; X.scale F32 4,1; X.svd_up F16 4,2; X.svd_down F16 2,8 | {"quant_method":"sdnq"} | Unsupported: `X.weight` & SDNQ & weights_dtype
         X.weight I8 4,8; X.weight_scale F32 4,1 | {"quant_method":"w4a8"} | Unsupported: w4a8
         X.weight I8 4,8; X.scale F32 4,1 |  | Unsupported: `X.weight` & SDNQ
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1; X.scale2 F16 8 |  | Unsupported: `X.W_q` & SINQ

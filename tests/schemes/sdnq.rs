@@ -12,11 +12,11 @@ fn table(text: &str, names: &[(&str, &str)]) -> String {
 const NAMES: &[(&str, &str)] = &[
     (
         "{u4",
-        r#"{"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"uint4""#,
+        r#"{"quant_method":"sdnq","sdnq_version":"0.1.8","weights_dtype":"uint4""#,
     ),
     (
         "{i8",
-        r#"{"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"int8""#,
+        r#"{"quant_method":"sdnq","sdnq_version":"0.1.8","weights_dtype":"int8""#,
     ),
     ("{w}", "X.weight U8 128"),
     ("{s}", "X.scale F32 4,2,1"),
@@ -37,6 +37,8 @@ fn sdnq() {
         {w}; {s}; {z} | {"quant_method":"sdnq","weights_dtype":"nf4"} | Unsupported: `X.weight` & nf4
         {w}; {s}; {z} | {u4,"use_svd":"yes"} | Unsupported: `X.weight` & use_svd
         {w}; {s}; {z} | {u4,"use_hadamard":true} | Unsupported: `X.weight` & hadamard_group_size
+        {w}; {s}; {z} | {"quant_method":"sdnq"} | Unsupported: `X.weight` & weights_dtype
+        {w}; {s}; {z} | {"quant_method":"sdnq","sdnq_version":"0.2.0","weights_dtype":"uint4"} | Unsupported: `X.weight` & use_hadamard
         {w}; {s}; {z} | {"quant_method":"sdnq_training","weights_dtype":"uint4"} | Unsupported: `X.weight`
         # Parts are missing, or there are too many.
         {w}; {z} | {u4} | Parse: `X.weight` & X.scale
@@ -59,7 +61,7 @@ fn sdnq() {
         X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int9":["X"]}} | Unsupported: `X.weight` & Int(9)
         X.weight F16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Unsupported: `X.weight` & F16
         X.weight F8_E8M0 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float8_e8m0fnu":["X"]}} | Unsupported: `X.weight` & E8M0
-        X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","sdnq_version":"0.2.2","weights_dtype":"fp4"} | Unsupported: `X.weight` & 0.2.2
+        X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","sdnq_version":"0.2.2","weights_dtype":"fp4","use_hadamard":false} | Unsupported: `X.weight` & 0.2.2
         X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","weights_dtype":"fp4"} | Unsupported: `X.weight` & 0.0.0
         {w}; {s}; {z} | {"quant_method":"sdnq","sdnq_version":"0.2.0","weights_dtype":"uint4","use_hadamard":true,"hadamard_group_size":64} | Unsupported: `X.weight` & 0.2.0
         # Scales that do not fit.

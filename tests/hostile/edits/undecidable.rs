@@ -99,6 +99,14 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "nothing but SDNQ's config tells whether columns are rotated, and how many together",
+        applies: |edit| edit.place.contains("hadamard"),
+    },
+    Rule {
+        reason: "layers of Nunchaku have a bias, or none",
+        applies: |edit| is_gone(edit) && edit.role == "offset" && edit.place.ends_with(".bias"),
+    },
+    Rule {
         reason: "torchao does not describe which eight-bit floats a Float8Tensor has, and the dtype of its codes holds",
         applies: |edit| {
             edit.place.ends_with("_qdata")
