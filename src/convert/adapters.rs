@@ -77,7 +77,10 @@ impl Adapter {
             return Self::open_gguf(path, limits);
         }
         let directory = match path.is_file() {
-            true => path.parent().unwrap_or(path),
+            true if path.ends_with(CONFIG) || path.ends_with(WEIGHTS) => {
+                path.parent().unwrap_or(path)
+            }
+            true => return Err(not_an_adapter(path)),
             false => path,
         };
         // The states are taken before the files are read.
@@ -176,8 +179,21 @@ pub(super) fn fit_stored_names(model: &ParsedModel, options: &ConvertOptions) ->
         let what = "adapters of PEFT and in GGUF are not merged at once; merge one kind first";
         return Err(AnamnesisError::unsupported("several adapters", what));
     }
-    let is_renamed = options.scope == ModelScope::Model;
-    Ok(!is_renamed || has_gguf_names == model.is_gguf())
+    let is_whole = options.scope == ModelScope::Model;
+    Ok(match has_gguf_names {
+        true => model.is_gguf(),
+        // A GGUF file with the names of Hugging Face has no others in an output that is not a whole model.
+        false => !(model.is_gguf() && is_whole),
+    })
+}
+
+/// The error that the file `path` is none of an adapter.
+fn not_an_adapter(path: &Path) -> AnamnesisError {
+    let what = format!(
+        "{}: an adapter is a directory with {CONFIG} and {WEIGHTS}, one of these files, or a GGUF file",
+        path.display()
+    );
+    AnamnesisError::unsupported("an adapter", what)
 }
 
 /// The error that an adapter's directory has no file `path`, with what may be there instead.

@@ -27,6 +27,9 @@ const MAX_ACROSS: usize = 32;
 /// one file, and a page that is written in parts is looked up for each.
 const WRITE_COST: usize = 4;
 
+/// Parts of a matrix of a stack beyond the least number that are tried for equal ones.
+const MOST_MORE_PARTS: usize = 16;
+
 /// Bytes of a strided tensor that are gathered at once.
 pub(super) const GATHER_BYTES: usize = 2 << 20;
 
@@ -148,8 +151,9 @@ impl Cut {
         }
         let parts = matrix_rows.div_ceil(most);
         // A tile with rows of two matrices takes two reads for each column, so parts of a matrix of a stack are equally high.
-        let equal = (parts..2 * parts).find(|parts| {
-            matrix_rows < grid.rows && matrix_rows.is_multiple_of(parts * grid.row_align)
+        let equal = (parts..parts.saturating_add(MOST_MORE_PARTS)).find(|parts| {
+            matrix_rows < grid.rows
+                && matrix_rows.is_multiple_of(parts.saturating_mul(grid.row_align))
         });
         // Tiles of about one height: the last would leave threads without work.
         let rows = matrix_rows.div_ceil(equal.unwrap_or(parts));

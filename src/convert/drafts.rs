@@ -54,7 +54,12 @@ pub(super) fn draft_outputs<'m>(
     let mut merged = Report::new(options.run.to);
     let merges_first = adapters::fit_stored_names(model, options)?;
     if merges_first {
-        adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
+        adapters::merge(
+            (model, None),
+            &mut resolution.items,
+            &options.adapters,
+            &mut merged,
+        )?;
     }
     let left_out = options.names.apply(&mut resolution)?;
     let unmatched = select(&mut resolution, model, options)?;
@@ -76,7 +81,12 @@ pub(super) fn draft_outputs<'m>(
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     if !merges_first {
-        adapters::merge(model, &mut resolution.items, &options.adapters, &mut merged)?;
+        adapters::merge(
+            (model, whole.as_ref()),
+            &mut resolution.items,
+            &options.adapters,
+            &mut merged,
+        )?;
     }
     report.notes.extend(merged.notes);
     report.merged = merged.merged;

@@ -10,6 +10,7 @@ use super::{Adapter, Settings};
 use crate::config::{Texts, what_was_meant};
 use crate::containers::model::Tensor;
 use crate::convert::report::Report;
+use crate::convert::whole::WholeModel;
 use crate::scheme::layout::adapted::{AdaptedWeight, ScaledProduct};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::wrong;
@@ -27,13 +28,13 @@ struct WeightChange {
     adapters: usize,
 }
 
-/// Merges `adapters` into `items`, in their order.
+/// Merges `adapters` into `items` of `model`, or of the whole model that is made of it, in their order.
 ///
 /// # Errors
 /// `Parse` or `Unsupported` that names the adapter's tensor: its weight is not in the model, a half of a pair is missing, a shape
 /// or a rank does not fit, or the weight is none of floats. `Unsupported` if it is one of two that the config ties.
 pub(in crate::convert) fn merge<'m>(
-    model: &ParsedModel,
+    (model, whole): (&ParsedModel, Option<&WholeModel>),
     items: &mut Vec<ResolvedItem<'m>>,
     adapters: &[Adapter],
     report: &mut Report,
@@ -41,7 +42,7 @@ pub(in crate::convert) fn merge<'m>(
     if adapters.is_empty() {
         return Ok(());
     }
-    require_same_architecture(model, adapters)?;
+    require_same_architecture(model, whole, adapters)?;
     let names = items.iter().enumerate();
     let names: HashMap<String, usize> =
         names.map(|(i, item)| (item.name().to_owned(), i)).collect();
@@ -74,20 +75,34 @@ pub(in crate::convert) fn merge<'m>(
     Ok(())
 }
 
-/// Fails if an adapter in GGUF is one for models of another architecture than `model`, where that is known.
+/// Fails if an adapter in GGUF is one for models of another architecture: its rows may be in another order.
 #[cfg(feature = "gguf")]
-fn require_same_architecture(model: &ParsedModel, adapters: &[Adapter]) -> Result<()> {
-    let Some(ours) = model.gguf.as_ref().and_then(|gguf| gguf.architecture()) else {
-        return Ok(());
-    };
+fn require_same_architecture(
+    model: &ParsedModel,
+    whole: Option<&WholeModel>,
+    adapters: &[Adapter],
+) -> Result<()> {
+    let of_whole = whole.and_then(|whole| {
+        let mut keys = whole.metadata().iter();
+        let (_, value) = keys.find(|(key, _)| key == "general.architecture")?;
+        value.as_string().map(str::to_owned)
+    });
+    let of_file = || model.gguf.as_ref().and_then(|gguf| gguf.architecture());
+    let ours = of_whole.or_else(of_file);
     for adapter in adapters {
         let Settings::Gguf(settings) = &adapter.files.settings else {
             continue;
         };
-        if settings.architecture.as_ref() != Some(&ours) {
-            let theirs = settings.architecture.as_deref().unwrap_or("none");
-            let what =
-                format!("the model's architecture is `{ours}`, and the adapter's `{theirs}`");
+        if settings.architecture != ours {
+            let shown = |name: &Option<String>| match name {
+                Some(name) => format!("`{name}`"),
+                None => "not known".to_owned(),
+            };
+            let what = format!(
+                "the model's architecture is {}, and the adapter's {}",
+                shown(&ours),
+                shown(&settings.architecture)
+            );
             return Err(AnamnesisError::parse(what).about(adapter.path().display()));
         }
     }
@@ -95,7 +110,11 @@ fn require_same_architecture(model: &ParsedModel, adapters: &[Adapter]) -> Resul
 }
 
 #[cfg(not(feature = "gguf"))]
-fn require_same_architecture(_model: &ParsedModel, _adapters: &[Adapter]) -> Result<()> {
+fn require_same_architecture(
+    _model: &ParsedModel,
+    _whole: Option<&WholeModel>,
+    _adapters: &[Adapter],
+) -> Result<()> {
     Ok(())
 }
 
@@ -222,7 +241,7 @@ impl Collector<'_, '_> {
             return Ok(());
         };
         let (Some(a), Some(b)) = (tensors.a, tensors.b) else {
-            let what = "of the module's `lora_A` and `lora_B` one is missing";
+            let what = "one of the two factors (A, B) of the module is missing";
             return Err(wrong(&self.tensor(first).get(), what));
         };
         let (a, b) = (self.tensor(a), self.tensor(b));

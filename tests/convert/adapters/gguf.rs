@@ -9,9 +9,6 @@ use crate::common::gguf::Gguf;
 fn whole_gguf(base: &Path, adapters: Vec<Adapter>, out: &Path) -> ParsedModel {
     let mut options = options(TargetDtype::F32, adapters);
     options.target = ConvertTarget::Gguf;
-    if base.is_dir() {
-        options.scope = ModelScope::Model;
-    }
     parse(base).unwrap().convert(out, options).unwrap();
     parse(out).unwrap()
 }
@@ -136,14 +133,17 @@ fn gguf_adapters_that_do_not_fit_are_errors() {
             typed("adapter", "control_vector", "llama"),
             "`adapter.type`",
         ),
-        (typed("adapter", "lora", "qwen2"), "architecture is `llama`"),
+        (
+            typed("adapter", "lora", "qwen2"),
+            "architecture is `llama`, and the adapter's `qwen2`",
+        ),
         (
             whole().key("adapter.alora.invocation_tokens", 4, &[0; 4]),
             "adapter.alora.invocation_tokens",
         ),
         (
             adapter(None).tensor("blk.0.attn_q.weight.lora_a", 0, &[2, 1], &a),
-            "one is missing",
+            "is missing",
         ),
         (
             whole().tensor("blk.0.attn_norm.weight", 0, &[2], &a),
@@ -171,7 +171,7 @@ fn gguf_adapters_need_the_names_of_gguf() {
         error.unwrap_err().to_string()
     };
     let error = refused(vec![open("plain.gguf")]);
-    assert!(error.contains("become GGUF (--to gguf)"), "{error}");
+    assert!(error.contains("architecture is not known"), "{error}");
     let error = refused(vec![open("plain.gguf"), open("plain")]);
     assert!(error.contains("not merged at once"), "{error}");
 }
