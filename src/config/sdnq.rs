@@ -44,6 +44,9 @@ const OTHER_KEYS: &[&str] = &[
 /// The first version that rotates.
 const HAS_HADAMARD: [u32; 3] = [0, 2, 0];
 
+/// Most keys of `modules_dtype_dict`. All may have to be tried for a parameter; there are 176 dtypes.
+const MAX_DTYPE_RULES: usize = 500;
+
 /// What a config says of the codes of a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SdnqSettings {
@@ -170,7 +173,13 @@ impl SdnqConfig {
             modules.push(std::iter::once(key), of_module)?;
         }
         let mut dtypes = NameRules::new();
-        for (name, value) in place.entries("modules_dtype_dict") {
+        let rules = place.entries("modules_dtype_dict");
+        if rules.len() > MAX_DTYPE_RULES {
+            return Err(format!(
+                "`modules_dtype_dict` has more than {MAX_DTYPE_RULES} keys"
+            ));
+        }
+        for (name, value) in rules {
             dtypes.push(texts(value), dtype_rule(name)?)?;
         }
         let mut no_matmul = NameRules::new();
@@ -191,12 +200,16 @@ impl SdnqConfig {
     /// Matching a pattern takes too many steps.
     pub(crate) fn of(&self, name: &str) -> Result<SdnqSettings, String> {
         let mut found = self.modules.of(name)?.unwrap_or(&self.settings).clone();
-        match self.dtypes.of(name)? {
-            Some(DtypeRule::Is(dtype)) => found.weights = *dtype,
-            Some(DtypeRule::AtLeast { bits, dtype }) if found.weights.bits() < *bits => {
-                found.weights = *dtype;
-            }
-            _ => {}
+        // A least number of bits that the dtype has already leaves the choice to later rules.
+        let own = found.weights.bits();
+        let is_taken = |rule: &DtypeRule| match rule {
+            DtypeRule::Is(_) => true,
+            DtypeRule::AtLeast { bits, .. } => own < *bits,
+        };
+        if let Some(DtypeRule::Is(dtype) | DtypeRule::AtLeast { dtype, .. }) =
+            self.dtypes.first(name, is_taken)?
+        {
+            found.weights = *dtype;
         }
         if self.no_matmul.of(name)?.is_some() {
             (found.multiplies_codes, found.multiplies_convolutions) = (false, false);

@@ -59,6 +59,9 @@ fn sdnq() {
         X.weight U8 4,32; {s}; {z} | {u4} | Parse: `X.weight` & shape
         X.weight U8 16,5; X.scale F32 4,1; X.zero_point F32 4,1 | {u4,"modules_dtype_dict":{"uint6":["X"]}} | Parse: `X.weight` & shape
         X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int9":["X"]}} | Unsupported: `X.weight` & Int(9)
+        # A least number of bits that is there already leaves the choice to the next rule.
+        X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"minimum_4bit":["X"],"int9":["X"]}} | Unsupported: `X.weight` & Int(9)
+        X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"minimum_9bit":["X"],"int7":["X"]}} | Unsupported: `X.weight` & Int(9)
         X.weight F16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Unsupported: `X.weight` & F16
         X.weight F8_E8M0 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float8_e8m0fnu":["X"]}} | Unsupported: `X.weight` & E8M0
         X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","sdnq_version":"0.2.2","weights_dtype":"fp4","use_hadamard":false} | Unsupported: `X.weight` & 0.2.2
