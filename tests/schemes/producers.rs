@@ -142,6 +142,8 @@ fn comfyui() {
         {r}; X.weight_zero BF16 2,4; {awq} |  | Parse: `X.weight` & X.weight_scale
         {r}; X.weight_scale BF16 2,4; X.weight_zero BF16 2,4; X.comfy_quant TEXT {"format":"awq_w4a16","convrot":true} |  | Unsupported: `X.weight` & convrot
         {svd}; X.comfy_quant TEXT {"format":"svdquant_w4a4","act_unsigned":true} |  | Unsupported: `X.weight` & act_unsigned
+        {svd}; X.bias BF16 4; X.comfy_quant TEXT {"format":"svdquant_w4a4","act_unsigned":"False"} |  | Parse: `X.weight` & act_unsigned
+        {svd}; X.bias BF16 4; X.comfy_quant TEXT {"format":"svdquant_w4a4","act_unsigned":0} |  | Parse: `X.weight` & act_unsigned
         {svd}; X.bias BF16 3; X.comfy_quant TEXT {"format":"svdquant_w4a4","act_unsigned":true} |  | Parse: `X.weight` & `X.bias` & [3]
         {svd}; X.bias I32 4; X.comfy_quant TEXT {"format":"svdquant_w4a4","act_unsigned":true} |  | Parse: `X.bias` & I32
         {svd}; X.comfy_quant TEXT {"format":"svdquant_w4a4","lowrank_branch_input_basis":"post_smoothing"} |  | Unsupported: `X.weight` & lowrank_branch_input_basis

@@ -13,8 +13,10 @@
 //! With `act_unsigned` the kernel adds a constant to the input of the quantized part alone. The group then has a bias besides,
 //! with which the layer needs no constant.
 //!
-//! Formulas: comfy-kitchen `gemv_awq_w4a16`, `quantize_svdquant_w4a4` and `scaled_mm_svdquant_w4a4` (eager backend), `_w4a4_forward`. The
-//! kernel divides its input by the smoothing factors; the product of low rank sees the input as it is.
+//! Formulas: comfy-kitchen `gemv_awq_w4a16`, `quantize_svdquant_w4a4` and `scaled_mm_svdquant_w4a4` (eager backend),
+//! `_w4a4_forward`. The kernel divides its input by the smoothing factors; the product of low rank sees the input as it is.
+
+use serde_json::Value;
 
 use super::FAMILY;
 use super::description::ComfyDescription;
@@ -147,9 +149,13 @@ pub(super) fn svdquant<'m>(
     parts.extend(factors.parts());
     let smooth = Floats::ieee(&smooth)?;
     let quantized = || signed_codes(t, scale, [rows, cols], is_tiled);
-    let bias = match description.flag("act_unsigned") {
-        true => Some(shifted_bias(t, quantized()?, smooth, all)?),
-        false => None,
+    let bias = match description.option("act_unsigned") {
+        Some(Value::Bool(true)) => Some(shifted_bias(t, quantized()?, smooth, all)?),
+        None | Some(Value::Null | Value::Bool(false)) => None,
+        Some(other) => {
+            let what = format!("its description has `act_unsigned` {other}, which is no boolean");
+            return Err(wrong(t, what));
+        }
     };
     if let Some((stored, _)) = &bias {
         parts.push((TensorRole::Offset, *stored));
