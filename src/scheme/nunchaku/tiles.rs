@@ -179,19 +179,26 @@ impl ScaleMatrix for FactorPacks<'_> {
     ) -> Result<()> {
         // Packs of all ranks follow each other, for 16 outputs or inputs.
         let line = self.rank * PACK;
-        let long = if self.has_rank_rows { &cols } else { &rows };
-        let first = long.start / PACK;
+        let (ranks, long) = match self.has_rank_rows {
+            true => (&rows, &cols),
+            false => (&cols, &rows),
+        };
+        let (first, first_rank) = (long.start / PACK, ranks.start / PACK);
         let mut packs = Vec::new();
         let wanted = first..long.end.div_ceil(PACK);
+        // Only the packs of these ranks: a strip of a factor is read in pieces.
+        let of_ranks = first_rank * PACK * PACK..(ranks.end.div_ceil(PACK) * PACK * PACK).min(line);
+        let width = of_ranks.len();
         self.floats
-            .extend(line, wanted, 0..line, staging, &mut packs)?;
+            .extend(line, wanted, of_ranks, staging, &mut packs)?;
         for row in rows {
             out.extend(cols.clone().map(|col| {
                 let (long, rank) = match self.has_rank_rows {
                     true => (col, row),
                     false => (row, col),
                 };
-                let pack = (long / PACK - first) * line + rank / PACK * (PACK * PACK);
+                let of_rank = (rank / PACK - first_rank) * (PACK * PACK);
+                let pack = (long / PACK - first) * width + of_rank;
                 packs[pack + pack_place(row % PACK, col % PACK)]
             }));
         }
@@ -213,4 +220,49 @@ fn each_tile(
         row += n;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pieces of a factor are what they are of all of it, and no other packs are read for them.
+    #[test]
+    fn pieces_of_factors() {
+        let (rank, long) = (64, 48);
+        let header = format!(
+            r#"{{"x":{{"dtype":"F32","shape":[{long},{rank}],"data_offsets":[0,{}]}}}}"#,
+            rank * long * 4
+        );
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.bytes());
+        file.extend((0..rank * long).flat_map(|n| (n as f32).to_le_bytes()));
+        let model = crate::parse_bytes(file).unwrap();
+        let floats = Floats::ieee(&model.tensors().next().unwrap()).unwrap();
+        for has_rank_rows in [false, true] {
+            let factor = FactorPacks {
+                floats,
+                rank,
+                has_rank_rows,
+            };
+            let (height, width) = if has_rank_rows {
+                (rank, long)
+            } else {
+                (long, rank)
+            };
+            let read = |rows, cols| {
+                let (mut staging, mut out) = (Vec::new(), Vec::new());
+                factor.extend(rows, cols, &mut staging, &mut out).unwrap();
+                (out, staging.len())
+            };
+            let (whole, _) = read(0..height, 0..width);
+            for (rows, cols) in [(16..32, 32..48), (5..20, 17..33), (0..1, 31..32)] {
+                let (piece, bytes) = read(rows.clone(), cols.clone());
+                let want = rows.flat_map(|row| cols.clone().map(move |col| row * width + col));
+                let want: Vec<f32> = want.map(|at| whole[at]).collect();
+                assert_eq!(piece, want);
+                assert!(bytes <= 4 * PACK * PACK * 4, "{bytes} bytes are read");
+            }
+        }
+    }
 }
