@@ -53,7 +53,6 @@ pub(super) fn of_groups<'m>(
             stored,
             places: places.max(1),
             channels: channels.max(1),
-            groups: shape.groups,
         })
     };
     let grid = row_groups(shape.cols(), 1);
