@@ -3,11 +3,11 @@
 //! | tensor | |
 //! |---|---|
 //! | `X.weight` | codes; of other than eight bits packed without regard to rows (`kernels/remember/sdnq.rs`) |
-//! | `X.scale` | F32, F16, BF16: their shape tells that of the weight (`shape`); with a codebook, its entries in place of the last 1 |
+//! | `X.scale` | F32, F16, BF16: their shape tells that of the weight (`shape`); a codebook has its entries for the last 1 |
 //! | `X.zero_point` | of dtypes without a sign |
 //! | `X.svd_up` `[out, r]`, `X.svd_down` `[r, in]` | product that is added; transposed if codes are multiplied |
 //! | `X.scale_2`, `X.scale_zero_point` | scale and zero point of scales that are codes themselves |
-//! | `X.zero_point_scale`, `X.zero_point_2` | the same of zero points |
+//! | `X.zero_point_scale`, `X.zero_point_2` | scale and zero point of zero points that are codes themselves |
 //!
 //! A value is `zero + q * scale`, rounded once, or `q * scale`, or an entry of the codebook; plus the product; then the columns
 //! are rotated back, if they are rotated.
@@ -170,13 +170,13 @@ impl<'m> SdnqWeight<'_, 'm> {
         ];
         let is_packed_float = |dtype| matches!(dtype, Some(SdnqDtype::Packed(_)));
         if self.config.version < HAS_SUBNORMALS && dtypes.into_iter().any(is_packed_float) {
-            return Err(self.refused_version("whose floats have other values", HAS_SUBNORMALS));
+            return Err(self.refused_version("floats had other values", HAS_SUBNORMALS));
         }
         let has_codebook = settings.has_codebook;
         if has_codebook
             && (!matches!(settings.weights, SdnqDtype::Uint(_)) || settings.has_convolutions)
         {
-            let what = "the config says that it has codebooks, and not of unsigned integers, or of convolutions";
+            let what = "`use_codebook` is decoded only for unsigned integer dtypes, and not with `quant_conv`";
             return Err(refused(t, FAMILY, what));
         }
         let codes = StoredCodes::new(t, settings.weights)?;
@@ -227,7 +227,7 @@ impl<'m> SdnqWeight<'_, 'm> {
         let [version, first] =
             [self.config.version, first].map(|v| v.map(|n| n.to_string()).join("."));
         let what = format!(
-            "its config is of sdnq {version} (`sdnq_version`); it may be of a version before {first}, {what}"
+            "`sdnq_version` is missing or below {first}; before it {what} (here {version})"
         );
         refused(&self.t, FAMILY, what)
     }

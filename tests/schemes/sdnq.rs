@@ -85,7 +85,7 @@ fn sdnq() {
         # Codebooks.
         {w}; X.scale F32 4,15 | {u4,"use_codebook":true} | Parse: `X.weight` & 16 entries
         {w}; X.scale F32 4,16; X.zero_point F32 4,16 | {u4,"use_codebook":true} | Parse: `X.weight` & `X.zero_point`
-        X.weight I8 4,8; X.scale F32 4,256 | {i8,"use_codebook":true} | Unsupported: `X.weight` & codebooks
+        X.weight I8 4,8; X.scale F32 4,256 | {i8,"use_codebook":true} | Unsupported: `X.weight` & `use_codebook`
         # Scales that are codes.
         {w}; X.scale U8 4,2,1; X.scale_2 F32 1; {z} | {u4,"scale_dtype":"uint8","zero_point_dtype":"none"} | Parse: `X.weight` & X.scale_zero_point
         {w}; X.scale U8 4,2,1; X.scale_2 F32 2; X.scale_zero_point F32 1; {z} | {u4,"scale_dtype":"uint8","zero_point_dtype":"none"} | Parse: `X.scale_2` & 1 numbers

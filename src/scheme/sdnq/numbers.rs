@@ -215,7 +215,7 @@ impl<'m> SdnqWeight<'_, 'm> {
         let decoder: Box<dyn Decode + 'm> = match has_codebook {
             true if !matches!(dtype, SdnqDtype::Uint(_)) => {
                 let what =
-                    "the config says that its scales have a codebook, and not of unsigned integers";
+                    "`use_codebook_scale` is decoded only for unsigned integer dtypes of scales";
                 return Err(refused(&self.t, FAMILY, what));
             }
             true => Box::new(CodebookWeight {

@@ -40,7 +40,7 @@ impl<'m> SdnqWeight<'_, 'm> {
             (true, true) => self.settings.multiplies_codes,
             (false, false) => {
                 let what = format!(
-                    "its `{}` {:?} and `{}` {:?} make no {rows} by {cols}",
+                    "its `{}` {:?} and `{}` {:?} are no factors of a matrix of {rows} rows and {cols} columns",
                     up.name(),
                     up.shape(),
                     down.name(),
@@ -89,7 +89,7 @@ impl<'m> SdnqWeight<'_, 'm> {
             return Err(refused(&self.t, FAMILY, what));
         }
         if is_group(group) && self.config.version < ROTATES_FOURS {
-            return Err(self.refused_version("whose rotations are others", ROTATES_FOURS));
+            return Err(self.refused_version("rotations used another matrix", ROTATES_FOURS));
         }
         Ok(Some(group))
     }

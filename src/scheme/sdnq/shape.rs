@@ -118,7 +118,7 @@ impl SdnqShape {
             (ScaleLayout::One, true) => {
                 return Self::with_one_scale(t, settings).ok_or_else(misfit);
             }
-            // A row that is alone has one scale as well.
+            // A weight of one row that has a scale for each row has one scale as well.
             (ScaleLayout::One, false) => Self {
                 rows: match settings.has_one_scale {
                     false => 1,
