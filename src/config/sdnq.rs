@@ -5,6 +5,8 @@
 mod dtype;
 mod names;
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 pub(crate) use self::dtype::{NativeFloat, SdnqDtype};
@@ -143,12 +145,49 @@ impl QuantConfig {
                     .text(&["quant_method"])
                     .is_some_and(|method| method.eq_ignore_ascii_case("sdnq"))
             };
-            let place = self.places.iter().find(is_its).ok_or_else(|| {
+            let mut places = self.places.iter().filter(is_its).map(|place| {
+                let config = SdnqConfig::new(place);
+                let config = config.map_err(|e| format!("{}: {e}", place.name))?;
+                Ok::<_, String>((place, config))
+            });
+            let (place, config) = places.next().ok_or_else(|| {
                 "no config of quant_method `sdnq` says which dtype its codes have".to_owned()
-            })?;
-            SdnqConfig::new(place).map_err(|e| format!("{}: {e}", place.name))
+            })??;
+            for other in places {
+                let (other_place, other) = other?;
+                let is_same = (&config.settings, config.version)
+                    == (&other.settings, other.version)
+                    && RuleTexts::of(place) == RuleTexts::of(other_place);
+                if !is_same {
+                    let (one, other) = (&place.name, &other_place.name);
+                    return Err(format!("{one} and {other} contradict each other"));
+                }
+            }
+            Ok(config)
         };
         self.sdnq.get_or_init(read).as_ref().map_err(String::as_str)
+    }
+}
+
+/// The rules of a config for some parameters, for a comparison: keys in their order, for the first that fits holds.
+#[derive(PartialEq)]
+struct RuleTexts<'c> {
+    modules: Vec<(&'c str, &'c Value)>,
+    dtypes: Vec<(&'c str, BTreeSet<&'c str>)>,
+    no_matmul: BTreeSet<&'c str>,
+}
+
+impl<'c> RuleTexts<'c> {
+    fn of(place: &'c ConfigPlace) -> Self {
+        let dtypes = place.entries("modules_dtype_dict").into_iter();
+        let no_matmul = place.get("modules_to_not_use_matmul").into_iter();
+        Self {
+            modules: place.entries("modules_quant_config"),
+            dtypes: dtypes
+                .map(|(key, list)| (key, texts(list).collect()))
+                .collect(),
+            no_matmul: no_matmul.flat_map(texts).collect(),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! SDNQ's layers that are incomplete or contradict their config.
 
-use crate::common::verdict::check;
+use anamnesis::TargetDtype;
+
+use crate::common::file;
+use crate::common::verdict::{Unsupported, check, parse_beside, tensors, verdict};
 
 /// Replaces `{name}` by what it stands for.
 fn table(text: &str, names: &[(&str, &str)]) -> String {
@@ -97,4 +100,55 @@ fn sdnq() {
         {w}; {s}; {z}; X.svd_up I32 4,2; X.svd_down F32 2,64 | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.svd_up` & I32
     "#;
     check(&table(text, NAMES));
+}
+
+/// Two configs have to say the same.
+#[test]
+fn two_configs() {
+    let bytes = file(&tensors(&table("{w}; {s}; {z}", NAMES)), &[]);
+    let lists = r#","modules_dtype_dict":{"uint4":["a","b"],"int8":["c"]}"#;
+    for (second, is_same) in [
+        ("{u4}".to_owned(), false),
+        (format!("{{u4{lists}}}"), true),
+        (
+            r#"{u4,"modules_dtype_dict":{"uint4":["b","a"],"int8":["c"]},"svd_steps":3}"#
+                .to_owned(),
+            true,
+        ),
+        (
+            r#"{u4,"modules_dtype_dict":{"int8":["c"],"uint4":["a","b"]}}"#.to_owned(),
+            false,
+        ),
+        (format!(r#"{{u4{lists},"use_svd":true}}"#), false),
+        (
+            format!(r#"{{u4{lists},"modules_to_not_use_matmul":["X"]}}"#),
+            false,
+        ),
+        (
+            format!(r#"{{u4{lists},"modules_quant_config":{{"Y":{{}}}}}}"#),
+            false,
+        ),
+        (
+            table(&format!("{{u4{lists}}}"), NAMES).replace("0.1.8", "0.1.7"),
+            false,
+        ),
+    ] {
+        let first = table(
+            &format!(r#"{{"quantization_config":{{u4{lists}}}}}"#),
+            NAMES,
+        );
+        let second = table(&second, NAMES);
+        let configs = [
+            ("config.json", first.as_str()),
+            ("quantization_config.json", second.as_str()),
+        ];
+        let model = parse_beside(&bytes, &configs).unwrap();
+        let result = model.remember_to_bytes(TargetDtype::F32);
+        if is_same {
+            result.unwrap();
+        } else {
+            let words = ["`X.weight`", "config.json", "contradict"];
+            assert_eq!(verdict(result, Unsupported, &words), None, "{second}");
+        }
+    }
 }
