@@ -62,8 +62,8 @@ pub(crate) struct SdnqSettings {
     pub matmul: Option<SdnqDtype>,
     /// Most columns that are rotated together, if any are.
     pub hadamard: Option<usize>,
-    /// Whether a scale is for all values, rather than for those of a row or of a group.
-    pub has_one_scale: bool,
+    /// Most inputs of a group; 0: the library chooses; -1: rows are not divided; -2: one scale is for all values.
+    pub group_size: i64,
     /// Rank of the product that is added, if one is.
     pub svd_rank: Option<usize>,
     pub has_codebook: bool,
@@ -96,6 +96,19 @@ impl SdnqSettings {
             && [rows, cols].into_iter().all(is_whole)
     }
 
+    /// Whether a scale is for all values, rather than for those of a row or of a group.
+    pub(crate) fn has_one_scale(&self) -> bool {
+        self.group_size == -2
+    }
+
+    /// Fewest inputs of a group, if the library may have divided rows into groups at all.
+    pub(crate) fn least_group(&self) -> Option<usize> {
+        match self.group_size {
+            0 => Some(2 << self.weights.bits()),
+            size => usize::try_from(size).ok(),
+        }
+    }
+
     const DEFAULT: Self = Self {
         weights: SdnqDtype::Int(8),
         scales: None,
@@ -103,7 +116,7 @@ impl SdnqSettings {
         zero_points_follow: true,
         matmul: None,
         hadamard: None,
-        has_one_scale: false,
+        group_size: 0,
         svd_rank: None,
         has_codebook: false,
         has_scale_codebook: false,
@@ -293,8 +306,8 @@ fn read_settings(values: &Map<String, Value>, base: SdnqSettings) -> Result<Sdnq
                 out.zero_points = dtype()?;
             }
             "quantized_matmul_dtype" => out.matmul = dtype()?,
-            // Shapes tell the groups; the library needs their size to make them.
-            "group_size" => out.has_one_scale = integer(value).ok_or_else(wrong)? == -2,
+            // Shapes tell the groups, but not always whether there are any.
+            "group_size" => out.group_size = integer(value).ok_or_else(wrong)?,
             "hadamard_group_size" => size = Some(count().ok_or_else(wrong)?),
             "svd_rank" => rank = Some(count().ok_or_else(wrong)?),
             "use_hadamard" => rotates = is_set()?,

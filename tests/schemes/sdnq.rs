@@ -3,7 +3,7 @@
 use anamnesis::TargetDtype;
 
 use crate::common::file;
-use crate::common::verdict::{Unsupported, check, parse_beside, tensors, verdict};
+use crate::common::verdict::{Unsupported, check, parse_beside, recover, tensors, verdict};
 
 /// Replaces `{name}` by what it stands for.
 fn table(text: &str, names: &[(&str, &str)]) -> String {
@@ -85,6 +85,9 @@ fn sdnq() {
         X.weight I8 4,8,3; X.scale F32 1,8,3 | {i8,"quant_conv":true} | Parse: `X.weight` & [1, 8, 3]
         X.weight I8 32,64; X.scale F32 1,64 | {i8,"quant_conv":true,"use_quantized_matmul_conv":true} | Unsupported: `X.weight` & convolution
         {w}; X.scale F32 1,1; X.zero_point F32 1,1 | {u4,"group_size":-2} | Unsupported: `X.weight` & shape
+        # A transposed convolution in groups has scales of the same shape.
+        X.weight I8 8,4,2,3; X.scale F32 8,1,2,3 | {i8,"quant_conv":true,"group_size":4} | Unsupported: `X.weight` & transposed convolution
+        X.weight I8 2,1,65537; X.scale F32 2,1,65537 | {i8,"quant_conv":true} | Unsupported: `X.weight` & 65536 places
         # Codebooks.
         {w}; X.scale F32 4,15 | {u4,"use_codebook":true} | Parse: `X.weight` & 16 entries
         {w}; X.scale F32 4,16; X.zero_point F32 4,16 | {u4,"use_codebook":true} | Parse: `X.weight` & `X.zero_point`
@@ -100,6 +103,25 @@ fn sdnq() {
         {w}; {s}; {z}; X.svd_up I32 4,2; X.svd_down F32 2,64 | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.svd_up` & I32
     "#;
     check(&table(text, NAMES));
+}
+
+/// What cannot be a transposed convolution in groups is a convolution.
+#[test]
+fn convolutions_without_groups() {
+    for (shape, scale, size) in [
+        ("8,4,2,3", "8,1,2,3", -1),
+        ("8,4,2,3", "8,1,2,3", 5),
+        ("8,4,2,3", "8,1,2,3", 0),
+        ("8,8,1,1", "8,1,1,1", 4),
+        ("8,4,2", "8,1,2", 4),
+    ] {
+        let bytes = file(
+            &tensors(&format!("X.weight I8 {shape}; X.scale F32 {scale}")),
+            &[],
+        );
+        let config = format!(r#"{{i8,"quant_conv":true,"group_size":{size}}}"#);
+        recover(bytes, &table(&config, NAMES)).unwrap();
+    }
 }
 
 /// Two configs have to say the same.

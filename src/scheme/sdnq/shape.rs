@@ -15,6 +15,9 @@ use crate::scheme::seam::{refused, wrong};
 
 use super::FAMILY;
 
+/// Most places of a kernel. Real ones have some dozens; the scales of all are read for each tile.
+const MAX_PLACES: usize = 65_536;
+
 /// A weight, and how its scales lie.
 #[derive(Debug, PartialEq)]
 pub(super) struct SdnqShape {
@@ -120,7 +123,7 @@ impl SdnqShape {
             }
             // A weight of one row that has a scale for each row has one scale as well.
             (ScaleLayout::One, false) => Self {
-                rows: match settings.has_one_scale {
+                rows: match settings.has_one_scale() {
                     false => 1,
                     true => rows.ok_or_else(|| {
                         let what = "its packed codes have one scale, and neither a bias nor config.json tells its shape";
@@ -153,6 +156,15 @@ impl SdnqShape {
         if codes.has_shape() && !out.is_stored_as(stored) {
             return Err(misfit());
         }
+        if out.kernel_size() > MAX_PLACES {
+            let what = format!("its kernel has more than {MAX_PLACES} places");
+            return Err(refused(t, FAMILY, what));
+        }
+        if out.may_be_transposed_convolution(settings) {
+            let what = "its scales may be those of a transposed convolution in groups, which is not decoded \
+                        (`group_size` -1 would exclude it)";
+            return Err(refused(t, FAMILY, what));
+        }
         Ok(out)
     }
 
@@ -173,6 +185,19 @@ impl SdnqShape {
             groups: 0,
             is_transposed,
         })
+    }
+
+    /// Whether a transposed convolution `[n, n, k…]` in `g` groups has scales of the same shape, `[n, 1, g, k…]`, as this
+    /// convolution, whose kernel then begins with `g`. The library has no more groups than fit into its inputs.
+    fn may_be_transposed_convolution(&self, settings: &SdnqSettings) -> bool {
+        let (&[groups, _, ..], Some(least)) = (self.kernel.as_slice(), settings.least_group())
+        else {
+            return false;
+        };
+        self.groups == 1
+            && groups > 1
+            && self.rows == self.inputs * groups
+            && groups.saturating_mul(least) <= self.rows
     }
 
     /// Whether codes that are not packed have this shape.
