@@ -15,6 +15,9 @@ use crate::scheme::seam::{refused, wrong};
 
 use super::FAMILY;
 
+/// Dimensions of a kernel, at most.
+const MOST_KERNEL_DIMENSIONS: usize = 3;
+
 /// A weight, and how its scales lie.
 #[derive(Debug, PartialEq)]
 pub(super) struct SdnqShape {
@@ -135,6 +138,9 @@ impl SdnqShape {
         };
         // One output in groups, or a transposed convolution with a kernel of one place.
         let is_ambiguous = settings.has_convolutions && matches!(scales, [1, _, 1]);
+        if out.kernel.len() > MOST_KERNEL_DIMENSIONS {
+            return Err(misfit());
+        }
         if is_ambiguous || !settings.has_convolutions && !out.kernel.is_empty() {
             return Err(misfit());
         }
