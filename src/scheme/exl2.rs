@@ -284,7 +284,8 @@ impl Exl2Weight<'_> {
 impl Decode for Exl2Weight<'_> {
     fn grid(&self) -> Grid {
         let [rows, cols] = self.shape;
-        let row_bits = (self.stored[0] * WORD + self.count * 32) as f64;
+        // An empty matrix can claim any number of words.
+        let row_bits = self.stored[0] as f64 * WORD as f64 + self.count as f64 * 32.0;
         Grid {
             rows,
             cols,

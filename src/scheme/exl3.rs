@@ -332,7 +332,7 @@ impl Decode for Exl3Weight<'_> {
             rows.start / TILE * tile_bytes..rows.end / TILE * tile_bytes,
         )?;
         words.resize(rows.len() * cols.len(), 0);
-        // Both have four bytes.
+        // The sums are I32, in the buffer for words of four bytes.
         if let Ok(sums) = <[i32]>::mut_from_bytes(words.as_mut_bytes()) {
             let mut blocks = BlockSums {
                 tiles: bytes,

@@ -218,7 +218,7 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
         inputs,
         outputs,
     };
-    // The code values and scales of `fp4_pairs`.
+    // Doubled values and halved scales, as in `fp4_pairs`: exponent 255 is finite in the library.
     let code_format = CodeFormat::E2M1(E2M1 {
         factor: 2.0,
         plain_zero: false,

@@ -33,8 +33,8 @@ use crate::scheme::layout::hadamard::HadamardRotated;
 use crate::scheme::layout::low_rank::LowRankSum;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::{
-    Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme, TensorRole, base_of,
-    refused, wrong,
+    Granularity, Group, Identity, Index, PlainFloats, Prepared, QuantScheme, Scheme, TensorRole,
+    base_of, refused, wrong,
 };
 use crate::{AnamnesisError, Result};
 
@@ -118,8 +118,12 @@ impl Scheme for Sdnq {
             return Ok(None);
         };
         let is_codes = t.dtype().is_integer() || t.dtype().is_quantized();
+        // Norms have scales of one dimension, which are floats.
+        let is_ours = |scale: &Tensor<'_>| {
+            is_codes || scale.shape().len() > 1 || PlainFloats::of(scale).is_none()
+        };
         let scale = match all.at(base, "scale") {
-            Some(scale) if is_codes || scale.shape().len() > 1 => scale,
+            Some(scale) if is_ours(&scale) => scale,
             None if is_codes => return Err(wrong(t, format!("its `{base}scale` is missing"))),
             _ => return Ok(None),
         };

@@ -382,8 +382,8 @@ fn what_does_not_fit_is_an_error() {
         vec![0; 12],
     );
     for (tensors, settings, what) in [
-        (half(a(&[1, 2])), none(), "`lora_B` one is missing"),
-        (half(b(&[3, 1])), none(), "`lora_B` one is missing"),
+        (half(a(&[1, 2])), none(), "one of the two factors"),
+        (half(b(&[3, 1])), none(), "one of the two factors"),
         (vec![], none(), "no tensors"),
         (vec![a(&[2, 2]), b(&[3, 2])], none(), "rank is 2, and 1"),
         (
@@ -415,7 +415,7 @@ fn what_does_not_fit_is_an_error() {
         (
             with(named("a.k.lora_A.weight", &[1, 2])),
             none(),
-            "one is missing",
+            "one of the two factors",
         ),
         (
             [

@@ -88,21 +88,18 @@ fn require_same_architecture(
         value.as_string().map(str::to_owned)
     });
     let of_file = || model.gguf.as_ref().and_then(|gguf| gguf.architecture());
-    let ours = of_whole.or_else(of_file);
+    // A model without an architecture has no tensors of llama.cpp's names either.
+    let Some(ours) = of_whole.or_else(of_file) else {
+        return Ok(());
+    };
     for adapter in adapters {
         let Settings::Gguf(settings) = &adapter.files.settings else {
             continue;
         };
-        if settings.architecture != ours {
-            let shown = |name: &Option<String>| match name {
-                Some(name) => format!("`{name}`"),
-                None => "not known".to_owned(),
-            };
-            let what = format!(
-                "the model's architecture is {}, and the adapter's {}",
-                shown(&ours),
-                shown(&settings.architecture)
-            );
+        if settings.architecture.as_ref() != Some(&ours) {
+            let theirs = settings.architecture.as_deref().unwrap_or("none");
+            let what =
+                format!("the model's architecture is `{ours}`, and the adapter's `{theirs}`");
             return Err(AnamnesisError::parse(what).about(adapter.path().display()));
         }
     }

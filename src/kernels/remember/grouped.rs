@@ -57,7 +57,7 @@ const TILE: usize = 512;
 
 /// Shortest group of codes below 16 for which a table of its 16 values is made if something is rounded twice, which costs
 /// more than looking up; with one rounding the vectorised loop is faster than a look-up. Slow arithmetic makes a table for
-/// every group that is as long.
+/// every group with at least as many codes as the table has entries.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {

@@ -18,6 +18,9 @@ use super::FAMILY;
 /// Most places of a kernel. Real ones have some dozens; the scales of all are read for each tile.
 const MAX_PLACES: usize = 65_536;
 
+/// Dimensions of a kernel, at most.
+const MOST_KERNEL_DIMENSIONS: usize = 3;
+
 /// A weight, and how its scales lie.
 #[derive(Debug, PartialEq)]
 pub(super) struct SdnqShape {
@@ -138,6 +141,9 @@ impl SdnqShape {
         };
         // One output in groups, or a transposed convolution with a kernel of one place.
         let is_ambiguous = settings.has_convolutions && matches!(scales, [1, _, 1]);
+        if out.kernel.len() > MOST_KERNEL_DIMENSIONS {
+            return Err(misfit());
+        }
         if is_ambiguous || !settings.has_convolutions && !out.kernel.is_empty() {
             return Err(misfit());
         }

@@ -171,7 +171,46 @@ fn gguf_adapters_need_the_names_of_gguf() {
         error.unwrap_err().to_string()
     };
     let error = refused(vec![open("plain.gguf")]);
-    assert!(error.contains("architecture is not known"), "{error}");
+    assert!(error.contains("become GGUF (--to gguf)"), "{error}");
     let error = refused(vec![open("plain.gguf"), open("plain")]);
     assert!(error.contains("not merged at once"), "{error}");
+}
+
+/// A model whose class has another order of rows, under the same names and with the same shapes.
+#[test]
+fn gguf_adapters_of_another_architecture_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("adapter.gguf");
+    let mut bytes = std::fs::read(adapters().join("plain.gguf")).unwrap();
+    let at = bytes
+        .windows(5)
+        .position(|bytes| bytes == b"llama")
+        .unwrap();
+    bytes[at..at + 5].copy_from_slice(b"qwen2");
+    std::fs::write(&path, bytes).unwrap();
+    let mut options = options(TargetDtype::F32, vec![Adapter::open(&path).unwrap()]);
+    options.target = ConvertTarget::Gguf;
+    let model = parse(base("base")).unwrap();
+    let error = model.convert(root.path().join("out.gguf"), options);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("architecture is `llama`, and the adapter's `qwen2`"),
+        "{error}"
+    );
+}
+
+/// A file beside the weights of an adapter is not taken for it.
+#[test]
+fn other_files_are_no_adapters() {
+    for file in [
+        "base/model.safetensors",
+        "expected-base-plain.safetensors",
+        "base/config.json",
+    ] {
+        let error = Adapter::open(adapters().join(file))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("one of these files"), "{error}");
+    }
+    assert!(Adapter::open(adapters().join("plain/adapter_config.json")).is_ok());
 }

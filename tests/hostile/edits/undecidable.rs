@@ -103,6 +103,28 @@ const RULES: &[Rule] = &[
         applies: |edit| edit.place.contains("hadamard"),
     },
     Rule {
+        reason: "SDNQ stores no shape of packed codes, and groups of any size: the shape of the scales tells it alone",
+        applies: |edit| {
+            let is_size = ["dimension changed", "axis added", "shape moved"].contains(&edit.kind);
+            let is_part = edit.place.ends_with(".weight") || edit.place.ends_with(".scale");
+            is_size && is_part && says(edit, &["sdnq"])
+        },
+    },
+    Rule {
+        reason: "rules of SDNQ's config name the dtypes of layers, and not their shapes",
+        applies: |edit| edit.place.contains("modules_dtype_dict"),
+    },
+    Rule {
+        reason: "the factors of a square weight of SDNQ have one shape where they are stored transposed",
+        applies: |edit| {
+            edit.kind == "names swapped" && edit.role == "low-rank" && says(edit, &["sdnq"])
+        },
+    },
+    Rule {
+        reason: "nothing but the description tells whether the input of a ComfyUI layer is shifted",
+        applies: |edit| edit.kind == "description" && edit.new.contains("act_unsigned"),
+    },
+    Rule {
         reason: "layers of Nunchaku have a bias, or none",
         applies: |edit| is_gone(edit) && edit.role == "offset" && edit.place.ends_with(".bias"),
     },
