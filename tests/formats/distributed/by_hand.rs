@@ -177,6 +177,15 @@ fn wrong_metadata_are_errors() {
             &["`x`"],
         ),
         (
+            "empty, and there are no files",
+            &|c| {
+                c.size = vec![0];
+                (c.chunks.clear(), c.places.clear()).0
+            },
+            Parse,
+            &["`x`", "no file has a piece"],
+        ),
+        (
             "rows are missing",
             &|c| c.size[0] = 5,
             Parse,

@@ -201,7 +201,7 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// The tensor that consists of `pieces`, with a source of its own. An empty one has no pieces.
+    /// The tensor that consists of `pieces`, with a source of its own. An empty one has no pieces, and refers to the first file.
     fn assemble(
         &self,
         tensor: &LogicalTensor,
@@ -215,6 +215,9 @@ impl Assembly<'_> {
         let bytes = in_bytes(size, dtype).ok_or_else(overflow)?;
         let len = bytes.iter().try_fold(1u64, |n, &len| n.checked_mul(len));
         let len = len.ok_or_else(overflow)?;
+        if self.files.is_empty() {
+            return Err(AnamnesisError::parse("no file has a piece of it"));
+        }
         let mut source = 0;
         if len > 0 {
             let piece = |(rectangle, info): &(&Rectangle, TensorInfo)| {
