@@ -101,10 +101,8 @@ impl IndexReader<'_, '_> {
                 continue;
             }
             let about = |e: AnamnesisError| of_tensor(e, &name);
-            let (mut tensor, chunks) = self.tensor(value).map_err(about)?;
+            let (mut tensor, chunks) = self.tensor(value, most - rectangles).map_err(about)?;
             rectangles += chunks.len();
-            let of = "rectangles of pieces";
-            cap("MAX_PIECES", rectangles as u64, most as u64, of)?;
             tensor.pieces = self
                 .pieces(chunks, &tensor.size, number, &mut places)
                 .map_err(about)?;
@@ -228,8 +226,8 @@ impl IndexReader<'_, '_> {
         }
     }
 
-    /// Reads the description of a tensor: without its name and pieces, and with the rectangles of these.
-    fn tensor(&self, value: NodeId) -> Result<(LogicalTensor, Vec<Rectangle>)> {
+    /// Reads the description of a tensor: without its name and pieces, and with the rectangles of these, `most` or fewer.
+    fn tensor(&self, value: NodeId, most: usize) -> Result<(LogicalTensor, Vec<Rectangle>)> {
         let machine = self.machine;
         let properties = machine.required(value, Record::Tensor, "properties")?;
         let properties = machine.state(properties, Record::Properties)?;
@@ -246,6 +244,9 @@ impl IndexReader<'_, '_> {
         let Node::List(chunks) = machine.values.node(chunks) else {
             return Err(wrong("its chunks are no list"));
         };
+        // The pickle may repeat a chunk in a byte or two, so that none is read before they are counted.
+        let of = "more rectangles of pieces";
+        cap("MAX_PIECES", chunks.len() as u64, most as u64, of)?;
         let rectangle = |&chunk: &NodeId| {
             let sizes = |name| self.sizes(machine.required(chunk, Record::Chunk, name)?);
             let (start, sizes) = (sizes("offsets")?, sizes("sizes")?);
