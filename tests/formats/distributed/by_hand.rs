@@ -132,7 +132,10 @@ impl Checkpoint {
     fn decode(&self) -> anamnesis::Result<Vec<u8>> {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(".metadata"), self.metadata()).unwrap();
-        std::fs::write(directory.path().join("a.distcp"), &self.file).unwrap();
+        std::fs::create_dir(directory.path().join("sub")).unwrap();
+        for name in ["a.distcp", "sub/a.distcp"] {
+            std::fs::write(directory.path().join(name), &self.file).unwrap();
+        }
         parse(directory.path())?.remember_to_bytes(TargetDtype::F32)
     }
 }
@@ -274,6 +277,15 @@ fn wrong_metadata_are_errors() {
             &|c| (c.places[1].2, c.places[1].3) = (0, c.places[0].3),
             Parse,
             &["`x`", "overlaps"],
+        ),
+        (
+            "one archive twice, under two paths of its file",
+            &|c| {
+                (c.places[1].2, c.places[1].3) = (0, c.places[0].3);
+                (c.places[0].1, c.places[1].1) = ("sub/./a.distcp".into(), "sub//a.distcp".into());
+            },
+            Parse,
+            &["`x`", "overlaps", "`sub/a.distcp`"],
         ),
         (
             "truncated archive",

@@ -8,6 +8,7 @@ use super::super::pickle::{PickleMachine, wrong};
 use super::super::records::Record;
 use super::super::value::{Node, NodeId};
 use super::{PlaceOfPiece, of_tensor};
+use crate::containers::parse::directory::is_inside;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -66,6 +67,20 @@ pub(super) fn read_index(source: &Source, budget: &Budget) -> Result<CheckpointI
     let mut index = reader.read(root)?;
     index.header_size = machine.input.at;
     Ok(index)
+}
+
+/// The path `text` of a file in the directory, as its components joined: `a//b` and `a/./b` are the file `a/b`, whose bytes no
+/// two pieces may share.
+///
+/// # Errors
+/// `Parse` if it leads out of the directory.
+fn joined_path(text: &str) -> Result<String> {
+    if !is_inside(text) {
+        let what = format!("the file `{text}` is not in the directory");
+        return Err(AnamnesisError::parse(what));
+    }
+    let parts = text.split('/').filter(|part| !matches!(*part, "" | "."));
+    Ok(parts.collect::<Vec<_>>().join("/"))
 }
 
 /// Reads the values of the pickle.
@@ -180,9 +195,9 @@ impl IndexReader<'_, '_> {
                 Some(&number) => number,
                 None => {
                     let next = file_numbers.len();
-                    let text = self.name(file)?;
-                    let number = *file_numbers.entry(text.to_owned()).or_insert_with(|| {
-                        files.push(text.to_owned());
+                    let path = joined_path(self.name(file)?)?;
+                    let number = *file_numbers.entry(path).or_insert_with_key(|path| {
+                        files.push(path.clone());
                         next
                     });
                     known_files.insert(file, number);
