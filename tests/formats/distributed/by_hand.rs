@@ -207,6 +207,16 @@ fn wrong_metadata_are_errors() {
             &["`x`", "overflows"],
         ),
         (
+            "huge, and empty",
+            &|c| {
+                c.size = vec![0, 1 << 40, 1 << 40];
+                c.chunks = vec![(vec![0; 3], vec![0, 1, 1])];
+                c.places = vec![(vec![0; 3], "a.distcp".into(), 0, 0)];
+            },
+            Parse,
+            &["`x`", "overflows"],
+        ),
+        (
             "another row",
             &|c| c.chunks[1].0[0] = 1,
             Parse,

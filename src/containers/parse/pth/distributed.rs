@@ -207,6 +207,7 @@ impl Assembly<'_> {
         let LogicalTensor { name, size, .. } = tensor;
         let overflow = || AnamnesisError::parse("its size overflows");
         let shape = stored_shape(dtype, size).ok_or_else(overflow)?;
+        dtype.byte_len(&shape).ok_or_else(overflow)?;
         let bytes = in_bytes(size, dtype).ok_or_else(overflow)?;
         let len = bytes.iter().try_fold(1u64, |n, &len| n.checked_mul(len));
         let len = len.ok_or_else(overflow)?;
