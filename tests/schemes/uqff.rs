@@ -302,7 +302,10 @@ fn layers_that_do_not_fit() {
         (blocks(8, &[2, 32], 67), "does not hold"),
         (blocks(8, &[2, 31], 68), "does not hold"),
         (blocks(8, &[u32::MAX, u32::MAX, u32::MAX], 68), "no sizes"),
-        (blocks(16, &[2, 256], 132), "candle reads no type 16"),
+        (
+            blocks(16, &[2, 256], 132),
+            "mistral.rs does not read ggml type 16",
+        ),
         (blocks(0, &[2, 32], 68), "does not hold"),
         (
             more("k.weight.other"),

@@ -347,6 +347,6 @@ impl IndexReader<'_, '_> {
             .tuple(id)
             .filter(|sizes| sizes.len() <= MAX_DIMENSIONS);
         let sizes = sizes.and_then(|_| values.sizes(id));
-        sizes.ok_or_else(|| wrong("what should be sizes is none"))
+        sizes.ok_or_else(|| wrong("expected a tuple of sizes"))
     }
 }
