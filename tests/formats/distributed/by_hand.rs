@@ -183,7 +183,8 @@ fn wrong_metadata_are_errors() {
             "empty, and there are no files",
             &|c| {
                 c.size = vec![0];
-                (c.chunks.clear(), c.places.clear()).0
+                c.chunks.clear();
+                c.places.clear();
             },
             Parse,
             &["`x`", "no file has a piece"],
