@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Endings of files that are models by themselves.
-const MODEL_FILES: [&str; 8] = [
+const MODEL_FILES: [&str; 9] = [
     "safetensors",
     "gguf",
     "npz",
@@ -26,6 +26,7 @@ const MODEL_FILES: [&str; 8] = [
     "ckpt",
     "qnat",
     "distcp",
+    "uqff",
 ];
 
 /// The reports on all models.
@@ -172,8 +173,10 @@ fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> crate::Result<()>
     };
     let is_index = |path: &PathBuf| {
         let name = name(path);
-        matches!(name.as_str(), "config.json" | ".metadata")
-            || name.ends_with(".safetensors.index.json")
+        matches!(
+            name.as_str(),
+            "config.json" | ".metadata" | "residual.safetensors"
+        ) || name.ends_with(".safetensors.index.json")
     };
     let weights: Vec<&PathBuf> = files.iter().filter(is_weights).collect();
     if !weights.is_empty() && files.iter().any(is_index) {

@@ -19,7 +19,6 @@ use crate::containers::model::Part;
 use crate::element::Out;
 use crate::scheme::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::Level;
-use crate::source::Source;
 use crate::{Dtype, Result};
 
 /// Bytes of each side that are read at once where nothing is decoded. Both sides stay in the L2 cache while they are compared.
@@ -380,14 +379,5 @@ impl Recovery<'_> {
         inputs
             .chain(copied.filter(|part| part.has_checksum() || part.is_deflated()))
             .try_for_each(|part: &Part<'_>| self.verified.verify(part))
-    }
-
-    /// Compares the files of the model with their states when they were parsed.
-    ///
-    /// # Errors
-    /// `Io` that names the first file that has changed.
-    pub(crate) fn require_unchanged(&self) -> Result<()> {
-        let mut sources = self.model.sources.iter();
-        sources.try_for_each(Source::require_unchanged)
     }
 }

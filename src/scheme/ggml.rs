@@ -58,9 +58,9 @@ impl Scheme for Ggml {
             return Err(refused(t, &name, reason));
         }
         // A type without a decoder here is a plain one (F32, integers): its tensors are copied.
-        let (Some(decode), Some(block_bytes)) = (decoder(t.dtype()), t.dtype().type_size()) else {
+        if decoder(t.dtype()).is_none() {
             return Ok(None);
-        };
+        }
         if t.info().big_endian && !t.dtype().can_swap() {
             return Err(refused(
                 t,
@@ -68,13 +68,12 @@ impl Scheme for Ggml {
                 "no byte order is defined for the blocks of this type",
             ));
         }
-        let (&cols, outer) = t.shape().split_last().unwrap_or((&1, &[]));
-        let rows: usize = outer.iter().product();
         // The stack is all dimensions but the last two, and one scale may belong to each of its
         // matrices.
-        let stack = outer
-            .split_last()
-            .map_or(1, |(_, stack)| stack.iter().product());
+        let stack = match t.shape() {
+            [stack @ .., _, _] => stack.iter().product(),
+            _ => 1,
+        };
         let scale = if t.dtype() == Dtype::NVFP4 {
             scale_of(t, all, stack)?
         } else {
@@ -84,25 +83,9 @@ impl Scheme for Ggml {
             .as_ref()
             .map(|s| Floats::ieee(s).map(|floats| (floats, s.elements())))
             .transpose()?;
-        let decoder = Box::new(GgmlWeight {
-            codes: t.part(),
-            dtype: t.dtype(),
-            decode,
-            block: t.dtype().block_size(),
-            block_bytes,
-            // A tensor without values has no headers, either.
-            header: if cols > 0 { t.dtype().row_header() } else { 0 },
-            rows,
-            cols,
-            // As many rows to a scale as a matrix has. `scale_of` has refused a count of 0, and
-            // `max(1)` keeps an empty tensor from dividing by it.
-            rows_per_scale: match &scales {
-                Some((_, n)) => (rows / n).max(1),
-                None if t.dtype().row_header() > 0 => 1,
-                None => rows.max(1),
-            },
-            scales,
-        });
+        let Some(decoder) = GgmlWeight::new(t.part(), t.dtype(), t.shape(), scales) else {
+            return Ok(None);
+        };
         let parts = [(TensorRole::Quantized, *t)]
             .into_iter()
             .chain(scale.map(|s| (TensorRole::Scale, s)))
@@ -113,7 +96,7 @@ impl Scheme for Ggml {
             t.shape().to_vec(),
             scheme,
             parts,
-            decoder,
+            Box::new(decoder),
         )))
     }
 }
@@ -125,20 +108,7 @@ pub(super) fn of_bytes<'m>(
     dtype: Dtype,
     shape: &[usize],
 ) -> Option<Box<dyn Decode + 'm>> {
-    let (rows, cols) = rows_and_cols(shape);
-    Some(Box::new(GgmlWeight {
-        codes: t.part(),
-        dtype,
-        decode: decoder(dtype)?,
-        block: dtype.block_size(),
-        block_bytes: dtype.type_size()?,
-        // candle has no type with a scale for each row.
-        header: 0,
-        rows,
-        cols,
-        scales: None,
-        rows_per_scale: rows.max(1),
-    }))
+    Some(Box::new(GgmlWeight::new(t.part(), dtype, shape, None)?))
 }
 
 /// The scale of the NVFP4 tensor `t`, if it has one.
@@ -191,6 +161,38 @@ struct GgmlWeight<'m> {
     /// The scales outside of the tensor, and their number.
     scales: Option<(Floats<'m>, usize)>,
     rows_per_scale: usize,
+}
+
+impl<'m> GgmlWeight<'m> {
+    /// The decoder of `codes` of this dtype and shape; `None` if the dtype has no blocks.
+    fn new(
+        codes: Part<'m>,
+        dtype: Dtype,
+        shape: &[usize],
+        scales: Option<(Floats<'m>, usize)>,
+    ) -> Option<Self> {
+        let (rows, cols) = rows_and_cols(shape);
+        let header = dtype.row_header();
+        Some(Self {
+            codes,
+            dtype,
+            decode: decoder(dtype)?,
+            block: dtype.block_size(),
+            block_bytes: dtype.type_size()?,
+            // A tensor without values has no headers, either.
+            header: if cols > 0 { header } else { 0 },
+            rows,
+            cols,
+            // As many rows to a scale as a matrix has. `scale_of` has refused a count of 0, and
+            // `max(1)` keeps an empty tensor from dividing by it.
+            rows_per_scale: match &scales {
+                Some((_, n)) => (rows / n).max(1),
+                None if header > 0 => 1,
+                None => rows.max(1),
+            },
+            scales,
+        })
+    }
 }
 
 impl GgmlWeight<'_> {

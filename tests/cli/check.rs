@@ -245,6 +245,15 @@ fn several_models() {
     let at = |name: &str| directory.path().join(name);
     std::fs::create_dir_all(at("a/model")).unwrap();
     std::fs::create_dir_all(at("empty")).unwrap();
+    std::fs::create_dir_all(at("uqff")).unwrap();
+    for name in ["m-0.uqff", "m-1.uqff", "residual.safetensors"] {
+        let file = data().join("uqff/random").join(name);
+        std::fs::copy(file, at("uqff").join(name)).unwrap();
+    }
+    save(
+        at("one.uqff"),
+        &std::fs::read(data().join("uqff/random/m-0.uqff")).unwrap(),
+    );
     let demo = std::fs::read(data().join("demo/model-fp8.safetensors")).unwrap();
     save(at("a/model/model.safetensors"), &demo);
     save(at("a/model/config.json"), b"{}");
@@ -262,7 +271,13 @@ fn several_models() {
         let path = model["path"].as_str().unwrap().strip_prefix(root).unwrap();
         (path, model["findings"].as_array().unwrap().len())
     });
-    let expected = [("/cut.safetensors", 1), ("/z.gguf", 0), ("/a/model", 0)];
+    let expected = [
+        ("/cut.safetensors", 1),
+        ("/one.uqff", 0),
+        ("/z.gguf", 0),
+        ("/a/model", 0),
+        ("/uqff", 0),
+    ];
     assert_eq!(rows.collect::<Vec<_>>(), expected);
     std::fs::remove_file(cut).unwrap();
     assert_eq!(amn(&["check", "-r", root]).status.code(), Some(0));

@@ -85,6 +85,46 @@ fn directories_of_files() {
         parse(copy.path()).unwrap().inspect().problems,
         Vec::<String>::new()
     );
+    // A report lists the files, and they have the names that it says.
+    let report = |outputs: &str| {
+        let json = format!("{{\"outputs\": [{outputs}]}}");
+        std::fs::write(copy.path().join("uqff_report.json"), json).unwrap();
+    };
+    report(r#"{"quant": "q4k", "shards": ["m-0.uqff", "m-1.uqff", "m-2.uqff"]}"#);
+    refused("`m-2.uqff` is missing");
+    report(r#"{"quant": "q4k", "shards": ["m-0.uqff", "../m-1.uqff"]}"#);
+    refused("`../m-1.uqff` is missing");
+    report(r#"{"quant": "q4k", "shards": ["m-0.uqff"]}"#);
+    refused("does not list m-1.uqff");
+    report(r#"{"quant": "q4k", "shards": []}"#);
+    refused("q4k has no files");
+    report("");
+    refused("it lists no model");
+    report(r#"{"quant": "a", "shards": ["m-0.uqff"]}, {"quant": "b", "shards": ["m-1.uqff"]}"#);
+    refused("which of several models? a, b");
+    let rename = |from: &str, to: &str| {
+        std::fs::rename(copy.path().join(from), copy.path().join(to)).unwrap();
+    };
+    rename("m-1.uqff", "second.uqff");
+    report(r#"{"quant": "q4k", "shards": ["m-0.uqff", "second.uqff"]}"#);
+    assert_eq!(
+        parse(copy.path()).unwrap().inspect().problems,
+        Vec::<String>::new()
+    );
+    rename("second.uqff", "m-1.uqff");
+    std::fs::remove_file(copy.path().join("uqff_report.json")).unwrap();
+    // Weights of another model beside it, and a file of UQFF beside another model.
+    put("residual.safetensors", "model.safetensors");
+    refused("which of two models? m-0.uqff");
+    rename("residual.safetensors", "aside");
+    let notes = parse(copy.path()).unwrap().inspect().notes;
+    let left_out = "left out: m-0.uqff, m-1.uqff";
+    assert!(
+        notes.iter().any(|note| note.contains(left_out)),
+        "{notes:?}"
+    );
+    rename("aside", "residual.safetensors");
+    std::fs::remove_file(copy.path().join("model.safetensors")).unwrap();
     put("m-0.uqff", "n-0.uqff");
     refused("which of several models?");
     // The version is in the first file alone.
@@ -262,7 +302,10 @@ fn layers_that_do_not_fit() {
         (blocks(8, &[2, 32], 67), "does not hold"),
         (blocks(8, &[2, 31], 68), "does not hold"),
         (blocks(8, &[u32::MAX, u32::MAX, u32::MAX], 68), "no sizes"),
-        (blocks(16, &[2, 256], 132), "candle reads no type 16"),
+        (
+            blocks(16, &[2, 256], 132),
+            "mistral.rs does not read ggml type 16",
+        ),
         (blocks(0, &[2, 32], 68), "does not hold"),
         (
             more("k.weight.other"),

@@ -2,6 +2,7 @@
 //! every tensor must be where it says.
 
 mod shards;
+mod uqff;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;

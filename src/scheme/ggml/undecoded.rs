@@ -77,7 +77,7 @@ pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
         142 | 143 => {
             "the type was removed from ik_llama.cpp; models in it have to be quantized anew"
         }
-        97..=158 | 202..=399 => "a type of ik_llama.cpp",
+        97..=99 | 133..=158 | 202..=399 => "a type of ik_llama.cpp",
         _ => "no type of ggml has this number",
     };
     (Cow::from(format!("GGUF type {id}")), reason)
@@ -95,5 +95,8 @@ mod tests {
             assert!(name_and_reason(*id).0.contains(name));
         }
         assert_eq!(name_and_reason(143).0, "GGUF type 143");
+        for id in [100, 132, 159] {
+            assert_eq!(name_and_reason(id).1, "no type of ggml has this number");
+        }
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn float_of(id: u32) -> Option<Dtype> {
 /// The type of number `id` in ggml, and the decoder of `t`, whose bytes are a tensor of that type and of `shape`.
 ///
 /// # Errors
-/// `Unsupported` if ggml's types are left out of this build, or candle reads none of that number; `Parse` if the bytes do not hold
+/// `Unsupported` if ggml's types are left out of this build, or mistral.rs does not read the type; `Parse` if the bytes do not hold
 /// the shape.
 pub(super) fn ggml<'m>(
     t: &Tensor<'m>,
@@ -52,7 +52,7 @@ pub(super) fn ggml<'m>(
         return Err(refused(
             t,
             FAMILY,
-            format_args!("candle reads no type {id}"),
+            format_args!("mistral.rs does not read ggml type {id}"),
         ));
     }
     #[cfg(feature = "gguf")]

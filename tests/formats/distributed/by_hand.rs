@@ -132,7 +132,10 @@ impl Checkpoint {
     fn decode(&self) -> anamnesis::Result<Vec<u8>> {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(".metadata"), self.metadata()).unwrap();
-        std::fs::write(directory.path().join("a.distcp"), &self.file).unwrap();
+        std::fs::create_dir(directory.path().join("sub")).unwrap();
+        for name in ["a.distcp", "sub/a.distcp"] {
+            std::fs::write(directory.path().join(name), &self.file).unwrap();
+        }
         parse(directory.path())?.remember_to_bytes(TargetDtype::F32)
     }
 }
@@ -177,6 +180,16 @@ fn wrong_metadata_are_errors() {
             &["`x`"],
         ),
         (
+            "empty, and there are no files",
+            &|c| {
+                c.size = vec![0];
+                c.chunks.clear();
+                c.places.clear();
+            },
+            Parse,
+            &["`x`", "no file has a piece"],
+        ),
+        (
             "rows are missing",
             &|c| c.size[0] = 5,
             Parse,
@@ -191,6 +204,16 @@ fn wrong_metadata_are_errors() {
         (
             "huge",
             &|c| c.size = vec![MAX, MAX],
+            Parse,
+            &["`x`", "overflows"],
+        ),
+        (
+            "huge, and empty",
+            &|c| {
+                c.size = vec![0, 1 << 40, 1 << 40];
+                c.chunks = vec![(vec![0; 3], vec![0, 1, 1])];
+                c.places = vec![(vec![0; 3], "a.distcp".into(), 0, 0)];
+            },
             Parse,
             &["`x`", "overflows"],
         ),
@@ -265,6 +288,15 @@ fn wrong_metadata_are_errors() {
             &|c| (c.places[1].2, c.places[1].3) = (0, c.places[0].3),
             Parse,
             &["`x`", "overlaps"],
+        ),
+        (
+            "one archive twice, under two paths of its file",
+            &|c| {
+                (c.places[1].2, c.places[1].3) = (0, c.places[0].3);
+                (c.places[0].1, c.places[1].1) = ("sub/./a.distcp".into(), "sub//a.distcp".into());
+            },
+            Parse,
+            &["`x`", "overlaps", "`sub/a.distcp`"],
         ),
         (
             "truncated archive",
@@ -379,6 +411,8 @@ fn metadata_run_nothing() {
     // Many tensors that refer to one list of pieces take no more time than the pieces that are there.
     let mut checkpoint = good();
     checkpoint.chunks = vec![(vec![4, 0], vec![0, 3]); 20_000];
+    // They are counted before the first is read, which has too few dimensions.
+    checkpoint.chunks[0].0 = vec![4];
     let error = checkpoint.decode().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
 }

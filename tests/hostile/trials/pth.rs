@@ -52,12 +52,12 @@ fn views() {
     trial.fine(vec![
         ("all of it", x(0, &[2, 2], &[3, 2])),
         ("64 dimensions", x(5, &[1; 64], &[MAX; 64])),
-        ("nothing", x(0, &[0, MAX], &[MAX, MAX])),
+        ("nothing", x(0, &[0, 1 << 58], &[MAX, MAX])),
         ("nothing, anywhere", x(MAX, &[0], &[1])),
         ("8 MiB of one", x(0, &[1 << 21], &[0])),
         (
             "nothing, of four-bit floats",
-            untyped("float4_e2m1fn_x2", &[0, MAX]),
+            untyped("float4_e2m1fn_x2", &[0, 1 << 57]),
         ),
     ]);
     let out: &[&str] = &["`x`", "storage"];
@@ -76,6 +76,18 @@ fn views() {
             x(0, &[1 << 32, 1 << 32, 0], &[0, 0, 0]),
             Parse,
             &["`x`"],
+        ),
+        (
+            "nothing, of sizes that overflow",
+            x(0, &[0, 1 << 40, 1 << 40], &[0, 0, 0]),
+            Parse,
+            &["`x`", "overflows"],
+        ),
+        (
+            "nothing, of four-bit floats, of sizes that overflow",
+            untyped("float4_e2m1fn_x2", &[0, MAX]),
+            Parse,
+            &["`x`", "overflows"],
         ),
         (
             "2^40 elements of one",

@@ -8,6 +8,7 @@ use std::path::{Component, Path};
 
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
+use super::uqff::find_uqff;
 use super::{join_first, list};
 use crate::config::read_small;
 use crate::limits::Budget;
@@ -126,8 +127,12 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
             map: None,
         });
     }
-    if let Some(files) = find_uqff(names)? {
-        return Ok(files.into());
+    if let Some((files, report)) = find_uqff(dir, names, other.as_deref(), budget)? {
+        return Ok(FoundShards {
+            files,
+            index: Some(report),
+            map: None,
+        });
     }
     let index = match preferred(INDEXES) {
         Some(index) => Some(index),
@@ -192,51 +197,6 @@ fn find_distributed(names: &[String], other: Option<&str>) -> Result<Option<&'st
         ))),
         (_, false) => Ok(None),
     }
-}
-
-/// The file with the tensors of a UQFF model that are not quantized.
-const RESIDUAL: &str = "residual.safetensors";
-
-/// Finds the files of a UQFF model of mistral.rs: `NAME-0.uqff`, `NAME-1.uqff` and so on, and those of its other tensors. How many
-/// there are is written nowhere.
-///
-/// # Errors
-/// `Parse` if there are several sets, or one has gaps, or the other tensors are missing.
-fn find_uqff(names: &[String]) -> Result<Option<Vec<String>>> {
-    let mut found: Vec<(&str, usize, &String)> = vec![];
-    for name in names {
-        let Some(stem) = name.strip_suffix(".uqff") else {
-            continue;
-        };
-        let numbered = stem
-            .rsplit_once('-')
-            .and_then(|(stem, no)| Some((stem, no.parse().ok()?)));
-        let (stem, no) = numbered.unwrap_or((stem, 0));
-        found.push((stem, no, name));
-    }
-    found.sort_unstable();
-    let Some(&(set, ..)) = found.first() else {
-        return Ok(None);
-    };
-    if let Some((.., other)) = found.iter().find(|(stem, ..)| *stem != set) {
-        let what = format!("which of several models? {}, {other}", found[0].2);
-        return Err(AnamnesisError::parse(what));
-    }
-    if let Some(no) = (0..found.len()).find(|&no| found[no].1 != no) {
-        return Err(AnamnesisError::parse(format!(
-            "`{set}-{no}.uqff` is missing"
-        )));
-    }
-    if !names.iter().any(|name| name == RESIDUAL) {
-        let what = format!(
-            "`{RESIDUAL}` is missing, which a UQFF model has beside {}",
-            found[0].2
-        );
-        return Err(AnamnesisError::parse(what));
-    }
-    let mut files: Vec<String> = found.iter().map(|(.., name)| (*name).clone()).collect();
-    files.push(RESIDUAL.to_owned());
-    Ok(Some(files))
 }
 
 /// Finds shards without an index, whose names have their number and count. Each must be there: a model without some of its

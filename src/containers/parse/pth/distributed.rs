@@ -25,7 +25,6 @@ use self::index::{CheckpointIndex, LogicalTensor, Rectangle, read_index};
 use super::views::check_ratio;
 use super::{StoragePlace, not_empty};
 use crate::containers::model::{Skipped, TensorInfo};
-use crate::containers::parse::directory::is_inside;
 use crate::limits::Budget;
 use crate::source::{FilePool, Pieced, Source, StorageCheck, TensorPiece};
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
@@ -60,10 +59,6 @@ pub(in crate::containers::parse) fn read(
     } = read_index(source, budget)?;
     let pool = Arc::new(FilePool::default());
     let open = |(number, name): (usize, &String)| {
-        if !is_inside(name) {
-            let what = format!("the file `{name}` is not in the directory");
-            return Err(AnamnesisError::parse(what));
-        }
         Source::open_pooled(&pool, number, &path.with_file_name(name))
     };
     let opened: Vec<Source> = files.iter().enumerate().map(open).collect::<Result<_>>()?;
@@ -201,7 +196,7 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// The tensor that consists of `pieces`, with a source of its own. An empty one has no pieces.
+    /// The tensor that consists of `pieces`, with a source of its own. An empty one has no pieces, and refers to the first file.
     fn assemble(
         &self,
         tensor: &LogicalTensor,
@@ -212,9 +207,13 @@ impl Assembly<'_> {
         let LogicalTensor { name, size, .. } = tensor;
         let overflow = || AnamnesisError::parse("its size overflows");
         let shape = stored_shape(dtype, size).ok_or_else(overflow)?;
+        dtype.byte_len(&shape).ok_or_else(overflow)?;
         let bytes = in_bytes(size, dtype).ok_or_else(overflow)?;
         let len = bytes.iter().try_fold(1u64, |n, &len| n.checked_mul(len));
         let len = len.ok_or_else(overflow)?;
+        if self.files.is_empty() {
+            return Err(AnamnesisError::parse("no file has a piece of it"));
+        }
         let mut source = 0;
         if len > 0 {
             let piece = |(rectangle, info): &(&Rectangle, TensorInfo)| {

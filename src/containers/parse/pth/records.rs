@@ -74,7 +74,7 @@ impl PickleMachine<'_> {
     pub(super) fn state(&self, id: NodeId, record: Record) -> Result<NodeId> {
         match self.values.node(id) {
             &Node::Record(found, Some(state)) if found == record => Ok(state),
-            _ => Err(wrong(&format!("what should be a {record:?} is none"))),
+            _ => Err(wrong(&format!("expected a {record:?} object"))),
         }
     }
 
@@ -85,7 +85,11 @@ impl PickleMachine<'_> {
     pub(super) fn field(&self, id: NodeId, record: Record, name: &str) -> Result<Option<NodeId>> {
         let fields = match self.values.node(self.state(id, record)?) {
             Node::Dict(fields) if fields.len() <= MAX_FIELDS => fields,
-            _ => return Err(wrong(&format!("a {record:?} without fields"))),
+            _ => {
+                return Err(wrong(&format!(
+                    "expected the fields of a {record:?} object"
+                )));
+            }
         };
         let is_named = |key: NodeId| match self.values.node(key) {
             Node::Str(range) => self.input.bytes(range) == name.as_bytes(),

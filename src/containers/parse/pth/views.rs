@@ -35,10 +35,11 @@ pub(super) fn tensor_of(
     let wrong = |what: String| {
         AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
     };
+    let overflow = || wrong("its size overflows".to_owned());
     let len = shape
         .iter()
         .try_fold(size, |n, &d| n.checked_mul(d))
-        .ok_or_else(|| wrong("its size overflows".to_owned()))? as u64;
+        .ok_or_else(overflow)? as u64;
     let end = span(shape, strides)
         .and_then(|n| view.offset.checked_add(before)?.checked_add(n))
         .and_then(|n| n.checked_mul(size));
@@ -67,8 +68,12 @@ pub(super) fn tensor_of(
     if is_packed {
         let last = shape.last_mut().filter(|_| is_row_major);
         let what = "packed four-bit floats that do not lie in order";
-        *last.ok_or_else(|| AnamnesisError::unsupported(what, format!("tensor `{name}`")))? *= 2;
+        let last =
+            last.ok_or_else(|| AnamnesisError::unsupported(what, format!("tensor `{name}`")))?;
+        *last = last.checked_mul(2).ok_or_else(overflow)?;
     }
+    // What overflows besides a dimension of 0 is an error, too.
+    dtype.byte_len(&shape).ok_or_else(overflow)?;
     Ok(TensorInfo {
         name: name.to_owned(),
         dtype,

@@ -8,6 +8,7 @@ use super::super::pickle::{PickleMachine, wrong};
 use super::super::records::Record;
 use super::super::value::{Node, NodeId};
 use super::{PlaceOfPiece, of_tensor};
+use crate::containers::parse::directory::is_inside;
 use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
@@ -68,6 +69,20 @@ pub(super) fn read_index(source: &Source, budget: &Budget) -> Result<CheckpointI
     Ok(index)
 }
 
+/// The path `text` of a file in the directory, as its components joined: `a//b` and `a/./b` are the file `a/b`, whose bytes no
+/// two pieces may share.
+///
+/// # Errors
+/// `Parse` if it leads out of the directory.
+fn joined_path(text: &str) -> Result<String> {
+    if !is_inside(text) {
+        let what = format!("the file `{text}` is not in the directory");
+        return Err(AnamnesisError::parse(what));
+    }
+    let parts = text.split('/').filter(|part| !matches!(*part, "" | "."));
+    Ok(parts.collect::<Vec<_>>().join("/"))
+}
+
 /// Reads the values of the pickle.
 struct IndexReader<'a, 'b> {
     machine: &'a PickleMachine<'b>,
@@ -101,10 +116,8 @@ impl IndexReader<'_, '_> {
                 continue;
             }
             let about = |e: AnamnesisError| of_tensor(e, &name);
-            let (mut tensor, chunks) = self.tensor(value).map_err(about)?;
+            let (mut tensor, chunks) = self.tensor(value, most - rectangles).map_err(about)?;
             rectangles += chunks.len();
-            let of = "rectangles of pieces";
-            cap("MAX_PIECES", rectangles as u64, most as u64, of)?;
             tensor.pieces = self
                 .pieces(chunks, &tensor.size, number, &mut places)
                 .map_err(about)?;
@@ -182,9 +195,9 @@ impl IndexReader<'_, '_> {
                 Some(&number) => number,
                 None => {
                     let next = file_numbers.len();
-                    let text = self.name(file)?;
-                    let number = *file_numbers.entry(text.to_owned()).or_insert_with(|| {
-                        files.push(text.to_owned());
+                    let path = joined_path(self.name(file)?)?;
+                    let number = *file_numbers.entry(path).or_insert_with_key(|path| {
+                        files.push(path.clone());
                         next
                     });
                     known_files.insert(file, number);
@@ -228,8 +241,8 @@ impl IndexReader<'_, '_> {
         }
     }
 
-    /// Reads the description of a tensor: without its name and pieces, and with the rectangles of these.
-    fn tensor(&self, value: NodeId) -> Result<(LogicalTensor, Vec<Rectangle>)> {
+    /// Reads the description of a tensor: without its name and pieces, and with the rectangles of these, `most` or fewer.
+    fn tensor(&self, value: NodeId, most: usize) -> Result<(LogicalTensor, Vec<Rectangle>)> {
         let machine = self.machine;
         let properties = machine.required(value, Record::Tensor, "properties")?;
         let properties = machine.state(properties, Record::Properties)?;
@@ -246,6 +259,9 @@ impl IndexReader<'_, '_> {
         let Node::List(chunks) = machine.values.node(chunks) else {
             return Err(wrong("its chunks are no list"));
         };
+        // The pickle may repeat a chunk in a byte or two, so that none is read before they are counted.
+        let of = "more rectangles of pieces";
+        cap("MAX_PIECES", chunks.len() as u64, most as u64, of)?;
         let rectangle = |&chunk: &NodeId| {
             let sizes = |name| self.sizes(machine.required(chunk, Record::Chunk, name)?);
             let (start, sizes) = (sizes("offsets")?, sizes("sizes")?);
@@ -331,6 +347,6 @@ impl IndexReader<'_, '_> {
             .tuple(id)
             .filter(|sizes| sizes.len() <= MAX_DIMENSIONS);
         let sizes = sizes.and_then(|_| values.sizes(id));
-        sizes.ok_or_else(|| wrong("what should be sizes is none"))
+        sizes.ok_or_else(|| wrong("expected a tuple of sizes"))
     }
 }
