@@ -20,7 +20,7 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::element::{Element, Out};
 use crate::kernels::remember::exl2::{CodeRun, PermutedRows};
-use crate::scheme::layout::padding::{unpadded_bias, unpadded_outputs};
+use crate::scheme::layout::padding::{take_padded_bias, unpadded_outputs};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, StoredRows,
@@ -125,9 +125,7 @@ impl Scheme for Exl2 {
             (TensorRole::NestedScale, maxima),
             (TensorRole::GroupIndex, groups),
         ];
-        let padded = bias.filter(|bias| bias.elements() == outputs && rows < outputs);
-        parts.extend(padded.map(|bias| (TensorRole::Passthrough, bias)));
-        let others = padded.map(|bias| unpadded_bias(&bias, rows)).transpose()?;
+        let others = take_padded_bias(bias, [outputs, rows], &mut parts)?;
         let decoder = Exl2Weight {
             words: *t,
             stored: [words, outputs],
@@ -141,7 +139,7 @@ impl Scheme for Exl2 {
         let name = format!("{base}weight");
         let shape = vec![rows, inputs];
         Ok(Some(Group {
-            others: others.into_iter().collect(),
+            others,
             ..Group::new(name, shape, QuantScheme::Exl2, parts, Box::new(decoder))
         }))
     }

@@ -20,7 +20,7 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::element::Out;
 use crate::kernels::remember::exl3::{BLOCK, BlockSums, Codebook, MAX_BITS, TILE, TrellisRows};
-use crate::scheme::layout::padding::{unpadded, unpadded_bias, unpadded_outputs};
+use crate::scheme::layout::padding::{take_padded_bias, unpadded, unpadded_outputs};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, Sibling,
@@ -95,16 +95,12 @@ impl Scheme for Exl3 {
             (TensorRole::Scale, svh),
         ];
         parts.extend(mark.map(|mark| (TensorRole::QuantState, mark)));
-        let padded = bias.filter(|bias| bias.elements() == outputs && shape[0] < outputs);
-        parts.extend(padded.map(|bias| (TensorRole::Passthrough, bias)));
-        let others = padded
-            .map(|bias| unpadded_bias(&bias, shape[0]))
-            .transpose()?;
+        let others = take_padded_bias(bias, [outputs, shape[0]], &mut parts)?;
         let name = format!("{base}weight");
         // `bits` is at most 8.
         let scheme = QuantScheme::Exl3 { bits: bits as u8 };
         Ok(Some(Group {
-            others: others.into_iter().collect(),
+            others,
             ..Group::new(name, shape.to_vec(), scheme, parts, Box::new(decoder))
         }))
     }

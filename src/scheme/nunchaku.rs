@@ -37,7 +37,7 @@ use crate::scheme::seam::grouped::{
 use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
-    base_of, refused, wrong,
+    base_of, refused, require_shape, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -100,11 +100,8 @@ struct NunchakuLayer<'a, 'm> {
 impl<'m> NunchakuLayer<'_, 'm> {
     fn part(&self, part: &str, shape: &[usize]) -> Result<Tensor<'m>> {
         let part = self.all.need(&self.t, self.base, part)?;
-        if part.shape() == shape {
-            return Ok(part);
-        }
-        let what = format!("its `{}` {:?} is not {shape:?}", part.name(), part.shape());
-        Err(wrong(&self.t, what))
+        require_shape(&self.t, &part, shape)?;
+        Ok(part)
     }
 
     /// Checks what the config says of the layers of a kind.

@@ -254,6 +254,18 @@ pub(crate) fn wrong(t: &Tensor<'_>, what: impl std::fmt::Display) -> AnamnesisEr
     ))
 }
 
+/// Checks the shape of `part`, a companion of `t`.
+///
+/// # Errors
+/// `Parse` if it is not `shape`.
+pub(crate) fn require_shape(t: &Tensor<'_>, part: &Tensor<'_>, shape: &[usize]) -> Result<()> {
+    if part.shape() == shape {
+        return Ok(());
+    }
+    let what = format!("its `{}` {:?} is not {shape:?}", part.name(), part.shape());
+    Err(wrong(t, what))
+}
+
 /// An `Unsupported` error about `t`.
 pub(crate) fn refused(
     t: &Tensor<'_>,

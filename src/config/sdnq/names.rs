@@ -15,7 +15,7 @@ pub(super) struct NameRules<T> {
     values: Vec<T>,
     /// Places in `values`, by whole names and parts. Those of a key ascend.
     names: HashMap<String, Vec<usize>>,
-    /// The same, by beginnings.
+    /// Places in `values`, by beginnings of names.
     beginnings: HashMap<String, Vec<usize>>,
     /// The lengths that beginnings have, in bytes. Together they are no longer than the config, so that looking up one of
     /// each length is cheap even for a long name.

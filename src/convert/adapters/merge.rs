@@ -244,8 +244,9 @@ impl Collector<'_, '_> {
         let (a, b) = (self.tensor(a), self.tensor(b));
         let weight = format!("{module}.weight");
         let (item, shape) = self.item(&weight, &a.get())?;
+        let form = self.form(tensors);
         let factors = Factors {
-            form: self.form(tensors),
+            form,
             a: a.clone(),
             b,
         };
@@ -253,7 +254,7 @@ impl Collector<'_, '_> {
         let [rows, _, rank] = size;
         let scale = self.scale(module, &a.get(), rank)?;
         let product = factors.scaled(size, scale * self.adapter.weight)?;
-        let is_transposed = self.form(tensors) != FactorForm::OutIn;
+        let is_transposed = form != FactorForm::OutIn;
         let lengths = self.lengths(&a.get(), tensors, (rows, is_transposed))?;
         let change = self.change(item);
         change.products.push(product);

@@ -32,7 +32,7 @@ use crate::scheme::seam::grouped::{
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     CodeType, Decode, Floats, Granularity, Group, Index, QuantScheme, TensorRole, base_of, read,
-    refused, wrong,
+    refused, require_shape, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -59,7 +59,7 @@ pub(super) fn awq<'m>(
     let [rows, cols] = natural(t, group)?;
     let zeros = one_of(t, all, &[("_zeros", t.name()), ("_zero", t.name())])?;
     for part in [scale, &zeros] {
-        shaped(t, part, &[cols / group, rows])?;
+        require_shape(t, part, &[cols / group, rows])?;
     }
     let of_groups = |part: &Tensor<'m>| -> Result<_> {
         let floats = Floats::ieee(part)?;
@@ -119,16 +119,16 @@ pub(super) fn svdquant<'m>(
     let smooth = named("smooth_factor", "_smooth_factor")?;
     let down = named("proj_down", "_proj_down")?;
     let up = named("proj_up", "_proj_up")?;
-    shaped(t, &smooth, &[cols])?;
+    require_shape(t, &smooth, &[cols])?;
     let rank = down.shape().get(1).copied().unwrap_or(0);
-    shaped(t, &down, &[cols, rank])?;
+    require_shape(t, &down, &[cols, rank])?;
     let (tiles, groups) = (rows / TILE_OUTPUTS, cols / GROUP);
     if is_tiled {
-        shaped(t, scale, &[tiles, groups, TILE_OUTPUTS])?;
-        shaped(t, &up, &[tiles, rank, TILE_OUTPUTS])?;
+        require_shape(t, scale, &[tiles, groups, TILE_OUTPUTS])?;
+        require_shape(t, &up, &[tiles, rank, TILE_OUTPUTS])?;
     } else {
-        shaped(t, scale, &[groups, rows])?;
-        shaped(t, &up, &[rows, rank])?;
+        require_shape(t, scale, &[groups, rows])?;
+        require_shape(t, &up, &[rows, rank])?;
     }
     let b = Floats::ieee(&up)?;
     let b: Box<dyn ScaleMatrix> = if is_tiled {
@@ -233,7 +233,7 @@ fn shifted_bias<'m>(
             "its input is shifted (`act_unsigned`), and it has no bias that could make up for it";
         return Err(refused(t, "ComfyUI quantization", what));
     };
-    shaped(t, &bias, &[quantized.rows])?;
+    require_shape(t, &bias, &[quantized.rows])?;
     let decoder = ShiftedBias {
         quantized: Box::new(quantized),
         divisors: smooth,
@@ -314,15 +314,6 @@ fn one_of<'m>(
             Err(wrong(t, what))
         }
     }
-}
-
-/// Checks the shape of a companion.
-fn shaped(t: &Tensor<'_>, part: &Tensor<'_>, shape: &[usize]) -> Result<()> {
-    if part.shape() == shape {
-        return Ok(());
-    }
-    let what = format!("its `{}` {:?} is not {shape:?}", part.name(), part.shape());
-    Err(wrong(t, what))
 }
 
 fn claimed<'m>(

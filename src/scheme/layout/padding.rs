@@ -24,11 +24,29 @@ pub(crate) fn unpadded_outputs(
     unpadded(stored, of_bias.or(known), align)
 }
 
-/// A bias without what lies behind its first `n` values, as a tensor of its own.
+/// The bias of a layer of `outputs`, as a tensor of its own, if it is stored with `stored` values. It becomes one of the layer's
+/// `parts`.
 ///
 /// # Errors
 /// It is not of floats.
-pub(crate) fn unpadded_bias<'m>(bias: &Tensor<'m>, n: usize) -> Result<Group<'m>> {
+pub(crate) fn take_padded_bias<'m>(
+    bias: Option<Tensor<'m>>,
+    [stored, outputs]: [usize; 2],
+    parts: &mut Vec<(TensorRole, Tensor<'m>)>,
+) -> Result<Vec<Group<'m>>> {
+    let is_padded = |bias: &Tensor<'_>| bias.elements() == stored && outputs < stored;
+    let Some(bias) = bias.filter(is_padded) else {
+        return Ok(vec![]);
+    };
+    parts.push((TensorRole::Passthrough, bias));
+    Ok(vec![unpadded_bias(&bias, outputs)?])
+}
+
+/// A bias without what lies behind its first `n` values.
+///
+/// # Errors
+/// It is not of floats.
+fn unpadded_bias<'m>(bias: &Tensor<'m>, n: usize) -> Result<Group<'m>> {
     let decoder =
         PlainFloats::first_of(bias, n).ok_or_else(|| wrong(bias, "a bias is F32, F16 or BF16"))?;
     let parts = vec![(TensorRole::Passthrough, *bias)];

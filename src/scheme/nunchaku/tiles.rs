@@ -81,7 +81,7 @@ impl ScaleMatrix for ScaleLines<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let mut lines = Vec::new();
-        each_tile(rows, TILE, |down, within| {
+        each_tile(rows, |down, within| {
             let first = down * self.groups;
             let wanted = first + cols.start..first + cols.end;
             lines.clear();
@@ -137,7 +137,7 @@ impl ScaleMatrix for MicroScales<'_> {
         let all = all.first().copied().unwrap_or(f32::NAN);
         let across = self.groups / 4;
         let (mut lines, mut outputs) = (Vec::new(), outputs.into_iter());
-        each_tile(rows, TILE, |down, within| {
+        each_tile(rows, |down, within| {
             let first = down * across;
             let wanted = first + cols.start / 4..first + cols.end.div_ceil(4);
             lines.clear();
@@ -206,16 +206,15 @@ impl ScaleMatrix for FactorPacks<'_> {
     }
 }
 
-/// Calls `see` for each tile of `size` that `rows` touch: its number, and the rows within it.
+/// Calls `see` for each tile of outputs that `rows` touch: its number, and the rows within it.
 fn each_tile(
     rows: Range<usize>,
-    size: usize,
     mut see: impl FnMut(usize, Range<usize>) -> Result<()>,
 ) -> Result<()> {
     let mut row = rows.start;
     while row < rows.end {
-        let (down, within) = (row / size, row % size);
-        let n = (size - within).min(rows.end - row);
+        let (down, within) = (row / TILE, row % TILE);
+        let n = (TILE - within).min(rows.end - row);
         see(down, within..within + n)?;
         row += n;
     }
