@@ -11,6 +11,7 @@ mod exl2;
 mod exl3;
 mod foreign;
 mod fp8;
+mod fp_quant;
 mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
@@ -86,6 +87,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &sparse::Sparse,
     &dfloat11::DFloat11,
     &nunchaku::Nunchaku,
+    &fp_quant::FpQuant,
     &exl2::Exl2,
     &exl3::Exl3,
     &foreign::Foreign,

@@ -313,6 +313,8 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
         ),
         ("paroquant", paroquant),
+        ("fp-quant-mxfp4", fp_quant(32)),
+        ("fp-quant-nvfp4", fp_quant(16)),
         ("exl2", exl::exl2()),
         ("exl3-3", exl::exl3(3, None)),
         ("exl3-4", exl::exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
@@ -370,6 +372,29 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("hqq4", hqq("4bit_u8", 4)),
         ("hqq8", hqq("8bit_u8", 8)),
         ("uqff-f8q8", f8q8),
+    ]
+}
+
+/// Rotations of 128 columns, and a scale for `block` codes.
+fn fp_quant(block: usize) -> Vec<Part> {
+    let n = ROWS * COLS;
+    let sign = |i: usize| 1.0 - ((i / 128) & (i % 128)).count_ones() as f32 % 2.0 * 2.0;
+    let matrix = (0..128 * 128).flat_map(|i| half::bf16::from_f32(0.0885 * sign(i)).to_le_bytes());
+    vec![
+        Part("w.qweight", "U8", vec![ROWS, COLS / 2], codes(n / 2)),
+        Part(
+            "w.scales",
+            "U8",
+            vec![ROWS, COLS / block],
+            vec![0x48; n / block],
+        ),
+        Part("w.weight_global_scale", "F32", vec![1], f32s(1)),
+        Part(
+            "w.forward_hadamard_matrix",
+            "BF16",
+            vec![128, 128],
+            matrix.collect(),
+        ),
     ]
 }
 

@@ -82,6 +82,7 @@ pub const FOREIGN: &[&str] = &[
     "dfloat11",
     "exl2",
     "exl3",
+    "fp_quant",
     "paroquant",
     "sdnq",
     "sglang",

@@ -11,6 +11,7 @@ mod exl2;
 mod exl3;
 mod experts;
 mod features;
+mod fp_quant;
 mod goldens;
 #[cfg(feature = "gguf")]
 mod ik_llama;

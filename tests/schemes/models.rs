@@ -166,6 +166,11 @@ fn paroquant() {
 }
 
 #[test]
+fn fp_quant() {
+    check("fp_quant", 10);
+}
+
+#[test]
 fn exl2() {
     check("exl2", 3);
 }

@@ -113,6 +113,7 @@ const VALUES: &[&str] = &[
     "\"hqq\"",
     "\"quanto\"",
     "\"paroquant\"",
+    "\"fp_quant\"",
     "\"sdnq\"",
     "\"nunchaku_lite\"",
     "\"exl2\"",
