@@ -33,6 +33,7 @@ mod quark;
 mod sdnq;
 pub(crate) mod seam;
 mod sglang;
+mod sinq;
 mod sparse;
 mod torchao;
 mod uqff;
@@ -73,6 +74,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,
     &quanto::Quanto,
+    // Before HQQ, whose codes have the same name.
+    &sinq::Sinq,
     &hqq::Hqq,
     &comfy::ComfyUi,
     &modelopt::ModelOpt,

@@ -371,8 +371,42 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("mlx8", mlx(8)),
         ("hqq4", hqq("4bit_u8", 4)),
         ("hqq8", hqq("8bit_u8", 8)),
+        ("sinq4", sinq4()),
         ("uqff-f8q8", f8q8),
     ]
+}
+
+/// Four bits in groups of 64, with numbers of eight bits.
+fn sinq4() -> Vec<Part> {
+    let groups = ROWS * COLS / 64;
+    vec![
+        Part("w.W_q", "U8", vec![groups / 2, 64], codes(ROWS * COLS / 2)),
+        Part("w.meta.scale.x", "U8", vec![32, groups / 32], codes(groups)),
+        Part(
+            "w.meta.scale.s",
+            "F16",
+            vec![1, groups / 32],
+            f16s(groups / 32),
+        ),
+        Part(
+            "w.meta.scale.m",
+            "F16",
+            vec![1, groups / 32],
+            f16s(groups / 32),
+        ),
+        Part("w.meta.zero.x", "U8", vec![groups, 1], codes(groups)),
+        Part("w.meta.zero.s", "F16", vec![1, 1], f16s(1)),
+        Part("w.meta.zero.m", "F16", vec![1, 1], f16s(1)),
+        Part("w.meta.scale2", "F16", vec![1, COLS], f16s(COLS)),
+    ]
+}
+
+fn sinq_meta() -> String {
+    let meta = serde_json::json!({
+        "nbits": 4, "group_size": 64, "shape": [ROWS, COLS], "axis": 1, "packing": "4bit_u8",
+        "method": "sinq_quantAux", "compute_dtype": "torch.bfloat16", "view_as_float": false,
+    });
+    serde_json::json!({"w": {"meta": meta}}).to_string()
 }
 
 /// Rotations of 128 columns, and a scale for `block` codes.
@@ -426,6 +460,20 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
         .chain(ggml::files())
         .chain(ggml::ik_files());
     files.map(|(name, file)| {
+        if name == "sinq4" {
+            let dir = scratch.join(name);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("model.safetensors"), file).unwrap();
+            fs::write(
+                dir.join("model.safetensors.index.json.meta.json"),
+                sinq_meta(),
+            )
+            .unwrap();
+            return (
+                name,
+                anamnesis::parse(dir.join("model.safetensors")).unwrap(),
+            );
+        }
         let Some(bits) = name.strip_prefix("mlx").filter(|bits| bits.len() == 1) else {
             return (name, anamnesis::parse_bytes(file).unwrap());
         };

@@ -31,6 +31,7 @@ pub(crate) enum QuantMethod {
     Quanto,
     Quark,
     Sdnq,
+    Sinq,
     Torchao,
     /// sglang's: experts of four bits, FP8 elsewhere.
     W4aFp8,
@@ -68,6 +69,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
     (QuantMethod::Sdnq, &["sdnq"]),
+    (QuantMethod::Sinq, &["sinq"]),
     (QuantMethod::Torchao, &["torchao"]),
     (QuantMethod::W4aFp8, &["w4afp8"]),
     (QuantMethod::W8a8Fp8, &["w8a8_fp8"]),

@@ -86,6 +86,7 @@ pub const FOREIGN: &[&str] = &[
     "paroquant",
     "sdnq",
     "sglang",
+    "sinq",
     "torchao",
     "awq_more",
     "comfy_more",

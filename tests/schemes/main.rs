@@ -24,6 +24,7 @@ mod ollama;
 mod paroquant;
 mod producers;
 mod sdnq;
+mod sinq;
 mod slices;
 #[cfg(feature = "gguf")]
 mod uqff;

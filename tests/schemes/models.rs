@@ -171,6 +171,11 @@ fn fp_quant() {
 }
 
 #[test]
+fn sinq() {
+    check("sinq", 15);
+}
+
+#[test]
 fn exl2() {
     check("exl2", 3);
 }

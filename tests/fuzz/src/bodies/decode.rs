@@ -114,6 +114,7 @@ const VALUES: &[&str] = &[
     "\"quanto\"",
     "\"paroquant\"",
     "\"fp_quant\"",
+    "\"sinq\"",
     "\"sdnq\"",
     "\"nunchaku_lite\"",
     "\"exl2\"",
