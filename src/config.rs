@@ -62,7 +62,11 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quantization_config.json", &[]),
     ("quantization_map.json", &[]),
     (SINQ_FILE, &[]),
+    (MODELSLIM_FILE, &[]),
 ];
+
+/// ModelSlim's description: the type of each tensor.
+pub(crate) const MODELSLIM_FILE: &str = "quant_model_description.json";
 
 /// SINQ's description of layers: an object for each module.
 pub(crate) const SINQ_FILE: &str = "model.safetensors.index.json.meta.json";

@@ -22,6 +22,7 @@ pub(crate) mod layout;
 mod marlin;
 mod mlx;
 mod modelopt;
+mod modelslim;
 pub(crate) mod module_names;
 mod mxfp4;
 mod nunchaku;
@@ -70,6 +71,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,
+    // Claims what its own file names, and nothing else.
+    &modelslim::ModelSlim,
     &torchao::Torchao,
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,

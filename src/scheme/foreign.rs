@@ -1,8 +1,7 @@
 //! Schemes that are recognised and not decoded. Without them, their codes would be copied as if they were weights.
 
 use crate::containers::model::Tensor;
-use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused};
+use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, refused};
 use crate::{Dtype, Result};
 
 /// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their companions.
@@ -138,9 +137,7 @@ static IDENTITY: Identity = Identity {
     name: "not decoded",
     methods: &[],
     codes: &[],
-    // ModelSlim's. It has no other sign here, and a leftover one shows that its weight is not
-    // plain.
-    companions: &[(Ends(".weight_offset"), TensorRole::ZeroPoint)],
+    companions: &[],
     optional: &[],
     activations: &[],
     markers: &[],

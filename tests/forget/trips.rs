@@ -83,6 +83,7 @@ pub const FOREIGN: &[&str] = &[
     "exl2",
     "exl3",
     "fp_quant",
+    "modelslim",
     "paroquant",
     "sdnq",
     "sglang",

@@ -17,6 +17,7 @@ mod goldens;
 mod ik_llama;
 mod libraries;
 mod models;
+mod modelslim;
 mod names;
 mod nunchaku;
 #[cfg(feature = "ollama")]

@@ -176,6 +176,11 @@ fn sinq() {
 }
 
 #[test]
+fn modelslim() {
+    check("modelslim", 3);
+}
+
+#[test]
 fn exl2() {
     check("exl2", 3);
 }
