@@ -20,6 +20,7 @@ mod hqq;
 mod int8;
 pub(crate) mod layout;
 mod marlin;
+mod marlin24;
 mod mlx;
 mod modelopt;
 mod modelslim;
@@ -83,6 +84,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &comfy::ComfyUi,
     &modelopt::ModelOpt,
     &quark::Quark,
+    &marlin24::Marlin24,
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
     // Before INT8, which would take bytes of nibbles for codes.

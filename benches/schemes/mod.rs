@@ -371,8 +371,34 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("mlx8", mlx(8)),
         ("hqq4", hqq("4bit_u8", 4)),
         ("hqq8", hqq("8bit_u8", 8)),
+        ("marlin24", marlin24()),
         ("sinq4", sinq4()),
         ("uqff-f8q8", f8q8),
+    ]
+}
+
+/// Four bits in groups of 128, of each four of which the first two are stored.
+fn marlin24() -> Vec<Part> {
+    let n = ROWS * COLS;
+    vec![
+        Part(
+            "w.weight_packed",
+            "I32",
+            vec![COLS / 32, ROWS * 2],
+            codes(n / 4),
+        ),
+        Part(
+            "w.meta",
+            "I16",
+            vec![COLS / 32, ROWS * 2],
+            vec![0x44; n / 8],
+        ),
+        Part(
+            "w.scale_packed",
+            "F16",
+            vec![COLS / 128, ROWS],
+            f16s(n / 128),
+        ),
     ]
 }
 

@@ -48,12 +48,6 @@ const SIGNATURES: &[Signature] = &[
         remedy: "of nunchaku's layers only those of its Lite models (quant_method `nunchaku_lite`) are decoded; in its own modules \
                  projections are fused, modulations lie in another order, and biases make up for shifts",
     },
-    signature(
-        "compressed-tensors marlin-24",
-        ".weight_packed",
-        WORDS,
-        &[".scale_packed"],
-    ),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(

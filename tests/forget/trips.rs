@@ -77,6 +77,7 @@ pub const FOREIGN: &[&str] = &[
     "gemma_qat",
     "hqq",
     "marlin",
+    "marlin24",
     "quanto",
     "quark",
     "dfloat11",

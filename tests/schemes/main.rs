@@ -16,6 +16,7 @@ mod goldens;
 #[cfg(feature = "gguf")]
 mod ik_llama;
 mod libraries;
+mod marlin24;
 mod models;
 mod modelslim;
 mod names;

@@ -181,6 +181,11 @@ fn modelslim() {
 }
 
 #[test]
+fn marlin24() {
+    check("marlin24", 4);
+}
+
+#[test]
 fn exl2() {
     check("exl2", 3);
 }
