@@ -11,6 +11,7 @@ mod exl2;
 mod exl3;
 mod foreign;
 mod fp8;
+mod fp_quant;
 mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
@@ -19,8 +20,10 @@ mod hqq;
 mod int8;
 pub(crate) mod layout;
 mod marlin;
+mod marlin24;
 mod mlx;
 mod modelopt;
+mod modelslim;
 pub(crate) mod module_names;
 mod mxfp4;
 mod nunchaku;
@@ -32,6 +35,7 @@ mod quark;
 mod sdnq;
 pub(crate) mod seam;
 mod sglang;
+mod sinq;
 mod sparse;
 mod torchao;
 mod uqff;
@@ -68,14 +72,19 @@ const SCHEMES: &[&dyn Scheme] = &[
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,
+    // Claims what its own file names, and nothing else.
+    &modelslim::ModelSlim,
     &torchao::Torchao,
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,
     &quanto::Quanto,
+    // Before HQQ, whose codes have the same name.
+    &sinq::Sinq,
     &hqq::Hqq,
     &comfy::ComfyUi,
     &modelopt::ModelOpt,
     &quark::Quark,
+    &marlin24::Marlin24,
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
     // Before INT8, which would take bytes of nibbles for codes.
@@ -86,6 +95,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &sparse::Sparse,
     &dfloat11::DFloat11,
     &nunchaku::Nunchaku,
+    &fp_quant::FpQuant,
     &exl2::Exl2,
     &exl3::Exl3,
     &foreign::Foreign,

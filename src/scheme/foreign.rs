@@ -1,8 +1,7 @@
 //! Schemes that are recognised and not decoded. Without them, their codes would be copied as if they were weights.
 
 use crate::containers::model::Tensor;
-use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused};
+use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, refused};
 use crate::{Dtype, Result};
 
 /// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their companions.
@@ -49,12 +48,6 @@ const SIGNATURES: &[Signature] = &[
         remedy: "of nunchaku's layers only those of its Lite models (quant_method `nunchaku_lite`) are decoded; in its own modules \
                  projections are fused, modulations lie in another order, and biases make up for shifts",
     },
-    signature(
-        "compressed-tensors marlin-24",
-        ".weight_packed",
-        WORDS,
-        &[".scale_packed"],
-    ),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(
@@ -138,9 +131,7 @@ static IDENTITY: Identity = Identity {
     name: "not decoded",
     methods: &[],
     codes: &[],
-    // ModelSlim's. It has no other sign here, and a leftover one shows that its weight is not
-    // plain.
-    companions: &[(Ends(".weight_offset"), TensorRole::ZeroPoint)],
+    companions: &[],
     optional: &[],
     activations: &[],
     markers: &[],

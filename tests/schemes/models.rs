@@ -166,6 +166,26 @@ fn paroquant() {
 }
 
 #[test]
+fn fp_quant() {
+    check("fp_quant", 10);
+}
+
+#[test]
+fn sinq() {
+    check("sinq", 15);
+}
+
+#[test]
+fn modelslim() {
+    check("modelslim", 3);
+}
+
+#[test]
+fn marlin24() {
+    check("marlin24", 4);
+}
+
+#[test]
 fn exl2() {
     check("exl2", 3);
 }

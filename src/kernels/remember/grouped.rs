@@ -44,7 +44,7 @@ pub(crate) struct GroupedRows<'a, V> {
     pub scale_rows: Range<usize>,
     pub scale_cols: Range<usize>,
     pub formula: Formula,
-    /// Whether the first of two operations is rounded to the output's type.
+    /// Whether the results of operations are rounded to the output's type, and not the last one alone.
     pub round: bool,
     /// A factor for each of `cols`, applied last; empty if there is none.
     pub columns: &'a [f32],
@@ -130,6 +130,12 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     }
 }
 
+/// The value that the factor of a column multiplies: it is rounded to the output's type where the library computes in that.
+#[inline(always)]
+fn column_value<E: Element, A: Arithmetic>(value: f32) -> f32 {
+    if A::ROUNDS { E::rounded(value) } else { value }
+}
+
 /// Codes of a row, a byte each.
 #[derive(Clone, Copy)]
 struct CodeTile<'a> {
@@ -164,8 +170,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
                 for (((out, &code), (&scale, &offset)), &factor) in
                     out.iter_mut().zip(codes).zip(numbers).zip(columns)
                 {
-                    *out =
-                        E::from_f32(A::apply::<E>(self.format.value(code), scale, offset) * factor);
+                    let value = A::apply::<E>(self.format.value(code), scale, offset);
+                    *out = E::from_f32(column_value::<E, A>(value) * factor);
                 }
             }
             return;
@@ -183,8 +189,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             } else {
                 let (factors, rest) = columns.split_at(n);
                 for ((out, &code), &factor) in target.iter_mut().zip(group).zip(factors) {
-                    *out =
-                        E::from_f32(A::apply::<E>(self.format.value(code), scale, offset) * factor);
+                    let value = A::apply::<E>(self.format.value(code), scale, offset);
+                    *out = E::from_f32(column_value::<E, A>(value) * factor);
                 }
                 columns = rest;
             }

@@ -61,8 +61,9 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "floats are as valid in another float type of their width",
         applies: |edit| {
-            // Values that are left of a sparse weight, and those that BitNet multiplies by a scale, are no codes.
-            let is_value = [".compressed", ".weight"]
+            // Values that are left of a sparse weight, those that BitNet multiplies by a scale, and those that FP-Quant has rotated,
+            // are no codes.
+            let is_value = [".compressed", ".weight", ".dqweight"]
                 .iter()
                 .any(|end| edit.place.ends_with(end));
             let is_value = edit.role != "quantized" || is_value;
@@ -118,6 +119,14 @@ const RULES: &[Rule] = &[
         reason: "the factors of a square weight of SDNQ have one shape where they are stored transposed",
         applies: |edit| {
             edit.kind == "names swapped" && edit.role == "low-rank" && says(edit, &["sdnq"])
+        },
+    },
+    Rule {
+        reason: "a rotated weight of FP-Quant has no scales, and those of codes may be padded to 128 rows: no other tensor tells its rows",
+        applies: |edit| {
+            let is_size = ["dimension changed", "shape moved"].contains(&edit.kind);
+            let ends = [".dqweight", ".qweight"];
+            is_size && ends.iter().any(|end| edit.place.ends_with(end)) && says(edit, &["fp_quant"])
         },
     },
     Rule {

@@ -212,7 +212,11 @@ fn check_stored<V: CodeValue>(
                 Formula::FusedScaleShift => twin(code(r, c)).mul_add(s[at], z[at]),
                 Formula::Divide => twin(code(r, c)) / s[at],
             };
-            if columns { value * factors[c] } else { value }
+            if columns {
+                between(value) * factors[c]
+            } else {
+                value
+            }
         };
         compare(&kernel, ROWS * (COLS - first_col), want);
     }
