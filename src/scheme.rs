@@ -27,6 +27,7 @@ mod nunchaku;
 mod nvfp4;
 mod paroquant;
 mod qnat;
+mod qqq;
 mod quanto;
 mod quark;
 mod sdnq;
@@ -95,6 +96,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &awq::Awq,
     &awq::AwqWide,
     &awq::Gemv,
+    // Before Marlin, whose name codes have.
+    &qqq::Qqq,
     &marlin::Marlin,
     &bnb::Bnb4,
     &bnb::BnbInt8,

@@ -313,6 +313,14 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
         ),
         ("paroquant", paroquant),
+        (
+            "qqq",
+            vec![
+                Part("w.B", "I32", vec![COLS / 16, ROWS * 2], codes(n / 2)),
+                Part("w.s_channel", "F32", vec![1, ROWS], f32s(ROWS)),
+                Part("w.s_group", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
+            ],
+        ),
         ("exl2", exl::exl2()),
         ("exl3-3", exl::exl3(3, None)),
         ("exl3-4", exl::exl3(4, Some(("w.mcg", 0xcbac_1fed)))),

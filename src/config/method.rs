@@ -27,6 +27,7 @@ pub(crate) enum QuantMethod {
     /// nunchaku's layers in models of diffusers.
     NunchakuLite,
     ParoQuant,
+    Qqq,
     Quanto,
     Quark,
     Sdnq,
@@ -63,6 +64,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Mxfp8, &["mxfp8"]),
     (QuantMethod::NunchakuLite, &["nunchaku_lite"]),
     (QuantMethod::ParoQuant, &["paroquant"]),
+    (QuantMethod::Qqq, &["qqq"]),
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
     (QuantMethod::Sdnq, &["sdnq"]),

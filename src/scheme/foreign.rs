@@ -79,7 +79,6 @@ const SIGNATURES: &[Signature] = &[
         &[".weight.scale"],
     ),
     signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("QQQ", ".B", WORDS, &[".s_channel"]),
     // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),

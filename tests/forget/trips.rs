@@ -77,6 +77,7 @@ pub const FOREIGN: &[&str] = &[
     "gemma_qat",
     "hqq",
     "marlin",
+    "qqq",
     "quanto",
     "quark",
     "dfloat11",

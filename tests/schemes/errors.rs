@@ -182,6 +182,37 @@ fn marlin() {
 }
 
 #[test]
+fn qqq() {
+    let table = r#"
+        {b}; X.s_group F16 0 | {"bits":8} | Parse: `X.B` & 8 bits
+        {b}; X.s_group F16 0 | {"wbits":8} | Parse: `X.B` & 8 bits
+        {b}; X.s_group F16 0 | {"bits":4,"sym":false} | Parse: `X.B` & sym
+        {b}; X.s_group F16 0 | {"bits":4,"group_size":128} | Parse: `X.B` & 128
+        {b}; X.s_group F16 2,64 | {"bits":4,"group_size":64} | Parse: `X.B` & 64
+        {b}; X.s_group F16 2,64 | {"bits":4,"group_size":-1} | Parse: `X.B` & 256
+        {b}; X.s_group F16 2,64 | {"bits":4,"desc_act":true} | Parse: `X.B` & desc_act
+        {b}; X.s_group F16 1,64 |  | Parse: `X.B` & single group
+        {b}; X.s_group F16 2,128 |  | Parse: `X.B` & [2, 128]
+        {b}; X.s_group F16 64 |  | Parse: `X.B` & [64]
+        {b}; X.s_group F32 2,64 |  | Parse: `X.s_group` & F16
+        {b}; X.s_group F16 3,64 |  | Parse: `X.B` & 3 groups
+        {b} |  | Parse: `X.B` & s_group
+        {b} | {"group_size":128} | Parse: `X.B` & s_group
+        X.B I32 16,128; X.s_group F16 2,64 |  | Parse: `X.B` & X.s_channel
+        X.B I32 16,128; X.s_channel F16 1,64; X.s_group F16 0 |  | Parse: `X.s_channel` & F32
+        X.B I32 16,128; X.s_channel F32 1,128; X.s_group F16 0 |  | Parse: `X.B` & [1, 128]
+        X.B I32 16,128; X.s_channel F32 64; X.s_group F16 0 |  | Parse: `X.B` & [64]
+        X.B I32 16,80; X.s_channel F32 1,40; X.s_group F16 0 |  | Parse: `X.B`
+        X.B F16 16,128; X.s_channel F32 1,64; X.s_group F16 0 |  | Parse: `X.B`
+        X.B I32 0,128; X.s_channel F32 1,64; X.s_group F16 0 |  | Parse: `X.B`
+        X.B I32 16,0; X.s_channel F32 1,0; X.s_group F16 0 |  | Parse: `X.B`
+        X.s_channel F32 1,64 |  | Parse: `X.s_channel`
+        X.s_group F16 2,64 |  | Parse: `X.s_group`
+    "#;
+    check(&table.replace("{b}", "X.B I32 16,128; X.s_channel F32 1,64"));
+}
+
+#[test]
 fn gptq_zeros_that_only_a_config_explains() {
     let mut all = tensors("X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4");
     all[2].bytes = vec![0x88; 48];

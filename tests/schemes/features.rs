@@ -27,7 +27,6 @@ fn foreign_schemes() {
         X.weight F8_E4M3 4,8; X.weight.format U8 (); X.weight.dequant_w_scale F32 () |  | Unsupported: `X.weight` & UQFF
         X.weight U32 4,8; X.weight.format U8 (); X.weight.scales BF16 4,1; X.weight.biases BF16 4,1 |  | Unsupported: `X.weight` & UQFF
         X.weight U8 4,16; X.weight.format U8 (); X.weight.scales U8 4,1 |  | Unsupported: `X.weight` & UQFF
-        X.B I32 4,8; X.s_channel F32 1,8; X.s_group F16 2,8 |  | Unsupported: `X.B` & QQQ
         X.embedding_quantized U8 8,4; X.embedding_scale F32 8,1 |  | Unsupported: `X.embedding_quantized` & Gemma
         X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config
     "#,

@@ -141,6 +141,11 @@ fn marlin() {
 }
 
 #[test]
+fn qqq() {
+    check("qqq", 3);
+}
+
+#[test]
 fn torchao() {
     check("torchao", 28);
 }
