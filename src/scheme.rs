@@ -1,12 +1,14 @@
 //! Schemes: which stored tensors belong together as one logical tensor, and how to decode them.
 //! Files here know names, shapes and configs; the arithmetic is in `kernels/remember/`.
 
+mod aqlm;
 mod awq;
 mod bitnet;
 pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod eetq;
 mod exl2;
 mod exl3;
 mod foreign;
@@ -36,6 +38,7 @@ mod sglang;
 mod sparse;
 mod torchao;
 mod uqff;
+mod vptq;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -89,6 +92,10 @@ const SCHEMES: &[&dyn Scheme] = &[
     &nunchaku::Nunchaku,
     &exl2::Exl2,
     &exl3::Exl3,
+    &aqlm::Aqlm,
+    &vptq::Vptq,
+    // Claims nothing unless a config names its method: plain INT8 has the same shapes.
+    &eetq::Eetq,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,

@@ -10,6 +10,7 @@ mod ggml;
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
 mod sdnq;
+mod vectors;
 
 pub const ROWS: usize = 1024;
 pub const COLS: usize = 4096;
@@ -406,6 +407,7 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
         .chain(sdnq::files())
+        .chain(vectors::files())
         .chain(ggml::files())
         .chain(ggml::ik_files());
     files.map(|(name, file)| {

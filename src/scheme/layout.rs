@@ -19,3 +19,4 @@ pub(crate) mod tiled;
 #[cfg(feature = "models")]
 pub(crate) mod transposed;
 pub(crate) mod vector;
+pub(crate) mod vectors;

@@ -39,7 +39,7 @@ static IDENTITY: Identity = Identity {
     codes: &[".B"],
     companions: &[
         (Ends(".s_channel"), TensorRole::Scale),
-        (Ends(".s_group"), TensorRole::NestedScale),
+        (Ends(".s_group"), TensorRole::Scale),
     ],
     optional: &[],
     activations: &[],
@@ -74,7 +74,7 @@ impl Scheme for Qqq {
         };
         let channel_scales = permuted(&channels, Dtype::F32, n, true)?;
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, channels)];
-        parts.extend(groups.map(|groups| (TensorRole::NestedScale, groups)));
+        parts.extend(groups.map(|groups| (TensorRole::Scale, groups)));
         let (decoder, scales) = match groups.filter(|groups| groups.elements() > 0) {
             Some(groups) => {
                 let group = inputs_of_a_group(t, &groups, [n, k], &module)?;

@@ -14,10 +14,8 @@ fn foreign_schemes() {
         X.weight U8 1,16; X.weight_scale BF16 1 |  | Unsupported: `X.weight` & packed bytes
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1 |  | Unsupported: `X.W_q` & HQQ
         X.W_q U8 4,8 |  | Unsupported: `X.W_q` & HQQ
-        X.codes I8 1,4,1; X.codebooks F16 1,256,1,8; X.scales F16 1,1,1,1 |  | Unsupported: `X.codes` & AQLM
         X.Qidxs I64 4,1; X.SU F16 8; X.SV F16 8 |  | Unsupported: `X.Qidxs` & QuIP#
         X.indices I32 1,4,8; X.centroids F16 1,256 |  | Unsupported: `X.indices` & VPTQ
-        X.indices I32 1,4,8; X.centroids.weight F16 1,256 |  | Unsupported: `X.indices` & VPTQ
         X._weight_qdata I8 4,8; X._weight_scale F32 4,1 |  | Unsupported: `X._weight_qdata` & torchao
         X.weight I8 8,4; X.weight_scales F16 4 |  | Unsupported: `X.weight` & EETQ
         X.weight U8 4,4; X.scale F16 4,1; X.zero_point F16 4,1 |  | Unsupported: `X.weight` & SDNQ

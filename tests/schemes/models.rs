@@ -146,6 +146,21 @@ fn qqq() {
 }
 
 #[test]
+fn eetq() {
+    check("eetq", 2);
+}
+
+#[test]
+fn aqlm() {
+    check("aqlm", 7);
+}
+
+#[test]
+fn vptq() {
+    check("vptq", 5);
+}
+
+#[test]
 fn torchao() {
     check("torchao", 28);
 }
