@@ -211,7 +211,7 @@ impl Encode for DFloat11Encoder {
     }
 
     fn grid(&self) -> Grid {
-        self.grid.clone()
+        self.grid
     }
 
     fn encode(
