@@ -180,6 +180,27 @@ pub(crate) trait Decode: Send + Sync {
     }
 }
 
+impl Decode for &dyn Decode {
+    fn grid(&self) -> Grid {
+        (**self).grid()
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        (**self).load(tile, buffers)
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        (**self).decode(tile, rows, buffers, level, out);
+    }
+}
+
 /// The decoder of a matrix in a stack: rows `first..first + rows` of the stack's decoder.
 pub(crate) struct Window<'m> {
     pub inner: Arc<dyn Decode + 'm>,
