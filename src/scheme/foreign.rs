@@ -34,7 +34,6 @@ pub(super) const fn signature(
     }
 }
 
-pub(super) const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
