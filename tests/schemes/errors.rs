@@ -228,6 +228,9 @@ fn eetq() {
         {q}; X.weight_scales F16 64 | {"quant_method":"eetq","zero_point":true} | Parse: `X.weight` & zero_point
         {q}; X.weight_scales F16 64 |  | Unsupported: `X.weight` & EETQ
         X.weight_scales F16 64 |  | Parse: `X.weight_scales`
+        # Columns of a matrix of several layers.
+        a.q_proj.qweight I8 64,64; a.q_proj.weight_scales F16 64 | {G} | Unsupported: `a.q_proj.qweight` & whole
+        up_proj.qweight I8 64,64; up_proj.weight_scales F16 64 | {G} | Unsupported: `up_proj.qweight` & whole
     "#;
     let table = table.replace("{q}", "X.weight I8 64,64");
     let table = table.replace("{s}", "X.other F16 64");
