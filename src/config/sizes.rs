@@ -96,11 +96,13 @@ impl LayerSizes {
             return [None, None];
         }
         // In mixture-of-experts models the experts are narrower than the dense layers of the same
-        // names.
+        // names. Those that are shared are as wide as several, or have a key of their own.
         let of_expert = self
             .expert_intermediate
             .filter(|_| module.contains("expert") || module.contains("switch_mlp"));
-        let intermediate = of_expert.or(self.intermediate);
+        let intermediate = of_expert
+            .or(self.intermediate)
+            .filter(|_| !module.contains("shared_expert"));
         // An unknown name tells nothing, so that the caller refuses instead of guessing.
         match module.rsplit('.').next().unwrap_or_default() {
             "q_proj" => [self.queries, self.hidden],

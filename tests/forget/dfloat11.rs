@@ -131,6 +131,38 @@ fn tied_embeddings_are_kept() {
     assert_eq!(encoded(&model, forget.into()).unwrap().1.encoded.len(), 1);
 }
 
+/// config.json tells the sizes of most layers of a name, and there are others: queries with a gate, experts that are shared.
+#[test]
+fn layers_of_unusual_sizes() {
+    let names = [
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.0.mlp.shared_expert.up_proj.weight",
+    ];
+    let mut random = Random(5);
+    let tensors = names.map(|name| {
+        raw(
+            name,
+            "BF16",
+            &[96, 64],
+            bf16s(&weights(&mut random, 96 * 64)),
+        )
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let [plain, made] = ["plain", "made"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::write(plain.join("model.safetensors"), file(&tensors, &[])).unwrap();
+    let config =
+        r#"{"hidden_size":64,"num_attention_heads":4,"head_dim":12,"moe_intermediate_size":32}"#;
+    std::fs::write(plain.join("config.json"), config).unwrap();
+    let model = parse(&plain).unwrap();
+    let report = model.forget(&made, ForgetScheme::DFLOAT11).unwrap();
+    assert_eq!(report.encoded.len(), 2);
+    let back = decoded(&parse(&made).unwrap());
+    for t in model.tensors() {
+        assert_eq!(stored(&back.tensor(t.name()).unwrap()), stored(&t));
+    }
+}
+
 /// A directory gets a config that says how to decode it, and has the size of the streams in its plan.
 #[test]
 fn directories() {
