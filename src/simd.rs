@@ -150,8 +150,32 @@ pub(crate) trait LookUp: Copy {
         chunks: &[[u16; LANES]],
     ) -> ([f32; LANES], [u32; LANES]);
 
-    /// The number of bounds below each value, 0 for NaN. `bounds` ascend.
-    fn ranks(self, values: [f32; LANES], bounds: &[f32; 15]) -> [u32; LANES];
+    /// The number of bounds below each value, 0 for NaN.
+    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES];
+}
+
+/// Fifteen bounds between sixteen ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    /// The bounds in ascending order.
+    pub all: [f32; 15],
+    /// The bounds that halve what is left after one, two and three comparisons, by the number of bounds of the steps before
+    /// that are below the value. What repeats is never looked up.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    steps: [[f32; LANES]; 3],
+}
+
+impl Bounds {
+    /// `all` ascend.
+    pub(crate) fn new(all: [f32; 15]) -> Self {
+        let step = |first: usize, distance: usize| {
+            std::array::from_fn(|i| all[(first + i * distance) % 16])
+        };
+        Self {
+            all,
+            steps: [step(3, 8), step(1, 4), step(0, 2)],
+        }
+    }
 }
 
 /// Look-ups in memory, at every level.
@@ -186,9 +210,9 @@ impl LookUp for InMemory {
 
     /// Fifteen comparisons without a branch are vectorised, which a search by halves in memory is not.
     #[inline(always)]
-    fn ranks(self, values: [f32; LANES], bounds: &[f32; 15]) -> [u32; LANES] {
+    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {
         let mut ranks = [0; LANES];
-        for &bound in bounds {
+        for &bound in &bounds.all {
             for (rank, &x) in ranks.iter_mut().zip(&values) {
                 *rank += u32::from(x > bound);
             }

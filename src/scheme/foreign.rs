@@ -1,8 +1,7 @@
 //! Schemes that are recognised and not decoded. Without them, their codes would be copied as if they were weights.
 
 use crate::containers::model::Tensor;
-use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused};
+use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, refused};
 use crate::{Dtype, Result};
 
 /// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their companions.
@@ -35,7 +34,6 @@ pub(super) const fn signature(
     }
 }
 
-pub(super) const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
@@ -49,12 +47,6 @@ const SIGNATURES: &[Signature] = &[
         remedy: "of nunchaku's layers only those of its Lite models (quant_method `nunchaku_lite`) are decoded; in its own modules \
                  projections are fused, modulations lie in another order, and biases make up for shifts",
     },
-    signature(
-        "compressed-tensors marlin-24",
-        ".weight_packed",
-        WORDS,
-        &[".scale_packed"],
-    ),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(
@@ -70,7 +62,13 @@ const SIGNATURES: &[Signature] = &[
         companions: &[".scale"],
         remedy: "only its config (quant_method `sdnq`) tells which codes it has, and there is none",
     },
-    signature("EETQ", ".weight", INT8, &[".weight_scales"]),
+    Signature {
+        scheme: "EETQ",
+        suffix: ".weight",
+        dtypes: INT8,
+        companions: &[".weight_scales"],
+        remedy: "only its config (quant_method `eetq`) tells it from plain INT8, and there is none",
+    },
     // Ollama repacks matrices to U32, and leaves stacks as they are.
     signature(
         "NVFP4 of Ollama in bytes",
@@ -78,12 +76,10 @@ const SIGNATURES: &[Signature] = &[
         BYTES,
         &[".weight.scale"],
     ),
-    signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("QQQ", ".B", WORDS, &[".s_channel"]),
     // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
+    signature("SpQR", ".dense_weights", &[], &[".row_offsets"]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
-    signature("VPTQ", ".indices", &[], &[".centroids.weight"]),
 ];
 
 impl Signature {
@@ -138,9 +134,7 @@ static IDENTITY: Identity = Identity {
     name: "not decoded",
     methods: &[],
     codes: &[],
-    // ModelSlim's. It has no other sign here, and a leftover one shows that its weight is not
-    // plain.
-    companions: &[(Ends(".weight_offset"), TensorRole::ZeroPoint)],
+    companions: &[],
     optional: &[],
     activations: &[],
     markers: &[],

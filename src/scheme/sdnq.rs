@@ -235,6 +235,7 @@ impl<'m> SdnqWeight<'_, 'm> {
             decoder = Box::new(HadamardRotated {
                 rotated: decoder,
                 group,
+                stored: None,
             });
         }
         let scheme = QuantScheme::Grouped {
