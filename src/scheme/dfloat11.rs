@@ -197,6 +197,16 @@ fn find_shape(
         (None, Some(inputs)) => other(inputs).map(|outputs| [outputs, inputs]),
         (None, None) => None,
     };
+    // Sizes of config.json that do not multiply to the values there are do not belong to this layer, and contradict nothing.
+    if let Some(&[rows, cols]) = stored {
+        if bias.is_some_and(|n| n != rows) || found.is_some_and(|shape| shape != [rows, cols]) {
+            let what = format!(
+                "`sign_mantissa` is [{rows}, {cols}], and a bias or config.json tells of another shape of `{name}`"
+            );
+            return Err(refused(t, FAMILY, what));
+        }
+        return Ok([rows, cols]);
+    }
     found.ok_or_else(|| {
         let what = format!(
             "`{name}` of {len} values is stored without its shape, which neither a bias nor config.json tells beyond doubt"

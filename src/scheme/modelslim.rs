@@ -146,7 +146,7 @@ impl Scheme for ModelSlim {
             );
             return Err(refused(t, FAMILY, what));
         }
-        let layer = Layer {
+        let layer = ModelSlimLayer {
             t: *t,
             base,
             kind,
@@ -157,7 +157,7 @@ impl Scheme for ModelSlim {
 }
 
 /// A layer that is being claimed.
-struct Layer<'a, 'm> {
+struct ModelSlimLayer<'a, 'm> {
     t: Tensor<'m>,
     /// The name of its weight without the last part.
     base: &'m str,
@@ -166,7 +166,7 @@ struct Layer<'a, 'm> {
     all: &'a Index<'m>,
 }
 
-impl<'m> Layer<'_, 'm> {
+impl<'m> ModelSlimLayer<'_, 'm> {
     fn claimed(&self, stored: Stored) -> Result<Group<'m>> {
         let t = &self.t;
         let dtype = match stored {
