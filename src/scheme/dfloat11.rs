@@ -164,20 +164,16 @@ fn bounds(
 }
 
 /// The shape of the weight `name` of `len` values: that in which its signs are stored if they are a matrix, or from the bias of
-/// its layer and from config.json, which know a matrix less surely: experts that are shared and gated attention are wider than
-/// they tell.
+/// its layer and from config.json.
 ///
 /// # Errors
-/// Nothing tells the shape, or bias and config.json contradict each other.
+/// Neither tells, or they contradict each other.
 fn find_shape(
     t: &Tensor<'_>,
     (name, len): (&str, usize),
     stored: Option<&[usize]>,
     all: &Index<'_>,
 ) -> Result<[usize; 2]> {
-    if let Some(&[rows, cols]) = stored {
-        return Ok([rows, cols]);
-    }
     let module = name.strip_suffix(".weight").unwrap_or_default();
     let bias = all
         .at(module, ".bias")
