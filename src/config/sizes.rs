@@ -96,13 +96,11 @@ impl LayerSizes {
             return [None, None];
         }
         // In mixture-of-experts models the experts are narrower than the dense layers of the same
-        // names. Those that are shared are as wide as several, or have a key of their own.
+        // names.
         let of_expert = self
             .expert_intermediate
             .filter(|_| module.contains("expert") || module.contains("switch_mlp"));
-        let intermediate = of_expert
-            .or(self.intermediate)
-            .filter(|_| !module.contains("shared_expert"));
+        let intermediate = of_expert.or(self.intermediate);
         // An unknown name tells nothing, so that the caller refuses instead of guessing.
         match module.rsplit('.').next().unwrap_or_default() {
             "q_proj" => [self.queries, self.hidden],
