@@ -177,7 +177,7 @@ fn sinq() {
 
 #[test]
 fn modelslim() {
-    check("modelslim", 3);
+    check("modelslim", 4);
 }
 
 #[test]
