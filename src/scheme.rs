@@ -1,12 +1,14 @@
 //! Schemes: which stored tensors belong together as one logical tensor, and how to decode them.
 //! Files here know names, shapes and configs; the arithmetic is in `kernels/remember/`.
 
+mod aqlm;
 mod awq;
 mod bitnet;
 pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod eetq;
 mod exl2;
 mod exl3;
 mod foreign;
@@ -30,6 +32,7 @@ mod nunchaku;
 mod nvfp4;
 mod paroquant;
 mod qnat;
+mod qqq;
 mod quanto;
 mod quark;
 mod sdnq;
@@ -39,6 +42,7 @@ mod sinq;
 mod sparse;
 mod torchao;
 mod uqff;
+mod vptq;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -98,6 +102,10 @@ const SCHEMES: &[&dyn Scheme] = &[
     &fp_quant::FpQuant,
     &exl2::Exl2,
     &exl3::Exl3,
+    &aqlm::Aqlm,
+    &vptq::Vptq,
+    // Claims nothing unless a config names its method: plain INT8 has the same shapes.
+    &eetq::Eetq,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,
@@ -105,6 +113,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &awq::Awq,
     &awq::AwqWide,
     &awq::Gemv,
+    // Before Marlin, whose name codes have.
+    &qqq::Qqq,
     &marlin::Marlin,
     &bnb::Bnb4,
     &bnb::BnbInt8,

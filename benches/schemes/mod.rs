@@ -10,6 +10,7 @@ mod ggml;
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
 mod sdnq;
+mod vectors;
 
 pub const ROWS: usize = 1024;
 pub const COLS: usize = 4096;
@@ -315,6 +316,14 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("paroquant", paroquant),
         ("fp-quant-mxfp4", fp_quant(32)),
         ("fp-quant-nvfp4", fp_quant(16)),
+        (
+            "qqq",
+            vec![
+                Part("w.B", "I32", vec![COLS / 16, ROWS * 2], codes(n / 2)),
+                Part("w.s_channel", "F32", vec![1, ROWS], f32s(ROWS)),
+                Part("w.s_group", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
+            ],
+        ),
         ("exl2", exl::exl2()),
         ("exl3-3", exl::exl3(3, None)),
         ("exl3-4", exl::exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
@@ -483,6 +492,7 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
         .chain(sdnq::files())
+        .chain(vectors::files())
         .chain(ggml::files())
         .chain(ggml::ik_files());
     files.map(|(name, file)| {

@@ -34,7 +34,6 @@ pub(super) const fn signature(
     }
 }
 
-pub(super) const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
@@ -72,7 +71,13 @@ const SIGNATURES: &[Signature] = &[
         companions: &[".scale"],
         remedy: "only its config (quant_method `sdnq`) tells which codes it has, and there is none",
     },
-    signature("EETQ", ".weight", INT8, &[".weight_scales"]),
+    Signature {
+        scheme: "EETQ",
+        suffix: ".weight",
+        dtypes: INT8,
+        companions: &[".weight_scales"],
+        remedy: "only its config (quant_method `eetq`) tells it from plain INT8, and there is none",
+    },
     // Ollama repacks matrices to U32, and leaves stacks as they are.
     signature(
         "NVFP4 of Ollama in bytes",
@@ -80,12 +85,10 @@ const SIGNATURES: &[Signature] = &[
         BYTES,
         &[".weight.scale"],
     ),
-    signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("QQQ", ".B", WORDS, &[".s_channel"]),
     // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
+    signature("SpQR", ".dense_weights", &[], &[".row_offsets"]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
-    signature("VPTQ", ".indices", &[], &[".centroids.weight"]),
 ];
 
 impl Signature {

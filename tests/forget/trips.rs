@@ -71,13 +71,17 @@ pub fn table() -> impl Iterator<Item = &'static Case> {
         .flatten()
 }
 
-/// Directories whose layouts have no encoder.
+/// Directories whose layouts have no encoder, or one that takes no F32: `dfloat11.rs` has the trips of that.
 pub const FOREIGN: &[&str] = &[
     "bitnet",
     "gemma_qat",
     "hqq",
     "marlin",
     "marlin24",
+    "qqq",
+    "eetq",
+    "aqlm",
+    "vptq",
     "quanto",
     "quark",
     "dfloat11",

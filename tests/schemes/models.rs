@@ -141,6 +141,26 @@ fn marlin() {
 }
 
 #[test]
+fn qqq() {
+    check("qqq", 3);
+}
+
+#[test]
+fn eetq() {
+    check("eetq", 2);
+}
+
+#[test]
+fn aqlm() {
+    check("aqlm", 7);
+}
+
+#[test]
+fn vptq() {
+    check("vptq", 5);
+}
+
+#[test]
 fn torchao() {
     check("torchao", 28);
 }

@@ -112,6 +112,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "one scale of SDNQ does not tell whether its matrix is stored transposed",
+        applies: |edit| edit.place.contains("/use_quantized_matmul"),
+    },
+    Rule {
         reason: "rules of SDNQ's config name the dtypes of layers, and not their shapes",
         applies: |edit| edit.place.contains("modules_dtype_dict"),
     },
@@ -247,7 +251,8 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "one group fits any number of inputs",
         applies: |edit| {
-            let is_one = |t: &Stored| matches!(t.shape.as_slice(), [1, _]);
+            // QQQ has no scales of groups then, which is an empty tensor.
+            let is_one = |t: &Stored| matches!(t.shape.as_slice(), [1, _] | [0]);
             new_shape(edit).is_some_and(|change| scales(change).all(is_one))
         },
     },
@@ -330,6 +335,23 @@ const RULES: &[Rule] = &[
                 roles.all(|role| matches!(role, "passthrough" | "quantized"))
             };
             edit.role == "quantized" && edit.tensor.as_ref().is_some_and(alone)
+        },
+    },
+    Rule {
+        reason: "codes of vectors fit any number of inputs",
+        applies: |edit| {
+            edit.kind == "dimension changed"
+                && edit.place.ends_with(".codes")
+                && says(edit, &["aqlm"])
+        },
+    },
+    Rule {
+        reason: "only VPTQ's config tells how many outputs the last vectors have, and how many inputs a group",
+        applies: |edit| {
+            let ends = ["/out_features", "/group_size"];
+            edit.kind.starts_with("config")
+                && ends.iter().any(|end| edit.place.ends_with(end))
+                && says(edit, &["vptq"])
         },
     },
     Rule {
