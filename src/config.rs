@@ -384,6 +384,12 @@ impl QuantConfig {
             .map(|(section, _)| section)
     }
 
+    /// The keys of all places.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        let places = self.places.iter();
+        places.flat_map(|p| p.values.keys()).map(String::as_str)
+    }
+
     /// The boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.first(|p| p.flag(key)).map(|(flag, _)| flag)

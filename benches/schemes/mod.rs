@@ -9,6 +9,7 @@ mod exl;
 mod ggml;
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
+mod nunchaku;
 mod sdnq;
 
 pub const ROWS: usize = 1024;
@@ -397,6 +398,7 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
     let files = schemes()
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
+        .chain(nunchaku::files())
         .chain(sdnq::files())
         .chain(ggml::files())
         .chain(ggml::ik_files());

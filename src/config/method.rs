@@ -30,6 +30,8 @@ pub(crate) enum QuantMethod {
     Quanto,
     Quark,
     Sdnq,
+    /// nunchaku's own models.
+    SvdQuant,
     Torchao,
     /// sglang's: experts of four bits, FP8 elsewhere.
     W4aFp8,
@@ -66,6 +68,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
     (QuantMethod::Sdnq, &["sdnq"]),
+    (QuantMethod::SvdQuant, &["svdquant"]),
     (QuantMethod::Torchao, &["torchao"]),
     (QuantMethod::W4aFp8, &["w4afp8"]),
     (QuantMethod::W8a8Fp8, &["w8a8_fp8"]),

@@ -192,7 +192,7 @@ fn sdnq() {
 
 #[test]
 fn nunchaku() {
-    check("nunchaku", 2);
+    check("nunchaku", 5);
 }
 
 #[test]
