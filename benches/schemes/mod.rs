@@ -11,6 +11,7 @@ mod ggml;
 mod gguf;
 mod nunchaku;
 mod sdnq;
+mod transforms;
 
 pub const ROWS: usize = 1024;
 pub const COLS: usize = 4096;
@@ -400,6 +401,7 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
         .map(|(name, parts)| (name, file(&parts)))
         .chain(nunchaku::files())
         .chain(sdnq::files())
+        .chain(transforms::files())
         .chain(ggml::files())
         .chain(ggml::ik_files());
     files.map(|(name, file)| {

@@ -27,4 +27,5 @@ pub(crate) mod rotated;
 pub(crate) mod sdnq;
 #[cfg(test)]
 mod tests;
+pub(crate) mod transform;
 pub(crate) mod widen;

@@ -33,7 +33,7 @@ pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub(crate) use self::registry::Registry;
-pub(crate) use self::resolve::{Resolution, ResolvedItem};
+pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
 pub(crate) use self::values::{Widening, aligned, covering};
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;

@@ -86,6 +86,7 @@ pub const FOREIGN: &[&str] = &[
     "sdnq",
     "sglang",
     "torchao",
+    "transforms",
     "awq_more",
     "comfy_more",
     "nunchaku",

@@ -24,5 +24,6 @@ mod paroquant;
 mod producers;
 mod sdnq;
 mod slices;
+mod transforms;
 #[cfg(feature = "gguf")]
 mod uqff;
