@@ -132,12 +132,11 @@ pub(crate) trait Routine {
 }
 
 /// Sums that are computed side by side, one in each lane.
-#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 pub(crate) const LANES: usize = 8;
 
-/// How a body that is generic over levels sums terms that it looks up. A value of it is proof that the CPU can.
+/// How a body that is generic over levels looks up entries of small tables. A value of it is proof that the CPU can.
 ///
-/// A table has a term for each of up to eight codes. Without tables, searches of ggml's IQ types take three to five times as
+/// A table of terms has one for each of up to eight codes. Without tables, searches of ggml's IQ types take three to five times as
 /// long as with the instruction for look-ups, and twice as long as with look-ups in memory.
 /// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
@@ -150,6 +149,9 @@ pub(crate) trait LookUp: Copy {
         tables: &[[f32; 8]; N],
         chunks: &[[u16; LANES]],
     ) -> ([f32; LANES], [u32; LANES]);
+
+    /// The number of bounds below each value, 0 for NaN. `bounds` ascend.
+    fn ranks(self, values: [f32; LANES], bounds: &[f32; 15]) -> [u32; LANES];
 }
 
 /// Look-ups in memory, at every level.
@@ -180,6 +182,18 @@ impl LookUp for InMemory {
             }
         }
         (least, at)
+    }
+
+    /// Fifteen comparisons without a branch are vectorised, which a search by halves in memory is not.
+    #[inline(always)]
+    fn ranks(self, values: [f32; LANES], bounds: &[f32; 15]) -> [u32; LANES] {
+        let mut ranks = [0; LANES];
+        for &bound in bounds {
+            for (rank, &x) in ranks.iter_mut().zip(&values) {
+                *rank += u32::from(x > bound);
+            }
+        }
+        ranks
     }
 }
 

@@ -16,6 +16,8 @@ use super::{
 use crate::forget::seam::grouped::{
     Grouped, MatrixForm, StoredMatrix, WordBuffers, WordPacking, group_objection, module_objection,
 };
+use crate::forget::seam::rows::put_codes_and_scales;
+use crate::kernels::lethe::groups::GroupBuffers;
 use crate::kernels::lethe::integer::{IntegerQuantizer, IntegerRule};
 use crate::kernels::lethe::mlx::{self, MlxFloatMode};
 use crate::scheme::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile, TopExponent};
@@ -206,18 +208,25 @@ impl Encode for MlxFloatEncoder {
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let (tile, level) = (values.tile, values.level);
-        let (mut codes, mut scales) = (Vec::new(), Vec::new());
-        mlx::encode(
-            self.mode,
-            self.dtype,
-            values.values,
+        let TileValues {
+            tile,
+            values,
             level,
+            ..
+        } = *values;
+        let (unit, group) = (8 / self.mode.bits(), self.mode.group());
+        let (mut codes, mut shared) = (vec![0; values.len() / unit], vec![0; values.len() / group]);
+        let groups = GroupBuffers {
+            values,
+            codes: &mut codes,
+            scale_bytes: &mut shared,
             back,
-            &mut codes,
-            &mut scales,
-        );
-        self.store(tile, codes, scales, level, put)
+            level,
+        };
+        mlx::encode(self.mode, self.dtype, groups);
+        // Words are little-endian and their first code is the lowest, so that they are bytes of two codes, or of one.
+        let parts = [(unit, codes.as_slice()), (group, &shared)];
+        put_codes_and_scales(tile, self.codes.cols, parts, put)
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {
@@ -239,24 +248,10 @@ impl StoreCodes for MlxFloatEncoder {
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
-        let (codes, exponents) = (
+        let (mut codes, mut exponents) = (
             std::mem::take(&mut codes.codes),
             std::mem::take(&mut codes.exponents),
         );
-        self.store(tile, codes, exponents, level, put)
-    }
-}
-
-impl MlxFloatEncoder {
-    /// Passes the codes and scales of a tile to `put`.
-    fn store(
-        &self,
-        tile: &Tile,
-        mut codes: Vec<u8>,
-        mut scales: Vec<u8>,
-        level: Level,
-        put: &mut Put<'_>,
-    ) -> Result<()> {
         let group = self.mode.group();
         let groups = Tile {
             rows: tile.rows.clone(),
@@ -265,6 +260,6 @@ impl MlxFloatEncoder {
         let words = &mut WordBuffers::default();
         self.codes.put_codes(tile, &mut codes, level, words, put)?;
         self.scales
-            .put_codes(&groups, &mut scales, level, words, put)
+            .put_codes(&groups, &mut exponents, level, words, put)
     }
 }

@@ -1,13 +1,14 @@
 //! What kernels have at [`Level::Avx2`](super::Level::Avx2) beside the code that LLVM vectorises.
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _CMP_LT_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT,
-    _mm_cvtsi32_si128, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_blendv_epi8,
-    _mm256_blendv_ps, _mm256_castps_si256, _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_cvtps_ph,
-    _mm256_or_ps, _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps,
-    _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32,
-    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_srl_epi32,
-    _mm256_srli_epi16, _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+    __m128i, __m256, __m256i, _CMP_GT_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT,
+    _mm_cvtsi32_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
+    _mm256_blendv_epi8, _mm256_blendv_ps, _mm256_castps_si256, _mm256_cmp_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtps_ph, _mm256_or_ps, _mm256_permute4x64_epi64,
+    _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_shuffle_epi8, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_sub_epi32,
+    _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
 };
 use std::mem::transmute;
 
@@ -70,6 +71,30 @@ impl LookUp for Avx2 {
                 transmute::<__m256, [f32; LANES]>(least),
                 transmute::<__m256i, [u32; LANES]>(at),
             )
+        }
+    }
+
+    /// Four halving steps: each bound is looked up by the rank so far.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn ranks(self, values: [f32; LANES], bounds: &[f32; 15]) -> [u32; LANES] {
+        let b = bounds;
+        // The bounds that divide what is left after one, two and three steps. What repeats is never looked up.
+        let second = [b[3], b[11], b[3], b[11], b[3], b[11], b[3], b[11]];
+        let third = [b[1], b[5], b[9], b[13], b[1], b[5], b[9], b[13]];
+        let fourth = [b[0], b[2], b[4], b[6], b[8], b[10], b[12], b[14]];
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let values = transmute::<[f32; LANES], __m256>(values);
+            // A comparison that holds is -1.
+            let above = |bound| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(values, bound));
+            let mut rank = _mm256_sub_epi32(_mm256_setzero_si256(), above(_mm256_set1_ps(b[7])));
+            for bounds in [second, third, fourth] {
+                let bounds = transmute::<[f32; LANES], __m256>(bounds);
+                let is_above = above(_mm256_permutevar8x32_ps(bounds, rank));
+                rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), is_above);
+            }
+            transmute::<__m256i, [u32; LANES]>(rank)
         }
     }
 }

@@ -3,12 +3,14 @@
 //!
 //! A level's *rank* is its place among the levels in ascending order; its code is what the codebook calls it.
 
-use crate::simd::{Level, Routine, perform};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{InMemory, LANES, Level, LookUp, Routine, perform};
 
 /// Encodes values with one codebook: which code a scaled value gets, and how two codes make a byte.
 #[derive(Debug, Clone)]
 pub(crate) struct CodebookEncoder {
-    /// The rank of a scaled value is the number of bounds below it.
+    /// The rank of a scaled value is the number of bounds below it. They ascend.
     pub bounds: [f32; 15],
     /// The byte of two ranks, by `first << 4 | second`; `None` if that is the byte already.
     pub bytes: Option<Box<[u8; 256]>>,
@@ -145,6 +147,19 @@ struct EncodeCodebookBlocks<'a> {
 impl Routine for EncodeCodebookBlocks<'_> {
     #[inline(always)]
     fn run(&mut self) {
+        self.encode_blocks(InMemory);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, avx2: Avx2) {
+        self.encode_blocks(avx2);
+    }
+}
+
+impl EncodeCodebookBlocks<'_> {
+    #[inline(always)]
+    fn encode_blocks(&mut self, look_up: impl LookUp) {
         let out = self.codes.chunks_mut(self.block.div_ceil(2));
         for ((values, codes), scale) in self
             .values
@@ -164,17 +179,17 @@ impl Routine for EncodeCodebookBlocks<'_> {
                     };
                     if values.len() == self.block {
                         let factor = 1.0 / least;
-                        encode_block(values, codes, self.encoder, |x| x * factor);
+                        encode_block(values, codes, self.encoder, look_up, |x| x * factor);
                     } else {
                         *scale = least;
-                        encode_block(values, codes, self.encoder, |x| x / least);
+                        encode_block(values, codes, self.encoder, look_up, |x| x / least);
                     }
                 }
                 BlockNorm::Qlora => {
                     // Stored as well: decoding a block of zeros multiplies by 1 then.
                     let divisor = if *scale == 0.0 { 1.0 } else { *scale };
                     *scale = divisor;
-                    encode_block(values, codes, self.encoder, |x| x / divisor);
+                    encode_block(values, codes, self.encoder, look_up, |x| x / divisor);
                 }
             }
         }
@@ -204,20 +219,29 @@ fn encode_block(
     values: &[f32],
     codes: &mut [u8],
     encoder: &CodebookEncoder,
+    look_up: impl LookUp,
     scaled: impl Fn(f32) -> f32,
 ) {
     let mut ranks = [0u32; CHUNK];
     for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK / 2)) {
-        if let Ok(values) = <&[f32; CHUNK]>::try_from(values) {
-            for (rank, &x) in ranks.iter_mut().zip(values) {
-                *rank = rank_of(scaled(x), &encoder.bounds);
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        for (ranks, values) in ranks.as_chunks_mut::<LANES>().0.iter_mut().zip(chunks) {
+            let mut values = *values;
+            for x in &mut values {
+                *x = scaled(*x);
             }
-        } else {
+            *ranks = look_up.ranks(values, &encoder.bounds);
+        }
+        if !rest.is_empty() {
             // The end of the block. The value after the last one of an odd number is a zero, as libraries pad it.
-            ranks = [u32::from(encoder.pad); CHUNK];
-            for (rank, &x) in ranks.iter_mut().zip(values) {
-                *rank = rank_of(scaled(x), &encoder.bounds);
+            let mut last = [0.0; LANES];
+            for (last, &x) in last.iter_mut().zip(rest) {
+                *last = scaled(x);
             }
+            let last = look_up.ranks(last, &encoder.bounds);
+            let end = &mut ranks[chunks.len() * LANES..][..LANES];
+            end.fill(u32::from(encoder.pad));
+            end[..rest.len()].copy_from_slice(&last[..rest.len()]);
         }
         // Both ranks of a pair are joined in one word: the first is its low half, for the host is little-endian. If each
         // rank were narrowed by itself, LLVM would make each comparison's result a byte first.
@@ -231,15 +255,4 @@ fn encode_block(
             }
         }
     }
-}
-
-/// The number of bounds below `x`, 0 for NaN. Fifteen comparisons without a branch are vectorised over a chunk, which a
-/// binary search is not.
-#[inline(always)]
-fn rank_of(x: f32, bounds: &[f32; 15]) -> u32 {
-    let mut n = 0;
-    for &bound in bounds {
-        n += u32::from(x > bound);
-    }
-    n
 }

@@ -63,20 +63,26 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
             .zip(self.scale_bytes.chunks_mut(BATCH));
         for ((values, back), (codes, scale_bytes)) in batches.zip(stored) {
             let values = values.as_chunks::<GROUP>().0;
-            let mut scales = [GroupScale {
-                byte: 0,
-                factor: 0.0,
-                scale: 0.0,
-            }; BATCH];
-            for ((values, scale), byte) in values.iter().zip(&mut scales).zip(scale_bytes) {
-                *scale = self.arithmetic.group_scale(max_abs(values, 0.0));
-                *byte = scale.byte;
+            let mut maxima = [0.0; BATCH];
+            for (values, max) in values.iter().zip(&mut maxima) {
+                *max = max_abs(values, 0.0);
             }
+            // One array for each field, so that LLVM finds several scales in a register.
+            let mut bytes_of_scales = [0; BATCH];
+            let (mut factors, mut scales) = ([0.0; BATCH], [0.0; BATCH]);
+            for g in 0..BATCH {
+                let scale = self.arithmetic.group_scale(maxima[g]);
+                bytes_of_scales[g] = scale.byte;
+                factors[g] = scale.factor;
+                scales[g] = scale.scale;
+            }
+            scale_bytes.copy_from_slice(&bytes_of_scales[..scale_bytes.len()]);
             let groups = values
                 .iter()
                 .zip(back.as_chunks_mut::<GROUP>().0)
                 .zip(codes.chunks_exact_mut(bytes));
-            for (((values, back), codes), scale) in groups.zip(&scales) {
+            let scales = factors.into_iter().zip(scales);
+            for (((values, back), codes), scale) in groups.zip(scales) {
                 encode_group::<A, GROUP>(self.arithmetic, values, scale, codes, back);
             }
         }
@@ -117,24 +123,23 @@ impl GroupBuffers<'_> {
     }
 }
 
-/// Groups whose scales are found before any of them is encoded. A scale is one long chain of dependent operations, and
-/// the chains of several groups overlap.
+/// Groups whose scales are found before any of them is encoded: a scale is one long chain of dependent operations.
 const BATCH: usize = 16;
 
-/// Encodes one group under its scale.
+/// Encodes one group under the factor and the scale of its [`GroupScale`].
 #[inline(always)]
 fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     arithmetic: &A,
     values: &[f32; GROUP],
-    scale: &GroupScale,
+    (factor, scale): (f32, f32),
     codes: &mut [u8],
     back: &mut [f32; GROUP],
 ) {
     let mut unpacked = [0u8; GROUP];
     for ((&x, code), back) in values.iter().zip(&mut unpacked).zip(back) {
-        let (bits, value) = arithmetic.code(arithmetic.scaled(x, scale.factor));
+        let (bits, value) = arithmetic.code(arithmetic.scaled(x, factor));
         *code = bits as u8;
-        *back = value * scale.scale;
+        *back = value * scale;
     }
     if A::Code::SIGN_BIT == 8 {
         // Of two codes in a word of 16 bits, the second is shifted down onto the high nibble of the first.

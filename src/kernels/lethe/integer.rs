@@ -181,10 +181,7 @@ impl IntegerQuantizer {
         }
         macro_rules! signed {
             ($dtype:ident, $symmetric:literal) => {
-                run!(CompressedTensorsInt::<$dtype, $symmetric>::new(
-                    bits,
-                    $dtype::EPSILON
-                ))
+                run!(CompressedTensorsInt::<$dtype, $symmetric>::new(bits))
             };
         }
         match (self.rule, self.dtype) {

@@ -14,14 +14,13 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::groups::GroupArithmetic;
-use super::mx::GgmlMxfp4;
-use super::narrow::narrow;
+use super::compute_dtype::ComputeDtype;
+use super::groups::{GroupArithmetic, GroupBuffers, GroupScale};
+use super::mx::{BLOCK as MX_BLOCK, GgmlMxfp4};
+use super::narrow::{Fp4E2M1, NarrowFloat, narrow};
 use crate::TargetDtype;
-use crate::element::Element;
-use crate::kernels::remember::fp8::{E4M3, Float8, f32_from_exponent};
-use crate::kernels::remember::grouped::{CodeValue, E2M1};
-use crate::simd::{Level, Routine, perform};
+use crate::kernels::remember::fp8::{E4M3, f32_from_exponent};
+use crate::kernels::remember::nvfp4::BLOCK as NVFP4_BLOCK;
 
 /// A floating-point `mode` of `mx.quantize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +33,11 @@ pub(crate) enum MlxFloatMode {
 impl MlxFloatMode {
     /// Number of values that share a scale.
     pub(crate) fn group(self) -> usize {
-        if self == Self::Nvfp4 { 16 } else { 32 }
+        if self == Self::Nvfp4 {
+            NVFP4_BLOCK
+        } else {
+            MX_BLOCK
+        }
     }
 
     /// Bits of a code.
@@ -66,181 +69,98 @@ fn power_of_two(exponent: i32) -> f32 {
     }
 }
 
-/// The code of `x` in E4M3, to nearest even; 448 for what is larger.
+/// The scale of a group of an MX mode: the next power of two, stored as its biased exponent. `scale` is the group's largest
+/// magnitude over the largest value of a code.
 #[inline(always)]
-fn e4m3(x: f32) -> u8 {
-    narrow::<E4M3>(x).0 as u8
-}
-
-/// The code of `x` in FP4, to nearest, the smaller magnitude of two: ggml's rounding is MLX's.
-#[inline(always)]
-fn e2m1(x: f32) -> u8 {
-    GgmlMxfp4.code(x).0 as u8
-}
-
-/// FP4 as MLX decodes it.
-const FP4: E2M1 = E2M1 {
-    factor: 1.0,
-    plain_zero: false,
-};
-
-/// The arithmetic of a mode; codes are FP4 by default. Implementations are `#[inline(always)]`.
-trait MlxFloatArithmetic {
-    const GROUP: usize;
-    /// The largest value that a code decodes to.
-    const MAX: f32 = 6.0;
-
-    /// Rounds `scale`, the group's largest magnitude over [`MAX`](Self::MAX). Returns the byte that is stored, the divisor
-    /// of values, and the value of the byte, by which decoding multiplies.
-    fn scale(scale: f32) -> (u8, f32, f32);
-
-    #[inline(always)]
-    fn code(x: f32) -> u8 {
-        e2m1(x)
-    }
-
-    #[inline(always)]
-    fn widen(code: u8) -> f32 {
-        FP4.value(code)
-    }
-}
-
-/// [`MlxFloatArithmetic::scale`] of the MX modes: the next power of two, stored as its biased exponent.
-#[inline(always)]
-fn exponent_scale(scale: f32) -> (u8, f32, f32) {
+fn exponent_scale(scale: f32) -> GroupScale {
     let exponent = exponent_above(scale);
-    let stored = (exponent + 127) as u8;
-    (stored, power_of_two(exponent), f32_from_exponent(stored))
-}
-
-struct MlxMxfp4;
-struct MlxMxfp8;
-struct MlxNvfp4;
-
-impl MlxFloatArithmetic for MlxMxfp4 {
-    const GROUP: usize = 32;
-
-    #[inline(always)]
-    fn scale(scale: f32) -> (u8, f32, f32) {
-        exponent_scale(scale)
+    let byte = (exponent + 127) as u8;
+    GroupScale {
+        byte,
+        factor: power_of_two(exponent),
+        scale: f32_from_exponent(byte),
     }
 }
 
-impl MlxFloatArithmetic for MlxMxfp8 {
-    const GROUP: usize = 32;
-    const MAX: f32 = 448.0;
+/// Groups of an MX mode with codes `N`, of a model in `E`.
+struct MlxMx<N, E>(PhantomData<(N, E)>);
+
+impl<E: ComputeDtype> GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1, E> {
+    type Code = Fp4E2M1;
 
     #[inline(always)]
-    fn scale(scale: f32) -> (u8, f32, f32) {
-        exponent_scale(scale)
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        // MLX divides in the dtype of the model, so the quotient is rounded before the exponent is found.
+        exponent_scale(E::round(max_abs / Fp4E2M1::MAX))
     }
 
     #[inline(always)]
-    fn code(x: f32) -> u8 {
-        e4m3(x)
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
+        E::round(x / factor)
     }
 
+    /// To nearest, the smaller magnitude of two: ggml's rounding is MLX's.
     #[inline(always)]
-    fn widen(code: u8) -> f32 {
-        E4M3::widen(code)
-    }
-}
-
-impl MlxFloatArithmetic for MlxNvfp4 {
-    const GROUP: usize = 16;
-
-    #[inline(always)]
-    fn scale(scale: f32) -> (u8, f32, f32) {
-        let stored = e4m3(scale);
-        let widened = E4M3::widen(stored);
-        // Values over a scale that is rounded to zero get code 0, by division by infinity.
-        (
-            stored,
-            if stored == 0 { f32::INFINITY } else { widened },
-            widened,
-        )
+    fn code(&self, x: f32) -> (u32, f32) {
+        GgmlMxfp4.code(x)
     }
 }
 
-/// Encodes whole groups that lie one after the other.
-struct EncodeMlxGroups<'a, F, E> {
-    values: &'a [f32],
-    back: &'a mut [f32],
-    codes: &'a mut [u8],
-    scales: &'a mut [u8],
-    types: PhantomData<(F, E)>,
+impl<E: ComputeDtype> GroupArithmetic<MX_BLOCK> for MlxMx<E4M3, E> {
+    type Code = E4M3;
+
+    #[inline(always)]
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        exponent_scale(E::round(max_abs / E4M3::MAX))
+    }
+
+    #[inline(always)]
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
+        E::round(x / factor)
+    }
 }
 
-impl<F: MlxFloatArithmetic, E: Element> Routine for EncodeMlxGroups<'_, F, E> {
+/// Groups of the NVFP4 mode, of a model in `E`.
+struct MlxNvfp4<E>(PhantomData<E>);
+
+impl<E: ComputeDtype> GroupArithmetic<NVFP4_BLOCK> for MlxNvfp4<E> {
+    type Code = Fp4E2M1;
+
     #[inline(always)]
-    fn run(&mut self) {
-        let groups = self
-            .values
-            .chunks_exact(F::GROUP)
-            .zip(self.back.chunks_exact_mut(F::GROUP));
-        let stored = self.codes.chunks_exact_mut(F::GROUP).zip(&mut *self.scales);
-        for ((values, back), (codes, scale)) in groups.zip(stored) {
-            // Maxima are exact in any order; 16 lanes are what LLVM vectorises.
-            let mut lanes = [0.0f32; 16];
-            for chunk in values.as_chunks::<16>().0 {
-                for (lane, x) in lanes.iter_mut().zip(chunk) {
-                    *lane = lane.max(x.abs());
-                }
-            }
-            let max_abs = lanes.into_iter().fold(0.0f32, |max_abs, x| max_abs.max(x));
-            // MLX divides in the dtype of the model, so the quotient is rounded before the exponent
-            // is found.
-            let (stored, divisor, factor) = F::scale(E::rounded(max_abs / F::MAX));
-            *scale = stored;
-            for ((&x, code), back) in values.iter().zip(codes).zip(back) {
-                // The divisor is a power of two or an E4M3 value, and MLX rounds the quotient to
-                // the model's dtype.
-                *code = F::code(E::rounded(x / divisor));
-                *back = F::widen(*code) * factor;
-            }
+    fn group_scale(&self, max_abs: f32) -> GroupScale {
+        let (byte, scale) = narrow::<E4M3>(E::round(max_abs / Fp4E2M1::MAX));
+        GroupScale {
+            byte: byte as u8,
+            // Values over a scale that is rounded to zero get code 0, by division by infinity.
+            factor: if scale == 0.0 { f32::INFINITY } else { scale },
+            scale,
         }
     }
+
+    #[inline(always)]
+    fn scaled(&self, x: f32, factor: f32) -> f32 {
+        E::round(x / factor)
+    }
+
+    #[inline(always)]
+    fn code(&self, x: f32) -> (u32, f32) {
+        GgmlMxfp4.code(x)
+    }
 }
 
-/// Encodes whole groups of a model in `dtype`: `codes` becomes a byte for each value, `scales` a byte for each group, and
-/// `back` receives the values that decoding gives.
-pub(crate) fn encode(
-    mode: MlxFloatMode,
-    dtype: TargetDtype,
-    values: &[f32],
-    level: Level,
-    back: &mut [f32],
-    codes: &mut Vec<u8>,
-    scales: &mut Vec<u8>,
-) {
-    codes.resize(values.len(), 0);
-    scales.resize(values.len() / mode.group(), 0);
-    macro_rules! run {
-        ($mode:ident, $dtype:ident) => {
-            perform(
-                level,
-                &mut EncodeMlxGroups {
-                    values,
-                    back,
-                    codes,
-                    scales,
-                    types: PhantomData::<($mode, $dtype)>,
-                },
-            )
-        };
+/// Encodes whole groups of a model in `dtype`.
+pub(crate) fn encode(mode: MlxFloatMode, dtype: TargetDtype, groups: GroupBuffers<'_>) {
+    match dtype {
+        TargetDtype::F32 => encode_in::<f32>(mode, groups),
+        TargetDtype::F16 => encode_in::<f16>(mode, groups),
+        TargetDtype::BF16 => encode_in::<bf16>(mode, groups),
     }
-    macro_rules! of_dtype {
-        ($mode:ident) => {
-            match dtype {
-                TargetDtype::F32 => run!($mode, f32),
-                TargetDtype::F16 => run!($mode, f16),
-                TargetDtype::BF16 => run!($mode, bf16),
-            }
-        };
-    }
+}
+
+fn encode_in<E: ComputeDtype>(mode: MlxFloatMode, groups: GroupBuffers<'_>) {
     match mode {
-        MlxFloatMode::Mxfp4 => of_dtype!(MlxMxfp4),
-        MlxFloatMode::Mxfp8 => of_dtype!(MlxMxfp8),
-        MlxFloatMode::Nvfp4 => of_dtype!(MlxNvfp4),
+        MlxFloatMode::Mxfp4 => groups.encode_with(&MlxMx::<Fp4E2M1, E>(PhantomData)),
+        MlxFloatMode::Mxfp8 => groups.encode_with(&MlxMx::<E4M3, E>(PhantomData)),
+        MlxFloatMode::Nvfp4 => groups.encode_with(&MlxNvfp4::<E>(PhantomData)),
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::element::Element;
 use crate::kernels::remember::fp8::half_of_exponent;
-use crate::kernels::remember::grouped::{CodeValue, E2M1};
+use crate::kernels::remember::nvfp4::doubled_magnitude;
 use crate::simd::Kernel;
 
 /// Rows whose values of a column share an exponent.
@@ -14,10 +14,17 @@ pub(crate) const BLOCK: usize = 32;
 /// Columns whose scales are made at once, for all rows of a block: they stay in the first cache.
 const STRIP: usize = 512;
 
-const DOUBLED: E2M1 = E2M1 {
-    factor: 2.0,
-    plain_zero: false,
-};
+/// Twice the value of a code, with its sign in the highest bit.
+#[inline(always)]
+fn doubled(code: u8) -> u8 {
+    doubled_magnitude(code) | (code & 8) << 4
+}
+
+/// The float of a [`doubled`] code, whose zeros have signs, too.
+#[inline(always)]
+fn widen(doubled: u8) -> f32 {
+    f32::from_bits(f32::from(doubled & 0x7f).to_bits() | u32::from(doubled & 0x80) << 24)
+}
 
 /// Rows of a matrix that is stored transposed.
 pub(crate) struct Fp4Pairs<'a> {
@@ -51,8 +58,12 @@ impl Kernel for Fp4Pairs<'_> {
                     let codes = &self.codes[row / 2 * self.pitch + left..][..exponents.len()];
                     let out = &mut out[left..left + exponents.len()];
                     let shift = row % 2 * 4;
-                    for ((out, &pair), &scale) in out.iter_mut().zip(codes).zip(&scales) {
-                        *out = E::from_f32(DOUBLED.value(pair >> shift & 15) * scale);
+                    let mut values = [0; STRIP];
+                    for (value, &pair) in values.iter_mut().zip(codes) {
+                        *value = doubled(pair >> shift);
+                    }
+                    for ((out, &value), &scale) in out.iter_mut().zip(&values).zip(&scales) {
+                        *out = E::from_f32(widen(value) * scale);
                     }
                 }
             }

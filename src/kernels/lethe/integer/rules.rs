@@ -6,6 +6,7 @@ use half::f16;
 
 use super::{IntegerArithmetic, QuantParams, clamp, round_to_even};
 use crate::element::Element;
+use crate::kernels::lethe::compute_dtype::ComputeDtype;
 
 /// The largest code of `bits` bits.
 fn max_code(bits: usize) -> f32 {
@@ -20,23 +21,21 @@ fn max_code(bits: usize) -> f32 {
 pub(super) struct CompressedTensorsInt<E, const SYMMETRIC: bool> {
     /// Half the number of codes: what is added to a signed code to store it.
     half: f32,
-    epsilon: f32,
     dtype: PhantomData<E>,
 }
 
-impl<E: Element, const SYMMETRIC: bool> CompressedTensorsInt<E, SYMMETRIC> {
-    /// `epsilon` is the step of `E` at 1, which stands for a scale of 0.
-    pub(super) fn new(bits: usize, epsilon: E) -> Self {
-        let epsilon = epsilon.to_f32();
+impl<E: ComputeDtype, const SYMMETRIC: bool> CompressedTensorsInt<E, SYMMETRIC> {
+    pub(super) fn new(bits: usize) -> Self {
         Self {
             half: (1u32 << (bits - 1)) as f32,
-            epsilon,
             dtype: PhantomData,
         }
     }
 }
 
-impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsInt<E, SYMMETRIC> {
+impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
+    for CompressedTensorsInt<E, SYMMETRIC>
+{
     #[inline(always)]
     fn cast(self, x: f32) -> f32 {
         x
@@ -49,11 +48,11 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
         let range = 2.0 * self.half - 1.0;
         let (scale, zero) = if SYMMETRIC {
             // Half of an odd number of steps: 2 amax / (2^b - 1), with codes from -2^(b-1) on.
-            (E::rounded((-min).max(max) / (range / 2.0)), 0.0)
+            (E::round((-min).max(max) / (range / 2.0)), 0.0)
         } else {
-            let scale = E::rounded(E::rounded(max - min) / range);
+            let scale = E::round(E::round(max - min) / range);
             // A group of zeros divides zero by zero. torch's cast makes the integer 0 of that NaN.
-            let zero = E::rounded(-self.half - E::rounded(min / scale));
+            let zero = E::round(-self.half - E::round(min / scale));
             (
                 scale,
                 if zero.is_nan() {
@@ -64,7 +63,7 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
             )
         };
         // `torch.finfo(dtype).eps` in the library, for a scale that is 0 or has underflowed.
-        let scale = if scale == 0.0 { self.epsilon } else { scale };
+        let scale = if scale == 0.0 { E::EPSILON } else { scale };
         QuantParams {
             scale,
             offset: zero,
@@ -75,9 +74,9 @@ impl<E: Element, const SYMMETRIC: bool> IntegerArithmetic for CompressedTensorsI
 
     #[inline(always)]
     fn code(self, x: f32, params: &QuantParams) -> f32 {
-        let mut x = E::rounded(x / params.scale);
+        let mut x = E::round(x / params.scale);
         if !SYMMETRIC {
-            x = E::rounded(x + params.offset);
+            x = E::round(x + params.offset);
         }
         // The sum with `half` is a stored code from 0 on, and is exact.
         round_to_even(clamp(x, -self.half, self.half - 1.0)) + self.half

@@ -4,18 +4,28 @@
 //! instead; both are exact. Code 8 is a zero without sign.
 
 use super::DecodeBlock;
-use super::legacy::nibble_halves;
+use crate::kernels::remember::nvfp4::doubled_magnitude;
 
 pub(super) struct MXFP4;
 pub(super) struct NVFP4;
 
-/// Twice the value of an E2M1 code: ±{0, 1, 2, 3, 4, 6, 8, 12}.
+/// Twice the values of E2M1 codes.
 #[inline(always)]
-fn e2m1(code: u8) -> f32 {
-    let (exponent, mantissa) = (u32::from(code >> 1 & 3), i32::from(code & 1));
-    let normal = ((2 | mantissa) << exponent) >> 1;
-    let magnitude = if exponent == 0 { mantissa } else { normal };
-    (if code & 8 == 0 { magnitude } else { -magnitude }) as f32
+fn doubled(codes: &[u8; 32]) -> [i8; 32] {
+    let mut values = [0; 32];
+    for (value, &code) in values.iter_mut().zip(codes) {
+        let magnitude = doubled_magnitude(code) as i8;
+        *value = if code & 8 == 0 { magnitude } else { -magnitude };
+    }
+    values
+}
+
+/// Multiplies codes by the scale of their group.
+#[inline(always)]
+fn scale_codes(codes: &[i8], d: f32, out: &mut [f32]) {
+    for (out, &q) in out.iter_mut().zip(codes) {
+        *out = f32::from(q) * d;
+    }
 }
 
 /// `scale | codes[16]`. The scale byte `e` stands for 2^(e - 127), and 255 is not NaN; `d` is half
@@ -31,7 +41,12 @@ impl DecodeBlock<17, 32> for MXFP4 {
         } else {
             (e - 1) << 23
         });
-        nibble_halves(&block[1..], out, |q, _| e2m1(q) * d);
+        let mut codes = [0; 32];
+        let (low, high) = codes.split_at_mut(16);
+        for ((low, high), &pair) in low.iter_mut().zip(high).zip(&block[1..]) {
+            (*low, *high) = (pair & 15, pair >> 4);
+        }
+        scale_codes(&doubled(&codes), d, out);
     }
 }
 
@@ -56,13 +71,18 @@ static UE4M3: [f32; 256] = {
 
 /// `scales[4] | codes[32]`: four groups of 16 values, with eight bytes of codes each.
 impl DecodeBlock<36, 64> for NVFP4 {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
+        let [s0, s1, s2, s3, pairs @ ..] = block;
+        let (mut low, mut high) = ([0; 32], [0; 32]);
+        for ((low, high), &pair) in low.iter_mut().zip(&mut high).zip(pairs) {
+            (*low, *high) = (pair & 15, pair >> 4);
+        }
+        let (low, high) = (doubled(&low), doubled(&high));
         for (g, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let d = UE4M3[usize::from(block[g])];
-            nibble_halves(&block[4 + g * 8..12 + g * 8], out, |q, _| e2m1(q) * d);
+            let d = UE4M3[usize::from([*s0, *s1, *s2, *s3][g])];
+            scale_codes(&low[g * 8..][..8], d, &mut out[..8]);
+            scale_codes(&high[g * 8..][..8], d, &mut out[8..]);
         }
     }
 }
