@@ -65,7 +65,15 @@ const PLACES: &[(&str, &[&str])] = &[
     ("quant_config.json", &[]),
     ("quantization_config.json", &[]),
     ("quantization_map.json", &[]),
+    (SINQ_FILE, &[]),
+    (MODELSLIM_FILE, &[]),
 ];
+
+/// ModelSlim's description: the type of each tensor.
+pub(crate) const MODELSLIM_FILE: &str = "quant_model_description.json";
+
+/// SINQ's description of layers: an object for each module.
+pub(crate) const SINQ_FILE: &str = "model.safetensors.index.json.meta.json";
 
 /// Keys under which multimodal models nest the config of their language model.
 pub(crate) const TEXT_CONFIGS: &[&str] =
@@ -392,6 +400,11 @@ impl QuantConfig {
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         let places = self.places.iter();
         places.flat_map(|p| p.values.keys()).map(String::as_str)
+    }
+
+    /// The value under `key` in `file`, one of the files that configs are read from.
+    pub(crate) fn in_file(&self, file: &str, key: &str) -> Option<&Value> {
+        self.places.iter().find(|p| p.name == file)?.get(key)
     }
 
     /// The boolean under `key`.

@@ -14,6 +14,7 @@ pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod decision;
+mod dfloat11;
 #[cfg(test)]
 mod float_tests;
 mod fp8;
@@ -34,6 +35,6 @@ pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
 pub(crate) use self::seam::names::fused;
 pub(crate) use self::seam::{
-    Encode, EncodeBuffers, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor, Survey,
-    TileValues, WeightInfo,
+    Encode, EncodeBuffers, ExponentTile, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor,
+    Survey, TileValues, WeightInfo,
 };

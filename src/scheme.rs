@@ -1,16 +1,19 @@
 //! Schemes: which stored tensors belong together as one logical tensor, and how to decode them.
 //! Files here know names, shapes and configs; the arithmetic is in `kernels/remember/`.
 
+mod aqlm;
 mod awq;
 mod bitnet;
 pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
 mod dfloat11;
+mod eetq;
 mod exl2;
 mod exl3;
 mod foreign;
 mod fp8;
+mod fp_quant;
 mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
@@ -19,23 +22,28 @@ mod hqq;
 mod int8;
 pub(crate) mod layout;
 mod marlin;
+mod marlin24;
 mod mlx;
 mod modelopt;
+mod modelslim;
 pub(crate) mod module_names;
 mod mxfp4;
 mod nunchaku;
 mod nvfp4;
 mod paroquant;
 mod qnat;
+mod qqq;
 mod quanto;
 mod quark;
 mod sdnq;
 pub(crate) mod seam;
 mod sglang;
+mod sinq;
 mod sparse;
 mod torchao;
 mod transforms;
 mod uqff;
+mod vptq;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -69,14 +77,19 @@ const SCHEMES: &[&dyn Scheme] = &[
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.
     &sdnq::Sdnq,
+    // Claims what its own file names, and nothing else.
+    &modelslim::ModelSlim,
     &torchao::Torchao,
     &bitnet::BitNet,
     &gemma_qat::GemmaQat,
     &quanto::Quanto,
+    // Before HQQ, whose codes have the same name.
+    &sinq::Sinq,
     &hqq::Hqq,
     &comfy::ComfyUi,
     &modelopt::ModelOpt,
     &quark::Quark,
+    &marlin24::Marlin24,
     &nvfp4::Nvfp4,
     &compressed_tensors::CompressedTensors,
     // Before INT8, which would take bytes of nibbles for codes.
@@ -87,8 +100,13 @@ const SCHEMES: &[&dyn Scheme] = &[
     &sparse::Sparse,
     &dfloat11::DFloat11,
     &nunchaku::Nunchaku,
+    &fp_quant::FpQuant,
     &exl2::Exl2,
     &exl3::Exl3,
+    &aqlm::Aqlm,
+    &vptq::Vptq,
+    // Claims nothing unless a config names its method: plain INT8 has the same shapes.
+    &eetq::Eetq,
     &foreign::Foreign,
     // Before AWQ, whose tensors it has.
     &paroquant::ParoQuant,
@@ -96,6 +114,8 @@ const SCHEMES: &[&dyn Scheme] = &[
     &awq::Awq,
     &awq::AwqWide,
     &awq::Gemv,
+    // Before Marlin, whose name codes have.
+    &qqq::Qqq,
     &marlin::Marlin,
     &bnb::Bnb4,
     &bnb::BnbInt8,

@@ -12,6 +12,7 @@ mod gguf;
 mod nunchaku;
 mod sdnq;
 mod transforms;
+mod vectors;
 
 pub const ROWS: usize = 1024;
 pub const COLS: usize = 4096;
@@ -315,6 +316,16 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
             comfy(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
         ),
         ("paroquant", paroquant),
+        ("fp-quant-mxfp4", fp_quant(32)),
+        ("fp-quant-nvfp4", fp_quant(16)),
+        (
+            "qqq",
+            vec![
+                Part("w.B", "I32", vec![COLS / 16, ROWS * 2], codes(n / 2)),
+                Part("w.s_channel", "F32", vec![1, ROWS], f32s(ROWS)),
+                Part("w.s_group", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
+            ],
+        ),
         ("exl2", exl::exl2()),
         ("exl3-3", exl::exl3(3, None)),
         ("exl3-4", exl::exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
@@ -371,7 +382,90 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("mlx8", mlx(8)),
         ("hqq4", hqq("4bit_u8", 4)),
         ("hqq8", hqq("8bit_u8", 8)),
+        ("marlin24", marlin24()),
+        ("sinq4", sinq4()),
         ("uqff-f8q8", f8q8),
+    ]
+}
+
+/// Four bits in groups of 128, of each four of which the first two are stored.
+fn marlin24() -> Vec<Part> {
+    let n = ROWS * COLS;
+    vec![
+        Part(
+            "w.weight_packed",
+            "I32",
+            vec![COLS / 32, ROWS * 2],
+            codes(n / 4),
+        ),
+        Part(
+            "w.meta",
+            "I16",
+            vec![COLS / 32, ROWS * 2],
+            vec![0x44; n / 8],
+        ),
+        Part(
+            "w.scale_packed",
+            "F16",
+            vec![COLS / 128, ROWS],
+            f16s(n / 128),
+        ),
+    ]
+}
+
+/// Four bits in groups of 64, with numbers of eight bits.
+fn sinq4() -> Vec<Part> {
+    let groups = ROWS * COLS / 64;
+    vec![
+        Part("w.W_q", "U8", vec![groups / 2, 64], codes(ROWS * COLS / 2)),
+        Part("w.meta.scale.x", "U8", vec![32, groups / 32], codes(groups)),
+        Part(
+            "w.meta.scale.s",
+            "F16",
+            vec![1, groups / 32],
+            f16s(groups / 32),
+        ),
+        Part(
+            "w.meta.scale.m",
+            "F16",
+            vec![1, groups / 32],
+            f16s(groups / 32),
+        ),
+        Part("w.meta.zero.x", "U8", vec![groups, 1], codes(groups)),
+        Part("w.meta.zero.s", "F16", vec![1, 1], f16s(1)),
+        Part("w.meta.zero.m", "F16", vec![1, 1], f16s(1)),
+        Part("w.meta.scale2", "F16", vec![1, COLS], f16s(COLS)),
+    ]
+}
+
+fn sinq_meta() -> String {
+    let meta = serde_json::json!({
+        "nbits": 4, "group_size": 64, "shape": [ROWS, COLS], "axis": 1, "packing": "4bit_u8",
+        "method": "sinq_quantAux", "compute_dtype": "torch.bfloat16", "view_as_float": false,
+    });
+    serde_json::json!({"w": {"meta": meta}}).to_string()
+}
+
+/// Rotations of 128 columns, and a scale for `block` codes.
+fn fp_quant(block: usize) -> Vec<Part> {
+    let n = ROWS * COLS;
+    let sign = |i: usize| 1.0 - ((i / 128) & (i % 128)).count_ones() as f32 % 2.0 * 2.0;
+    let matrix = (0..128 * 128).flat_map(|i| half::bf16::from_f32(0.0885 * sign(i)).to_le_bytes());
+    vec![
+        Part("w.qweight", "U8", vec![ROWS, COLS / 2], codes(n / 2)),
+        Part(
+            "w.scales",
+            "U8",
+            vec![ROWS, COLS / block],
+            vec![0x48; n / block],
+        ),
+        Part("w.weight_global_scale", "F32", vec![1], f32s(1)),
+        Part(
+            "w.forward_hadamard_matrix",
+            "BF16",
+            vec![128, 128],
+            matrix.collect(),
+        ),
     ]
 }
 
@@ -402,9 +496,24 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
         .chain(nunchaku::files())
         .chain(sdnq::files())
         .chain(transforms::files())
+        .chain(vectors::files())
         .chain(ggml::files())
         .chain(ggml::ik_files());
     files.map(|(name, file)| {
+        if name == "sinq4" {
+            let dir = scratch.join(name);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("model.safetensors"), file).unwrap();
+            fs::write(
+                dir.join("model.safetensors.index.json.meta.json"),
+                sinq_meta(),
+            )
+            .unwrap();
+            return (
+                name,
+                anamnesis::parse(dir.join("model.safetensors")).unwrap(),
+            );
+        }
         let Some(bits) = name.strip_prefix("mlx").filter(|bits| bits.len() == 1) else {
             return (name, anamnesis::parse_bytes(file).unwrap());
         };

@@ -3,6 +3,7 @@
 /// A value of `quant_method`, whatever its spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QuantMethod {
+    Aqlm,
     AutoRound,
     Awq,
     BitNet,
@@ -10,12 +11,14 @@ pub(crate) enum QuantMethod {
     /// sglang's.
     BlockwiseInt8,
     CompressedTensors,
+    Eetq,
     /// exllamav2's.
     Exl2,
     /// exllamav3's.
     Exl3,
     FbgemmFp8,
     Fp8,
+    FpQuant,
     Gemma,
     Gptq,
     Hqq,
@@ -27,12 +30,15 @@ pub(crate) enum QuantMethod {
     /// nunchaku's layers in models of diffusers.
     NunchakuLite,
     ParoQuant,
+    Qqq,
     Quanto,
     Quark,
     Sdnq,
     /// nunchaku's own models.
     SvdQuant,
+    Sinq,
     Torchao,
+    Vptq,
     /// sglang's: experts of four bits, FP8 elsewhere.
     W4aFp8,
     W8a8Fp8,
@@ -43,6 +49,7 @@ pub(crate) enum QuantMethod {
 
 /// How each method is spelled, in lower case.
 const SPELLINGS: &[(QuantMethod, &[&str])] = &[
+    (QuantMethod::Aqlm, &["aqlm"]),
     (
         QuantMethod::AutoRound,
         // Old releases of AutoRound wrote the name of their repository.
@@ -53,10 +60,12 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::BitsAndBytes, &["bitsandbytes"]),
     (QuantMethod::BlockwiseInt8, &["blockwise_int8"]),
     (QuantMethod::CompressedTensors, &["compressed-tensors"]),
+    (QuantMethod::Eetq, &["eetq"]),
     (QuantMethod::Exl2, &["exl2"]),
     (QuantMethod::Exl3, &["exl3"]),
     (QuantMethod::FbgemmFp8, &["fbgemm_fp8"]),
     (QuantMethod::Fp8, &["fp8"]),
+    (QuantMethod::FpQuant, &["fp_quant"]),
     (QuantMethod::Gemma, &["gemma"]),
     (QuantMethod::Gptq, &["gptq"]),
     (QuantMethod::Hqq, &["hqq"]),
@@ -65,11 +74,14 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Mxfp8, &["mxfp8"]),
     (QuantMethod::NunchakuLite, &["nunchaku_lite"]),
     (QuantMethod::ParoQuant, &["paroquant"]),
+    (QuantMethod::Qqq, &["qqq"]),
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
     (QuantMethod::Sdnq, &["sdnq"]),
     (QuantMethod::SvdQuant, &["svdquant"]),
+    (QuantMethod::Sinq, &["sinq"]),
     (QuantMethod::Torchao, &["torchao"]),
+    (QuantMethod::Vptq, &["vptq"]),
     (QuantMethod::W4aFp8, &["w4afp8"]),
     (QuantMethod::W8a8Fp8, &["w8a8_fp8"]),
     (QuantMethod::W8a8Int8, &["w8a8_int8"]),
@@ -122,8 +134,8 @@ mod tests {
             QuantMethod::AutoRound
         );
         assert_eq!(
-            QuantMethod::parse("AQLM"),
-            QuantMethod::Other("aqlm".into())
+            QuantMethod::parse("SpQR"),
+            QuantMethod::Other("spqr".into())
         );
     }
 }

@@ -119,6 +119,7 @@ const DIALECTS: &[fn(&mut ModuleRules, &ConfigPlace)] = &[
     ModuleRules::read_gptqmodel,
     ModuleRules::read_mlx,
     ModuleRules::read_quark,
+    ModuleRules::read_vptq,
     ModuleRules::read_compressed_tensors,
 ];
 
@@ -282,6 +283,19 @@ impl<'c> Module<'c> {
     /// The boolean under `key`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.first(&[key], flag).map(|(flag, _)| flag)
+    }
+
+    /// The number under `key`.
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
+        self.first(&[key], Value::as_f64).map(|(number, _)| number)
+    }
+
+    /// The two integers of the list under `key`, with the name of its place.
+    pub(crate) fn two_ints(&self, key: &str) -> Option<([i64; 2], &'c str)> {
+        self.first(&[key], |value| match value.as_array()?.as_slice() {
+            [first, second] => Some([integer(first)?, integer(second)?]),
+            _ => None,
+        })
     }
 
     /// Whether the config has `key`, and null under it.

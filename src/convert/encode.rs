@@ -10,6 +10,7 @@
 
 mod bands;
 mod body;
+mod counted;
 mod decisions;
 mod distance;
 mod drafts;

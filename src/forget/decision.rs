@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::mlx::Mlx;
 use super::seam::names;
-use super::{Forget, Method, WeightInfo};
+use super::{Forget, Method, Scope, WeightInfo};
 use crate::config::Selection;
 use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::{EncodedAs, ResolvedItem};
@@ -88,6 +88,12 @@ fn decide_by(
 ) -> Result<Decisions> {
     match forget.scheme.method(to) {
         Some((method, scope)) => {
+            let has_head = || candidates.iter().any(|c| names::is_head(c.weight.name));
+            let scope = match scope {
+                Scope::LinearAndUntiedEmbeddings if has_head() => Scope::LinearAndEmbeddings,
+                Scope::LinearAndUntiedEmbeddings => Scope::Linear,
+                scope => scope,
+            };
             let label = forget.scheme.to_string();
             let by_default = |candidate: &Candidate<'_>, name: &str| match candidate.encoded_as {
                 Some(EncodedAs::Nothing) => Some("no weight of a layer".to_owned()),

@@ -8,6 +8,7 @@ use super::awq::Awq;
 use super::bnb::{Bnb4, Bnb4QuantType, BnbInt8};
 use super::comfy::ComfyConvRot;
 use super::compressed_tensors::CompressedTensors;
+use super::dfloat11::DFloat11;
 use super::fp8::{Fp8, Fp8Layout};
 use super::gptq::Gptq;
 use super::mlx::Mlx;
@@ -79,6 +80,13 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         make,
     }
 }
+
+/// DFloat11, which loses nothing and so takes embeddings too.
+const DFLOAT11_ROW: SchemeRow = SchemeRow {
+    scope: Scope::LinearAndUntiedEmbeddings,
+    config_keys: &["dfloat11_config"],
+    ..linear(|_| Arc::new(DFloat11::default()))
+};
 
 /// A scheme of MLX, which quantizes embeddings too. mlx-lm writes the description under both keys.
 const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
@@ -274,6 +282,9 @@ schemes! {
     MLX_NVFP4 "mlx-nvfp4" []
         "MLX NVFP4"
         mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4)));
+    DFLOAT11 "dfloat11" ["df11"]
+        "DFloat11: BF16 without loss, exponents as Huffman codes"
+        DFLOAT11_ROW;
     QNAT "qnat" []
         "NF4 of qlora-rs"
         qnat(|_| { Arc::new(Qnat { double_quant: false }) });

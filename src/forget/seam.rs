@@ -12,7 +12,10 @@ pub(crate) mod grouped;
 pub(crate) mod names;
 pub(crate) mod rows;
 
+use std::sync::Arc;
+
 use self::grouped::WordBuffers;
+use crate::kernels::lethe::dfloat11::EncodedRun;
 use crate::kernels::lethe::integer::IntegerGroups;
 use crate::scheme::{CodeFamily, EncodedAs, Grid, GroupCodes, Tile};
 use crate::simd::Level;
@@ -85,6 +88,44 @@ pub(crate) struct EncodeBuffers {
     pub groups: IntegerGroups,
     pub codes: Vec<u8>,
     pub words: WordBuffers,
+    pub stream: EncodedRun,
+}
+
+/// The exponents of a tile's values as BF16 or F32, counted while planning.
+#[derive(Debug)]
+pub(crate) struct ExponentTile {
+    /// How often each occurs.
+    pub counts: Box<[u32; 256]>,
+    /// That of the last value.
+    pub last: u8,
+}
+
+impl ExponentTile {
+    /// The exponents of `values`.
+    pub(crate) fn of(values: &[f32]) -> Self {
+        let exponent = |x: &f32| (x.to_bits() >> 23 & 255) as u8;
+        // Neighbouring values often have one exponent. Counts of their own need not wait for each other.
+        let mut counts = [[0u32; 256]; 4];
+        let (whole, rest) = values.as_chunks::<4>();
+        for four in whole {
+            for (counts, x) in counts.iter_mut().zip(four) {
+                counts[usize::from(exponent(x))] += 1;
+            }
+        }
+        for x in rest {
+            counts[0][usize::from(exponent(x))] += 1;
+        }
+        let [mut sum, others @ ..] = counts;
+        for other in others {
+            for (sum, n) in sum.iter_mut().zip(other) {
+                *sum += n;
+            }
+        }
+        Self {
+            counts: Box::new(sum),
+            last: values.last().map_or(0, exponent),
+        }
+    }
 }
 
 /// Takes encoded bytes: index of the stored tensor, offset of the first byte in it, bytes.
@@ -169,6 +210,9 @@ pub(crate) enum Scope {
     Linear,
     /// Weights of linear layers, embeddings and the output layer.
     LinearAndEmbeddings,
+    /// These, but no embeddings in a model without an output layer: they may be that as well, and a library that decodes a module when
+    /// it is called would leave the other without a weight.
+    LinearAndUntiedEmbeddings,
     /// Every tensor.
     All,
 }
@@ -190,10 +234,33 @@ pub(crate) trait Method: Send + Sync {
     /// `Unsupported` if there is no encoder for the type, `Parse` if the importance matrix does not fit the tensor.
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>>;
 
+    /// If the size of an encoded tensor depends on its values: how it may be cut into tiles, whose exponents are counted while
+    /// planning. [`with_exponents`](Self::with_exponents) then makes the method that encodes it.
+    fn counting_grid(&self, weight: &WeightInfo<'_>) -> Option<Grid> {
+        let _ = weight;
+        None
+    }
+
+    /// The method for a tensor with the exponents `tiles`, in the order of the tiles, or the reason why the tensor cannot be encoded.
+    /// `None` if nothing need be counted.
+    fn with_exponents(
+        &self,
+        tiles: &[ExponentTile],
+    ) -> Option<std::result::Result<Arc<dyn Method>, String>> {
+        let _ = tiles;
+        None
+    }
+
     /// The scheme's description in `config.json`, if it has one. `skipped` are the modules with a matrix that stays as
     /// it is: loaders would otherwise look for their scales.
     fn config(&self, skipped: &[String]) -> Option<serde_json::Value> {
         let _ = skipped;
+        None
+    }
+
+    /// The description in `config.json` of a scheme that names the encoded modules there, and not those that are not.
+    fn config_of_encoded(&self, modules: &[&str]) -> Option<serde_json::Value> {
+        let _ = modules;
         None
     }
 

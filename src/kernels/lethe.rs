@@ -5,6 +5,7 @@
 //!   They do the float operations of a named library in its order, so that the bytes are those of that library.
 //! - `groups` is the kernel that `mx` and `nvfp4` share, `narrow` the rounding to floats of eight bits and four,
 //!   `compute_dtype` the rounding to the model's dtype between operations.
+//! - `dfloat11` makes Huffman codes of exponents.
 //! - `pack` puts codes into words; `mean` and `distance` are sums over what was encoded.
 
 pub(crate) mod bnb;
@@ -13,6 +14,8 @@ pub(crate) mod int8;
 
 #[cfg(feature = "lethe")]
 pub(crate) mod compute_dtype;
+#[cfg(feature = "lethe")]
+pub(crate) mod dfloat11;
 #[cfg(feature = "lethe")]
 pub(crate) mod distance;
 #[cfg(feature = "lethe")]

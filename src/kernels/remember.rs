@@ -28,4 +28,5 @@ pub(crate) mod sdnq;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transform;
+pub(crate) mod vectors;
 pub(crate) mod widen;

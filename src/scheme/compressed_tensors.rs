@@ -64,8 +64,7 @@ impl Scheme for CompressedTensors {
         let Some(name) = t.name().strip_suffix("_packed") else {
             return Ok(None);
         };
-        // Packed codes of other libraries have other scales (marlin-24: `scale_packed`); `foreign`
-        // refuses them by name.
+        // Packed codes of other libraries have other scales; `foreign` refuses them by name.
         let Some(scale) = all.at(name, "_scale") else {
             return Ok(None);
         };

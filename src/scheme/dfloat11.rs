@@ -3,14 +3,15 @@
 //! | tensor | contents |
 //! |---|---|
 //! | `P.encoded_exponent` U8 | codes, in chunks of `threads_per_block * bytes_per_thread` bytes |
-//! | `P.sign_mantissa` U8 `[n]` | sign and seven bits of mantissa of each value |
+//! | `P.sign_mantissa` U8 `[n]` or `[out, in]` | sign and seven bits of mantissa of each value |
 //! | `P.luts` U8 `[tables + 1, 256]` | the code, and lengths |
 //! | `P.output_positions` U8 | U32 for each chunk, the index of its first value, and n |
 //! | `P.gaps` U8 | five bits for each 8 bytes, the bit at which the first code in them begins |
 //! | `P.split_positions` I64 | indices of the first values of the second weight and further ones |
 //!
 //! Names and shapes of the weights are not stored. `pattern_dict` of the config has the names, and the sizes of biases and in
-//! `config.json` the shapes.
+//! `config.json` the shapes. Of a single weight `sign_mantissa` may have the shape, as this crate's encoder writes it: the library
+//! asks for the number of its values alone.
 //!
 //! Layout: dfloat11 `dfloat11.py`, `dfloat11_utils.py`, `decode.cu`.
 
@@ -97,10 +98,12 @@ impl Scheme for DFloat11 {
             (TensorRole::GroupIndex, stream.stored.gaps),
         ];
         parts.extend(splits.map(|splits| (TensorRole::GroupIndex, splits)));
-        let mut groups = Vec::with_capacity(names.len());
+        let count = names.len();
+        let mut groups = Vec::with_capacity(count);
         for (name, bounds) in names.into_iter().zip(bounds.windows(2)) {
             let (first, len) = (bounds[0], bounds[1] - bounds[0]);
-            let shape = find_shape(t, &name, len, all)?;
+            let stored = (count == 1).then(|| stream.stored.rest.shape());
+            let shape = find_shape(t, (&name, len), stored, all)?;
             let decoder = DFloat11Weight {
                 stream: stream.clone(),
                 first,
@@ -160,11 +163,17 @@ fn bounds(
     Ok(bounds)
 }
 
-/// The shape of the weight `name` of `len` values: from the bias of its layer and from config.json.
+/// The shape of the weight `name` of `len` values: that in which its signs are stored if they are a matrix, or from the bias of
+/// its layer and from config.json.
 ///
 /// # Errors
-/// Neither tells.
-fn find_shape(t: &Tensor<'_>, name: &str, len: usize, all: &Index<'_>) -> Result<[usize; 2]> {
+/// Neither tells, or they contradict each other.
+fn find_shape(
+    t: &Tensor<'_>,
+    (name, len): (&str, usize),
+    stored: Option<&[usize]>,
+    all: &Index<'_>,
+) -> Result<[usize; 2]> {
     let module = name.strip_suffix(".weight").unwrap_or_default();
     let bias = all
         .at(module, ".bias")
@@ -184,6 +193,16 @@ fn find_shape(t: &Tensor<'_>, name: &str, len: usize, all: &Index<'_>) -> Result
         (None, Some(inputs)) => other(inputs).map(|outputs| [outputs, inputs]),
         (None, None) => None,
     };
+    // Sizes of config.json that do not multiply to the values there are do not belong to this layer, and contradict nothing.
+    if let Some(&[rows, cols]) = stored {
+        if bias.is_some_and(|n| n != rows) || found.is_some_and(|shape| shape != [rows, cols]) {
+            let what = format!(
+                "`sign_mantissa` is [{rows}, {cols}], and a bias or config.json tells of another shape of `{name}`"
+            );
+            return Err(refused(t, FAMILY, what));
+        }
+        return Ok([rows, cols]);
+    }
     found.ok_or_else(|| {
         let what = format!(
             "`{name}` of {len} values is stored without its shape, which neither a bias nor config.json tells beyond doubt"

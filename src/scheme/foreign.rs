@@ -1,8 +1,7 @@
 //! Schemes that are recognised and not decoded. Without them, their codes would be copied as if they were weights.
 
 use crate::containers::model::Tensor;
-use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused};
+use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, refused};
 use crate::{Dtype, Result};
 
 /// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their companions.
@@ -35,7 +34,6 @@ pub(super) const fn signature(
     }
 }
 
-pub(super) const WORDS: &[Dtype] = &[Dtype::I32, Dtype::U32];
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
@@ -49,12 +47,15 @@ const SIGNATURES: &[Signature] = &[
         remedy: "no config is there that says so (method `svdquant` in the metadata, quant_method `nunchaku_lite` in config.json); \
                  `python -m nunchaku.merge_safetensors` adds it to files of the older format",
     },
+    // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in rows.
     signature(
-        "compressed-tensors marlin-24",
-        ".weight_packed",
-        WORDS,
-        &[".scale_packed"],
+        "NVFP4 of transformers",
+        ".weight",
+        &[],
+        &[".weight_sf_rowmajor"],
     ),
+    // The order of the codes depends on the GPU.
+    signature("HIGGS", ".weight", &[Dtype::I16], &[".tables2"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(
@@ -70,7 +71,13 @@ const SIGNATURES: &[Signature] = &[
         companions: &[".scale"],
         remedy: "only its config (quant_method `sdnq`) tells which codes it has, and there is none",
     },
-    signature("EETQ", ".weight", INT8, &[".weight_scales"]),
+    Signature {
+        scheme: "EETQ",
+        suffix: ".weight",
+        dtypes: INT8,
+        companions: &[".weight_scales"],
+        remedy: "only its config (quant_method `eetq`) tells it from plain INT8, and there is none",
+    },
     // Ollama repacks matrices to U32, and leaves stacks as they are.
     signature(
         "NVFP4 of Ollama in bytes",
@@ -78,12 +85,10 @@ const SIGNATURES: &[Signature] = &[
         BYTES,
         &[".weight.scale"],
     ),
-    signature("AQLM", ".codes", &[], &[".codebooks"]),
-    signature("QQQ", ".B", WORDS, &[".s_channel"]),
     // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
+    signature("SpQR", ".dense_weights", &[], &[".row_offsets"]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
-    signature("VPTQ", ".indices", &[], &[".centroids.weight"]),
 ];
 
 impl Signature {
@@ -138,9 +143,7 @@ static IDENTITY: Identity = Identity {
     name: "not decoded",
     methods: &[],
     codes: &[],
-    // ModelSlim's. It has no other sign here, and a leftover one shows that its weight is not
-    // plain.
-    companions: &[(Ends(".weight_offset"), TensorRole::ZeroPoint)],
+    companions: &[],
     optional: &[],
     activations: &[],
     markers: &[],

@@ -11,8 +11,9 @@
 //! hqq `core/bitpack.py`.
 
 mod meta;
+pub(in crate::scheme) mod nested;
 
-use self::meta::{COMPANIONS, DoubleQuantized, FAMILY, HqqMeta};
+use self::meta::{COMPANIONS, FAMILY, HqqMeta};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -55,14 +56,6 @@ impl Scheme for Hqq {
         let Some(base) = base_of(t.name(), "W_q") else {
             return Ok(None);
         };
-        // SINQ names its codes like HQQ, and has a second scale.
-        if all.at(base, "scale2").is_some() {
-            return Err(refused(
-                t,
-                "SINQ",
-                "recognised, not decoded by this version",
-            ));
-        }
         // In safetensors the description lies beside the codes; in pickles it is in the values that
         // the parser kept.
         let mut meta = HqqMeta::of_weight(t, base, all);
@@ -121,7 +114,7 @@ impl Scheme for Hqq {
 
 /// Bytes of a word, bits of a code, and the lowest bit of a word's first code, by the packing's name in hqq's
 /// `Quantizer.bit_to_packing`. `3bit_32` has ten codes in 30 bits of an I32.
-fn packing(name: &str) -> Option<(usize, usize, usize)> {
+pub(super) fn packing(name: &str) -> Option<(usize, usize, usize)> {
     match name {
         "8bit_u8" => Some((1, 8, 0)),
         "4bit_u8" => Some((1, 4, 4)),
@@ -255,13 +248,8 @@ impl<'m> HqqWeight<'m> {
             self.rows * grid.cols
         };
         if meta.read_flag(&format!("quant_{what}"))? {
-            return Ok(Box::new(DoubleQuantized::new(
-                meta,
-                what,
-                groups,
-                grid.cols,
-                compute_dtype,
-            )?));
+            let numbers = meta.read_nested(what, groups, grid.cols, compute_dtype)?;
+            return Ok(Box::new(numbers));
         }
         let t = meta.need_tensor(what)?;
         // The reduction over a group keeps its dimension: the side of the ones tells the axis.

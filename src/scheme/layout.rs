@@ -9,6 +9,7 @@ pub(crate) mod group_size;
 pub(crate) mod hadamard;
 pub(crate) mod lines;
 pub(crate) mod low_rank;
+pub(crate) mod marlin_tiles;
 pub(crate) mod packed;
 pub(crate) mod padding;
 pub(crate) mod shifted_bias;
@@ -19,3 +20,4 @@ pub(crate) mod transformed;
 #[cfg(feature = "models")]
 pub(crate) mod transposed;
 pub(crate) mod vector;
+pub(crate) mod vectors;

@@ -2,25 +2,20 @@
 //! which is scratch of the kernel. AWQ: `X.qweight` and `X.scales` of the same shapes, without `X.qzeros`. The weight
 //! is `X.weight` `[out, in]`: `(q - 8) * s`.
 //!
-//! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a warp load them.
-//! Word `4l + t` belongs to lane l and to the t-th 16 outputs. It has eight codes, interleaved 0, 2, 4, 6, 1, 3, 5,
-//! 7. Scales are permuted within 64 outputs or, if there is one group, within 32.
-//!
 //! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`), AutoAWQ `modules/linear/marlin.py`.
 
-use std::ops::Range;
-
 use crate::config::{Module, QuantMethod};
-use crate::containers::model::{Part, Tensor};
+use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::group_size::{ShortGroup, group_size};
+use crate::scheme::layout::marlin_tiles::{
+    MarlinCodes, PermutedScales, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
+};
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, StoredRows,
-    TensorRole, Tile, read, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -148,7 +143,11 @@ fn weight<'m>(
         return Err(misfit());
     };
     let group = group_size(t, groups, k, ShortGroup::Never, module)?;
-    let codes = Codes::Unpacked(Box::new(MarlinCodes { part: t.part(), n }));
+    let codes = Codes::Unpacked(Box::new(MarlinCodes {
+        part: t.part(),
+        n,
+        order: TileOrder::Halves,
+    }));
     let scale = Box::new(PermutedScales {
         floats: Floats::ieee(scales)?,
         n,
@@ -174,112 +173,4 @@ fn weight<'m>(
         parts,
         Box::new(decoder),
     ))
-}
-
-/// Inputs, outputs and bytes of a tile.
-const TILE_INPUTS: usize = 16;
-const TILE_OUTPUTS: usize = 64;
-const TILE_BYTES: usize = TILE_INPUTS * TILE_OUTPUTS / 2;
-
-/// Nibble of each of the eight codes of a word. Codes 0 to 3 belong to one output, codes 4 to 7 to the output eight
-/// after it.
-const NIBBLE_OF_CODE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
-
-/// Codes in Marlin tiles.
-struct MarlinCodes<'m> {
-    part: Part<'m>,
-    /// Outputs.
-    n: usize,
-}
-
-impl Unpack for MarlinCodes<'_> {
-    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        let width = tile.cols.len();
-        out.resize(tile.rows.len() * width, 0);
-        // A tile is 512 bytes, and a row of tiles holds all outputs, so a tile of 64 rows is one
-        // piece of each row.
-        let bytes = tile.rows.start / TILE_OUTPUTS * TILE_BYTES
-            ..tile.rows.end.div_ceil(TILE_OUTPUTS) * TILE_BYTES;
-        for (i, row) in
-            (tile.cols.start / TILE_INPUTS..tile.cols.end.div_ceil(TILE_INPUTS)).enumerate()
-        {
-            read(&self.part, self.n * 8, row..row + 1, bytes.clone(), staging)?;
-            let blocks = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
-            for (words, rows) in staging.chunks_exact(TILE_BYTES).zip(blocks) {
-                unpack_tile(words, rows, width, i * TILE_INPUTS);
-            }
-        }
-        Ok(())
-    }
-
-    fn align(&self) -> (usize, usize) {
-        (TILE_OUTPUTS, TILE_INPUTS)
-    }
-
-    fn transposed(&self) -> Option<StoredRows> {
-        Some(StoredRows::of_one(
-            TILE_BYTES * 8 / TILE_OUTPUTS,
-            TILE_INPUTS,
-        ))
-    }
-}
-
-/// Unpacks a tile into 16 columns, from `left` on, of the 64 rows of `rows`, which are `width` wide.
-fn unpack_tile(tile: &[u8], rows: &mut [u8], width: usize, left: usize) {
-    for (i, word) in tile.as_chunks().0.iter().enumerate() {
-        let (lane, block, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
-        for (j, nibble) in NIBBLE_OF_CODE.into_iter().enumerate() {
-            // Lane l holds output l / 4 of each eight, and pairs of inputs from 2 * (l % 4) on, as
-            // `_get_perms` lists them.
-            let row = block * 16 + j / 4 * 8 + lane / 4;
-            let col = left + j / 2 % 2 * 8 + lane % 4 * 2 + j % 2;
-            rows[row * width + col] = (word >> (nibble * 4) & 15) as u8;
-        }
-    }
-}
-
-/// Scales whose outputs are permuted in each group.
-struct PermutedScales<'m> {
-    floats: Floats<'m>,
-    /// Outputs.
-    n: usize,
-    /// Whether all inputs are one group, for which Marlin has another permutation (`_get_perms`).
-    is_single_group: bool,
-}
-
-impl PermutedScales<'_> {
-    /// Index in its stored row of the scale of output `n`.
-    fn stored_index(&self, n: usize) -> usize {
-        if self.is_single_group {
-            n / 32 * 32 + n % 8 / 2 * 8 + n % 32 / 8 * 2 + n % 2
-        } else {
-            n / 64 * 64 + n % 8 * 8 + n % 64 / 8
-        }
-    }
-}
-
-impl ScaleMatrix for PermutedScales<'_> {
-    fn extend(
-        &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        staging: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        // The permutation stays within 64 outputs, so whole blocks of 64 are enough.
-        // Loaded in whole blocks, because the scale of the first row may be stored last.
-        let stored = rows.start / TILE_OUTPUTS * TILE_OUTPUTS
-            ..rows.end.next_multiple_of(TILE_OUTPUTS).min(self.n);
-        let (at, mut row) = (out.len(), Vec::new());
-        out.resize(at + rows.len() * cols.len(), 0.0);
-        for (i, group) in cols.clone().enumerate() {
-            row.clear();
-            self.floats
-                .extend(self.n, group..group + 1, stored.clone(), staging, &mut row)?;
-            for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
-                out[i] = row[self.stored_index(n) - stored.start];
-            }
-        }
-        Ok(())
-    }
 }

@@ -16,6 +16,7 @@ mod registry;
 mod resolve;
 mod sizes;
 mod stated;
+mod table;
 pub(crate) mod values;
 
 use std::any::Any;
@@ -34,6 +35,7 @@ pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
+pub(crate) use self::table::{TableOwner, TileTable};
 pub(crate) use self::values::{Widening, aligned, covering};
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;

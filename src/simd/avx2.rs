@@ -14,7 +14,7 @@ use std::mem::transmute;
 
 use half::f16;
 
-use super::{Element, Kernel, LANES, LookUp, Routine};
+use super::{Bounds, Element, Kernel, LANES, LookUp, Routine};
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
 #[derive(Clone, Copy)]
@@ -77,20 +77,16 @@ impl LookUp for Avx2 {
     /// Four halving steps: each bound is looked up by the rank so far.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn ranks(self, values: [f32; LANES], bounds: &[f32; 15]) -> [u32; LANES] {
-        let b = bounds;
-        // The bounds that divide what is left after one, two and three steps. What repeats is never looked up.
-        let second = [b[3], b[11], b[3], b[11], b[3], b[11], b[3], b[11]];
-        let third = [b[1], b[5], b[9], b[13], b[1], b[5], b[9], b[13]];
-        let fourth = [b[0], b[2], b[4], b[6], b[8], b[10], b[12], b[14]];
+    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {
         // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
             let values = transmute::<[f32; LANES], __m256>(values);
             // A comparison that holds is -1.
             let above = |bound| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(values, bound));
-            let mut rank = _mm256_sub_epi32(_mm256_setzero_si256(), above(_mm256_set1_ps(b[7])));
-            for bounds in [second, third, fourth] {
-                let bounds = transmute::<[f32; LANES], __m256>(bounds);
+            let mut rank =
+                _mm256_sub_epi32(_mm256_setzero_si256(), above(_mm256_set1_ps(bounds.all[7])));
+            for step in bounds.steps {
+                let bounds = transmute::<[f32; LANES], __m256>(step);
                 let is_above = above(_mm256_permutevar8x32_ps(bounds, rank));
                 rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), is_above);
             }

@@ -245,14 +245,8 @@ fn exit_codes_by_kind_of_error() {
     let orphan = file(&[raw("x.weight_scale", "F32", &[], f32s(&[1.0]))], &[]);
     assert_eq!(code_of(&orphan, "orphan", at), Some(3));
     assert_eq!(code_of(b"GGUF\x09\0\0\0", "gguf", at), Some(6));
-    let foreign = file(
-        &[
-            raw("x.codes", "I8", &[1, 1], vec![0; 1]),
-            raw("x.codebooks", "F16", &[1, 1], vec![0; 2]),
-        ],
-        &[],
-    );
-    assert_eq!(code_of(&foreign, "aqlm", at), Some(6));
+    let foreign = file(&[raw("x.Qidxs", "I64", &[1, 1], vec![0; 8])], &[]);
+    assert_eq!(code_of(&foreign, "quip", at), Some(6));
     let missing = amn(&["inspect", &at.join("missing").to_string_lossy()]);
     assert_eq!(missing.status.code(), Some(7));
     assert!(

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod dfloat11;
 mod directories;
 mod models;
 mod round_trip;

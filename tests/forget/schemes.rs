@@ -149,9 +149,9 @@ fn with(scheme: &str, value: f32) -> Raw {
 #[test]
 fn hostile_values() {
     let directory = tempfile::tempdir().unwrap();
-    // `gguf:f32` copies F32 tensors.
+    // `gguf:f32` copies F32 tensors, and `dfloat11` takes BF16 alone.
     each_scheme(|scheme| {
-        if scheme == "gguf:f32" {
+        if ["gguf:f32", "dfloat11"].contains(&scheme) {
             return;
         }
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -324,7 +324,8 @@ fn tensors_that_no_scheme_encodes_stay() {
         }
         let odd = ["a b/c\\d\"e\u{7f}.weight", "模型.層.weight"];
         let is_encoded = |name: &&str| report.encoded.iter().any(|e| e.name == **name);
-        let is_other = scheme == "mxfp4-gpt-oss" || scheme == "gguf:f32"; // encodes stacks alone; copies F32
+        // These encode stacks alone, copy F32, take BF16 alone.
+        let is_other = ["mxfp4-gpt-oss", "gguf:f32", "dfloat11"].contains(&scheme);
         assert!(is_other || odd.iter().all(is_encoded), "{:?}", report.kept);
     });
 }

@@ -71,20 +71,28 @@ pub fn table() -> impl Iterator<Item = &'static Case> {
         .flatten()
 }
 
-/// Directories whose layouts have no encoder.
+/// Directories whose layouts have no encoder, or one that takes no F32: `dfloat11.rs` has the trips of that.
 pub const FOREIGN: &[&str] = &[
     "bitnet",
     "gemma_qat",
     "hqq",
     "marlin",
+    "marlin24",
+    "qqq",
+    "eetq",
+    "aqlm",
+    "vptq",
     "quanto",
     "quark",
     "dfloat11",
     "exl2",
     "exl3",
+    "fp_quant",
+    "modelslim",
     "paroquant",
     "sdnq",
     "sglang",
+    "sinq",
     "torchao",
     "transforms",
     "awq_more",

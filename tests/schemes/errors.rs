@@ -182,6 +182,170 @@ fn marlin() {
 }
 
 #[test]
+fn qqq() {
+    let table = r#"
+        {b}; X.s_group F16 0 | {"bits":8} | Parse: `X.B` & 8 bits
+        {b}; X.s_group F16 0 | {"wbits":8} | Parse: `X.B` & 8 bits
+        {b}; X.s_group F16 0 | {"bits":4,"sym":false} | Parse: `X.B` & sym
+        {b}; X.s_group F16 0 | {"bits":4,"group_size":128} | Parse: `X.B` & 128
+        {b}; X.s_group F16 2,64 | {"bits":4,"group_size":64} | Parse: `X.B` & 64
+        {b}; X.s_group F16 2,64 | {"bits":4,"group_size":-1} | Parse: `X.B` & 256
+        {b}; X.s_group F16 2,64 | {"bits":4,"desc_act":true} | Parse: `X.B` & desc_act
+        {b}; X.s_group F16 1,64 |  | Parse: `X.B` & single group
+        {b}; X.s_group F16 2,128 |  | Parse: `X.B` & [2, 128]
+        {b}; X.s_group F16 64 |  | Parse: `X.B` & [64]
+        {b}; X.s_group F32 2,64 |  | Parse: `X.s_group` & F16
+        {b}; X.s_group F16 3,64 |  | Parse: `X.B` & 3 groups
+        {b} |  | Parse: `X.B` & s_group
+        {b} | {"group_size":128} | Parse: `X.B` & s_group
+        X.B I32 16,128; X.s_group F16 2,64 |  | Parse: `X.B` & X.s_channel
+        X.B I32 16,128; X.s_channel F16 1,64; X.s_group F16 0 |  | Parse: `X.s_channel` & F32
+        X.B I32 16,128; X.s_channel F32 1,128; X.s_group F16 0 |  | Parse: `X.B` & [1, 128]
+        X.B I32 16,128; X.s_channel F32 64; X.s_group F16 0 |  | Parse: `X.B` & [64]
+        X.B I32 16,80; X.s_channel F32 1,40; X.s_group F16 0 |  | Parse: `X.B`
+        X.B F16 16,128; X.s_channel F32 1,64; X.s_group F16 0 |  | Parse: `X.B`
+        X.B I32 0,128; X.s_channel F32 1,64; X.s_group F16 0 |  | Parse: `X.B`
+        X.B I32 16,0; X.s_channel F32 1,0; X.s_group F16 0 |  | Parse: `X.B`
+        X.s_channel F32 1,64 |  | Parse: `X.s_channel`
+        X.s_group F16 2,64 |  | Parse: `X.s_group`
+    "#;
+    check(&table.replace("{b}", "X.B I32 16,128; X.s_channel F32 1,64"));
+}
+
+#[test]
+fn eetq() {
+    let table = r#"
+        X.weight I8 64,64; {s} | {G} | Parse: `X.weight` & X.weight_scales
+        X.qweight I8 64,64; {s} | {G} | Parse: `X.qweight` & X.weight_scales
+        {q}; X.weight_scales F16 64,1 | {G} | Parse: `X.weight` & [64, 1]
+        {q}; X.weight_scales F32 64 | {G} | Parse: `X.weight_scales` & F16
+        X.weight I8 32,64; X.weight_scales F16 64 | {G} | Parse: `X.weight` & multiples
+        X.weight I8 64,96; X.weight_scales F16 96 | {G} | Parse: `X.weight` & multiples
+        X.weight I8 0,64; X.weight_scales F16 64 | {G} | Parse: `X.weight`
+        X.weight I8 2,64,64; X.weight_scales F16 64 | {G} | Parse: `X.weight`
+        {q}; X.weight_scales F16 64 | {"quant_method":"eetq","weights":"int4"} | Unsupported: `X.weight` & int4
+        {q}; X.weight_scales F16 64 | {"quant_method":"eetq","w_bit":4} | Unsupported: `X.weight` & 4 bits
+        {q}; X.weight_scales F16 64 | {"quant_method":"eetq","zero_point":true} | Parse: `X.weight` & zero_point
+        {q}; X.weight_scales F16 64 |  | Unsupported: `X.weight` & EETQ
+        X.weight_scales F16 64 |  | Parse: `X.weight_scales`
+    "#;
+    let table = table.replace("{q}", "X.weight I8 64,64");
+    let table = table.replace("{s}", "X.other F16 64");
+    check(&table.replace("{G}", r#"{"quant_method":"eetq","weights":"int8"}"#));
+}
+
+#[test]
+fn aqlm() {
+    let table = r#"
+        X.codes I8 4,3,2 | {G} | Parse: `X.codes` & X.codebooks
+        X.codes I8 4,3,2; {b} | {G} | Parse: `X.codes` & X.scales
+        X.codes I16 4,3,2; {b}; {s} | {"quant_method":"aqlm","nbits_per_codebook":16} | Parse: `X.codes` & nbits_per_codebook
+        {q} | {"quant_method":"aqlm","num_codebooks":1} | Parse: `X.codes` & num_codebooks
+        {q} | {"quant_method":"aqlm","in_group_size":16} | Parse: `X.codes` & in_group_size
+        {q} | {"quant_method":"aqlm","out_group_size":2} | Parse: `X.codes` & out_group_size
+        X.codes I32 4,3,2; {b}; {s} | {G} | Parse: `X.codes` & I16
+        X.codes I8 4,3; {b}; {s} | {G} | Parse: `X.codes`
+        X.codes I8 4,3,1; {b}; {s} | {G} | Parse: `X.codes` & codebooks
+        # Turned round, as layers for CPUs leave them.
+        X.codes I8 3,4,2; {b}; {s} | {G} | Parse: `X.codes` & [3, 1, 1, 1]
+        X.codes I8 4,3,2; {b}; X.scales F16 4,3,1,1 | {G} | Parse: `X.codes` & [4, 3, 1, 1]
+        X.codes I8 4,3,2; {b}; X.scales I32 4,1,1,1 | {G} | Parse: `X.scales`
+        X.codes I8 4,3,2; X.codebooks I8 2,256,1,8; {s} | {G} | Parse: `X.codebooks`
+        X.codes I8 4,3,2; X.codebooks F16 2,256,8; {s} | {G} | Parse: `X.codebooks`
+        X.codes I8 4,3,2; X.codebooks F16 2,200,1,8; {s} | {G} | Parse: `X.codes` & 200
+        X.codes I8 4,3,2; X.codebooks F16 2,512,1,8; {s} | {G} | Parse: `X.codes` & 512
+        X.codes I8 4,3,2; X.codebooks F16 2,256,1,128; {s} | {G} | Unsupported: `X.codebooks` & 128
+        X.codes I8 4,3,2; X.codebooks F16 2,256,1,0; {s} | {G} | Unsupported: `X.codebooks`
+        X.codes I8 4,3,0; X.codebooks F16 0,256,1,8; {s} | {G} | Parse: `X.codes`
+        X.codes I8 4,3,2 | {"quant_method":"gptq"} | Parse: `X.codes`
+        {q} |  | Unsupported: `X.codes` & config
+        {q} | {"quant_method":"gptq"} | Unsupported: `X.codes` & config
+        X.codebooks F16 2,256,1,8 | {G} | Parse: `X.codebooks`
+    "#;
+    let table = table
+        .replace("{q}", "X.codes I8 4,3,2; {b}; {s}")
+        .replace("{b}", "X.codebooks F16 2,256,1,8");
+    let table = table.replace("{s}", "X.scales F16 4,1,1,1");
+    check(&table.replace("{G}", r#"{"quant_method":"aqlm"}"#));
+}
+
+#[test]
+fn vptq() {
+    let table = r#"
+        X.indices I32 1,2,8 | {C} | Parse: `X.indices` & X.centroids.weight
+        {q} |  | Parse: `X.indices` & vector_lens
+        {q} | {"vector_lens":[-1,8]} | Parse: `X.indices` & num_centroids
+        {q} | {"vector_lens":8,"num_centroids":[-1,256],"num_res_centroids":[-1,-1]} | Parse: `X.indices` & vector_lens
+        {q} | {"vector_lens":[-1,-8],"num_centroids":[-1,256],"num_res_centroids":[-1,-1]} | Parse: `X.indices` & vector_lens
+        {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[-1,-1]} | Parse: `X.indices` & inputs
+        {q} | {"vector_lens":[-1,8],"num_centroids":[-1,200],"num_res_centroids":[-1,-1],"in_features":32} | Unsupported: `X.indices` & 200
+        {q} | {"vector_lens":[-1,65],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":32} | Unsupported: `X.indices` & 65
+        {q} | {"vector_lens":[-1,9223372036854775807],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":32} | Unsupported: `X.indices`
+        {q} | {"vector_lens":[-1,8],"num_centroids":[-1,9223372036854775807],"num_res_centroids":[-1,-1],"in_features":32} | Unsupported: `X.indices`
+        {q} | {"vector_lens":[-1,4],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":32,"out_features":8} | Parse: `X.indices` & [1, 1024]
+        {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[16,-1],"in_features":32} | Unsupported: `X.indices` & outliers
+        {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[-1,16],"in_features":32} | Parse: `X.indices` & 12 bits
+        {q} | {C,"group_size":30} | Parse: `X.indices` & 1 groups
+        {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":64} | Parse: `X.indices` & 64 codes
+        {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":70000} | Unsupported: `X.indices` & 70000
+        {q} | {D,"out_features":0} | Parse: `X.indices` & outputs
+        {q} | {D,"out_features":-2} | Parse: `X.indices` & -2
+        {q} | {D,"out_features":17} | Parse: `X.indices` & 17
+        {q} | {D,"out_features":8} | Parse: `X.indices` & 8 outputs
+        {q} | {C,"is_indice_packed":false} | Unsupported: `X.indices` & packed
+        {q} | {C,"indices_as_float":true} | Unsupported: `X.indices` & floats
+        {q} | {C,"vector_quant_dim":"in"} | Unsupported: `X.indices` & inputs
+        {q} | {C,"enable_perm":true} | Parse: `X.indices` & X.perm
+        {q} | {C,"enable_norm":true} | Parse: `X.indices` & X.weight_scale
+        {q}; X.weight_scale F16 32 | {C,"enable_norm":true} | Parse: `X.indices` & X.weight_bias
+        {q}; {n} | {C,"enable_norm":true,"norm_dim":1} | Parse: `X.indices` & [16]
+        {q}; {n} | {C,"enable_norm":true,"norm_dim":2} | Parse: `X.indices` & norm_dim
+        {q}; {n} | {C} | Parse: `X.indices` & X.weight_scale
+        {q}; X.perm I16 32 | {C} | Parse: `X.indices` & X.perm
+        {q}; X.perm I16 16 | {C,"enable_perm":true} | Parse: `X.indices` & [32]
+        {q}; X.perm F16 32 | {C,"enable_perm":true} | Parse: `X.perm` & I16
+        # All columns are that of input 0.
+        {q}; X.perm I16 32 | {C,"enable_perm":true} | Parse: `X.perm` & twice
+        {q}; X.res_centroids.weight F16 1,128 | {C} | Parse: `X.indices` & X.res_centroids.weight
+        {q}; X.res_indices I16 1,2,32 | {C} | Unsupported: `X.indices` & X.res_indices
+        {q}; X.outlier_centroids.weight F16 1,128 | {C} | Parse: `X.indices` & X.outlier_centroids.weight
+        {q} | {C,"npercent":0.5} | Parse: `X.indices` & X.outlier_indices
+        {q} | {C,"outlier_size":4} | Parse: `X.indices` & X.outlier_indices
+        {q}; X.outlier_indices I16 1,2,4 | {C,"outlier_size":5} | Parse: `X.indices` & 5 outliers
+        {q}; X.outlier_indices I16 1,2,4 | {C} | Parse: `X.indices` & outliers
+        {q}; X.outlier_indices I16 1,2,4 | {O} | Parse: `X.indices` & X.outlier_centroids.weight
+        {q}; X.outlier_indices I16 2,2,4 | {O} | Parse: `X.outlier_indices`
+        {q}; X.outlier_indices F16 1,2,4 | {O} | Parse: `X.outlier_indices`
+        {q}; X.outlier_indices I16 1,3,4; X.outlier_centroids.weight F16 1,128 | {O} | Parse: `X.indices` & [1, 2, 4]
+        {q}; X.outlier_indices I16 1,2,4; X.outlier_centroids.weight F16 1,128 | {"vector_lens":[4,8],"num_centroids":[16,256],"num_res_centroids":[-1,-1],"in_features":36,"out_features":16} | Unsupported: `X.indices` & length
+        {q}; X.outlier_indices I16 1,2,4; X.outlier_centroids.weight F16 1,128 | {"vector_lens":[8,8],"num_centroids":[16,256],"num_res_centroids":[-1,-1],"in_features":4} | Parse: `X.indices` & outliers
+        X.indices I16 1,2,32; X.centroids.weight F16 1,2048 | {C} | Parse: `X.indices` & I32
+        X.indices I32 2,8; X.centroids.weight F16 1,2048 | {C} | Parse: `X.indices` & I32
+        X.indices I32 1,0,8; X.centroids.weight F16 1,2048 | {C} | Parse: `X.indices`
+        X.indices I32 0,2,8; X.centroids.weight F16 0,2048 | {C} | Parse: `X.indices`
+        X.indices I32 1,2,8; X.centroids.weight I16 1,2048 | {C} | Parse: `X.centroids.weight`
+        X.indices I32 1,2,8 | {"quant_method":"gptq"} | Parse: `X.indices`
+        X.centroids.weight F16 1,2048 | {"quant_method":"vptq"} | Parse: `X.centroids.weight`
+        X.res_centroids.weight F16 1,128 |  | Parse: `X.res_centroids.weight`
+    "#;
+    let sizes = r#""num_res_centroids":[-1,-1],"quant_method":"vptq""#;
+    let main =
+        format!(r#"{{{sizes},"vector_lens":[-1,8],"num_centroids":[-1,256],"in_features":32,"#);
+    let outlier = format!(
+        r#"{{{sizes},"vector_lens":[8,8],"num_centroids":[16,256],"in_features":36,"out_features":16}}"#
+    );
+    let table = table
+        .replace("{q}", "X.indices I32 1,2,8; X.centroids.weight F16 1,2048")
+        .replace("{n}", "X.weight_scale F16 32; X.weight_bias F16 32")
+        .replace("{D,", &main)
+        .replace("{C}", "{C,}")
+        .replace("{C,", &format!(r#"{main}"out_features":16,"#))
+        .replace("{O}", &outlier)
+        .replace(",}", "}");
+    check(&table);
+}
+
+#[test]
 fn gptq_zeros_that_only_a_config_explains() {
     let mut all = tensors("X.qweight I32 12,32; X.scales F16 3,32; X.qzeros I32 3,4");
     all[2].bytes = vec![0x88; 48];

@@ -9,15 +9,16 @@ fn foreign_schemes() {
     check(
         r#"
         X.qweight I8 8,4; X.wscales BF16 1,8 |  | Unsupported: `X.qweight` & Nunchaku
-        X.weight_packed I32 4,1; X.scale_packed F16 4,1; X.meta I16 4 |  | Unsupported: `X.weight_packed` & marlin-24
+        X.weight U8 4,16; X.weight_sf I32 128,1; X.weight_sf_rowmajor U8 4,2; X.weight_global_scale F32 1 |  | Unsupported: `X.weight` & NVFP4 of transformers
+        X.weight I16 4,16; X.scales F16 4,1; X.tables F16 16; X.tables2 F32 16,16,2 |  | Unsupported: `X.weight` & HIGGS
         X.weight U8 4,16; X.weight_scale U8 4,1 |  | Unsupported: `X.weight` & packed bytes
         X.weight U8 1,16; X.weight_scale BF16 1 |  | Unsupported: `X.weight` & packed bytes
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1 |  | Unsupported: `X.W_q` & HQQ
         X.W_q U8 4,8 |  | Unsupported: `X.W_q` & HQQ
-        X.codes I8 1,4,1; X.codebooks F16 1,256,1,8; X.scales F16 1,1,1,1 |  | Unsupported: `X.codes` & AQLM
         X.Qidxs I64 4,1; X.SU F16 8; X.SV F16 8 |  | Unsupported: `X.Qidxs` & QuIP#
+        X.dense_weights I64 256; X.row_offsets I32 17; X.col_vals I32 4; X.in_perm I32 8 |  | Unsupported: `X.dense_weights` & SpQR
+        X.dense_weights I64 256; X.row_offsets I32 17; X.col_vals I32 4; X.in_perm I32 8 | {"quant_method":"spqr","bits":3} | Unsupported: `X.dense_weights` & spqr
         X.indices I32 1,4,8; X.centroids F16 1,256 |  | Unsupported: `X.indices` & VPTQ
-        X.indices I32 1,4,8; X.centroids.weight F16 1,256 |  | Unsupported: `X.indices` & VPTQ
         X._weight_qdata I8 4,8; X._weight_scale F32 4,1 |  | Unsupported: `X._weight_qdata` & torchao
         X.weight I8 8,4; X.weight_scales F16 4 |  | Unsupported: `X.weight` & EETQ
         X.weight U8 4,4; X.scale F16 4,1; X.zero_point F16 4,1 |  | Unsupported: `X.weight` & SDNQ
@@ -27,7 +28,6 @@ fn foreign_schemes() {
         X.weight F8_E4M3 4,8; X.weight.format U8 (); X.weight.dequant_w_scale F32 () |  | Unsupported: `X.weight` & UQFF
         X.weight U32 4,8; X.weight.format U8 (); X.weight.scales BF16 4,1; X.weight.biases BF16 4,1 |  | Unsupported: `X.weight` & UQFF
         X.weight U8 4,16; X.weight.format U8 (); X.weight.scales U8 4,1 |  | Unsupported: `X.weight` & UQFF
-        X.B I32 4,8; X.s_channel F32 1,8; X.s_group F16 2,8 |  | Unsupported: `X.B` & QQQ
         X.embedding_quantized U8 8,4; X.embedding_scale F32 8,1 |  | Unsupported: `X.embedding_quantized` & Gemma
         X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config
     "#,

@@ -11,11 +11,14 @@ mod exl2;
 mod exl3;
 mod experts;
 mod features;
+mod fp_quant;
 mod goldens;
 #[cfg(feature = "gguf")]
 mod ik_llama;
 mod libraries;
+mod marlin24;
 mod models;
+mod modelslim;
 mod names;
 mod nunchaku;
 #[cfg(feature = "ollama")]
@@ -23,6 +26,7 @@ mod ollama;
 mod paroquant;
 mod producers;
 mod sdnq;
+mod sinq;
 mod slices;
 mod transforms;
 #[cfg(feature = "gguf")]

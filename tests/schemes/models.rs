@@ -146,6 +146,26 @@ fn marlin() {
 }
 
 #[test]
+fn qqq() {
+    check("qqq", 3);
+}
+
+#[test]
+fn eetq() {
+    check("eetq", 2);
+}
+
+#[test]
+fn aqlm() {
+    check("aqlm", 7);
+}
+
+#[test]
+fn vptq() {
+    check("vptq", 5);
+}
+
+#[test]
 fn torchao() {
     check("torchao", 28);
 }
@@ -168,6 +188,26 @@ fn quanto() {
 #[test]
 fn paroquant() {
     check("paroquant", 5);
+}
+
+#[test]
+fn fp_quant() {
+    check("fp_quant", 10);
+}
+
+#[test]
+fn sinq() {
+    check("sinq", 15);
+}
+
+#[test]
+fn modelslim() {
+    check("modelslim", 3);
+}
+
+#[test]
+fn marlin24() {
+    check("marlin24", 4);
 }
 
 #[test]

@@ -13,6 +13,7 @@ fn generic_names() {
         X.weight I8 4,8; X.weight_scale F32 4,1 | {"quant_method":"w4a8"} | Unsupported: w4a8
         X.weight I8 4,8; X.scale F32 4,1 |  | Unsupported: `X.weight` & SDNQ
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1; X.scale2 F16 8 |  | Unsupported: `X.W_q` & SINQ
+        X.W_q U8 4,8; X.meta.scale F16 4,1; X.meta.zero F16 4,1; X.meta.scale2 F16 8 |  | Unsupported: `X.W_q` & SINQ
         X.experts.gate_up_proj U8 2,4,8 | {"quant_method":"modelopt","quant_algo":"NVFP4"} | Parse: `X.experts.gate_up_proj`
         X.gate_up_proj_packed I32 2,4,8 | {"quant_method":"compressed-tensors"} | Parse: `X.gate_up_proj_packed`
         X.experts._gate_up_proj_qdata I8 2,4,8 |  | Unsupported: `X.experts._gate_up_proj_qdata`

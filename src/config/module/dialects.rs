@@ -102,6 +102,19 @@ impl ModuleRules {
         }
     }
 
+    /// VPTQ: an object for each module by its path (`config_for_layers`), or by the last part of its path, which modules of
+    /// all layers have (`shared_layer_config`).
+    pub(super) fn read_vptq(&mut self, place: &ConfigPlace) {
+        for (path, value) in objects(place, "config_for_layers") {
+            self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
+        }
+        for (name, value) in objects(place, "shared_layer_config") {
+            let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let last = is_plain.then(|| expression(&format!(r"(.*\.)?{name}$")));
+            self.add(place, last.flatten(), value);
+        }
+    }
+
     /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths, patterns and classes. Where
     /// several fit a module, the order is by their texts, expressions after the others and classes last. Of one target in
     /// two groups the last counts (compressed-tensors `apply_quantization_config`, `match_targets`).

@@ -1,5 +1,6 @@
 //! The decision for each item of a model whether it is encoded, and the quantization config that follows from it.
 
+use super::counted::count_exponents;
 use crate::containers::model::ParsedModel;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
@@ -60,6 +61,7 @@ pub(super) fn decide_all(
             .into_iter()
             .for_each(|module| *item = ResolvedItem::from(module));
     }
+    count_exponents(&mut choices, resolution, &options.run)?;
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
         match choice {
@@ -100,8 +102,15 @@ pub(super) fn quantization_config(
         .zip(&resolution.items)
         .filter_map(kept)
         .collect();
+    let items = choices.iter().zip(&resolution.items);
+    let encoded = items.filter(|(choice, _)| matches!(choice, Decision::Encode { .. }));
+    let encoded = encoded.filter_map(|(_, item)| item.name().strip_suffix(".weight"));
+    let encoded: Vec<&str> = encoded.collect();
     choices.iter().find_map(|choice| match choice {
-        Decision::Encode { method, .. } => method.config(&skipped),
+        Decision::Encode { method, .. } => {
+            let config = method.config(&skipped);
+            config.or_else(|| method.config_of_encoded(&encoded))
+        }
         Decision::Keep(_) => None,
     })
 }

@@ -47,6 +47,28 @@ impl EncodeInput<'_> {
         scratch: &mut Scratch,
         level: Level,
     ) -> Result<()> {
+        self.decode_values(tile, buffers, scratch, level)?;
+        let values = &scratch.values;
+        match first_not_finite(values, level) {
+            Some(i) => {
+                let what = format!("{} cannot be encoded to {scheme}", values[i]);
+                Err(self.refused(tile, i, scheme, &what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Decodes the values of `tile` into `scratch.values`, row by row.
+    ///
+    /// # Errors
+    /// Reading fails.
+    pub(super) fn decode_values(
+        &self,
+        tile: &Tile,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+        level: Level,
+    ) -> Result<()> {
         let Scratch {
             values,
             rounded,
@@ -68,13 +90,7 @@ impl EncodeInput<'_> {
                 values[run].copy_from_slice(found);
             }
         }
-        match first_not_finite(values, level) {
-            Some(i) => {
-                let what = format!("{} cannot be encoded to {scheme}", values[i]);
-                Err(self.refused(tile, i, scheme, &what))
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Decodes a tile of the decoder's grid to F32, rounded to `self.dtype`. `rounded` is scratch.

@@ -26,6 +26,21 @@ pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
         .map(|family| (parent, family))
 }
 
+/// Whether a tensor of this name is the weight of the output layer.
+pub(crate) fn is_head(name: &str) -> bool {
+    let module = name.strip_suffix(".weight").unwrap_or_default();
+    HEADS.contains(&last_part(module)) && !has_layer(name)
+}
+
+fn last_part(module: &str) -> &str {
+    module.rsplit('.').next().unwrap_or_default()
+}
+
+/// Whether a part of the name is a number, which is the index of a layer.
+fn has_layer(name: &str) -> bool {
+    name.split('.').any(|part| part.parse::<u32>().is_ok())
+}
+
 /// The reason why a tensor of this name is not encoded by default.
 pub(crate) fn objection(name: &str, scope: Scope) -> Option<String> {
     if scope == Scope::All {
@@ -37,13 +52,7 @@ pub(crate) fn objection(name: &str, scope: Scope) -> Option<String> {
     if module.is_none() && !is_stack {
         return Some("no weight of a layer".to_owned());
     }
-    let last = module
-        .unwrap_or(name)
-        .rsplit('.')
-        .next()
-        .unwrap_or_default();
-    // A part that is a number is the index of a layer.
-    let has_layer = name.split('.').any(|part| part.parse::<u32>().is_ok());
+    let (last, has_layer) = (last_part(module.unwrap_or(name)), has_layer(name));
     let what = match () {
         () if scope == Scope::Linear && EMBEDDINGS.contains(&last) => "an embedding",
         () if scope == Scope::Linear && HEADS.contains(&last) && !has_layer => "the last layer",

@@ -5,13 +5,13 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, LANES, Level, LookUp, Routine, perform};
+use crate::simd::{Bounds, InMemory, LANES, Level, LookUp, Routine, perform};
 
 /// Encodes values with one codebook: which code a scaled value gets, and how two codes make a byte.
 #[derive(Debug, Clone)]
 pub(crate) struct CodebookEncoder {
-    /// The rank of a scaled value is the number of bounds below it. They ascend.
-    pub bounds: [f32; 15],
+    /// The rank of a scaled value is the number of bounds below it.
+    pub bounds: Bounds,
     /// The byte of two ranks, by `first << 4 | second`; `None` if that is the byte already.
     pub bytes: Option<Box<[u8; 256]>>,
     /// The rank that fills the last byte of a block with an odd number of values.
@@ -58,7 +58,7 @@ impl CodebookEncoder {
             .enumerate()
             .all(|(pair, &byte)| pair == usize::from(byte));
         Self {
-            bounds,
+            bounds: Bounds::new(bounds),
             bytes: (!is_identity).then_some(bytes),
             pad,
             norm,
@@ -246,9 +246,11 @@ fn encode_block(
         // Both ranks of a pair are joined in one word: the first is its low half, for the host is little-endian. If each
         // rank were narrowed by itself, LLVM would make each comparison's result a byte first.
         let pairs: [u64; CHUNK / 2] = zerocopy::transmute!(ranks);
-        for (code, pair) in codes.iter_mut().zip(pairs) {
-            *code = (pair << 4 | pair >> 32) as u8;
+        let mut packed = [0; CHUNK / 2];
+        for (packed, pair) in packed.iter_mut().zip(pairs) {
+            *packed = (pair << 4 | pair >> 32) as u8;
         }
+        codes.copy_from_slice(&packed[..codes.len()]);
         if let Some(bytes) = &encoder.bytes {
             for code in codes {
                 *code = bytes[usize::from(*code)];

@@ -109,11 +109,14 @@ fn min_max(values: &[f32], cast: impl Fn(f32) -> f32) -> (f32, f32) {
         *low = low.min(cast(x));
         *high = high.max(cast(x));
     }
-    let (mut least, mut most) = (low[0], high[0]);
-    for (low, high) in low.into_iter().zip(high) {
-        (least, most) = (least.min(low), most.max(high));
+    // Half of the lanes at a time: lane by lane would be a chain of comparisons, as long as two rows of a short group.
+    for half in [8, 4, 2, 1] {
+        for l in 0..half {
+            low[l] = low[l].min(low[l + half]);
+            high[l] = high[l].max(high[l + half]);
+        }
     }
-    (least, most)
+    (low[0], high[0])
 }
 
 /// Encodes whole groups that lie one after the other.

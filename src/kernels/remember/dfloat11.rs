@@ -14,7 +14,7 @@ use crate::simd::{Kernel, Routine};
 pub(crate) const TABLE: usize = 256;
 
 /// Least entry that is a table's number and no exponent.
-const LEAST_LINK: u8 = 240;
+pub(crate) const LEAST_LINK: u8 = 240;
 
 /// Most tables besides the lengths: the first, and those that links have numbers for.
 pub(crate) const MAX_TABLES: usize = 17;

@@ -1,8 +1,8 @@
 //! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
 //! most schemes, which differ in names and layouts.
 //!
-//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, where `v` is the value
-//! that the code stands for. A library that computes in a narrower dtype rounds between two operations; so does the kernel if
+//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, or `int8(v * s) * b`, where
+//! `v` is the value that the code stands for. A library that computes in a narrower dtype rounds between two operations; so does the kernel if
 //! the output has that dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
 //! `Quantizer.dequantize`, quanto `QBitsDequantizer`.
 //!
@@ -19,7 +19,9 @@ pub(crate) use self::codes::{CodeValue, E2M1, E2M3, E3M2, Int, Minifloat, SignMa
 pub(crate) use self::formula::Formula;
 #[cfg(test)]
 pub(super) use self::formula::fused;
-use self::formula::{Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ShiftScaleOp};
+use self::formula::{
+    Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ScaleToInt8Op, ShiftScaleOp,
+};
 use crate::element::Element;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::packed::unpack_bytes;
@@ -44,7 +46,7 @@ pub(crate) struct GroupedRows<'a, V> {
     pub scale_rows: Range<usize>,
     pub scale_cols: Range<usize>,
     pub formula: Formula,
-    /// Whether the first of two operations is rounded to the output's type.
+    /// Whether the results of operations are rounded to the output's type, and not the last one alone.
     pub round: bool,
     /// A factor for each of `cols`, applied last; empty if there is none.
     pub columns: &'a [f32],
@@ -93,9 +95,10 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
             // Formulas of one operation ignore the offset: any slice of this length will do.
             let offsets = match self.formula {
                 Formula::Scale | Formula::Divide => scales,
-                Formula::ShiftScale | Formula::ScaleShift | Formula::FusedScaleShift => {
-                    &self.offsets[first..first + per_row]
-                }
+                Formula::ShiftScale
+                | Formula::ScaleShift
+                | Formula::FusedScaleShift
+                | Formula::ScaleToInt8 => &self.offsets[first..first + per_row],
             };
             for (at, out) in (0..).step_by(tile).zip(out.chunks_mut(tile)) {
                 let bytes = &bytes[at * self.bits / 8..];
@@ -124,10 +127,17 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
                     }
                     (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
                     (Formula::FusedScaleShift, _) => self.decode::<E, FusedOp>(tile, out),
+                    (Formula::ScaleToInt8, _) => self.decode::<E, ScaleToInt8Op>(tile, out),
                 }
             }
         }
     }
+}
+
+/// The value that the factor of a column multiplies: it is rounded to the output's type where the library computes in that.
+#[inline(always)]
+fn column_value<E: Element, A: Arithmetic>(value: f32) -> f32 {
+    if A::ROUNDS { E::rounded(value) } else { value }
 }
 
 /// Codes of a row, a byte each.
@@ -164,8 +174,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
                 for (((out, &code), (&scale, &offset)), &factor) in
                     out.iter_mut().zip(codes).zip(numbers).zip(columns)
                 {
-                    *out =
-                        E::from_f32(A::apply::<E>(self.format.value(code), scale, offset) * factor);
+                    let value = A::apply::<E>(self.format.value(code), scale, offset);
+                    *out = E::from_f32(column_value::<E, A>(value) * factor);
                 }
             }
             return;
@@ -183,8 +193,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             } else {
                 let (factors, rest) = columns.split_at(n);
                 for ((out, &code), &factor) in target.iter_mut().zip(group).zip(factors) {
-                    *out =
-                        E::from_f32(A::apply::<E>(self.format.value(code), scale, offset) * factor);
+                    let value = A::apply::<E>(self.format.value(code), scale, offset);
+                    *out = E::from_f32(column_value::<E, A>(value) * factor);
                 }
                 columns = rest;
             }

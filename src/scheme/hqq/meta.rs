@@ -1,15 +1,12 @@
-//! The description of an HQQ weight, read from tensors of a safetensors file or from the values of a pickle; and
-//! scales and zero points that are quantized in turn.
+//! The description of an HQQ weight, read from tensors of a safetensors file or from the values of a pickle.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
-use crate::containers::model::{Part, Tensor};
-use crate::element::Element;
+use super::nested::{MetaGroups, NestedNumbers};
+use crate::containers::model::Tensor;
 use crate::scheme::compressed_tensors::read_shape;
 use crate::scheme::seam::NamePattern::{self, Ends};
-use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Floats, Index, TensorRole, read, refused, wrong};
+use crate::scheme::seam::{Floats, Index, TensorRole, refused, wrong};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Name in listings.
@@ -237,41 +234,17 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
         self.base = outer;
         result
     }
-}
 
-/// Which scale of the second level belongs to a value of the first.
-enum MetaGroups {
-    /// One for all values.
-    Single,
-    /// This many adjacent values share one.
-    Adjacent(usize),
-    /// Values at a distance of this many share one.
-    Strided(usize),
-}
-
-/// Scales or zero points that are quantized to eight bits: `(code - zero) * scale`.
-pub(super) struct DoubleQuantized<'m> {
-    codes: Part<'m>,
-    scale: Floats<'m>,
-    zero: Floats<'m>,
-    groups: MetaGroups,
-    /// Values in a row of the grid of groups.
-    cols: usize,
-    /// The type that the difference and the product are rounded to; `None`: F32.
-    round: Option<TargetDtype>,
-}
-
-impl<'m> DoubleQuantized<'m> {
-    /// `count` values, `cols` in a row. `what` is `scale` or `zero`.
-    pub(super) fn new(
-        meta: &mut HqqMeta<'_, 'm>,
+    /// The double-quantized numbers `what` (`scale` or `zero`), `count` of them, `cols` in a row.
+    pub(super) fn read_nested(
+        &mut self,
         what: &str,
         count: usize,
         cols: usize,
         round: Option<TargetDtype>,
-    ) -> Result<Self> {
-        let codes = meta.need_tensor(&format!("{what}_q"))?;
-        meta.with_nested(&format!("meta_{what}"), |meta| {
+    ) -> Result<NestedNumbers<'m>> {
+        let codes = self.need_tensor(&format!("{what}_q"))?;
+        self.with_nested(&format!("meta_{what}"), |meta| {
             let packing = meta.need_text("packing")?;
             if packing != "8bit_u8" || codes.dtype() != Dtype::U8 {
                 return Err(refused(
@@ -307,79 +280,15 @@ impl<'m> DoubleQuantized<'m> {
                 ));
             }
             let (scale, zero) = (Floats::ieee(&scale)?, Floats::ieee(&zero)?);
-            Ok(Self {
+            Ok(NestedNumbers {
                 codes: codes.part(),
                 scale,
                 zero,
+                is_zero_added: false,
                 groups,
                 cols,
                 round,
             })
         })
-    }
-
-    /// Appends the values `range` of the flattened grid. In a strided grouping the range must not cross a multiple of
-    /// the stride, so that the scales it uses are adjacent.
-    fn piece(&self, range: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
-        let group = |i: usize| match self.groups {
-            MetaGroups::Single => 0,
-            MetaGroups::Adjacent(n) => i / n,
-            MetaGroups::Strided(n) => i % n,
-        };
-        let used = group(range.start)..group(range.end - 1) + 1;
-        let (mut scales, mut zeros) = (Vec::new(), Vec::new());
-        self.scale
-            .extend(used.end, 0..1, used.clone(), staging, &mut scales)?;
-        self.zero
-            .extend(used.end, 0..1, used.clone(), staging, &mut zeros)?;
-        read(&self.codes, range.end, 0..1, range.clone(), staging)?;
-        // Rounded after each step, as torch computes in T. Without T both steps are left in F32.
-        let round = |x: f32| match self.round {
-            Some(TargetDtype::BF16) => Element::to_f32(<half::bf16 as Element>::from_f32(x)),
-            Some(TargetDtype::F16) => Element::to_f32(<half::f16 as Element>::from_f32(x)),
-            _ => x,
-        };
-        out.extend(range.zip(staging.iter()).map(|(i, &code)| {
-            let at = group(i) - used.start;
-            round(round(f32::from(code) - zeros[at]) * scales[at])
-        }));
-        Ok(())
-    }
-}
-
-impl ScaleMatrix for DoubleQuantized<'_> {
-    fn extend(
-        &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        staging: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        // Whole rows are adjacent, and read as one.
-        let whole = cols.len() == self.cols;
-        let lines = if whole {
-            rows.start..rows.start + usize::from(!rows.is_empty())
-        } else {
-            rows.clone()
-        };
-        for row in lines {
-            let n = if whole {
-                rows.len() * self.cols
-            } else {
-                cols.len()
-            };
-            let mut at = row * self.cols + cols.start;
-            let end = at + n;
-            while at < end {
-                // Strided scales start again at each multiple of the stride.
-                let wrap = match self.groups {
-                    MetaGroups::Strided(n) => at - at % n + n,
-                    _ => end,
-                };
-                self.piece(at..wrap.min(end), staging, out)?;
-                at = wrap.min(end);
-            }
-        }
-        Ok(())
     }
 }

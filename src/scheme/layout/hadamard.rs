@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::strips::LoadedRows;
 use crate::Result;
 use crate::element::Out;
-use crate::kernels::remember::hadamard::HadamardGroups;
+use crate::kernels::remember::hadamard::{HadamardGroups, StoredHadamard};
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::{Level, dispatch};
 
@@ -14,6 +14,8 @@ pub(crate) struct HadamardRotated<'m> {
     pub rotated: Box<dyn Decode + 'm>,
     /// Columns that are rotated together: a power of two that divides the row.
     pub group: usize,
+    /// The matrix, if it is stored; `None`: SDNQ's.
+    pub stored: Option<StoredHadamard>,
 }
 
 impl Decode for HadamardRotated<'_> {
@@ -37,7 +39,7 @@ impl Decode for HadamardRotated<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let group = self.group;
+        let (group, stored) = (self.group, self.stored.as_ref());
         let loaded = LoadedRows {
             tile,
             rows,
@@ -45,7 +47,12 @@ impl Decode for HadamardRotated<'_> {
             level,
         };
         loaded.each_strip(&*self.rotated, out, |values, _, out| {
-            dispatch(level, &HadamardGroups { values, group }, out);
+            let kernel = HadamardGroups {
+                values,
+                group,
+                stored,
+            };
+            dispatch(level, &kernel, out);
         });
     }
 }

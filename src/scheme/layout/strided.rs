@@ -101,3 +101,42 @@ impl Unpack for StridedRows<'_> {
         Ok(())
     }
 }
+
+/// Codes of rows of `cols` columns, which are whole rows of a matrix of groups.
+pub(crate) struct RegroupedRows<'m> {
+    /// The matrix whose rows are groups.
+    pub groups: StridedRows<'m>,
+    pub cols: usize,
+}
+
+impl Unpack for RegroupedRows<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let (width, per_row) = (self.groups.cols, self.cols / self.groups.cols);
+        // Groups of whole rows are adjacent.
+        if tile.cols == (0..self.cols) {
+            let rows = tile.rows.start * per_row..tile.rows.end * per_row;
+            let groups = Tile {
+                rows,
+                cols: 0..width,
+            };
+            return self.groups.unpack(&groups, staging, out);
+        }
+        let (first, end) = (tile.cols.start / width, tile.cols.end / width);
+        let mut row_codes = Vec::with_capacity(tile.cols.len());
+        let mut codes = Vec::with_capacity(tile.rows.len() * tile.cols.len());
+        for row in tile.rows.clone() {
+            let groups = Tile {
+                rows: row * per_row + first..row * per_row + end,
+                cols: 0..width,
+            };
+            self.groups.unpack(&groups, staging, &mut row_codes)?;
+            codes.extend_from_slice(&row_codes);
+        }
+        *out = codes;
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (1, self.groups.cols)
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::exl2::CodeRun;
-use crate::scheme::seam::{CodeBytes, RelaySource};
+use crate::scheme::seam::{CodeBytes, RelaySource, TileTable};
 use crate::simd::Level;
 
 /// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of the tensor in row-major
@@ -123,6 +123,8 @@ pub(crate) struct Buffers {
     pub sums: Vec<f64>,
     /// Pieces of that product's factors while it is computed; afterwards a factor for each column, applied last.
     pub factors: Vec<f32>,
+    /// Codebooks of the tensor.
+    pub table: TileTable,
     /// Values of a tile that is put together from those of other decoders.
     pub assembly: Assembly,
 }
@@ -175,6 +177,27 @@ pub(crate) trait Decode: Send + Sync {
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     fn find_relay(&self) -> Result<Option<RelaySource>> {
         Ok(None)
+    }
+}
+
+impl Decode for &dyn Decode {
+    fn grid(&self) -> Grid {
+        (**self).grid()
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        (**self).load(tile, buffers)
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        (**self).decode(tile, rows, buffers, level, out);
     }
 }
 

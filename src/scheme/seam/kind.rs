@@ -210,6 +210,15 @@ pub enum QuantScheme {
         /// Bits of a value.
         bits: u8,
     },
+    /// Vectors of codebooks, or sums of such vectors.
+    Vectors {
+        /// Name to show: the library that the layout is known by.
+        family: &'static str,
+        /// Bits of the codes of a vector.
+        bits: usize,
+        /// Values of a vector.
+        values: usize,
+    },
     /// A block type of ggml.
     Ggml {
         /// Dtype of the blocks.
@@ -252,7 +261,7 @@ impl QuantScheme {
             Self::Nvfp4 { .. } => "NVFP4",
             Self::Ggml { .. } => "GGUF",
             Self::Qnat => "QNAT",
-            Self::Grouped { family, .. } => family,
+            Self::Grouped { family, .. } | Self::Vectors { family, .. } => family,
             Self::Sparse => "sparse",
             Self::DFloat11 => "DFloat11",
             Self::Exl2 => "EXL2",
@@ -322,6 +331,11 @@ impl fmt::Display for QuantScheme {
             Self::DFloat11 => f.write_str("DFloat11 (BF16, exponents Huffman-coded)"),
             Self::Exl2 => f.write_str("EXL2, groups of 2 to 8 bits"),
             Self::Exl3 { bits } => write!(f, "EXL3, {bits}-bit trellis"),
+            Self::Vectors {
+                family,
+                bits,
+                values,
+            } => write!(f, "{family}, {bits} bits for {values} values"),
             Self::Ggml {
                 dtype: dtype @ Dtype::UnknownGgml(_),
             } => write!(f, "GGUF {dtype}"),

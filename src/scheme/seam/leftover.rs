@@ -94,13 +94,15 @@ impl<'m> Leftovers<'_, 'm> {
             let what = "it has the name and the type of a quantized weight's codes, and the tensors that would say how are missing";
             return Err((TensorRole::Quantized, wrong(t, what)));
         }
-        // A `.scales`, or Marlin's `.s`, can be a parameter of the model. It is suspect only if the config calls the
-        // model quantized and does not list the module as left alone.
-        let is_scales = [".scales", ".s"].iter().any(|end| t.name().ends_with(end));
-        if !(is_codes || is_scales) || !config.is_quantized() || is_skipped() {
+        // A `.scales`, Marlin's `.s`, or a codebook can be a parameter of the model. It is suspect only if the config calls
+        // the model quantized and does not list the module as left alone.
+        let is_companion = [".scales", ".s", ".codebooks", ".centroids.weight"]
+            .iter()
+            .any(|end| t.name().ends_with(end));
+        if !(is_codes || is_companion) || !config.is_quantized() || is_skipped() {
             return Ok(());
         }
-        if is_scales {
+        if is_companion {
             Err((
                 TensorRole::Scale,
                 wrong(

@@ -61,8 +61,9 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "floats are as valid in another float type of their width",
         applies: |edit| {
-            // Values that are left of a sparse weight, and those that BitNet multiplies by a scale, are no codes.
-            let is_value = [".compressed", ".weight"]
+            // Values that are left of a sparse weight, those that BitNet multiplies by a scale, and those that FP-Quant has rotated,
+            // are no codes.
+            let is_value = [".compressed", ".weight", ".dqweight"]
                 .iter()
                 .any(|end| edit.place.ends_with(end));
             let is_value = edit.role != "quantized" || is_value;
@@ -111,6 +112,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "one scale of SDNQ does not tell whether its matrix is stored transposed",
+        applies: |edit| edit.place.contains("/use_quantized_matmul"),
+    },
+    Rule {
         reason: "rules of SDNQ's config name the dtypes of layers, and not their shapes",
         applies: |edit| edit.place.contains("modules_dtype_dict"),
     },
@@ -118,6 +123,14 @@ const RULES: &[Rule] = &[
         reason: "the factors of a square weight of SDNQ have one shape where they are stored transposed",
         applies: |edit| {
             edit.kind == "names swapped" && edit.role == "low-rank" && says(edit, &["sdnq"])
+        },
+    },
+    Rule {
+        reason: "a rotated weight of FP-Quant has no scales, and those of codes may be padded to 128 rows: no other tensor tells its rows",
+        applies: |edit| {
+            let is_size = ["dimension changed", "shape moved"].contains(&edit.kind);
+            let ends = [".dqweight", ".qweight"];
+            is_size && ends.iter().any(|end| edit.place.ends_with(end)) && says(edit, &["fp_quant"])
         },
     },
     Rule {
@@ -241,7 +254,8 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "one group fits any number of inputs",
         applies: |edit| {
-            let is_one = |t: &Stored| matches!(t.shape.as_slice(), [1, _]);
+            // QQQ has no scales of groups then, which is an empty tensor.
+            let is_one = |t: &Stored| matches!(t.shape.as_slice(), [1, _] | [0]);
             new_shape(edit).is_some_and(|change| scales(change).all(is_one))
         },
     },
@@ -324,6 +338,23 @@ const RULES: &[Rule] = &[
                 roles.all(|role| matches!(role, "passthrough" | "quantized"))
             };
             edit.role == "quantized" && edit.tensor.as_ref().is_some_and(alone)
+        },
+    },
+    Rule {
+        reason: "codes of vectors fit any number of inputs",
+        applies: |edit| {
+            edit.kind == "dimension changed"
+                && edit.place.ends_with(".codes")
+                && says(edit, &["aqlm"])
+        },
+    },
+    Rule {
+        reason: "only VPTQ's config tells how many outputs the last vectors have, and how many inputs a group",
+        applies: |edit| {
+            let ends = ["/out_features", "/group_size"];
+            edit.kind.starts_with("config")
+                && ends.iter().any(|end| edit.place.ends_with(end))
+                && says(edit, &["vptq"])
         },
     },
     Rule {

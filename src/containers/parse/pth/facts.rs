@@ -1,17 +1,19 @@
-//! Values of a pickle that describe a quantized weight without being tensors: HQQ keeps `nbits`, `axis` and so on in a
-//! dict with the weight, or in one below it.
+//! Values of a pickle that describe a quantized weight without being tensors: HQQ and SINQ keep `nbits`, `axis` and so on in
+//! a dict with the weight, or in one below it.
 
 use super::globals::Global;
 use super::pickle::PickleMachine;
 use super::value::{Node, NodeId};
 use crate::{Dtype, Result};
 
-/// A dict with this key describes a weight of HQQ.
+/// A dict with this key describes a weight.
 const SIGN: &str = "packing";
 
-/// Keys that HQQ's decoder needs.
+/// Keys that the decoders of HQQ and SINQ need.
 const KEYS: &[&str] = &[
     SIGN,
+    "nbits",
+    "method",
     "group_size",
     "shape",
     "axis",

@@ -15,6 +15,8 @@ pub(crate) enum Formula {
     ScaleShift,
     /// `v * s + b`, rounded once.
     FusedScaleShift,
+    /// `int8(v * s) * b`, where `int8` is the nearest integer, ties to even, within -128 to 127.
+    ScaleToInt8,
 }
 
 /// The operations of a [`Formula`] on one value. `E` is the type that an intermediate result is rounded to.
@@ -81,6 +83,23 @@ impl Arithmetic for FusedOp {
     #[inline(always)]
     fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
         fused(value, scale, offset)
+    }
+}
+
+/// [`Formula::ScaleToInt8`].
+pub(super) struct ScaleToInt8Op;
+
+impl Arithmetic for ScaleToInt8Op {
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        // Floats of this size have integers alone, so that the sum is rounded as the library rounds, without a call.
+        const INTEGERS: f32 = 12_582_912.0;
+        let product = value * scale;
+        // NaN passes both. The bounds are integers, so that the order of rounding and clamping does not matter.
+        let product = if product > 127.0 { 127.0 } else { product };
+        let product = if product < -128.0 { -128.0 } else { product };
+        // The library's zeros keep their sign.
+        ((product + INTEGERS) - INTEGERS).copysign(product) * offset
     }
 }
 

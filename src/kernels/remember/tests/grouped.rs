@@ -43,7 +43,7 @@ struct Case {
     columns: bool,
 }
 
-const CASES: [Case; 13] = {
+const CASES: [Case; 15] = {
     let plain = Case {
         group: 32,
         block_rows: 1,
@@ -122,6 +122,17 @@ const CASES: [Case; 13] = {
         Case {
             group: 1,
             formula: Formula::FusedScaleShift,
+            ..plain
+        },
+        Case {
+            group: 128,
+            formula: Formula::ScaleToInt8,
+            ..plain
+        },
+        Case {
+            group: 1,
+            formula: Formula::ScaleToInt8,
+            columns: true,
             ..plain
         },
     ]
@@ -211,8 +222,16 @@ fn check_stored<V: CodeValue>(
                 Formula::ScaleShift => between(twin(code(r, c)) * s[at]) + z[at],
                 Formula::FusedScaleShift => twin(code(r, c)).mul_add(s[at], z[at]),
                 Formula::Divide => twin(code(r, c)) / s[at],
+                Formula::ScaleToInt8 => {
+                    let product = twin(code(r, c)) * s[at];
+                    product.round_ties_even().clamp(-128.0, 127.0) * z[at]
+                }
             };
-            if columns { value * factors[c] } else { value }
+            if columns {
+                between(value) * factors[c]
+            } else {
+                value
+            }
         };
         compare(&kernel, ROWS * (COLS - first_col), want);
     }

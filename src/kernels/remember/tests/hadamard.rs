@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::{bytes, check as check_values, each_level, scales};
+use super::{HOSTILE, bytes, check as check_values, each_level, scales};
 use crate::element::Element;
 use crate::kernels::remember::codebook_groups::CodebookGroups;
-use crate::kernels::remember::hadamard::HadamardGroups;
+use crate::kernels::remember::hadamard::{HadamardColumns, HadamardGroups, StoredHadamard};
 use crate::test_utils::miri_or;
 
 /// The sign of an entry of H: the Kronecker power of a matrix of four rows, or of two.
@@ -49,6 +49,7 @@ fn rotations() {
         let kernel = HadamardGroups {
             values: &values,
             group,
+            stored: None,
         };
         let same = |got: f32, want: f32| got.to_bits() == want.to_bits();
         let (single, half, brain) = (
@@ -72,6 +73,53 @@ fn rotations() {
     }
 }
 
+/// Stored matrices against products with each of their entries. The sums are exact in F64.
+#[test]
+fn stored_matrices() {
+    for group in [16, 32, 64, 128] {
+        if group > miri_or(32, 128) {
+            continue;
+        }
+        let values: Vec<f32> = bytes(3 * group)
+            .iter()
+            .map(|&a| (f32::from(a) - 130.0) / 4.0)
+            .chain(HOSTILE.into_iter().cycle().take(group))
+            .collect();
+        let places: Vec<u8> = (0..group).map(|i| ((i * 5 + 3) % group) as u8).collect();
+        let in_order = (0..group as u8).collect();
+        for (columns, places, entry) in [
+            (HadamardColumns::InOrder, in_order, 0.176_757_812_5),
+            (HadamardColumns::Permuted(places.clone()), places, 0.25),
+            (HadamardColumns::Identity, vec![], 1.0),
+        ] {
+            let stored = StoredHadamard {
+                columns,
+                entry,
+                divisor: 3.0,
+            };
+            let kernel = HadamardGroups {
+                values: &values,
+                group,
+                stored: Some(&stored),
+            };
+            check_values("stored matrix", &kernel, values.len(), |i| {
+                let values = &values[i / group * group..][..group];
+                let sum: f64 = if places.is_empty() {
+                    f64::from(values[i % group])
+                } else {
+                    let sign = |&place: &u8| {
+                        let bits = (usize::from(place) & (i % group)).count_ones();
+                        if bits.is_multiple_of(2) { 1.0 } else { -1.0 }
+                    };
+                    let terms = places.iter().zip(values);
+                    terms.map(|(place, &x)| sign(place) * f64::from(x)).sum()
+                };
+                (sum * entry / 3.0) as f32 + 0.0
+            });
+        }
+    }
+}
+
 #[test]
 fn hostile_rotations() {
     for special in [f32::NAN, f32::INFINITY] {
@@ -80,6 +128,7 @@ fn hostile_rotations() {
         let kernel = HadamardGroups {
             values: &values,
             group: 8,
+            stored: None,
         };
         each_level(&kernel, 8, |_, s, _, _| {
             assert!(s.iter().all(|x| !x.is_finite()));

@@ -16,6 +16,8 @@ pub(crate) enum GroupFormula<'m> {
     ScaleShift(GroupOffsets<'m>),
     /// `v * s + b`, rounded once.
     FusedScaleShift(GroupOffsets<'m>),
+    /// `int8(v * s) * b`, with second scales `b`: the product is rounded to an integer of eight bits.
+    ScaleToInt8(GroupOffsets<'m>),
 }
 
 impl<'m> GroupFormula<'m> {
@@ -25,7 +27,8 @@ impl<'m> GroupFormula<'m> {
             Self::Scale | Self::Divide => None,
             Self::ShiftScale(offsets)
             | Self::ScaleShift(offsets)
-            | Self::FusedScaleShift(offsets) => Some(offsets),
+            | Self::FusedScaleShift(offsets)
+            | Self::ScaleToInt8(offsets) => Some(offsets),
         }
     }
 
@@ -45,6 +48,7 @@ impl<'m> GroupFormula<'m> {
             Self::ShiftScale(_) => Formula::ShiftScale,
             Self::ScaleShift(_) => Formula::ScaleShift,
             Self::FusedScaleShift(_) => Formula::FusedScaleShift,
+            Self::ScaleToInt8(_) => Formula::ScaleToInt8,
         }
     }
 }

@@ -113,6 +113,8 @@ const VALUES: &[&str] = &[
     "\"hqq\"",
     "\"quanto\"",
     "\"paroquant\"",
+    "\"fp_quant\"",
+    "\"sinq\"",
     "\"sdnq\"",
     "\"nunchaku_lite\"",
     "\"exl2\"",

@@ -1,0 +1,96 @@
+//! Models of vectors of codebooks, and of EETQ, each with its config in the file's metadata.
+
+use super::{COLS, Part, ROWS, codes, f16s, file_with};
+
+fn model(config: &str, parts: &[Part]) -> Vec<u8> {
+    let metadata = serde_json::json!({ "quantization_config": config });
+    let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
+    file_with(parts, header)
+}
+
+/// So many codebooks of vectors of `width` values, with codes of so many bits.
+fn aqlm(books: usize, bits: usize, width: usize) -> Vec<u8> {
+    let (dtype, bytes) = if bits > 8 { ("I16", 2) } else { ("I8", 1) };
+    let shape = vec![ROWS, COLS / width, books];
+    let (n, values) = (shape.iter().product::<usize>(), (books << bits) * width);
+    let parts = [
+        Part("w.codes", dtype, shape, random(n * bytes)),
+        Part(
+            "w.codebooks",
+            "F16",
+            vec![books, 1 << bits, 1, width],
+            f16s(values),
+        ),
+        Part("w.scales", "F16", vec![ROWS, 1, 1, 1], f16s(ROWS)),
+    ];
+    model(r#"{"quant_method":"aqlm"}"#, &parts)
+}
+
+/// Vectors of `vector` values, with a second codebook if `residual` is not -1.
+fn vptq(vector: usize, entries: usize, residual: i64) -> Vec<u8> {
+    let second = usize::try_from(residual).unwrap_or(0);
+    let bits = entries.ilog2() + second.checked_ilog2().unwrap_or(0);
+    let words = COLS * bits as usize / 32;
+    let blocks = ROWS / vector;
+    let order = (0..COLS).flat_map(|i| ((i * 31 % COLS) as u16).to_le_bytes());
+    let mut parts = vec![
+        Part(
+            "w.indices",
+            "I32",
+            vec![1, blocks, words],
+            random(blocks * words * 4),
+        ),
+        Part(
+            "w.centroids.weight",
+            "F16",
+            vec![1, entries * vector],
+            f16s(entries * vector),
+        ),
+        Part("w.perm", "I16", vec![COLS], order.collect()),
+        Part("w.weight_scale", "F16", vec![COLS], f16s(COLS)),
+        Part("w.weight_bias", "F16", vec![COLS], f16s(COLS)),
+    ];
+    if second > 0 {
+        let values = second * vector;
+        parts.push(Part(
+            "w.res_centroids.weight",
+            "F16",
+            vec![1, values],
+            f16s(values),
+        ));
+    }
+    let config = format!(
+        r#"{{"quant_method":"vptq","vector_lens":[-1,{vector}],"num_centroids":[-1,{entries}],"num_res_centroids":[-1,{residual}],"enable_perm":true,"enable_norm":true}}"#
+    );
+    model(&config, &parts)
+}
+
+/// Bytes of all values, unlike those of `codes`: a code of some bits picks any vector.
+fn random(n: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    let n = ROWS * COLS;
+    let eetq = [
+        Part("w.weight", "I8", vec![COLS, ROWS], codes(n)),
+        Part("w.weight_scales", "F16", vec![ROWS], f16s(ROWS)),
+    ];
+    [
+        ("eetq", model(r#"{"quant_method":"eetq"}"#, &eetq)),
+        ("aqlm-1x16", aqlm(1, 16, 8)),
+        ("aqlm-2x8", aqlm(2, 8, 8)),
+        ("aqlm-1x16-g16", aqlm(1, 16, 16)),
+        ("vptq-8", vptq(8, 1 << 16, -1)),
+        ("vptq-8-256", vptq(8, 1 << 16, 256)),
+        ("vptq-16", vptq(16, 1 << 16, -1)),
+    ]
+    .into_iter()
+}

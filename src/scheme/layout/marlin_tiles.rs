@@ -1,0 +1,157 @@
+//! Tiles of Marlin, and of QQQ, which descends from it: codes of four bits in the order in which tensor cores take them.
+//!
+//! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a warp load them. Word
+//! `4l + t` belongs to lane l and to the t-th 16 outputs. It has eight codes, interleaved. Scales are permuted within 64
+//! outputs or, if there is one group, within 32.
+//!
+//! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`); gptqmodel `nn_modules/qlinear/qqq.py`.
+
+use std::ops::Range;
+
+use crate::Result;
+use crate::containers::model::Part;
+use crate::scheme::seam::grouped::Unpack;
+use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::{Floats, StoredRows, Tile, read};
+
+/// Inputs, outputs and bytes of a tile.
+pub(crate) const TILE_INPUTS: usize = 16;
+pub(crate) const TILE_OUTPUTS: usize = 64;
+const TILE_BYTES: usize = TILE_INPUTS * TILE_OUTPUTS / 2;
+
+/// How the eight codes of a word lie in its nibbles, and which inputs they belong to. Codes 0 to 3 belong to one output,
+/// codes 4 to 7 to the output eight after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TileOrder {
+    /// Marlin's: two pairs of inputs, eight apart, whose codes become F16.
+    Halves,
+    /// QQQ's for scales of groups: four adjacent inputs, whose codes become F16 and then bytes.
+    HalvesOfBytes,
+    /// QQQ's for scales of channels: four adjacent inputs. A code is the upper half of a signed byte, and all other bits
+    /// of that are zero.
+    UpperHalvesOfBytes,
+}
+
+impl TileOrder {
+    /// The nibble of each code.
+    fn nibbles(self) -> [usize; 8] {
+        match self {
+            Self::Halves | Self::HalvesOfBytes => [0, 4, 1, 5, 2, 6, 3, 7],
+            Self::UpperHalvesOfBytes => [1, 3, 5, 7, 0, 2, 4, 6],
+        }
+    }
+
+    /// The input, within its tile, of code `j` of lane `lane`, as `_get_perms` lists them.
+    fn input(self, lane: usize, j: usize) -> usize {
+        match self {
+            Self::Halves => j / 2 % 2 * 8 + lane % 4 * 2 + j % 2,
+            Self::HalvesOfBytes | Self::UpperHalvesOfBytes => lane % 4 * 4 + j % 4,
+        }
+    }
+}
+
+/// Codes in Marlin tiles.
+pub(crate) struct MarlinCodes<'m> {
+    pub part: Part<'m>,
+    /// Outputs.
+    pub n: usize,
+    pub order: TileOrder,
+}
+
+impl Unpack for MarlinCodes<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        out.resize(tile.rows.len() * width, 0);
+        // A tile is 512 bytes, and a row of tiles holds all outputs, so a tile of 64 rows is one
+        // piece of each row.
+        let bytes = tile.rows.start / TILE_OUTPUTS * TILE_BYTES
+            ..tile.rows.end.div_ceil(TILE_OUTPUTS) * TILE_BYTES;
+        for (i, row) in
+            (tile.cols.start / TILE_INPUTS..tile.cols.end.div_ceil(TILE_INPUTS)).enumerate()
+        {
+            read(&self.part, self.n * 8, row..row + 1, bytes.clone(), staging)?;
+            let blocks = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
+            for (words, rows) in staging.chunks_exact(TILE_BYTES).zip(blocks) {
+                unpack_tile(self.order, words, rows, width, i * TILE_INPUTS);
+            }
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (TILE_OUTPUTS, TILE_INPUTS)
+    }
+
+    fn transposed(&self) -> Option<StoredRows> {
+        Some(StoredRows::of_one(
+            TILE_BYTES * 8 / TILE_OUTPUTS,
+            TILE_INPUTS,
+        ))
+    }
+}
+
+/// Unpacks a tile into 16 columns, from `left` on, of the 64 rows of `rows`, which are `width` wide.
+fn unpack_tile(order: TileOrder, tile: &[u8], rows: &mut [u8], width: usize, left: usize) {
+    // A code that is the upper half of a byte keeps its place there.
+    let shift = if order == TileOrder::UpperHalvesOfBytes {
+        4
+    } else {
+        0
+    };
+    let nibbles = order.nibbles();
+    for (i, word) in tile.as_chunks().0.iter().enumerate() {
+        let (lane, block, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
+        for (j, nibble) in nibbles.into_iter().enumerate() {
+            // Lane l holds output l / 4 of each eight.
+            let row = block * 16 + j / 4 * 8 + lane / 4;
+            let col = left + order.input(lane, j);
+            rows[row * width + col] = ((word >> (nibble * 4) & 15) as u8) << shift;
+        }
+    }
+}
+
+/// Scales whose outputs are permuted in each group.
+pub(crate) struct PermutedScales<'m> {
+    pub floats: Floats<'m>,
+    /// Outputs.
+    pub n: usize,
+    /// Whether all inputs are one group, for which Marlin has another permutation (`_get_perms`).
+    pub is_single_group: bool,
+}
+
+impl PermutedScales<'_> {
+    /// Index in its stored row of the scale of output `n`.
+    fn stored_index(&self, n: usize) -> usize {
+        if self.is_single_group {
+            n / 32 * 32 + n % 8 / 2 * 8 + n % 32 / 8 * 2 + n % 2
+        } else {
+            n / 64 * 64 + n % 8 * 8 + n % 64 / 8
+        }
+    }
+}
+
+impl ScaleMatrix for PermutedScales<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        // The permutation stays within 64 outputs, so whole blocks of 64 are enough.
+        // Loaded in whole blocks, because the scale of the first row may be stored last.
+        let stored = rows.start / TILE_OUTPUTS * TILE_OUTPUTS
+            ..rows.end.next_multiple_of(TILE_OUTPUTS).min(self.n);
+        let (at, mut row) = (out.len(), Vec::new());
+        out.resize(at + rows.len() * cols.len(), 0.0);
+        for (i, group) in cols.clone().enumerate() {
+            row.clear();
+            self.floats
+                .extend(self.n, group..group + 1, stored.clone(), staging, &mut row)?;
+            for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
+                out[i] = row[self.stored_index(n) - stored.start];
+            }
+        }
+        Ok(())
+    }
+}

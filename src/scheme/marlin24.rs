@@ -1,0 +1,334 @@
+//! marlin-24 of compressed-tensors: integers of four or eight bits of which two of each four inputs are zero. `X.weight_packed` I32
+//! `[in / 32, out * bits / 2]` has the others in Marlin tiles, `X.meta` I16 `[in / 32, 2 * out]` their places, and `X.scale_packed` F16
+//! `[groups, out]` the scales. The weight is `X.weight` `[out, in]`: `q * s`.
+//!
+//! A tile of 16 stored inputs × 64 outputs is 1024 adjacent codes: 32 lanes of 32 codes. The places of its codes are 128 numbers
+//! of 16 bits, each for 16 inputs of an output; a nibble has the two places of four inputs, the lower bits those of the first.
+//!
+//! Layout: compressed-tensors 0.9.4 `marlin_24.py` (`pack_weight_24`, `pack_scales_24`), `permutations_24.py`,
+//! `semi_structured_conversions.py` (`_calculate_meta_reordering_scatter_offsets`).
+
+use std::ops::Range;
+
+use crate::config::QuantMethod;
+use crate::containers::model::{Part, Tensor};
+use crate::kernels::remember::grouped::Int;
+use crate::scheme::seam::NamePattern::Ends;
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
+use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
+use crate::scheme::seam::{
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, StoredRows,
+    TensorRole, Tile, base_of, read, refused, require_shape, wrong,
+};
+use crate::{Dtype, Result};
+
+pub(super) struct Marlin24;
+
+/// Name in listings.
+const FAMILY: &str = "marlin-24";
+
+/// Outputs of a tile, inputs of the weight that it covers, and inputs that it stores.
+const TILE_OUTPUTS: usize = 64;
+const TILE_INPUTS: usize = 32;
+const STORED_INPUTS: usize = TILE_INPUTS / 2;
+const TILE_CODES: usize = TILE_OUTPUTS * STORED_INPUTS;
+
+/// Numbers of a tile with the places of its codes.
+const TILE_PLACES: usize = 2 * TILE_OUTPUTS;
+
+/// Inputs that share a scale, if there are several groups (`validate_quant_compatability`).
+const GROUP: usize = 128;
+
+static IDENTITY: Identity = Identity {
+    name: FAMILY,
+    methods: &[QuantMethod::CompressedTensors],
+    codes: &["_packed"],
+    companions: &[(Ends(".scale_packed"), TensorRole::Scale)],
+    optional: &[],
+    activations: &[],
+    markers: &[],
+    sidecars: &[],
+    container: None,
+};
+
+impl Scheme for Marlin24 {
+    fn identity(&self) -> &'static Identity {
+        &IDENTITY
+    }
+
+    fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let Some(base) = base_of(t.name(), "weight_packed") else {
+            return Ok(None);
+        };
+        let Some(scales) = all.at(base, "scale_packed") else {
+            return Ok(None);
+        };
+        let meta = all.need(t, base, "meta")?;
+        let module = all.config.at(base.trim_end_matches('.'));
+        if let Some((order @ "group", place)) = module.text(&["actorder"]) {
+            let what = format!("{place} says `actorder: {order}`, and no tensor has the order");
+            return Err(refused(t, FAMILY, what));
+        }
+        let weight = Marlin24Weight::new(t, &meta, &scales)?;
+        let Marlin24Weight {
+            codes,
+            inputs,
+            group,
+        } = weight;
+        let (outputs, bits) = (codes.outputs, codes.bits);
+        if let Some((stated, place)) = module.int(&["num_bits"])
+            && usize::try_from(stated) != Ok(bits)
+        {
+            let what = format!("{place} says {stated} bits, and its shape has {bits} bits a code");
+            return Err(wrong(t, what));
+        }
+        let floats = Floats::ieee(&scales)?;
+        let is_permuted = group < inputs / 2;
+        let stored: Box<dyn ScaleMatrix + 'm> = match is_permuted {
+            true => Box::new(PermutedScales { floats, outputs }),
+            false => Box::new(Transposed::of_floats(floats, outputs, inputs / group)),
+        };
+        let decoder = Grouped::scaled(
+            Codes::Unpacked(Box::new(codes)),
+            bits,
+            CodeFormat::Int(Int::offset_binary(bits)),
+            [outputs, inputs],
+            row_groups(inputs, group),
+            stored,
+        );
+        let scheme = QuantScheme::Grouped {
+            family: FAMILY,
+            codes: CodeType::Int(if bits == 4 { 4 } else { 8 }),
+            scales: if group == inputs {
+                Granularity::Channel
+            } else {
+                Granularity::Group(group)
+            },
+        };
+        let parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::Scale, scales),
+            (TensorRole::QuantState, meta),
+        ];
+        let name = format!("{base}weight");
+        Ok(Some(Group::new(
+            name,
+            vec![outputs, inputs],
+            scheme,
+            parts,
+            Box::new(decoder),
+        )))
+    }
+}
+
+/// What the shapes of a weight's tensors prove.
+struct Marlin24Weight<'m> {
+    codes: Marlin24Codes<'m>,
+    inputs: usize,
+    /// Inputs that share a scale.
+    group: usize,
+}
+
+impl<'m> Marlin24Weight<'m> {
+    fn new(t: &Tensor<'m>, meta: &Tensor<'m>, scales: &Tensor<'m>) -> Result<Self> {
+        let misfit = || {
+            let (packed, scales) = (t.shape(), scales.shape());
+            let what = format!(
+                "marlin-24 is I32 [in / 32, out * bits / 2] with scales [groups, out], here {packed:?} and {scales:?}"
+            );
+            wrong(t, what)
+        };
+        let (&[depth, words], &[groups, outputs]) = (t.shape(), scales.shape()) else {
+            return Err(misfit());
+        };
+        let is_words = matches!(t.dtype(), Dtype::I32 | Dtype::U32);
+        let has_tiles = depth > 0 && outputs > 0 && outputs.is_multiple_of(TILE_OUTPUTS);
+        let widths = [4, 8].into_iter();
+        let bits = widths
+            .filter(|bits| outputs.checked_mul(bits / 2) == Some(words))
+            .find(|_| is_words && has_tiles);
+        let (Some(bits), Some(inputs)) = (bits, depth.checked_mul(TILE_INPUTS)) else {
+            return Err(misfit());
+        };
+        let group = match groups {
+            1 => inputs,
+            _ if groups.checked_mul(GROUP) == Some(inputs) => GROUP,
+            _ => return Err(misfit()),
+        };
+        if meta.dtype() != Dtype::I16 {
+            return Err(wrong(meta, "places of codes are I16"));
+        }
+        require_shape(t, meta, &[depth, 2 * outputs])?;
+        let codes = Marlin24Codes {
+            codes: t.part(),
+            meta: *meta,
+            outputs,
+            bits,
+        };
+        Ok(Self {
+            codes,
+            inputs,
+            group,
+        })
+    }
+}
+
+/// Codes in tiles, with their places.
+struct Marlin24Codes<'m> {
+    codes: Part<'m>,
+    meta: Tensor<'m>,
+    outputs: usize,
+    bits: usize,
+}
+
+impl Marlin24Codes<'_> {
+    fn tile_bytes(&self) -> usize {
+        TILE_CODES * self.bits / 8
+    }
+}
+
+impl Unpack for Marlin24Codes<'_> {
+    fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        let width = tile.cols.len();
+        // What is not stored is zero, whose code is in the middle.
+        out.clear();
+        out.resize(tile.rows.len() * width, 1 << (self.bits - 1));
+        let tiles = tile.rows.start / TILE_OUTPUTS..tile.rows.end.div_ceil(TILE_OUTPUTS);
+        let (size, places_size) = (self.tile_bytes(), 2 * TILE_PLACES);
+        let all = self.outputs / TILE_OUTPUTS;
+        let (mut places, mut codes) = (Vec::new(), [0; TILE_CODES]);
+        let depths = tile.cols.start / TILE_INPUTS..tile.cols.end.div_ceil(TILE_INPUTS);
+        for (left, depth) in (0..).step_by(TILE_INPUTS).zip(depths) {
+            let lines = depth..depth + 1;
+            let bytes = |size: usize| tiles.start * size..tiles.end * size;
+            read(&self.codes, all * size, lines.clone(), bytes(size), staging)?;
+            let meta = self.meta.part();
+            read(
+                &meta,
+                all * places_size,
+                lines,
+                bytes(places_size),
+                &mut places,
+            )?;
+            let tiles = staging
+                .chunks_exact(size)
+                .zip(places.chunks_exact(places_size));
+            let rows = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
+            for ((words, places), rows) in tiles.zip(rows) {
+                unpack_tile(words, self.bits, &mut codes);
+                if !place_codes(&codes, places.as_chunks().0, rows, width, left) {
+                    let what = "it has places of two codes that are one or in no order";
+                    return Err(wrong(&self.meta, what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn align(&self) -> (usize, usize) {
+        (TILE_OUTPUTS, TILE_INPUTS)
+    }
+
+    fn transposed(&self) -> Option<StoredRows> {
+        let bits = (self.tile_bytes() + 2 * TILE_PLACES) * 8 / TILE_OUTPUTS;
+        Some(StoredRows::of_one(bits, TILE_INPUTS))
+    }
+}
+
+/// Unpacks a tile to `[outputs, stored inputs]`.
+fn unpack_tile(words: &[u8], bits: usize, out: &mut [u8; TILE_CODES]) {
+    // A lane has four pieces of eight codes. Within a piece codes are interleaved by words.
+    let per_word = 32 / bits;
+    for (i, word) in words.as_chunks().0.iter().enumerate() {
+        let word = u32::from_le_bytes(*word);
+        for slot in 0..per_word {
+            let code = (word >> (slot * bits) & ((1 << bits) - 1)) as u8;
+            // Slots 0, 1, 2, … have codes 0, 2, 4, …, and then 1, 3, 5, ….
+            let half = per_word / 2;
+            let in_word = slot % half * 2 + slot / half;
+            let at = i * per_word + in_word;
+            let (lane, piece, place) = (at / 32, at / 8 % 4, at % 8);
+            let input = lane % 4 * 2 + place % 2 + place / 2 % 2 * 8;
+            let output = lane / 8 * 16 + lane / 4 % 2 * 8 + place / 4 * 4 + piece;
+            out[output * STORED_INPUTS + input] = code;
+        }
+    }
+}
+
+/// Writes the codes of a tile to their places in 32 columns of `rows`, from `left` on. False if places are no two different ones in
+/// order.
+fn place_codes(
+    codes: &[u8; TILE_CODES],
+    places: &[[u8; 2]],
+    rows: &mut [u8],
+    width: usize,
+    left: usize,
+) -> bool {
+    let mut is_ordered = true;
+    let lines = rows
+        .chunks_exact_mut(width)
+        .zip(codes.chunks_exact(STORED_INPUTS));
+    for (output, (row, codes)) in lines.enumerate() {
+        let row = &mut row[left..left + TILE_INPUTS];
+        let quads = row
+            .as_chunks_mut::<4>()
+            .0
+            .iter_mut()
+            .zip(codes.as_chunks::<2>().0);
+        for (i, (quad, [first, second])) in quads.enumerate() {
+            let places = u16::from_le_bytes(places[place_index(output, i / 4)]);
+            let places = usize::from(places >> (i % 4 * 4));
+            let (a, b) = (places & 3, places >> 2 & 3);
+            is_ordered &= a < b;
+            quad[a] = *first;
+            quad[b] = *second;
+        }
+    }
+    is_ordered
+}
+
+/// Index among the numbers of a tile of that for `half`, 16 of the 32 inputs, of `output`.
+fn place_index(output: usize, half: usize) -> usize {
+    let row = output % 2 * 2 + output % 8 / 4 + output % 4 / 2 * 32 + output / 8 * 4;
+    // In each two rows the number at the upper right and that at the lower left change places.
+    match (row % 2, half) {
+        (0, 1) => (row + 1) * 2,
+        (1, 0) => (row - 1) * 2 + 1,
+        _ => row * 2 + half,
+    }
+}
+
+/// Scales whose outputs are permuted in each eight.
+struct PermutedScales<'m> {
+    floats: Floats<'m>,
+    outputs: usize,
+}
+
+impl ScaleMatrix for PermutedScales<'_> {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let stored = rows.start / 8 * 8..rows.end.next_multiple_of(8).min(self.outputs);
+        let (at, mut line) = (out.len(), Vec::new());
+        out.resize(at + rows.len() * cols.len(), 0.0);
+        for (i, group) in cols.clone().enumerate() {
+            line.clear();
+            self.floats.extend(
+                self.outputs,
+                group..group + 1,
+                stored.clone(),
+                staging,
+                &mut line,
+            )?;
+            for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
+                let index = n / 8 * 8 + n % 4 * 2 + n % 8 / 4;
+                out[i] = line[index - stored.start];
+            }
+        }
+        Ok(())
+    }
+}

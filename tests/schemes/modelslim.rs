@@ -1,0 +1,169 @@
+//! ModelSlim's layers that are incomplete, contradictory or of a type that is not decoded.
+
+use anamnesis::TargetDtype;
+
+use crate::common::file;
+use crate::common::verdict::{Kind, Parse, Unsupported, parse_beside, tensors, verdict};
+
+fn decoded(stored: &str, description: &str) -> anamnesis::Result<Vec<u8>> {
+    let files = [("quant_model_description.json", description)];
+    parse_beside(&file(&tensors(stored), &[]), &files)?.remember_to_bytes(TargetDtype::F32)
+}
+
+/// Stored tensors, the type of `X.weight`, and what is said of them.
+const CASES: &[(&str, &str, Kind, &[&str])] = &[
+    (
+        "{w}; {s}",
+        "W8A8_DYNAMIC",
+        Parse,
+        &["`X.weight`", "X.weight_offset"],
+    ),
+    (
+        "{w}; {o}",
+        "W8A8_DYNAMIC",
+        Parse,
+        &["`X.weight`", "X.weight_scale"],
+    ),
+    (
+        "{w}; {s}; X.weight_offset F32 4",
+        "W8A8_DYNAMIC",
+        Parse,
+        &["`X.weight`", "`X.weight_offset`"],
+    ),
+    (
+        "{w}; X.weight_scale F32 4,2; {o}",
+        "W8A8_DYNAMIC",
+        Parse,
+        &["`X.weight`", "`X.weight_scale`"],
+    ),
+    (
+        "{w}; X.weight_scale I32 4,1; {o}",
+        "W8A8_DYNAMIC",
+        Parse,
+        &["`X.weight_scale`", "I32"],
+    ),
+    (
+        "X.weight U8 4,64; {s}; {o}",
+        "W8A8_DYNAMIC",
+        Parse,
+        &["`X.weight`", "I8"],
+    ),
+    (
+        "X.weight I8 2,4,64; {s}; {o}",
+        "W8A16",
+        Parse,
+        &["`X.weight`", "W8A16"],
+    ),
+    (
+        "{w}; {s}; {o}",
+        "W4A8_DYNAMIC",
+        Parse,
+        &["`X.weight`", "[8, 1]"],
+    ),
+    (
+        "{w}; {s}; {o}; X.weight_scale_second F32 4,2",
+        "W4A8_DYNAMIC",
+        Unsupported,
+        &["`X.weight`", "X.weight_scale_second"],
+    ),
+    (
+        "{w}; X.deq_scale I64 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
+        "W8A8",
+        Unsupported,
+        &["`X.weight`", "`W8A8`", "not stored"],
+    ),
+    (
+        "{w}; {s}; {o}",
+        "W4A4_FLATQUANT_DYNAMIC",
+        Unsupported,
+        &["`X.weight`", "`W4A4_FLATQUANT_DYNAMIC`"],
+    ),
+    (
+        "X.weight U8 4,32; X.weight_scale U8 4,2",
+        "W4A4_MXFP4_SVD",
+        Unsupported,
+        &["`X.weight`", "`W4A4_MXFP4_SVD`"],
+    ),
+    (
+        "X.weight U8 4,32; X.weight_scale U8 4,2; X.weight_dual_scale F32 4",
+        "W4A4_MXFP4",
+        Unsupported,
+        &["`X.weight`", "X.weight_dual_scale"],
+    ),
+    (
+        "X.weight U8 4,32; X.weight_scale U8 4,3",
+        "W4A4_MXFP4",
+        Parse,
+        &["`X.weight`", "`X.weight_scale`"],
+    ),
+    (
+        "X.weight U8 4,32; X.weight_scale F32 4,2",
+        "W4A8_MXFP",
+        Parse,
+        &["`X.weight_scale`", "U8"],
+    ),
+    (
+        "X.weight F8_E4M3 4,64; X.weight_scale U8 4,4",
+        "W8A8_MXFP8",
+        Parse,
+        &["`X.weight`", "[4, 2]"],
+    ),
+    (
+        "X.weight F8_E4M3 4,40; X.weight_scale U8 4,2",
+        "W8A8_MXFP8",
+        Unsupported,
+        &["`X.weight`", "40 inputs"],
+    ),
+    (
+        "X.weight F8_E5M2 4,64; X.weight_scale U8 4,2",
+        "W8A8_MXFP8",
+        Parse,
+        &["`X.weight`", "F8_E4M3"],
+    ),
+    (
+        "{w}; {s}; {o}; Y.fa_q.scale F32 4,1",
+        "W8A8_DYNAMIC",
+        Unsupported,
+        &["`Y.fa_q.scale`", "`FAQuant`"],
+    ),
+    (
+        "{w}; {s}; {o}; Y.heads_rotation F32 4,4",
+        "W8A8_DYNAMIC",
+        Unsupported,
+        &["`Y.heads_rotation`", "rotated"],
+    ),
+    (
+        "X.weight_offset F32 4,1",
+        "W8A8_DYNAMIC",
+        Parse,
+        &["`X.weight_offset`"],
+    ),
+];
+
+#[test]
+fn modelslim() {
+    for (stored, kind, error, words) in CASES {
+        let stored = stored
+            .replace("{w}", "X.weight I8 4,64")
+            .replace("{s}", "X.weight_scale F32 4,1")
+            .replace("{o}", "X.weight_offset F32 4,1");
+        let description = format!(
+            r#"{{"model_quant_type": "{kind}", "X.weight": "{kind}", "X.weight_scale": "{kind}", "Y.fa_q.scale": "FAQuant"}}"#
+        );
+        let wrong = verdict(decoded(&stored, &description), *error, words);
+        assert_eq!(wrong, None, "{stored}: {kind}");
+    }
+    let outer = "X.linear.weight I8 4,64; X.linear.weight_scale F32 4,1; X.linear.weight_offset F32 4,1; X.div.mul_scale F32 64";
+    let description =
+        r#"{"model_quant_type": "W8A16", "X.linear.weight": "W8A16", "X.div.mul_scale": "FLOAT"}"#;
+    let wrong = verdict(
+        decoded(outer, description),
+        Unsupported,
+        &["`X.linear.weight`", "X.div.mul_scale"],
+    );
+    assert_eq!(wrong, None);
+    // Without the description nobody knows what the offset is for.
+    let alone = "X.weight I8 4,64; X.weight_scale F32 4,1; X.weight_offset F32 4,1";
+    let wrong = verdict(decoded(alone, "{}"), Parse, &["`X.weight_offset`"]);
+    assert_eq!(wrong, None);
+}
