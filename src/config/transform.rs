@@ -3,6 +3,8 @@
 //!
 //! Source: compressed-tensors `transform/transform_config.py`, `transform_scheme.py`, `transform_args.py`, `utils/match.py`.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::QuantConfig;
@@ -111,6 +113,20 @@ impl TransformUse {
     fn has_modules_of(&self, other: &Self) -> bool {
         let is_same = self.is_inverse == other.is_inverse;
         is_same && self.targets == other.targets && self.ignored == other.ignored
+    }
+
+    /// A target that is none of `modules`, or an ignored name, that may be a class other than `Linear`.
+    pub(crate) fn unknown_target(&self, modules: &HashSet<String>) -> Option<&str> {
+        let is_plain = |name: &&String| !name.starts_with("re:") && *name != "Linear";
+        let mut targets = self.targets.iter().filter(is_plain);
+        // Embeddings are never transformed here, and names of modules may be ignored in vain.
+        let is_class = |name: &&String| {
+            let is_upper = name.starts_with(|c: char| c.is_ascii_uppercase());
+            is_upper && !name.contains('.') && *name != "Embedding"
+        };
+        let ignored = self.ignored.iter().filter(is_plain).find(is_class);
+        let unknown = targets.find(|name| !modules.contains(*name)).or(ignored);
+        unknown.map(String::as_str)
     }
 
     /// Whether `module` is multiplied.

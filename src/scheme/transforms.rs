@@ -37,6 +37,9 @@ const FEATURE: &str = "compressed-tensors with transform_config";
 /// Most values of a block, all of which have to be in memory together.
 const MAX_BLOCK: usize = 1 << 20;
 
+/// Locations that weights undo.
+const SIDES: [TransformLocation; 2] = [TransformLocation::Input, TransformLocation::Output];
+
 /// Makes of the items of `resolution` those of a model without transforms. What cannot be undone becomes a problem.
 pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) {
     // An error names a tensor; a model without tensors has nothing to be wrong.
@@ -63,8 +66,13 @@ fn push_problem<'m>(resolution: &mut Resolution<'m>, tensor: Tensor<'m>, error: 
     });
 }
 
-/// A use of the matrices of a scheme: its number, the scheme, the use, and how a module is meant.
-type Found<'c> = (usize, &'c TransformScheme, &'c TransformUse, TargetedBy);
+/// A use of the matrices of a scheme: the numbers of the scheme and of the use, both, and how a module is meant.
+type Found<'c> = (
+    [usize; 2],
+    &'c TransformScheme,
+    &'c TransformUse,
+    TargetedBy,
+);
 
 /// The transforms of inputs and outputs.
 struct OnlineTransforms<'c, 'm> {
@@ -77,8 +85,8 @@ struct OnlineTransforms<'c, 'm> {
     owners: HashSet<&'m str>,
     /// Outputs of modules that are multiplied.
     outputs: HashMap<String, BlockTransform<'m>>,
-    /// Schemes and locations that have been found.
-    used: HashSet<(usize, TransformLocation)>,
+    /// Modules that uses have been found for, by the numbers of the scheme and of the use.
+    used: HashMap<[usize; 2], HashSet<String>>,
 }
 
 /// What becomes of a weight: of its columns and rows.
@@ -93,7 +101,7 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
             matrices: HashMap::new(),
             owners: HashSet::new(),
             outputs: HashMap::new(),
-            used: HashSet::new(),
+            used: HashMap::new(),
         }
     }
 
@@ -113,8 +121,11 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
         for (tensor, error) in failed {
             push_problem(resolution, tensor, error);
         }
+        if let Err(error) = self.check_tied(resolution) {
+            push_problem(resolution, first, error);
+        }
         // A failed claim or plan may have been of the module that is missed.
-        if let Some(what) = self.unused().filter(|_| resolution.problems.is_empty()) {
+        if let Some(what) = self.missed().filter(|_| resolution.problems.is_empty()) {
             push_problem(resolution, first, refused(&first, FEATURE, what));
         }
     }
@@ -163,12 +174,13 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
     ) -> Result<Option<Found<'c>>> {
         let mut found = None;
         for (i, scheme) in self.config.schemes.iter().enumerate() {
-            for u in scheme.uses.iter().filter(|u| u.location == location) {
+            let uses = scheme.uses.iter().enumerate();
+            for (n, u) in uses.filter(|(_, u)| u.location == location) {
                 let by = u.targets(module);
                 let Some(by) = by.map_err(|what| refused(t, FEATURE, what))? else {
                     continue;
                 };
-                if found.replace((i, scheme, u, by)).is_some() {
+                if found.replace(([i, n], scheme, u, by)).is_some() {
                     let location = location.name();
                     let what = format!("it is transformed twice at the location `{location}`");
                     return Err(refused(t, FEATURE, what));
@@ -187,8 +199,7 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
         let Some(module) = item.name().strip_suffix(".weight") else {
             return Ok(None);
         };
-        let sides = [TransformLocation::Input, TransformLocation::Output];
-        let [input, output] = sides.map(|location| self.find(module, location, t));
+        let [input, output] = SIDES.map(|location| self.find(module, location, t));
         let (input, output) = (input?, output?);
         let found = || [input, output].into_iter().flatten();
         if found().next().is_none() {
@@ -255,7 +266,7 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
         len: usize,
         t: &Tensor<'m>,
     ) -> Result<Option<BlockTransform<'m>>> {
-        let Some((scheme, of, u, _)) = found else {
+        let Some((numbers, of, u, _)) = found else {
             return Ok(None);
         };
         let size = of.block.unwrap_or(len);
@@ -264,8 +275,9 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
             let what = format!("blocks of {size} of the location `{location}` do not divide {len}");
             return Err(wrong(t, what));
         }
-        self.used.insert((scheme, u.location));
-        let matrix = self.matrix((scheme, of), u, (module, size), t)?;
+        let used = self.used.entry(numbers).or_default();
+        used.insert(module.to_owned());
+        let matrix = self.matrix((numbers[0], of), u, (module, size), t)?;
         Ok(Some(BlockTransform {
             matrix,
             size,
@@ -328,19 +340,53 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
         Ok(Some([Some(outputs.clone()), None]))
     }
 
-    /// A location whose modules are not there.
-    fn unused(&self) -> Option<String> {
-        let sides = [TransformLocation::Input, TransformLocation::Output];
+    /// What the config transforms besides the weights that were found.
+    fn missed(&self) -> Option<String> {
         let schemes = self.config.schemes.iter().enumerate();
-        let mut uses =
-            schemes.flat_map(|(i, scheme)| scheme.uses.iter().map(move |u| (i, scheme, u)));
-        let (_, scheme, u) = uses.find(|(i, _, u)| {
-            sides.contains(&u.location) && !self.used.contains(&(*i, u.location))
-        })?;
-        let (name, location) = (&scheme.name, u.location.name());
-        Some(format!(
-            "no weight is of a module that `{name}` has at the location `{location}`"
-        ))
+        let mut uses = schemes.flat_map(|(i, scheme)| {
+            let uses = scheme.uses.iter().enumerate();
+            uses.map(move |(n, u)| ([i, n], scheme, u))
+        });
+        uses.find_map(|(numbers, scheme, u)| {
+            if !SIDES.contains(&u.location) {
+                return None;
+            }
+            let (name, location) = (&scheme.name, u.location.name());
+            let Some(modules) = self.used.get(&numbers) else {
+                return Some(format!(
+                    "no weight is of a module that `{name}` has at the location `{location}`"
+                ));
+            };
+            // Classes have the names of modules that are not there. Which modules are of a class, files do not tell.
+            let unknown = u.unknown_target(modules)?;
+            Some(format!(
+                "`{unknown}` of `{name}` at the location `{location}` is no module with a weight, and classes but `Linear` are not known"
+            ))
+        })
+    }
+
+    /// Checks that an output layer that is transformed has a weight of its own: an embedding cannot be its weight then.
+    fn check_tied(&self, resolution: &Resolution<'m>) -> Result<()> {
+        let names = || resolution.items.iter().map(ResolvedItem::name);
+        let embedding = resolution
+            .items
+            .iter()
+            .find(|item| item.name().ends_with("embed_tokens.weight"));
+        let Some(embedding) = embedding.filter(|_| !names().any(|name| name == "lm_head.weight"))
+        else {
+            return Ok(());
+        };
+        let t = stored_of(embedding);
+        for location in SIDES {
+            if self.find("lm_head", location, &t)?.is_some() {
+                let what = format!(
+                    "`lm_head` is transformed at the location `{}`, and has no weight besides the embedding",
+                    location.name()
+                );
+                return Err(refused(&t, FEATURE, what));
+            }
+        }
+        Ok(())
     }
 }
 

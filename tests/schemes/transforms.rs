@@ -133,6 +133,35 @@ fn refusals() {
             hadamard(&["input", "output"]),
             "Unsupported: `X.weight` & 2048 x 1024",
         ),
+        // Modules that files do not tell.
+        (
+            X,
+            hadamard(&["input", r#"input "ignore":[]"#]).replacen("Linear", "Embedding", 1),
+            "Unsupported: `input` & no weight",
+        ),
+        (
+            X,
+            hadamard(&["input"]).replace(r#""Linear""#, r#""X","Conv1d""#),
+            "Unsupported: `Conv1d` & `input`",
+        ),
+        (
+            X,
+            hadamard(&[r#"input "ignore":["QuantLinear"]"#]),
+            "Unsupported: `QuantLinear` & `input`",
+        ),
+        (
+            "X.weight F8_E4M3 4,8; X.weight_scale F32 (); model.embed_tokens.weight BF16 4,8",
+            hadamard(&["input"]),
+            "Unsupported: `model.embed_tokens.weight` & `lm_head` & `input`",
+        ),
+        // A matrix and its inverse, one of which is not there.
+        (
+            "X.weight F8_E4M3 8,8; X.weight_scale F32 (); Y.weight F8_E4M3 8,8; Y.weight_scale F32 (); Y.v_input.weight F32 8,8",
+            config("random-matrix", "", &["input", r#"input "inverse":true"#])
+                .replacen("Linear", "X", 1)
+                .replacen("Linear", "Y", 1),
+            "Parse: `X.weight` & v_input.weight",
+        ),
         // Tensors that do not fit.
         (
             "X.weight F8_E4M3 4,12; X.weight_scale F32 ()",
@@ -219,6 +248,10 @@ fn nothing_to_undo() {
             .collect();
         assert_eq!(names, ["X.weight"]);
     }
+    // A tied output layer that is ignored.
+    let tied = "X.weight F8_E4M3 4,8; X.weight_scale F32 (); model.embed_tokens.weight BF16 4,8";
+    let ignored = config("hadamard", "", &[r#"input "ignore":["lm_head"]"#]);
+    recover(file(&tensors(tied), &[]), &ignored).unwrap();
     let randomized = config("random-matrix", r#","randomize":true"#, &uses[..2]);
     let offline = file(&tensors(X), &[]);
     recover(offline, &randomized).unwrap();

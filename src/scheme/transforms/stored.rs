@@ -25,8 +25,13 @@ impl<'m> StoredMatrices<'m> {
         if let Some(own) = self.by_module.get(&(u.location, module)) {
             return Some(*own);
         }
-        // Of a matrix and its inverse, each is that of a location.
+        // A matrix and its inverse are told apart by their locations alone.
         let is_of_one = scheme.kind == TransformKind::RandomMatrix;
+        let has_other =
+            |other: &TransformUse| other.location == u.location && other.is_inverse != u.is_inverse;
+        if is_of_one && scheme.uses.iter().any(has_other) {
+            return None;
+        }
         let location = is_of_one.then_some(u.location);
         self.by_size.get(&(location, size)).copied().flatten()
     }
