@@ -65,9 +65,13 @@ impl Scheme for Marlin24 {
         };
         let meta = all.need(t, base, "meta")?;
         let module = all.config.at(base.trim_end_matches('.'));
-        if let Some((order @ "group", place)) = module.text(&["actorder"]) {
-            let what = format!("{place} says `actorder: {order}`, and no tensor has the order");
+        if let Some(place) = module.reorders_groups() {
+            let what = format!("{place} says `actorder: group`, and no tensor has the order");
             return Err(refused(t, FAMILY, what));
+        }
+        if module.flag("symmetric") == Some(false) {
+            let what = "the config says that it is asymmetric, and marlin-24 has no zero points";
+            return Err(wrong(t, what));
         }
         let weight = Marlin24Weight::new(t, &meta, &scales)?;
         let Marlin24Weight {

@@ -83,7 +83,8 @@ impl LookUp for Avx2 {
             let values = transmute::<[f32; LANES], __m256>(values);
             // A comparison that holds is -1.
             let above = |bound| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(values, bound));
-            let mut rank = _mm256_sub_epi32(_mm256_setzero_si256(), above(_mm256_set1_ps(bounds.all[7])));
+            let mut rank =
+                _mm256_sub_epi32(_mm256_setzero_si256(), above(_mm256_set1_ps(bounds.all[7])));
             for step in bounds.steps {
                 let bounds = transmute::<[f32; LANES], __m256>(step);
                 let is_above = above(_mm256_permutevar8x32_ps(bounds, rank));
