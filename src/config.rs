@@ -392,6 +392,11 @@ impl QuantConfig {
             .map(|(section, _)| section)
     }
 
+    /// Whether there is `file`, one of the files that configs are read from.
+    pub(crate) fn has_file(&self, file: &str) -> bool {
+        self.places.iter().any(|p| p.name == file)
+    }
+
     /// The value under `key` in `file`, one of the files that configs are read from.
     pub(crate) fn in_file(&self, file: &str, key: &str) -> Option<&Value> {
         self.places.iter().find(|p| p.name == file)?.get(key)

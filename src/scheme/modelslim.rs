@@ -91,7 +91,7 @@ const KNOWN: &[&str] = &[
     "bias",
 ];
 
-/// Rotations of a layer's input, which the description may not list.
+/// Rotations of a layer's input, which the description does not list.
 const ROTATIONS: &[&str] = &[
     ".heads_rotation",
     ".kronecker_rotation_m",
@@ -104,13 +104,13 @@ impl Scheme for ModelSlim {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let is_rotation = ROTATIONS.iter().any(|end| t.name().ends_with(end));
+        if is_rotation && all.config.has_file(MODELSLIM_FILE) {
+            let what = "inputs of layers are rotated, which no weight shows";
+            return Err(refused(t, FAMILY, what));
+        }
         let describe = |name| all.config.in_file(MODELSLIM_FILE, name);
         let Some(kind) = describe(t.name()).and_then(Value::as_str) else {
-            let is_rotation = ROTATIONS.iter().any(|end| t.name().ends_with(end));
-            if is_rotation && describe("model_quant_type").is_some() {
-                let what = "inputs of layers are rotated, which no weight shows";
-                return Err(refused(t, FAMILY, what));
-            }
             return Ok(None);
         };
         if PLAIN.contains(&kind) {
@@ -131,21 +131,14 @@ impl Scheme for ModelSlim {
         let Some(&(_, stored)) = TYPES.iter().find(|(name, _)| *name == kind) else {
             let why = match kind {
                 "W8A8" => {
-                    "is not decoded: the scales of its weight are not stored, and its bias is part of another"
+                    "is not decoded: the scales of its weight may not be stored, and its bias is part of another"
                 }
                 _ => "is not decoded",
             };
             let what = format!("its type `{kind}` in `{MODELSLIM_FILE}` {why}");
             return Err(refused(t, FAMILY, what));
         };
-        let smoothed = base.strip_suffix("linear.");
-        if let Some(factors) = smoothed.and_then(|outer| all.at(outer, "div.mul_scale")) {
-            let what = format!(
-                "its input is multiplied by `{}`, which is not decoded",
-                factors.name()
-            );
-            return Err(refused(t, FAMILY, what));
-        }
+        check_layer(t, base, all)?;
         let layer = Layer {
             t: *t,
             base,
@@ -153,6 +146,33 @@ impl Scheme for ModelSlim {
             all,
         };
         layer.claimed(stored).map(Some)
+    }
+}
+
+/// Checks that the layer of the codes `t` multiplies its input by them alone. `base` is their name without `weight`.
+fn check_layer(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
+    let smoothed = base.strip_suffix("linear.");
+    if let Some(factors) = smoothed.and_then(|outer| all.at(outer, "div.mul_scale")) {
+        let what = format!(
+            "its input is multiplied by `{}`, which is not decoded",
+            factors.name()
+        );
+        return Err(refused(t, FAMILY, what));
+    }
+    // The matrices may lie in another shard.
+    let metadata = all.config.in_file(MODELSLIM_FILE, "metadata");
+    if metadata.is_some_and(|metadata| metadata.get("quarot").is_some()) {
+        let what = format!("`{MODELSLIM_FILE}` says that inputs of layers are rotated (`quarot`)");
+        return Err(refused(t, FAMILY, what));
+    }
+    let second = ["weight_scale_second", "weight_dual_scale", "svd_lowrank_l1"];
+    match second.iter().find_map(|part| all.at(base, part)) {
+        Some(second) => Err(refused(
+            t,
+            FAMILY,
+            format!("its `{}` is not decoded", second.name()),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -178,12 +198,6 @@ impl<'m> Layer<'_, 'm> {
             let what = format!("weights of type `{}` are matrices of {dtype}", self.kind);
             return Err(wrong(t, what));
         };
-        for part in ["weight_scale_second", "weight_dual_scale"] {
-            if let Some(second) = self.all.at(self.base, part) {
-                let what = format!("its second scales `{}` are not decoded", second.name());
-                return Err(refused(t, FAMILY, what));
-            }
-        }
         let scale = self.all.need(t, self.base, "weight_scale")?;
         let rows = Codes::Rows {
             part: t.part(),

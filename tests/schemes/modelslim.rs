@@ -3,7 +3,7 @@
 use anamnesis::TargetDtype;
 
 use crate::common::file;
-use crate::common::verdict::{Kind, Parse, Unsupported, parse_beside, tensors, verdict};
+use crate::common::verdict::{Kind, Parse, Unsupported, parse_beside, recover, tensors, verdict};
 
 fn decoded(stored: &str, description: &str) -> anamnesis::Result<Vec<u8>> {
     let files = [("quant_model_description.json", description)];
@@ -70,7 +70,7 @@ const CASES: &[(&str, &str, Kind, &[&str])] = &[
         "{w}; X.deq_scale I64 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
         "W8A8",
         Unsupported,
-        &["`X.weight`", "`W8A8`", "not stored"],
+        &["`X.weight`", "`W8A8`", "not be stored"],
     ),
     (
         "{w}; {s}; {o}",
@@ -133,6 +133,12 @@ const CASES: &[(&str, &str, Kind, &[&str])] = &[
         &["`Y.heads_rotation`", "rotated"],
     ),
     (
+        "{w}; {s}; {o}; X.svd_lowrank_l1 F32 64,4; X.svd_lowrank_l2 F32 4,4",
+        "W8A8_DYNAMIC",
+        Unsupported,
+        &["`X.weight`", "X.svd_lowrank_l1"],
+    ),
+    (
         "X.weight_offset F32 4,1",
         "W8A8_DYNAMIC",
         Parse,
@@ -160,6 +166,38 @@ fn modelslim() {
         decoded(outer, description),
         Unsupported,
         &["`X.linear.weight`", "X.div.mul_scale"],
+    );
+    assert_eq!(wrong, None);
+    // Rotations, whatever the description says of their matrices, and without the matrices.
+    let layer = "X.weight I8 4,64; X.weight_scale F32 4,1; X.weight_offset F32 4,1";
+    let rotation = format!("{layer}; Y.kronecker_rotation_m F32 8,8");
+    for (stored, rest, name) in [
+        (rotation.as_str(), "", "`Y.kronecker_rotation_m`"),
+        (
+            rotation.as_str(),
+            r#", "Y.kronecker_rotation_m": "FLOAT""#,
+            "`Y.kronecker_rotation_m`",
+        ),
+        (
+            layer,
+            r#", "metadata": {"quarot": {"max_tp_size": 4}}"#,
+            "`X.weight`",
+        ),
+    ] {
+        let description = format!(r#"{{"X.weight": "W8A8_DYNAMIC"{rest}}}"#);
+        let wrong = verdict(
+            decoded(stored, &description),
+            Unsupported,
+            &[name, "rotated"],
+        );
+        assert_eq!(wrong, None, "{description}");
+    }
+    // Layers of type `W8A8`, whose description has another name or is gone.
+    let static_layer = "X.weight I8 4,64; X.deq_scale I64 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1";
+    let wrong = verdict(
+        recover(file(&tensors(static_layer), &[]), ""),
+        Unsupported,
+        &["`X.weight`", "ModelSlim"],
     );
     assert_eq!(wrong, None);
     // Without the description nobody knows what the offset is for.
