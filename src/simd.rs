@@ -18,6 +18,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -88,6 +90,7 @@ impl Default for Level {
 pub(crate) trait Kernel {
     /// Whether the body has a copy for AVX-512. LLVM makes some loops twice as fast with it and others half as fast, so the
     /// benches decide.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
 
     /// Decodes into `out`, whose length the kernel's own fields imply.
@@ -247,10 +250,9 @@ thread_local! {
     static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C.
+/// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C or NEON.
 fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
-    #[cfg(target_arch = "x86_64")]
-    if level.min(Level::detect()) >= Level::Avx2
+    if let Some(round) = rounding_to_halves(level)
         && kernel.is_rounded_last()
         && out.len() <= MAX_WIDE
     {
@@ -261,7 +263,7 @@ fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
             }
             let wide = &mut wide[..out.len()];
             enter(level, kernel, wide);
-            avx2::halves(wide, out);
+            round(wide, out);
             Some(())
         });
         if let Ok(Some(())) = rounded {
@@ -269,6 +271,22 @@ fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
         }
     }
     enter(level, kernel, out);
+}
+
+/// Rounds values to as many halves, to nearest even: the bits of `from_f32`.
+type RoundToHalves = fn(&[f32], &mut [f16]);
+
+/// The rounding by an instruction, if the CPU has one at this level.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+fn rounding_to_halves(level: Level) -> Option<RoundToHalves> {
+    #[cfg(target_arch = "x86_64")]
+    if level.min(Level::detect()) >= Level::Avx2 {
+        return Some(avx2::halves);
+    }
+    #[cfg(target_arch = "aarch64")]
+    return Some(neon::halves);
+    #[cfg(not(target_arch = "aarch64"))]
+    None
 }
 
 fn enter<K: Kernel, E: Element>(level: Level, kernel: &K, out: &mut [E]) {

@@ -79,15 +79,14 @@ fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
             named: path.to_path_buf(),
         });
     }
-    let file = crate::resolve_ollama_model(&text)?;
+    let (file, notes) = crate::containers::parse::ollama::resolve_with_notes(&text)?;
     let named = PathBuf::from(format!(
         "{}.gguf",
         crate::containers::parse::ollama::file_stem(&text)
     ));
-    Ok(NamedModel {
-        model: crate::parse_with_limits(file, limits)?,
-        named,
-    })
+    let mut model = crate::parse_with_limits(file, limits)?;
+    model.notes.extend(notes);
+    Ok(NamedModel { model, named })
 }
 
 /// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` or `dir/NAME-FP8`, and the suffix `bf16`.

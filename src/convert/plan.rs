@@ -1,6 +1,7 @@
 //! The plan: every output tensor with its offset, and every job, before the first byte of data is read.
 //!
-//! The size of every output tensor follows from its shape and type, so no data is needed to lay out the output. This has
+//! The size of every output tensor follows from its shape and type, so no data is needed to lay out the output. The exception is an
+//! encoding whose size depends on the values (`encode/counted`): its tensors are read once to plan, and once to encode them. This has
 //! three uses. The header, which all containers but NPZ have before the data, is written once and never moved. Workers write at fixed
 //! offsets, in any order and without waiting for each other. And what is wrong with the model, or does not fit on the disk,
 //! shows before any work is done.

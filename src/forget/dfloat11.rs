@@ -6,12 +6,12 @@
 //!
 //! How long a stream is depends on the values, and has to be known while planning. So the exponents of each tile are counted then,
 //! which also tells the bit at which each tile begins. Tiles are encoded in any order; a byte that has bits of several
-//! tiles is kept until all of its bits are there ([`SharedBytes`]).
+//! tiles is kept until all of its bits are there ([`PartialBytes`]).
 //!
 //! Layout: dfloat11 0.5.0 `dfloat11.py` (`compress_model`), `dfloat11_utils.py` (`encode_weights`).
 
 mod config;
-mod shared_bytes;
+mod partial_bytes;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use zerocopy::IntoBytes;
 
-use self::shared_bytes::SharedBytes;
+use self::partial_bytes::PartialBytes;
 use super::seam::rows::{MAX_ROW_LEN, linear_weight_objection, stored_tensor};
 use super::{
     Encode, EncodeBuffers, ExponentTile, Method, Put, StoredTensor, TileValues, WeightInfo,
@@ -138,7 +138,7 @@ impl Method for DFloat11 {
             shape: [weight.rows(), weight.cols()],
             grid: grid(weight),
             stream,
-            shared: SharedBytes::default(),
+            partial: PartialBytes::default(),
         }))
     }
 
@@ -162,7 +162,7 @@ struct DFloat11Encoder {
     shape: [usize; 2],
     grid: Grid,
     stream: Arc<CountedStream>,
-    shared: SharedBytes,
+    partial: PartialBytes,
 }
 
 impl DFloat11Encoder {
@@ -230,11 +230,11 @@ impl Encode for DFloat11Encoder {
         } = buffers;
         let start = self.encode_tile(first, values.values, out)?;
         let codes = (Stored::Codes as usize, start.bit);
-        self.shared.put(codes, &out.bytes, out.end, put)?;
+        self.partial.put(codes, &out.bytes, out.end, put)?;
         let gaps = start.run * GAP_BITS;
         let packed = pack_gaps(&out.gaps, (gaps % 8) as u32);
         let end = gaps + out.gaps.len() as u64 * GAP_BITS;
-        self.shared
+        self.partial
             .put((Stored::Gaps as usize, gaps), &packed, end, put)?;
         if !out.positions.is_empty() {
             let at = start.run.div_ceil(CHUNK_RUNS) * 4;

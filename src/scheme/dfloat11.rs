@@ -181,19 +181,6 @@ fn find_shape(
         .map(|bias| bias.elements());
     let [outputs, inputs] = all.config.layer_sizes(module);
     let outputs = bias.or(outputs);
-    if let Some(&[rows, cols]) = stored {
-        let is_contradicted =
-            outputs.is_some_and(|n| n != rows) || inputs.is_some_and(|n| n != cols);
-        return match is_contradicted {
-            true => {
-                let what = format!(
-                    "`sign_mantissa` is [{rows}, {cols}], and a bias or config.json tells of another shape of `{name}`"
-                );
-                Err(refused(t, FAMILY, what))
-            }
-            false => Ok([rows, cols]),
-        };
-    }
     let other = |known: usize| {
         len.checked_div(known)
             .filter(|&n| n > 0 && n * known == len)
@@ -206,6 +193,16 @@ fn find_shape(
         (None, Some(inputs)) => other(inputs).map(|outputs| [outputs, inputs]),
         (None, None) => None,
     };
+    // Sizes of config.json that do not multiply to the values there are do not belong to this layer, and contradict nothing.
+    if let Some(&[rows, cols]) = stored {
+        if bias.is_some_and(|n| n != rows) || found.is_some_and(|shape| shape != [rows, cols]) {
+            let what = format!(
+                "`sign_mantissa` is [{rows}, {cols}], and a bias or config.json tells of another shape of `{name}`"
+            );
+            return Err(refused(t, FAMILY, what));
+        }
+        return Ok([rows, cols]);
+    }
     found.ok_or_else(|| {
         let what = format!(
             "`{name}` of {len} values is stored without its shape, which neither a bias nor config.json tells beyond doubt"

@@ -47,6 +47,15 @@ const SIGNATURES: &[Signature] = &[
         remedy: "of nunchaku's layers only those of its Lite models (quant_method `nunchaku_lite`) are decoded; in its own modules \
                  projections are fused, modulations lie in another order, and biases make up for shifts",
     },
+    // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in rows.
+    signature(
+        "NVFP4 of transformers",
+        ".weight",
+        &[],
+        &[".weight_sf_rowmajor"],
+    ),
+    // The order of the codes depends on the GPU.
+    signature("HIGGS", ".weight", &[Dtype::I16], &[".tables2"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(

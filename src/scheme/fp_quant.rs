@@ -86,7 +86,7 @@ impl Scheme for FpQuant {
             return Ok(None);
         }
         check_form(t, form, all)?;
-        let layer = Layer {
+        let layer = FpQuantLayer {
             t: *t,
             base,
             matrix: all.need(t, base, "forward_hadamard_matrix")?,
@@ -117,7 +117,7 @@ fn check_form(t: &Tensor<'_>, form: Form, all: &Index<'_>) -> Result<()> {
 }
 
 /// A layer that is being claimed.
-struct Layer<'a, 'm> {
+struct FpQuantLayer<'a, 'm> {
     t: Tensor<'m>,
     /// The name of its weight without the last part.
     base: &'m str,
@@ -126,7 +126,7 @@ struct Layer<'a, 'm> {
     all: &'a Index<'m>,
 }
 
-impl<'m> Layer<'_, 'm> {
+impl<'m> FpQuantLayer<'_, 'm> {
     fn codes(&self) -> Result<Group<'m>> {
         let t = &self.t;
         let &[rows, bytes] = t.shape() else {

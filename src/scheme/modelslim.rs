@@ -139,7 +139,7 @@ impl Scheme for ModelSlim {
             return Err(refused(t, FAMILY, what));
         };
         check_layer(t, base, all)?;
-        let layer = Layer {
+        let layer = ModelSlimLayer {
             t: *t,
             base,
             kind,
@@ -151,33 +151,25 @@ impl Scheme for ModelSlim {
 
 /// Checks that the layer of the codes `t` multiplies its input by them alone. `base` is their name without `weight`.
 fn check_layer(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
-    let smoothed = base.strip_suffix("linear.");
-    if let Some(factors) = smoothed.and_then(|outer| all.at(outer, "div.mul_scale")) {
-        let what = format!(
-            "its input is multiplied by `{}`, which is not decoded",
-            factors.name()
-        );
-        return Err(refused(t, FAMILY, what));
-    }
     // The matrices may lie in another shard.
     let metadata = all.config.in_file(MODELSLIM_FILE, "metadata");
     if metadata.is_some_and(|metadata| metadata.get("quarot").is_some()) {
         let what = format!("`{MODELSLIM_FILE}` says that inputs of layers are rotated (`quarot`)");
         return Err(refused(t, FAMILY, what));
     }
-    let second = ["weight_scale_second", "weight_dual_scale", "svd_lowrank_l1"];
-    match second.iter().find_map(|part| all.at(base, part)) {
-        Some(second) => Err(refused(
-            t,
-            FAMILY,
-            format!("its `{}` is not decoded", second.name()),
-        )),
-        None => Ok(()),
+    let smoothed = base.strip_suffix("linear.");
+    let factors = smoothed.and_then(|outer| all.at(outer, "div.mul_scale"));
+    let others = ["weight_scale_second", "weight_dual_scale", "svd_lowrank_l1"];
+    let mut others = others.iter().filter_map(|part| all.at(base, part));
+    if let Some(other) = factors.or_else(|| others.next()) {
+        let what = format!("its `{}` is not decoded", other.name());
+        return Err(refused(t, FAMILY, what));
     }
+    Ok(())
 }
 
 /// A layer that is being claimed.
-struct Layer<'a, 'm> {
+struct ModelSlimLayer<'a, 'm> {
     t: Tensor<'m>,
     /// The name of its weight without the last part.
     base: &'m str,
@@ -186,7 +178,7 @@ struct Layer<'a, 'm> {
     all: &'a Index<'m>,
 }
 
-impl<'m> Layer<'_, 'm> {
+impl<'m> ModelSlimLayer<'_, 'm> {
     fn claimed(&self, stored: Stored) -> Result<Group<'m>> {
         let t = &self.t;
         let dtype = match stored {

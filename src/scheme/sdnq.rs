@@ -114,13 +114,22 @@ impl Scheme for Sdnq {
         {
             return Err(wrong(t, format!("its `{base}weight` is missing")));
         }
+        if let Some(base) = base_of(t.name(), "scale")
+            && all.at(base, "weight").is_none()
+            && is_codebook(base, t, all)
+        {
+            return Err(wrong(t, format!("its `{base}weight` is missing")));
+        }
         let Some(base) = base_of(t.name(), "weight") else {
             return Ok(None);
         };
         let is_codes = t.dtype().is_integer() || t.dtype().is_quantized();
         // Norms have scales of one dimension, which are floats.
         let is_ours = |scale: &Tensor<'_>| {
-            is_codes || scale.shape().len() > 1 || PlainFloats::of(scale).is_none()
+            is_codes
+                || scale.shape().len() > 1
+                || PlainFloats::of(scale).is_none()
+                || is_codebook(base, scale, all)
         };
         let scale = match all.at(base, "scale") {
             Some(scale) if is_ours(&scale) => scale,
@@ -145,6 +154,20 @@ impl Scheme for Sdnq {
 /// Whether the config says that the model is SDNQ's.
 fn is_its(all: &Index<'_>) -> bool {
     all.config.quant_method() == Some(&QuantMethod::Sdnq)
+}
+
+/// Whether `scale` of one dimension is a codebook for all of the weight of `base`, by the config. A norm may have a scale of as many
+/// values.
+fn is_codebook(base: &str, scale: &Tensor<'_>, all: &Index<'_>) -> bool {
+    let config = all.config.sdnq().ok();
+    let settings = config.and_then(|config| config.of(&format!("{base}weight")).ok());
+    settings.is_some_and(|settings| {
+        let entries = 1usize.checked_shl(settings.weights.bits().into());
+        let module = base.trim_end_matches('.').rsplit('.').next();
+        settings.has_codebook
+            && entries.is_some_and(|n| scale.shape() == [n])
+            && module.is_some_and(|module| !module.contains("norm"))
+    })
 }
 
 /// A weight that is being claimed.

@@ -30,6 +30,9 @@ pub(super) struct Sinq;
 /// Name in listings.
 const FAMILY: &str = "SINQ";
 
+/// Numbers that share a scale of the second level, unless all do (`rtn8`).
+const PER_LANE: usize = 32;
+
 static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::Sinq],
@@ -306,6 +309,7 @@ impl<'m> SinqLayer<'_, 'm> {
             || lanes == 0
             || !count.is_multiple_of(lanes)
             || codes.shape() != [count / lanes, lanes]
+            || (lanes != 1 && count / lanes != PER_LANE)
         {
             let what = format!("it does not hold {count} numbers with {lanes} scales");
             return Err(wrong(&codes, what));

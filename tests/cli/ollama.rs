@@ -417,3 +417,36 @@ fn location_of_the_store() {
         &["no such manifest"],
     );
 }
+
+/// What a user may miss in an output is noted with its place: adapters, projectors, drafts. Licences are not.
+#[test]
+fn layers_beside_the_weights_are_noted() {
+    let store = Store::new();
+    let kind = |kind: &str| format!("application/vnd.ollama.image.{kind}");
+    let digest = format!("sha256:{HEX}");
+    let layers: Vec<Value> = ["adapter", "projector", "draft", "template"]
+        .map(|name| layer(&kind(name), &digest, 0))
+        .map(|mut layer| {
+            layer["size"] = model()["size"].clone();
+            layer
+        })
+        .into_iter()
+        .chain([model()])
+        .collect();
+    store.add(LLAMA, &manifest(&layers));
+    let output = store.inspect("ollama:llama3");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["adapters, which are not merged", "projector", "draft model"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(text.matches(&format!("sha256-{HEX}")).count(), 3, "{text}");
+    // A layer whose file is missing is named by its digest.
+    let missing = layer(&kind("json"), &format!("sha256:{}", "a".repeat(64)), 2);
+    store.add(LLAMA, &manifest(&[missing, model()]));
+    let output = store.inspect("ollama:llama3");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("settings and tokenizer") && text.contains("sha256:aaaa"),
+        "{text}"
+    );
+}

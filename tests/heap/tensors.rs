@@ -151,21 +151,6 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
                         f32s(&random.floats(k * n / 32)),
                     ),
                 ],
-                "aqlm" => vec![
-                    raw(
-                        &name("codes"),
-                        "I16",
-                        &[n, k / 8, 1],
-                        random.bytes(k * n / 4),
-                    ),
-                    raw(
-                        &name("codebooks"),
-                        "F16",
-                        &[1, 1 << 16, 1, 8],
-                        vec![0x2c; 1 << 20],
-                    ),
-                    raw(&name("scales"), "F16", &[n, 1, 1, 1], vec![0x3c; n * 2]),
-                ],
                 "exl2" => {
                     let groups = k / 128;
                     let order = (0..k as u32).rev().flat_map(u32::to_le_bytes);

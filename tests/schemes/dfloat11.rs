@@ -221,6 +221,37 @@ fn every_byte_counts() {
     assert!(refused > 300, "{refused}");
 }
 
+/// Signs that are stored as a matrix tell the shape. A config that fits the values contradicts it or not; another is that of a layer
+/// with other sizes.
+#[test]
+fn shapes_of_signs() {
+    let (all, config) = case("deep");
+    let config_without_sizes = config
+        .replace("hidden_size", "other")
+        .replace("vocab_size", "another");
+    for (shape, config, is_decoded) in [
+        (&[255, 257][..], &config, true),
+        (&[255, 257], &config_without_sizes, true),
+        (&[257, 255], &config_without_sizes, true),
+        (&[257, 255], &config, false),
+        (&[1, 255 * 257], &config, false),
+        (&[257, 255], &config.replace("257", "300"), true),
+        (&[255, 257, 1], &config_without_sizes, false),
+    ] {
+        let mut all: Vec<Raw> = all
+            .iter()
+            .map(|t| crate::common::raw(&t.name, t.dtype, &t.shape, t.bytes.clone()))
+            .collect();
+        let signs = all
+            .iter_mut()
+            .find(|t| t.name.ends_with("sign_mantissa"))
+            .unwrap();
+        signs.shape = shape.to_vec();
+        let wrong = decoded(&all, config).err();
+        assert_eq!(wrong.is_none(), is_decoded, "{shape:?} {wrong:?}");
+    }
+}
+
 fn parsed(name: &str) -> ParsedModel {
     parse(data().join("dfloat11").join(name).join("model")).unwrap()
 }

@@ -9,6 +9,8 @@ fn foreign_schemes() {
     check(
         r#"
         X.qweight I8 8,4; X.wscales BF16 1,8 |  | Unsupported: `X.qweight` & Nunchaku
+        X.weight U8 4,16; X.weight_sf I32 128,1; X.weight_sf_rowmajor U8 4,2; X.weight_global_scale F32 1 |  | Unsupported: `X.weight` & NVFP4 of transformers
+        X.weight I16 4,16; X.scales F16 4,1; X.tables F16 16; X.tables2 F32 16,16,2 |  | Unsupported: `X.weight` & HIGGS
         X.weight U8 4,16; X.weight_scale U8 4,1 |  | Unsupported: `X.weight` & packed bytes
         X.weight U8 1,16; X.weight_scale BF16 1 |  | Unsupported: `X.weight` & packed bytes
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1 |  | Unsupported: `X.W_q` & HQQ

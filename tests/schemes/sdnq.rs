@@ -55,6 +55,13 @@ fn sdnq() {
         {w}; {s}; {z} | {u4,"use_svd":true,"svd_rank":2} | Parse: `X.weight` & X.svd_up
         {w}; {s}; {z}; X.scale_3 F32 1 | {u4} | Unsupported: `X.weight` & `X.scale_3`
         X.svd_up F32 4,2 |  | Parse: `X.svd_up`
+        X.scale F32 16 | {u4,"use_codebook":true} | Parse: `X.scale` & X.weight
+        X.weight BOOL 4,8; X.scale F32 16 | {u4,"use_codebook":true} | Parse: `X.weight` & U8
+        # Whether a matrix is stored transposed.
+        {w}; {s}; {z}; X.svd_up F32 4,4; X.svd_down F32 64,4 | {u4,"use_svd":true,"svd_rank":4} | Parse: `X.weight` & use_quantized_matmul
+        X.weight I8 64,32; X.scale F32 1,1; X.bias F32 32 | {i8,"group_size":-2} | Parse: `X.weight` & outputs
+        X.weight I8 32,32; X.scale F32 1,32 | {i8} | Unsupported: `X.weight` & contradict
+        X.weight I8 32,32; X.scale F32 32,1 | {i8,"use_quantized_matmul":true} | Unsupported: `X.weight` & contradict
         # The codes are others than the config says.
         X.weight I8 4,8; X.scale F32 4,1 | {u4} | Parse: `X.weight` & U8
         X.weight F8_E4M3 4,8; X.scale F32 4,1 | {i8} | Parse: `X.weight` & I8

@@ -7,6 +7,7 @@
 
 mod layers;
 mod name;
+mod other_layers;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ use serde::Deserialize;
 
 pub(super) use self::layers::read;
 use self::name::{DEFAULT_TAG, OllamaName, flaw};
+use self::other_layers::notes_on;
 use crate::{AnamnesisError, Result};
 
 /// Store of the Linux service, in the home of the user that Ollama's installer creates.
@@ -57,16 +59,30 @@ const MAX_ENTRIES: usize = 10_000;
 /// [2]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/paths.go#L17-L62
 /// [3]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/manifest.go#L16-L25
 pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
+    resolve_with_notes(spec).map(|(path, _)| path)
+}
+
+/// As [`resolve_ollama_model`], with notes on the layers beside the one that is returned. [`read`] notes those of a manifest.
+///
+/// # Errors
+/// As [`resolve_ollama_model`].
+pub(crate) fn resolve_with_notes(spec: &str) -> Result<(PathBuf, Vec<String>)> {
     let name = OllamaName::parse(spec)?;
     let service = cfg!(target_os = "linux").then(|| PathBuf::from(SERVICE_ROOT));
-    resolve_in(
-        &find_store(
-            std::env::var_os("OLLAMA_MODELS"),
-            std::env::home_dir(),
-            service,
-        )?,
-        &name,
-    )
+    let store = find_store(
+        std::env::var_os("OLLAMA_MODELS"),
+        std::env::home_dir(),
+        service,
+    )?;
+    let manifest = find_manifest(&store, &name)?;
+    let Layers { weights, others } = read_layers_of(&manifest)?;
+    match weights {
+        Weights::File(layer) => Ok((
+            find_blob(&store, &manifest, &layer)?,
+            notes_on(&others, &store, &manifest),
+        )),
+        Weights::Tensors(_) => Ok((manifest, vec![])),
+    }
 }
 
 /// Name for files that are made from a model, without directory and extension: the model, and the tag unless it is
@@ -105,14 +121,6 @@ fn find_store(
     found.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no home directory; set OLLAMA_MODELS").into()
     })
-}
-
-fn resolve_in(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
-    let manifest = find_manifest(root, name)?;
-    match read_weights(&manifest)? {
-        Weights::File(layer) => find_blob(root, &manifest, &layer),
-        Weights::Tensors(_) => Ok(manifest),
-    }
 }
 
 /// Finds the manifest of `name`. If there is none under this name, the store is searched for one that differs in case alone:
@@ -241,11 +249,18 @@ enum Weights {
     Tensors(Vec<OllamaLayer>),
 }
 
-/// Reads the manifest and returns its layers with the weights.
+/// The layers of a manifest.
+struct Layers {
+    weights: Weights,
+    /// Those that are neither.
+    others: Vec<OllamaLayer>,
+}
+
+/// Reads the manifest and returns its layers.
 ///
 /// # Errors
 /// `Unsupported` if there are several layers of whole models, or none with weights.
-fn read_weights(path: &Path) -> Result<Weights> {
+fn read_layers_of(path: &Path) -> Result<Layers> {
     let layers = read_manifest(path)?.layers.unwrap_or_default();
     let mut kinds = BTreeMap::new();
     for layer in &layers {
@@ -255,13 +270,11 @@ fn read_weights(path: &Path) -> Result<Weights> {
         let layers = layers.iter().filter(|layer| layer.media_type == kind);
         layers.cloned().collect()
     };
-    match (of_kind(MODEL_LAYER), of_kind(TENSOR_LAYER)) {
+    let weights = match (of_kind(MODEL_LAYER), of_kind(TENSOR_LAYER)) {
         (mut files, tensors) if files.len() == 1 && tensors.is_empty() => {
-            Ok(Weights::File(files.swap_remove(0)))
+            Weights::File(files.swap_remove(0))
         }
-        (files, tensors) if files.is_empty() && !tensors.is_empty() => {
-            Ok(Weights::Tensors(tensors))
-        }
+        (files, tensors) if files.is_empty() && !tensors.is_empty() => Weights::Tensors(tensors),
         _ => {
             let found: Vec<_> = kinds
                 .iter()
@@ -277,9 +290,12 @@ fn read_weights(path: &Path) -> Result<Weights> {
                 path.display()
             );
             let what = "Ollama model that is not one file and not layers of tensors";
-            Err(AnamnesisError::unsupported(what, detail))
+            return Err(AnamnesisError::unsupported(what, detail));
         }
-    }
+    };
+    let mut others = layers;
+    others.retain(|layer| ![MODEL_LAYER, TENSOR_LAYER].contains(&layer.media_type.as_str()));
+    Ok(Layers { weights, others })
 }
 
 fn read_manifest(path: &Path) -> Result<OllamaManifest> {

@@ -30,6 +30,7 @@ use crate::simd::{Kernel, Level, dispatch};
 /// `lethe::ggml::EncodeBlock`.
 pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
     /// As [`Kernel::HAS_AVX512`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
 
     /// Decodes one block. Must be `#[inline(always)]` with everything it calls, as [`Kernel`]

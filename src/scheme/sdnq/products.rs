@@ -49,6 +49,17 @@ impl<'m> SdnqWeight<'_, 'm> {
                 return Err(wrong(&self.t, what));
             }
         };
+        if is_transposed
+            && !self.settings.multiplies_codes
+            && !self.settings.multiplies_convolutions
+        {
+            let what = format!(
+                "its `{}` {:?} is stored transposed, and `use_quantized_matmul` is off",
+                down.name(),
+                down.shape()
+            );
+            return Err(wrong(&self.t, what));
+        }
         let rank = if is_transposed { other } else { rank };
         let factor = |t, rows, cols| -> Result<Box<dyn ScaleMatrix + 'm>> {
             let floats = Floats::ieee(t)?;

@@ -122,7 +122,17 @@ impl SdnqShape {
             },
             (ScaleLayout::Transposed(_), false) => return Err(misfit()),
             (ScaleLayout::One, true) => {
-                return Self::with_one_scale(t, settings).ok_or_else(misfit);
+                let found = Self::with_one_scale(t, settings).ok_or_else(misfit)?;
+                return match rows {
+                    Some(rows) if rows != found.rows => Err(wrong(
+                        t,
+                        format!(
+                            "by `use_quantized_matmul` it has {} outputs, and a bias, factors or config.json tell of {rows}",
+                            found.rows
+                        ),
+                    )),
+                    _ => Ok(found),
+                };
             }
             // A weight of one row that has a scale for each row has one scale as well.
             (ScaleLayout::One, false) => Self {
@@ -161,6 +171,18 @@ impl SdnqShape {
         }
         if codes.has_shape() && !out.is_stored_as(stored) {
             return Err(misfit());
+        }
+        // Shapes of a square matrix do not tell whether it is stored transposed, and its scales alone may be wrong.
+        let is_square = out.rows == out.inputs && out.groups == 1 && out.kernel.is_empty();
+        if codes.has_shape()
+            && is_square
+            && !settings.has_convolutions
+            && out.is_transposed != settings.transposes(out.rows, out.inputs)
+        {
+            let what = format!(
+                "scales of shape {scales:?} and `use_quantized_matmul` contradict each other on whether it is stored transposed"
+            );
+            return Err(refused(t, FAMILY, what));
         }
         if out.kernel_size() > MAX_PLACES {
             let what = format!("its kernel has more than {MAX_PLACES} places");

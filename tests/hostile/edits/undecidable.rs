@@ -112,6 +112,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "one scale of SDNQ does not tell whether its matrix is stored transposed",
+        applies: |edit| edit.place.contains("/use_quantized_matmul"),
+    },
+    Rule {
         reason: "rules of SDNQ's config name the dtypes of layers, and not their shapes",
         applies: |edit| edit.place.contains("modules_dtype_dict"),
     },

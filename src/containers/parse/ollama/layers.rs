@@ -10,7 +10,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{OllamaLayer, Weights, find_blob, read_weights};
+use super::other_layers::notes_on;
+use super::{Layers, OllamaLayer, Weights, find_blob, read_layers_of};
 use crate::containers::parse::safetensors;
 use crate::limits::Budget;
 use crate::source::{FilePool, Source};
@@ -47,7 +48,8 @@ pub(in crate::containers::parse) fn read(
         .next()
         .is_some_and(|top| top.file_name() == Some("manifests".as_ref()));
     let root = parents.next().filter(|_| is_in_store).ok_or_else(outside)?;
-    let layers = match read_weights(path)? {
+    let Layers { weights, others } = read_layers_of(path)?;
+    let layers = match weights {
         Weights::Tensors(layers) => layers,
         Weights::File(layer) => {
             let blob = find_blob(root, path, &layer)?;
@@ -55,7 +57,9 @@ pub(in crate::containers::parse) fn read(
             return Err(AnamnesisError::unsupported("a manifest of Ollama", what));
         }
     };
-    read_layers(root, path, &layers, budget)
+    let mut model = read_layers(root, path, &layers, budget)?;
+    model.notes.extend(notes_on(&others, root, path));
+    Ok(model)
 }
 
 /// Reads the headers of the blobs of `layers` into one model.

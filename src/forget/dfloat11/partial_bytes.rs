@@ -1,4 +1,4 @@
-//! [`SharedBytes`]: bytes of which several tiles have bits.
+//! [`PartialBytes`]: bytes of which several tiles have bits.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,12 +9,12 @@ use crate::forget::Put;
 /// Bytes of which not all bits are known yet. The tile that brings the last bits of a byte writes it, so that the output does not
 /// depend on the order of the tiles. Few tiles are done at once, and each has up to two such bytes in a stored tensor.
 #[derive(Default)]
-pub(super) struct SharedBytes {
+pub(super) struct PartialBytes {
     /// By stored tensor and offset: the known bits, and which these are.
     pending: Mutex<HashMap<(usize, u64), [u8; 2]>>,
 }
 
-impl SharedBytes {
+impl PartialBytes {
     /// Passes the bits from `start` to `end` of a stored tensor to `put`. `bytes` begins with the byte of the first bit.
     /// Where they have no part, bits of the first byte and the last are 0.
     ///
