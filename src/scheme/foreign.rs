@@ -72,13 +72,6 @@ const SIGNATURES: &[Signature] = &[
         remedy: "only its config (quant_method `sdnq`) tells which codes it has, and there is none",
     },
     Signature {
-        scheme: "ModelSlim",
-        suffix: ".weight",
-        dtypes: INT8,
-        companions: &[".deq_scale", ".quant_bias"],
-        remedy: "the scales of its weight may not be stored, and its bias is part of another",
-    },
-    Signature {
         scheme: "EETQ",
         suffix: ".weight",
         dtypes: INT8,

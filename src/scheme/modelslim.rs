@@ -2,6 +2,7 @@
 //!
 //! | type | `P.weight` | scales |
 //! |---|---|---|
+//! | `W8A8` | I8 `[out, in]` | `P.deq_scale` `[out]` over `P.input_scale` |
 //! | `W8A8_DYNAMIC`, `W8A16`, `W8A8_MIX`, `W4A4_DYNAMIC` | I8 `[out, in]` | `P.weight_scale`, `P.weight_offset` F32 `[out, 1]` |
 //! | `W4A8_DYNAMIC` | I8 `[out / 2, in]`, two rows a byte, the first in the low nibble | the same |
 //! | `WFP8AFP8_DYNAMIC` | F8_E4M3 `[out, in]` | the same |
@@ -11,8 +12,11 @@
 //! Formulas: msmodelslim `ir/api/impl` (`int_dequantize`, `fp8_dequantize`, `mxfp_per_block_dequantize`): `(q - offset) * scale`.
 //! Layout: `save/ascendv1.py`, `save/utils/pack.py`.
 
+mod input;
+
 use serde_json::Value;
 
+use self::input::{StaticScales, has_bias};
 use super::modelopt::RowPairs;
 use super::mxfp4::{BLOCK, mx_rows};
 use crate::config::MODELSLIM_FILE;
@@ -38,7 +42,11 @@ static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[],
     codes: &[],
-    companions: &[(Ends(".weight_offset"), TensorRole::ZeroPoint)],
+    companions: &[
+        (Ends(".weight_offset"), TensorRole::ZeroPoint),
+        (Ends(".deq_scale"), TensorRole::Activation),
+        (Ends(".quant_bias"), TensorRole::Activation),
+    ],
     optional: &[],
     activations: &["kv_cache_scale", "kv_cache_offset"],
     markers: &[],
@@ -61,7 +69,10 @@ enum Stored {
     Mxfp4,
 }
 
-/// Types of weights that are decoded. Other types, or these with more in their names, add rotations, sums of low rank, or scales
+/// The type of integers in bytes whose scales are stored with that of the input.
+const STATIC: &str = "W8A8";
+
+/// Other types of weights that are decoded. The rest, or these with more in their names, add rotations, sums of low rank, or scales
 /// that are not stored.
 const TYPES: &[(&str, Stored)] = &[
     ("W8A8_DYNAMIC", Stored::Bytes(8)),
@@ -128,22 +139,19 @@ impl Scheme for ModelSlim {
         if is_plain_float(t.dtype()) {
             return Ok(None);
         }
-        let Some(&(_, stored)) = TYPES.iter().find(|(name, _)| *name == kind) else {
-            let why = match kind {
-                "W8A8" => {
-                    "is not decoded: the scales of its weight may not be stored, and its bias is part of another"
-                }
-                _ => "is not decoded",
-            };
-            let what = format!("its type `{kind}` in `{MODELSLIM_FILE}` {why}");
-            return Err(refused(t, FAMILY, what));
-        };
         check_layer(t, base, all)?;
         let layer = ModelSlimLayer {
             t: *t,
             base,
             kind,
             all,
+        };
+        if kind == STATIC {
+            return layer.static_rows().map(Some);
+        }
+        let Some(&(_, stored)) = TYPES.iter().find(|(name, _)| *name == kind) else {
+            let what = format!("its type `{kind}` in `{MODELSLIM_FILE}` is not decoded");
+            return Err(refused(t, FAMILY, what));
         };
         layer.claimed(stored).map(Some)
     }
@@ -186,10 +194,7 @@ impl<'m> ModelSlimLayer<'_, 'm> {
             Stored::Fp8 | Stored::Mxfp8 => Dtype::F8E4M3,
             Stored::Mxfp4 => Dtype::U8,
         };
-        let (&[lines, cols], true) = (t.shape(), t.dtype() == dtype) else {
-            let what = format!("weights of type `{}` are matrices of {dtype}", self.kind);
-            return Err(wrong(t, what));
-        };
+        let [lines, cols] = self.matrix(dtype)?;
         let scale = self.all.need(t, self.base, "weight_scale")?;
         let rows = Codes::Rows {
             part: t.part(),
@@ -224,13 +229,61 @@ impl<'m> ModelSlimLayer<'_, 'm> {
                 mx_rows(t, t.name(), &scale, FAMILY)?
             }
         };
-        let unused = UNUSED
+        group.parts.extend(self.unused());
+        Ok(group)
+    }
+
+    /// The group of codes in bytes whose scales are stored with that of the input.
+    fn static_rows(&self) -> Result<Group<'m>> {
+        let t = &self.t;
+        let [rows, cols] = self.matrix(Dtype::I8)?;
+        let need = |part| self.all.need(t, self.base, part);
+        let (products, input) = (need("deq_scale")?, need("input_scale")?);
+        // A bias is stored by itself, too.
+        if self.all.at(self.base, "bias").is_none()
+            && has_bias(
+                t,
+                &need("quant_bias")?,
+                &need("input_offset")?,
+                [rows, cols],
+            )?
+        {
+            let what = "its `quant_bias` has a bias, and there is no `bias` beside it";
+            return Err(refused(t, FAMILY, what));
+        }
+        let scales = StaticScales::new(t, &products, &input, rows)?;
+        let codes = Codes::Rows {
+            part: t.part(),
+            row_bytes: cols,
+        };
+        let format = CodeFormat::Int(Int::signed(8));
+        let grid = row_groups(cols, cols);
+        let decoder = Grouped::scaled(codes, 8, format, [rows, cols], grid, Box::new(scales));
+        let mut parts = vec![(TensorRole::Quantized, *t)];
+        parts.extend(self.unused());
+        let shown = CodeType::Int(8);
+        Ok(self.group(shown, Granularity::Channel, [rows, cols], parts, decoder))
+    }
+
+    /// Rows and columns of the stored weight.
+    ///
+    /// # Errors
+    /// It is no matrix of `dtype`.
+    fn matrix(&self, dtype: Dtype) -> Result<[usize; 2]> {
+        let t = &self.t;
+        let size = <[usize; 2]>::try_from(t.shape()).ok();
+        size.filter(|_| t.dtype() == dtype).ok_or_else(|| {
+            let what = format!("weights of type `{}` are matrices of {dtype}", self.kind);
+            wrong(t, what)
+        })
+    }
+
+    /// The tensors of the layer that are about its input.
+    fn unused(&self) -> impl Iterator<Item = (TensorRole, Tensor<'m>)> {
+        let found = UNUSED
             .iter()
             .filter_map(|part| self.all.at(self.base, part));
-        group
-            .parts
-            .extend(unused.map(|t| (TensorRole::Activation, t)));
-        Ok(group)
+        found.map(|t| (TensorRole::Activation, t))
     }
 
     /// The group of `codes` with a scale and an offset for each row.

@@ -197,7 +197,7 @@ fn sinq() {
 
 #[test]
 fn modelslim() {
-    check("modelslim", 3);
+    check("modelslim", 4);
 }
 
 #[test]

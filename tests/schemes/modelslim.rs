@@ -67,10 +67,46 @@ const CASES: &[(&str, &str, Kind, &[&str])] = &[
         &["`X.weight`", "X.weight_scale_second"],
     ),
     (
-        "{w}; X.deq_scale I64 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
+        "{w}; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
         "W8A8",
-        Unsupported,
-        &["`X.weight`", "`W8A8`", "not be stored"],
+        Parse,
+        &["`X.weight`", "X.deq_scale"],
+    ),
+    (
+        "{w}; X.deq_scale I64 4; X.quant_bias I32 4; X.input_offset F32 1",
+        "W8A8",
+        Parse,
+        &["`X.weight`", "X.input_scale"],
+    ),
+    (
+        "{w}; X.deq_scale I64 4; X.input_scale F32 1; X.input_offset F32 1",
+        "W8A8",
+        Parse,
+        &["`X.weight`", "X.quant_bias"],
+    ),
+    (
+        "{w}; X.deq_scale I64 3; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
+        "W8A8",
+        Parse,
+        &["`X.weight`", "`X.deq_scale`"],
+    ),
+    (
+        "{w}; X.deq_scale I32 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
+        "W8A8",
+        Parse,
+        &["`X.deq_scale`", "I32"],
+    ),
+    (
+        "{w}; X.deq_scale F32 4; X.quant_bias I32 4; X.input_scale F32 2; X.input_offset F32 1",
+        "W8A8",
+        Parse,
+        &["`X.input_scale`", "one"],
+    ),
+    (
+        "{w}; X.deq_scale F32 4; X.quant_bias I64 4; X.input_scale F32 1; X.input_offset F32 1",
+        "W8A8",
+        Parse,
+        &["`X.quant_bias`", "I32"],
     ),
     (
         "{w}; {s}; {o}",
@@ -192,12 +228,26 @@ fn modelslim() {
         );
         assert_eq!(wrong, None, "{description}");
     }
-    // Layers of type `W8A8`, whose description has another name or is gone.
+    // A layer of type `W8A8`, whose description has another name or is gone.
     let static_layer = "X.weight I8 4,64; X.deq_scale I64 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1";
     let wrong = verdict(
         recover(file(&tensors(static_layer), &[]), ""),
+        Parse,
+        &["`X.deq_scale`"],
+    );
+    assert_eq!(wrong, None);
+    // A bias that is in no tensor of its own.
+    let mut all = tensors(
+        "X.weight I8 4,64; X.deq_scale F32 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
+    );
+    all[2].bytes[4] = 9;
+    let description = r#"{"X.weight": "W8A8"}"#;
+    let files = [("quant_model_description.json", description)];
+    let folded = parse_beside(&file(&all, &[]), &files).unwrap();
+    let wrong = verdict(
+        folded.remember_to_bytes(TargetDtype::F32),
         Unsupported,
-        &["`X.weight`", "ModelSlim"],
+        &["`X.weight`", "bias"],
     );
     assert_eq!(wrong, None);
     // Without the description nobody knows what the offset is for.

@@ -123,15 +123,17 @@ impl SdnqShape {
             (ScaleLayout::Transposed(_), false) => return Err(misfit()),
             (ScaleLayout::One, true) => {
                 let found = Self::with_one_scale(t, settings).ok_or_else(misfit)?;
-                return match rows {
-                    Some(rows) if rows != found.rows => Err(wrong(
+                // Outputs that are neither dimension are those of another layer, as far as the config can tell.
+                let is_other_way = |&n: &usize| n != found.rows && n == found.inputs;
+                return match rows.filter(is_other_way) {
+                    Some(rows) => Err(wrong(
                         t,
                         format!(
                             "by `use_quantized_matmul` it has {} outputs, and a bias, factors or config.json tell of {rows}",
                             found.rows
                         ),
                     )),
-                    _ => Ok(found),
+                    None => Ok(found),
                 };
             }
             // A weight of one row that has a scale for each row has one scale as well.

@@ -5,6 +5,7 @@ Run: `python modelslim.py` with torch 2.15.0 and msmodelslim 26.1.0 (see ../READ
 
 import torch
 from fp8 import E4M3
+from msmodelslim.core.quant_service.modelslim_v1.save.utils.deqscale import deqscale2int64_by_dtype
 from msmodelslim.core.quant_service.modelslim_v1.save.utils.pack import pack_fp4_to_uint8, process_scale, w4a8_pack_int4
 from msmodelslim.ir.api import calculate_qparam, dequantize, quantize
 from msmodelslim.ir.qal import QDType, QParam, QScheme, QScope, QStorage
@@ -55,6 +56,23 @@ class Case(ModelCase):
             })
         self.decoded(name, dtype, codes.T, QScheme(QScope.PER_CHANNEL, dtype, symmetric), param.ext, transposed=True)
 
+    def static(self, name, n, k, is_bf16, bias=None):
+        """As `on_w8a8_static` stores them. Its products of scales are what is left of those of the weight."""
+        weight, input_scale, input_offset = self.weight(n, k), torch.tensor([0.0213]), torch.tensor([-7.0])
+        param = calculate_qparam(weight.amin(1), weight.amax(1), q_dtype=QDType.INT8, q_scope=QScope.PER_CHANNEL, symmetric=True)
+        codes = quantize(QStorage(QDType.FLOAT, weight).T, param).T.value.to(torch.int8)
+        deq_scale = input_scale * param.ext["scale"]
+        correction = codes.to(F32).sum(dim=1) * input_offset
+        quant_bias = torch.round((torch.zeros(n) if bias is None else bias) / deq_scale - correction).to(torch.int32)
+        self.stored("W8A8", {
+            f"{name}.weight": codes, f"{name}.quant_bias": quant_bias, f"{name}.input_scale": input_scale,
+            f"{name}.input_offset": input_offset, f"{name}.deq_scale": deqscale2int64_by_dtype(deq_scale, is_bf16),
+        })
+        if bias is not None:
+            self.plain(f"{name}.bias", bias)
+        scheme, ext = QScheme(QScope.PER_CHANNEL, QDType.INT8, True), {"scale": deq_scale / input_scale}
+        self.decoded(name, QDType.INT8, codes.T, scheme, ext, transposed=True)
+
     def decoded(self, name, dtype, values, scheme, ext, transposed=False):
         out = dequantize(QStorage(dtype, values), QParam(scheme, ext=ext)).value
         self.expect(f"{name}.weight", (out.T if transposed else out).float())
@@ -90,7 +108,7 @@ def main():
     case = Case("integers", shards=3)
     case.integers("model.layers.0.self_attn.q_proj", 24, 40, "W8A8_DYNAMIC")
     case.integers("model.layers.0.self_attn.k_proj", 8, 40, "W8A8_MIX")
-    case.stored("C8", {"model.layers.0.self_attn.k_proj.kv_cache_scale": torch.rand(8),
+    case.stored("C8", {"model.layers.0.self_attn.k_proj.kv_cache_scale": torch.full((8,), 0.5),
                        "model.layers.0.self_attn.k_proj.kv_cache_offset": torch.zeros(8)})
     case.integers("model.layers.0.self_attn.o_proj", 16, 33, "W8A16", symmetric=False)
     case.integers("model.layers.0.mlp.up_proj", 24, 40, "W4A4_DYNAMIC", symmetric=False)
@@ -100,6 +118,12 @@ def main():
     case.plain("model.layers.0.input_layernorm.weight", case.randn(40).to(BF16), "W8A8_DYNAMIC")
     case.plain("model.layers.0.input_layernorm.bias", case.randn(40).to(BF16))
     case.plain("lm_head.weight", case.randn(8, 16).to(BF16))
+    case.write()
+
+    case = Case("static")
+    case.static("l.q_proj", 24, 40, True)
+    case.static("l.k_proj", 8, 33, False)
+    case.static("l.v_proj", 8, 40, True, bias=case.randn(8))
     case.write()
 
     case = Case("floats")

@@ -139,7 +139,10 @@ const RULES: &[Rule] = &[
     },
     Rule {
         reason: "layers of Nunchaku have a bias, or none",
-        applies: |edit| is_gone(edit) && edit.role == "offset" && edit.place.ends_with(".bias"),
+        applies: |edit| {
+            let is_gone = is_gone(edit) || edit.kind == "another module's name";
+            is_gone && edit.role == "offset" && edit.place.ends_with(".bias")
+        },
     },
     Rule {
         reason: "torchao does not describe which eight-bit floats a Float8Tensor has, and the dtype of its codes holds",

@@ -1,0 +1,234 @@
+//! Adapters that do not fit their base, that exclude each other, or whose settings are not known.
+
+use super::*;
+
+/// A base of one matrix, and an adapter of these tensors and settings.
+fn refusal(tensors: &[Raw], settings: &serde_json::Value) -> String {
+    let root = tempfile::tempdir().unwrap();
+    let base = file(
+        &[
+            raw("a.q.weight", "F32", &[3, 2], f32s(&[1.0; 6])),
+            raw("n", "I64", &[1], vec![0; 8]),
+        ],
+        &[],
+    );
+    let base_path = root.path().join("base.safetensors");
+    std::fs::write(&base_path, base).unwrap();
+    let mut config = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1});
+    config
+        .as_object_mut()
+        .unwrap()
+        .extend(settings.as_object().unwrap().clone());
+    std::fs::write(root.path().join("adapter_config.json"), config.to_string()).unwrap();
+    std::fs::write(
+        root.path().join("adapter_model.safetensors"),
+        file(tensors, &[]),
+    )
+    .unwrap();
+    let out = root.path().join("out.safetensors");
+    let run = || {
+        let adapter = Adapter::open(root.path())?;
+        let options = options(TargetDtype::F32, vec![adapter]);
+        parse(&base_path)?.convert(&out, options)
+    };
+    match run() {
+        Ok(_) => String::new(),
+        Err(error) => {
+            assert!(!out.exists());
+            error.to_string()
+        }
+    }
+}
+
+fn a(shape: &[usize]) -> Raw {
+    let n = shape.iter().product();
+    raw(
+        "base_model.model.a.q.lora_A.weight",
+        "F32",
+        shape,
+        f32s(&vec![0.5; n]),
+    )
+}
+
+fn b(shape: &[usize]) -> Raw {
+    let n = shape.iter().product();
+    raw(
+        "base_model.model.a.q.lora_B.weight",
+        "F32",
+        shape,
+        f32s(&vec![0.5; n]),
+    )
+}
+
+fn named(name: &str, shape: &[usize]) -> Raw {
+    let n = shape.iter().product();
+    raw(
+        &format!("base_model.model.{name}"),
+        "F32",
+        shape,
+        f32s(&vec![0.5; n]),
+    )
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let pair = || vec![a(&[1, 2]), b(&[3, 1])];
+    let none = || json!({});
+    assert_eq!(refusal(&pair(), &none()), "");
+    let with = |more: Raw| [pair(), vec![more]].concat();
+    let half = |t: Raw| vec![t];
+    let nan = raw(
+        "base_model.model.a.q.lora_B.weight",
+        "F32",
+        &[3, 1],
+        f32s(&[1.0, f32::NAN, 1.0]),
+    );
+    let integers = raw(
+        "base_model.model.a.q.lora_B.weight",
+        "I32",
+        &[3, 1],
+        vec![0; 12],
+    );
+    for (tensors, settings, what) in [
+        (half(a(&[1, 2])), none(), "one of the two factors"),
+        (half(b(&[3, 1])), none(), "one of the two factors"),
+        (vec![], none(), "no tensors"),
+        (vec![a(&[2, 2]), b(&[3, 2])], none(), "rank is 2, and 1"),
+        (
+            vec![a(&[1, 2]), b(&[3, 2])],
+            none(),
+            "rank is 1, and that of",
+        ),
+        (
+            vec![a(&[1, 3]), b(&[2, 1])],
+            none(),
+            "`a.q.weight` is [3, 2]",
+        ),
+        (
+            pair(),
+            json!({"fan_in_fan_out": true}),
+            "`a.q.weight` is [3, 2]",
+        ),
+        (
+            vec![a(&[1, 2, 1, 1]), b(&[3, 1, 1, 1])],
+            none(),
+            "matrices alone",
+        ),
+        (
+            vec![a(&[1, 2]), nan],
+            none(),
+            "`a.q.weight`: what an adapter adds",
+        ),
+        (vec![a(&[1, 2]), integers], none(), "F32, F16 or BF16"),
+        (
+            with(named("a.k.lora_A.weight", &[1, 2])),
+            none(),
+            "one of the two factors",
+        ),
+        (
+            [
+                pair(),
+                vec![
+                    named("a.k.lora_A.weight", &[1, 2]),
+                    named("a.k.lora_B.weight", &[3, 1]),
+                ],
+            ]
+            .concat(),
+            none(),
+            "no `a.k.weight`",
+        ),
+        (with(named("a.q.bias", &[3])), none(), "no `a.q.bias`"),
+        (
+            with(named("a.q.lora_B.bias", &[3])),
+            none(),
+            "`base_model.model.a.q.lora_B.bias`",
+        ),
+        (
+            with(named("a.q.weight", &[2, 3])),
+            none(),
+            "of the model is [3, 2]",
+        ),
+        (
+            with(named("a.q.hada_w1_a", &[2, 3])),
+            none(),
+            "a.q.hada_w1_a",
+        ),
+        (
+            with(raw("a.q.lora_A.weight", "F32", &[1, 2], f32s(&[1.0; 2]))),
+            none(),
+            "does not begin with",
+        ),
+        (with(named("n", &[1])), none(), "tensor `n`: it is I64"),
+        (
+            with(named("a.q.lora_magnitude_vector", &[3])),
+            none(),
+            "`use_dora`",
+        ),
+        (
+            pair(),
+            json!({"use_dora": true}),
+            "no `lora_magnitude_vector`",
+        ),
+        (
+            with(named("a.q.lora_magnitude_vector", &[2])),
+            json!({"use_dora": true}),
+            "has 3 rows",
+        ),
+        (pair(), json!({"peft_type": "LOHA"}), "LOHA"),
+        (pair(), json!({"peft_type": "IA3"}), "IA3"),
+        (pair(), json!({"bias": "all"}), "`bias` is \"all\""),
+        (pair(), json!({"init_lora_weights": "pissa"}), "pissa"),
+        (
+            pair(),
+            json!({"target_parameters": ["a.q.weight"]}),
+            "target_parameters",
+        ),
+    ] {
+        let error = refusal(&tensors, &settings);
+        assert!(error.contains(what), "{what}: {settings}: `{error}`");
+    }
+}
+
+#[test]
+fn adapters_that_exclude_each_other() {
+    let model = parse(base("base")).unwrap();
+    for (adapters, what) in [
+        (vec![open("dora"), open("plain")], "is DoRA"),
+        (vec![open("dora").with_weight(0.5)], "with weight 1"),
+        (vec![open("saved"), open("embedding")], "replaces it"),
+        (vec![open("saved").with_weight(2.0)], "must be 1"),
+        (vec![open("plain").with_weight(f64::NAN)], "weight is NaN"),
+        (vec![open("gpt2")], "h.0.attn.c_attn.weight"),
+    ] {
+        let error = model
+            .recovery(options(TargetDtype::F32, adapters))
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains(what), "{what}: {error}");
+    }
+    let error = Adapter::open(data().join("demo")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+}
+
+/// Programs load one of two tied weights for both, so that the other's change would be lost.
+#[test]
+fn tied_weights_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(base("base").join(name), root.path().join(name)).unwrap();
+    }
+    let path = root.path().join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let tied = text.replace(
+        "\"tie_word_embeddings\": false",
+        "\"tie_word_embeddings\": true",
+    );
+    assert_ne!(text, tied);
+    std::fs::write(&path, tied).unwrap();
+    let model = parse(root.path()).unwrap();
+    let run = |name: &str| model.recovery(options(TargetDtype::F32, case(name))).err();
+    assert!(run("plain").is_none());
+    let error = run("saved").unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("lm_head.weight"), "{error}");
+}
