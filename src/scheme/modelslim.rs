@@ -69,12 +69,13 @@ enum Stored {
     Mxfp4,
 }
 
-/// The type of integers in bytes whose scales are stored with that of the input.
+/// The type of integers in bytes whose scales may be stored with that of the input alone.
 const STATIC: &str = "W8A8";
 
-/// Other types of weights that are decoded. The rest, or these with more in their names, add rotations, sums of low rank, or scales
+/// Types of weights that are decoded. The rest, or these with more in their names, add rotations, sums of low rank, or scales
 /// that are not stored.
 const TYPES: &[(&str, Stored)] = &[
+    (STATIC, Stored::Bytes(8)),
     ("W8A8_DYNAMIC", Stored::Bytes(8)),
     ("W8A8_MIX", Stored::Bytes(8)),
     ("W8A16", Stored::Bytes(8)),
@@ -146,7 +147,8 @@ impl Scheme for ModelSlim {
             kind,
             all,
         };
-        if kind == STATIC {
+        // Older versions store the scales of `W8A8`, too.
+        if kind == STATIC && all.at(base, "weight_scale").is_none() {
             return layer.static_rows().map(Some);
         }
         let Some(&(_, stored)) = TYPES.iter().find(|(name, _)| *name == kind) else {
@@ -201,6 +203,9 @@ impl<'m> ModelSlimLayer<'_, 'm> {
             row_bytes: cols,
         };
         let size = [lines, cols];
+        if self.kind == STATIC {
+            self.check_bias(size)?;
+        }
         let mut group = match stored {
             Stored::Bytes(bits) => {
                 let format = CodeFormat::Int(Int::signed(8));
@@ -233,24 +238,13 @@ impl<'m> ModelSlimLayer<'_, 'm> {
         Ok(group)
     }
 
-    /// The group of codes in bytes whose scales are stored with that of the input.
+    /// The group of codes in bytes whose scales are stored with that of the input alone.
     fn static_rows(&self) -> Result<Group<'m>> {
         let t = &self.t;
         let [rows, cols] = self.matrix(Dtype::I8)?;
         let need = |part| self.all.need(t, self.base, part);
         let (products, input) = (need("deq_scale")?, need("input_scale")?);
-        // A bias is stored by itself, too.
-        if self.all.at(self.base, "bias").is_none()
-            && has_bias(
-                t,
-                &need("quant_bias")?,
-                &need("input_offset")?,
-                [rows, cols],
-            )?
-        {
-            let what = "its `quant_bias` has a bias, and there is no `bias` beside it";
-            return Err(refused(t, FAMILY, what));
-        }
+        self.check_bias([rows, cols])?;
         let scales = StaticScales::new(t, &products, &input, rows)?;
         let codes = Codes::Rows {
             part: t.part(),
@@ -263,6 +257,20 @@ impl<'m> ModelSlimLayer<'_, 'm> {
         parts.extend(self.unused());
         let shown = CodeType::Int(8);
         Ok(self.group(shown, Granularity::Channel, [rows, cols], parts, decoder))
+    }
+
+    /// Checks that a bias in `quant_bias` is stored by itself, too.
+    fn check_bias(&self, size: [usize; 2]) -> Result<()> {
+        let t = &self.t;
+        if self.all.at(self.base, "bias").is_some() {
+            return Ok(());
+        }
+        let need = |part| self.all.need(t, self.base, part);
+        if has_bias(t, &need("quant_bias")?, &need("input_offset")?, size)? {
+            let what = "its `quant_bias` has a bias, and there is no `bias` beside it";
+            return Err(refused(t, FAMILY, what));
+        }
+        Ok(())
     }
 
     /// Rows and columns of the stored weight.

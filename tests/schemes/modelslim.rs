@@ -236,20 +236,39 @@ fn modelslim() {
         &["`X.deq_scale`"],
     );
     assert_eq!(wrong, None);
-    // A bias that is in no tensor of its own.
-    let mut all = tensors(
-        "X.weight I8 4,64; X.deq_scale F32 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
+    // A bias that is in no tensor of its own, with scales and without.
+    for scales in ["", "; X.weight_scale F32 4,1; X.weight_offset F32 4,1"] {
+        let mut all = tensors(&format!(
+            "X.weight I8 4,64; X.deq_scale F32 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1{scales}"
+        ));
+        all[2].bytes[4] = 9;
+        let files = [("quant_model_description.json", r#"{"X.weight": "W8A8"}"#)];
+        let folded = parse_beside(&file(&all, &[]), &files).unwrap();
+        let wrong = verdict(
+            folded.remember_to_bytes(TargetDtype::F32),
+            Unsupported,
+            &["`X.weight`", "bias"],
+        );
+        assert_eq!(wrong, None, "{scales}");
+    }
+    // Older versions store the scales of `W8A8`, too.
+    let mut older = tensors(
+        "X.weight I8 1,2; X.weight_scale F32 1,1; X.weight_offset F32 1,1; X.bias F32 1; X.deq_scale F32 1; \
+         X.quant_bias I32 1; X.input_scale F32 1; X.input_offset F32 1",
     );
-    all[2].bytes[4] = 9;
-    let description = r#"{"X.weight": "W8A8"}"#;
-    let files = [("quant_model_description.json", description)];
-    let folded = parse_beside(&file(&all, &[]), &files).unwrap();
-    let wrong = verdict(
-        folded.remember_to_bytes(TargetDtype::F32),
-        Unsupported,
-        &["`X.weight`", "bias"],
-    );
-    assert_eq!(wrong, None);
+    older[0].bytes = vec![3, 5];
+    older[1].bytes = 0.5f32.to_le_bytes().to_vec();
+    older[2].bytes = 1.0f32.to_le_bytes().to_vec();
+    let [layer, plain] =
+        [(&older[..], "W8A8"), (&older[..4], "W8A8_DYNAMIC")].map(|(stored, kind)| {
+            let description = format!(r#"{{"X.weight": "{kind}"}}"#);
+            let files = [("quant_model_description.json", description.as_str())];
+            let model = parse_beside(&file(stored, &[]), &files).unwrap();
+            model.remember_to_bytes(TargetDtype::F32).unwrap()
+        });
+    assert_eq!(layer, plain);
+    let values = [1.0f32, 2.0].map(f32::to_le_bytes).concat();
+    assert!(layer.windows(8).any(|bytes| bytes == values));
     // Without the description nobody knows what the offset is for.
     let alone = "X.weight I8 4,64; X.weight_scale F32 4,1; X.weight_offset F32 4,1";
     let wrong = verdict(decoded(alone, "{}"), Parse, &["`X.weight_offset`"]);
