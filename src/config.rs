@@ -21,6 +21,7 @@ mod tests;
 // Descriptions of models need a few of its methods, whole models all.
 #[cfg_attr(not(feature = "models"), allow(dead_code))]
 mod texts;
+mod transform;
 pub(crate) mod unique_json;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -34,7 +35,7 @@ pub(crate) use self::dfloat11::DFloat11Config;
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
-pub(crate) use self::module::Module;
+pub(crate) use self::module::{Module, is_embedding};
 #[cfg(feature = "lethe")]
 pub(crate) use self::pattern::nearest;
 pub(crate) use self::pattern::{RenameRule, Selection, what_was_meant};
@@ -42,6 +43,9 @@ use self::place::{ConfigPlace, order};
 pub(crate) use self::sdnq::{NativeFloat, SdnqConfig, SdnqDtype, SdnqSettings};
 use self::skips::SkipLists;
 pub(crate) use self::texts::Texts;
+pub(crate) use self::transform::{
+    TargetedBy, TransformConfig, TransformKind, TransformLocation, TransformScheme, TransformUse,
+};
 use self::unique_json::UniqueJson;
 use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;
@@ -395,6 +399,12 @@ impl QuantConfig {
     /// Whether there is `file`, one of the files that configs are read from.
     pub(crate) fn has_file(&self, file: &str) -> bool {
         self.places.iter().any(|p| p.name == file)
+    }
+
+    /// The keys of all places.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        let places = self.places.iter();
+        places.flat_map(|p| p.values.keys()).map(String::as_str)
     }
 
     /// The value under `key` in `file`, one of the files that configs are read from.

@@ -41,6 +41,7 @@ mod sglang;
 mod sinq;
 mod sparse;
 mod torchao;
+mod transforms;
 mod uqff;
 mod vptq;
 
@@ -127,7 +128,12 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::new(SCHEMES));
 impl ParsedModel {
     /// Sorts every tensor into groups, plain tensors, dropped ones and problems.
     pub(crate) fn resolve(&self) -> Resolution<'_> {
-        Resolution::new(self, &REGISTRY)
+        let mut resolution = Resolution::new(self, &REGISTRY);
+        // A container that states the types of its tensors has no layers of compressed-tensors.
+        if REGISTRY.owner(self).is_none() {
+            transforms::undo(self, &mut resolution);
+        }
+        resolution
     }
 }
 

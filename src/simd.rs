@@ -170,6 +170,7 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// `all` ascend.
+    #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
     pub(crate) fn new(all: [f32; 15]) -> Self {
         let step = |first: usize, distance: usize| {
             std::array::from_fn(|i| all[(first + i * distance) % 16])

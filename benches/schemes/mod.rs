@@ -9,7 +9,9 @@ mod exl;
 mod ggml;
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
+mod nunchaku;
 mod sdnq;
+mod transforms;
 mod vectors;
 
 pub const ROWS: usize = 1024;
@@ -491,7 +493,9 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
     let files = schemes()
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
+        .chain(nunchaku::files())
         .chain(sdnq::files())
+        .chain(transforms::files())
         .chain(vectors::files())
         .chain(ggml::files())
         .chain(ggml::ik_files());

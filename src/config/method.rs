@@ -34,6 +34,8 @@ pub(crate) enum QuantMethod {
     Quanto,
     Quark,
     Sdnq,
+    /// nunchaku's own models.
+    SvdQuant,
     Sinq,
     Torchao,
     Vptq,
@@ -76,6 +78,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
     (QuantMethod::Sdnq, &["sdnq"]),
+    (QuantMethod::SvdQuant, &["svdquant"]),
     (QuantMethod::Sinq, &["sinq"]),
     (QuantMethod::Torchao, &["torchao"]),
     (QuantMethod::Vptq, &["vptq"]),

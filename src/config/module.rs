@@ -106,6 +106,11 @@ const EMBEDDINGS: &[&str] = &[
     "wte",
 ];
 
+/// Whether `module` is called as embeddings are. Files do not tell classes.
+pub(crate) fn is_embedding(module: &str) -> bool {
+    EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or_default())
+}
+
 /// How each producer writes rules for single modules. Of two rules that fit a module alike, the one that is read first
 /// holds, so the order counts where a config has keys of several producers.
 const DIALECTS: &[fn(&mut ModuleRules, &ConfigPlace)] = &[
@@ -175,8 +180,7 @@ impl ModuleRules {
     /// else has a weight that is quantized is a linear layer, or of a class that only the model's code knows. If no entry
     /// is for the class, the first holds: codes have settings, and the shapes are checked against them.
     fn of_class(&self, module: &str) -> Option<&ModuleEntry> {
-        let is_embedding = EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or_default());
-        let (class, other) = if is_embedding {
+        let (class, other) = if is_embedding(module) {
             (EMBEDDING, LINEAR)
         } else {
             (LINEAR, EMBEDDING)

@@ -26,12 +26,15 @@ use super::{
     Encode, EncodeBuffers, ExponentTile, Method, Put, StoredTensor, TileValues, WeightInfo,
 };
 use crate::kernels::lethe::dfloat11::{
-    CHUNK_RUNS, EncodedRun, ExponentCounts, HuffmanCode, StreamPlace, chunks, encode_exponents,
-    end_stream, pack_gaps,
+    CHUNK_RUNS, EncodedRun, ExponentCounts, HuffmanCode, RUN_BITS, StreamPlace, chunks,
+    encode_exponents, end_stream, pack_gaps,
 };
 use crate::kernels::remember::dfloat11::TABLE;
 use crate::scheme::Grid;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
+
+/// Most values of a chunk. The library's kernel has them in its 48 KiB of shared memory, behind 513 counters.
+const MAX_CHUNK_VALUES: u64 = (48 * 1024 - 513 * 4) / 2;
 
 /// Bits of a gap.
 const GAP_BITS: u64 = 5;
@@ -61,8 +64,17 @@ impl CountedStream {
         let (mut value, mut bit, mut before) = (0, 0, 0);
         let mut places = vec![StreamPlace::new(value, bit, before)];
         for tile in tiles {
-            value += tile.counts.iter().map(|&n| u64::from(n)).sum::<u64>();
-            bit += code.len_of(&tile.counts);
+            let values: u64 = tile.counts.iter().map(|&n| u64::from(n)).sum();
+            let bits = code.len_of(&tile.counts);
+            // Where chunks begin is not known yet, so that this is their number of values on average.
+            let in_chunk = values.min(values * CHUNK_RUNS * RUN_BITS / bits.max(1));
+            if in_chunk > MAX_CHUNK_VALUES {
+                return Err(format!(
+                    "{in_chunk} of its codes lie in a chunk, and the library decodes {MAX_CHUNK_VALUES} at most"
+                ));
+            }
+            value += values;
+            bit += bits;
             before = code.codes[usize::from(tile.last)].len;
             places.push(StreamPlace::new(value, bit, before));
         }

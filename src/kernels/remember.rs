@@ -27,5 +27,6 @@ pub(crate) mod rotated;
 pub(crate) mod sdnq;
 #[cfg(test)]
 mod tests;
+pub(crate) mod transform;
 pub(crate) mod vectors;
 pub(crate) mod widen;

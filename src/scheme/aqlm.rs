@@ -55,16 +55,8 @@ impl Scheme for Aqlm {
         let Some(base) = base_of(t.name(), "codes") else {
             return Ok(None);
         };
-        let is_named = all.config.quant_method() == Some(&QuantMethod::Aqlm);
-        let codebooks = match all.at(base, "codebooks") {
-            None if is_named => all.need(t, base, "codebooks")?,
-            None => return Ok(None),
-            // Vectors of many shapes fit the same codes.
-            Some(_) if !is_named => {
-                let what = "only its config (quant_method `aqlm`) tells the sizes of its vectors, and there is none";
-                return Err(refused(t, FAMILY, what));
-            }
-            Some(codebooks) => codebooks,
+        let Some(codebooks) = codebooks_of(t, base, all)? else {
+            return Ok(None);
         };
         let scales = all.need(t, base, "scales")?;
         let (&[down, across, books], Dtype::I8 | Dtype::I16) = (t.shape(), t.dtype()) else {
@@ -76,25 +68,10 @@ impl Scheme for Aqlm {
             return Err(wrong(&codebooks, what));
         };
         let stored = t.dtype().bits();
-        let bits = entries.checked_ilog2().unwrap_or(0) as usize;
-        if count != books || !entries.is_power_of_two() || !(1..=stored).contains(&bits) {
-            let what = format!(
-                "codes of {stored} bits in {books} codebooks do not go with `{}` {:?}",
-                codebooks.name(),
-                codebooks.shape()
-            );
-            return Err(wrong(t, what));
-        }
-        // The library's layers for CPUs turn their codes round in memory, and may have been saved so.
+        let bits = bits_of_codes(t, &codebooks, [count, entries], books)?;
+        // The library's layers for CPUs transpose their codes in memory, and may have been saved so.
         require_shape(t, &scales, &[down, 1, 1, 1])?;
-        let module = all.config.at(base.trim_end_matches('.'));
-        for (key, size) in SIZES.into_iter().zip([books, bits, height, width]) {
-            let stated = module.int(&[key]).filter(|_| !module.uncertain);
-            if let Some((stated, place)) = stated.filter(|(stated, _)| *stated != size as i64) {
-                let what = format!("{place} says `{key}` {stated}, and it is {size} here");
-                return Err(wrong(t, what));
-            }
-        }
+        check_config(t, base, [books, bits, height, width], all)?;
         let vector = height.checked_mul(width);
         let shape = down.checked_mul(height).zip(across.checked_mul(width));
         let (Some(vector), Some((rows, cols)), true) = (vector, shape, books > 0) else {
@@ -148,6 +125,60 @@ impl Scheme for Aqlm {
             Box::new(decoder),
         )))
     }
+}
+
+/// The codebooks of the codes `t`, if these are AQLM's.
+///
+/// # Errors
+/// They are missing, or no config tells that they are AQLM's.
+fn codebooks_of<'m>(t: &Tensor<'m>, base: &str, all: &Index<'m>) -> Result<Option<Tensor<'m>>> {
+    let is_named = all.config.quant_method() == Some(&QuantMethod::Aqlm);
+    match all.at(base, "codebooks") {
+        None if is_named => all.need(t, base, "codebooks").map(Some),
+        // Vectors of many shapes fit the same codes.
+        Some(_) if !is_named => {
+            let what = "only its config (quant_method `aqlm`) tells the sizes of its vectors, and there is none";
+            Err(refused(t, FAMILY, what))
+        }
+        found => Ok(found),
+    }
+}
+
+/// The bits of a code that count, of `books` codes for each block and `count` codebooks of `entries` vectors.
+///
+/// # Errors
+/// The codes do not go with the codebooks.
+fn bits_of_codes(
+    t: &Tensor<'_>,
+    codebooks: &Tensor<'_>,
+    [count, entries]: [usize; 2],
+    books: usize,
+) -> Result<usize> {
+    let stored = t.dtype().bits();
+    let bits = entries.checked_ilog2().unwrap_or(0) as usize;
+    if count == books && entries.is_power_of_two() && (1..=stored).contains(&bits) {
+        return Ok(bits);
+    }
+    let what = format!(
+        "codes of {stored} bits in {books} codebooks do not go with `{}` {:?}",
+        codebooks.name(),
+        codebooks.shape()
+    );
+    Err(wrong(t, what))
+}
+
+/// # Errors
+/// The config says other sizes than those that the shapes tell, in the order of [`SIZES`].
+fn check_config(t: &Tensor<'_>, base: &str, sizes: [usize; 4], all: &Index<'_>) -> Result<()> {
+    let module = all.config.at(base.trim_end_matches('.'));
+    for (key, size) in SIZES.into_iter().zip(sizes) {
+        let stated = module.int(&[key]).filter(|_| !module.uncertain);
+        if let Some((stated, place)) = stated.filter(|(stated, _)| *stated != size as i64) {
+            let what = format!("{place} says `{key}` {stated}, and it is {size} here");
+            return Err(wrong(t, what));
+        }
+    }
+    Ok(())
 }
 
 /// Codes as they are stored, a number for each codebook of each block.

@@ -4,10 +4,14 @@
 //! The shape is that of the matrix before it was brought into the order of the kernel: columns of two outputs, in which
 //! runs of 64 inputs of either alternate, and of each 16 inputs the second eight lie between the first.
 //!
+//! EETQ's own models are quantized with q, k and v as one matrix, and gate and up as another. Columns of `[in, out]` are cut out
+//! of that afterwards, which in the order of the kernel are no outputs: such a `qweight` alone does not tell its weight.
+//!
 //! Plain INT8 has the same shapes, so that only a config tells. A file that was made on a Volta GPU has another order, of
 //! which nothing tells: EETQ itself would decode it wrongly on any other.
 //!
-//! Layout: EETQ `csrc/cutlass_kernels/cutlass_preprocessors.cc` (`preprocess_weights_for_mixed_gemm`).
+//! Layout: EETQ `csrc/cutlass_kernels/cutlass_preprocessors.cc` (`preprocess_weights_for_mixed_gemm`); own models:
+//! `python/eetq/models/llama.py`, `python/eetq/utils/base.py` (`replace_split_qkv`).
 
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
@@ -54,6 +58,7 @@ impl Scheme for Eetq {
         }
         let scales = all.need(t, base, "weight_scales")?;
         check_config(t, base, all)?;
+        check_is_whole(t)?;
         let &[k, n] = t.shape() else {
             return Err(wrong(t, "codes of EETQ are I8 [in, out]"));
         };
@@ -116,6 +121,24 @@ fn check_config(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     }
     Ok(())
 }
+
+/// # Errors
+/// EETQ's own models have only a part of a matrix under this name.
+fn check_is_whole(t: &Tensor<'_>) -> Result<()> {
+    let module = t.name().strip_suffix(".qweight").unwrap_or_default();
+    let layer = module.rsplit('.').next().unwrap_or_default();
+    if PARTS.contains(&layer) {
+        let what = format!(
+            "EETQ's own models cut `{layer}` out of a matrix of several layers in the order of its kernel, so that these codes \
+             are no whole weight; models that transformers quantized are decoded"
+        );
+        return Err(refused(t, FAMILY, what));
+    }
+    Ok(())
+}
+
+/// Layers that EETQ quantizes as one matrix with others.
+const PARTS: [&str; 5] = ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"];
 
 /// Inputs of a run: adjacent bytes that belong to one output.
 const RUN: usize = 64;

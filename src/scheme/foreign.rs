@@ -44,8 +44,8 @@ const SIGNATURES: &[Signature] = &[
         suffix: ".qweight",
         dtypes: &[],
         companions: &[".wscales"],
-        remedy: "of nunchaku's layers only those of its Lite models (quant_method `nunchaku_lite`) are decoded; in its own modules \
-                 projections are fused, modulations lie in another order, and biases make up for shifts",
+        remedy: "no config is there that says so (method `svdquant` in the metadata, quant_method `nunchaku_lite` in config.json); \
+                 `python -m nunchaku.merge_safetensors` adds it to files of the older format",
     },
     // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in rows.
     signature(

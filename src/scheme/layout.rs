@@ -16,6 +16,7 @@ pub(crate) mod shifted_bias;
 pub(crate) mod strided;
 pub(crate) mod strips;
 pub(crate) mod tiled;
+pub(crate) mod transformed;
 #[cfg(feature = "models")]
 pub(crate) mod transposed;
 pub(crate) mod vector;

@@ -34,7 +34,7 @@ pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
 pub(crate) use self::registry::Registry;
-pub(crate) use self::resolve::{Resolution, ResolvedItem};
+pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
 pub(crate) use self::table::{TableOwner, TileTable};
 pub(crate) use self::values::{Widening, aligned, covering};
 use crate::config::QuantConfig;
@@ -107,6 +107,28 @@ impl<'m> Group<'m> {
             encoded_as: None,
             decoder,
         }
+    }
+
+    /// Adds `stored`, the bias of the layer, as a tensor that every output has in its own dtype. The decoder reads that tensor, and
+    /// the group's other parts too if `is_of_all`.
+    pub(crate) fn push_bias(
+        &mut self,
+        stored: Tensor<'m>,
+        is_of_all: bool,
+        decoder: Box<dyn Decode + 'm>,
+    ) {
+        self.parts.push((TensorRole::Offset, stored));
+        let mut parts = self.parts.clone();
+        parts.rotate_right(1);
+        if !is_of_all {
+            parts.truncate(1);
+        }
+        let (name, shape) = (stored.name().to_owned(), stored.shape().to_vec());
+        let keeps = TargetDtype::of(stored.dtype());
+        self.others.push(Self {
+            keeps,
+            ..Self::new(name, shape, self.scheme, parts, decoder)
+        });
     }
 
     /// The group and `others`, or a group for each matrix of a stack that `split` names.
@@ -243,6 +265,27 @@ impl<'m> Index<'m> {
     pub(crate) fn need(&self, t: &Tensor<'_>, base: &str, suffix: &str) -> Result<Tensor<'m>> {
         self.at(base, suffix)
             .ok_or_else(|| wrong(t, format!("its `{base}{suffix}` is missing")))
+    }
+
+    /// The one tensor of `names` that is there. Each is a beginning and an end, as of [`at`](Self::at).
+    ///
+    /// # Errors
+    /// None of them is there, or two are.
+    pub(crate) fn one_of(&self, t: &Tensor<'_>, names: &[(&str, &str)]) -> Result<Tensor<'m>> {
+        let mut found = names.iter().filter_map(|(base, end)| self.at(base, end));
+        match (found.next(), found.next()) {
+            (Some(one), None) => Ok(one),
+            (None, _) => {
+                let name = |(base, end): &(&str, &str)| format!("`{base}{end}`");
+                let names: Vec<String> = names.iter().map(name).collect();
+                Err(wrong(t, format!("its {} is missing", names.join(" or "))))
+            }
+            (Some(one), Some(other)) => {
+                let (one, other) = (one.name(), other.name());
+                let what = format!("`{one}` and `{other}` are one thing, and both are there");
+                Err(wrong(t, what))
+            }
+        }
     }
 }
 

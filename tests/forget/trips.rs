@@ -94,6 +94,7 @@ pub const FOREIGN: &[&str] = &[
     "sglang",
     "sinq",
     "torchao",
+    "transforms",
     "awq_more",
     "comfy_more",
     "nunchaku",

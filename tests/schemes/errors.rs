@@ -228,6 +228,9 @@ fn eetq() {
         {q}; X.weight_scales F16 64 | {"quant_method":"eetq","zero_point":true} | Parse: `X.weight` & zero_point
         {q}; X.weight_scales F16 64 |  | Unsupported: `X.weight` & EETQ
         X.weight_scales F16 64 |  | Parse: `X.weight_scales`
+        # Columns of a matrix of several layers.
+        a.q_proj.qweight I8 64,64; a.q_proj.weight_scales F16 64 | {G} | Unsupported: `a.q_proj.qweight` & whole
+        up_proj.qweight I8 64,64; up_proj.weight_scales F16 64 | {G} | Unsupported: `up_proj.qweight` & whole
     "#;
     let table = table.replace("{q}", "X.weight I8 64,64");
     let table = table.replace("{s}", "X.other F16 64");
@@ -246,7 +249,7 @@ fn aqlm() {
         X.codes I32 4,3,2; {b}; {s} | {G} | Parse: `X.codes` & I16
         X.codes I8 4,3; {b}; {s} | {G} | Parse: `X.codes`
         X.codes I8 4,3,1; {b}; {s} | {G} | Parse: `X.codes` & codebooks
-        # Turned round, as layers for CPUs leave them.
+        # Transposed, as layers for CPUs leave them.
         X.codes I8 3,4,2; {b}; {s} | {G} | Parse: `X.codes` & [3, 1, 1, 1]
         X.codes I8 4,3,2; {b}; X.scales F16 4,3,1,1 | {G} | Parse: `X.codes` & [4, 3, 1, 1]
         X.codes I8 4,3,2; {b}; X.scales I32 4,1,1,1 | {G} | Parse: `X.scales`
@@ -285,6 +288,7 @@ fn vptq() {
         {q} | {"vector_lens":[-1,4],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":32,"out_features":8} | Parse: `X.indices` & [1, 1024]
         {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[16,-1],"in_features":32} | Unsupported: `X.indices` & outliers
         {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[-1,16],"in_features":32} | Parse: `X.indices` & 12 bits
+        {q} | {C,"group_num":2} | Parse: `X.indices` & 2 groups
         {q} | {C,"group_size":30} | Parse: `X.indices` & 1 groups
         {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":64} | Parse: `X.indices` & 64 codes
         {q} | {"vector_lens":[-1,8],"num_centroids":[-1,256],"num_res_centroids":[-1,-1],"in_features":70000} | Unsupported: `X.indices` & 70000

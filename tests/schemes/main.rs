@@ -28,5 +28,6 @@ mod producers;
 mod sdnq;
 mod sinq;
 mod slices;
+mod transforms;
 #[cfg(feature = "gguf")]
 mod uqff;

@@ -91,6 +91,11 @@ fn compressed_tensors() {
 }
 
 #[test]
+fn transforms() {
+    check("transforms", 3);
+}
+
+#[test]
 fn mxfp4() {
     check("mxfp4", 4);
 }
@@ -232,7 +237,7 @@ fn sdnq() {
 
 #[test]
 fn nunchaku() {
-    check("nunchaku", 2);
+    check("nunchaku", 5);
 }
 
 #[test]

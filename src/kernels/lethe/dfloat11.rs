@@ -171,8 +171,9 @@ fn tables(codes: &[ExponentBits; END + 1]) -> Result<Vec<u8>, String> {
     for (exponent, code) in exponents() {
         lengths[exponent] = code.len as u8;
     }
-    // The library leaves places that no code has with what it entered last. Never with an exponent without a code: threads of
-    // its kernel read behind the end of a stream, and would not move on from a code of no bits.
+    // The library leaves places that no code has with what it entered last. Here that is the last exponent, never a link, nor an
+    // exponent without a code: threads of its kernel read behind the end of a stream, and would not move on from a code of no
+    // bits, which links have in the table of lengths.
     let mut filling = exponents().next().map_or(0, |(exponent, _)| exponent as u8);
     for (table, &(level, prefix)) in maps.chunks_exact_mut(TABLE).zip(&prefixes) {
         let mut known = [None; TABLE];
@@ -191,8 +192,8 @@ fn tables(codes: &[ExponentBits; END + 1]) -> Result<Vec<u8>, String> {
             }
         }
         for (entry, known) in table.iter_mut().zip(known) {
-            filling = known.unwrap_or(filling);
-            *entry = filling;
+            filling = known.filter(|&e| e < LEAST_LINK).unwrap_or(filling);
+            *entry = known.unwrap_or(filling);
         }
     }
     Ok(tables)

@@ -70,7 +70,7 @@ impl HadamardGroups<'_> {
             if is_group(self.group) {
                 rotate(&mut sums, self.group);
             } else {
-                butterflies(&mut sums);
+                butterflies(&mut sums, 1);
             }
             for (out, &sum) in out.iter_mut().zip(&sums) {
                 // A sum of zeros is +0.
@@ -90,14 +90,14 @@ impl HadamardGroups<'_> {
                     for (&place, &value) in places.iter().zip(values) {
                         sums[usize::from(place)] = f64::from(value);
                     }
-                    butterflies(&mut sums);
+                    butterflies(&mut sums, 1);
                 }
                 columns => {
                     for (sum, &value) in sums.iter_mut().zip(values) {
                         *sum = f64::from(value);
                     }
                     if *columns == HadamardColumns::InOrder {
-                        butterflies(&mut sums);
+                        butterflies(&mut sums, 1);
                     }
                 }
             }
@@ -109,10 +109,11 @@ impl HadamardGroups<'_> {
     }
 }
 
-/// Multiplies values, a power of two of them, by the Kronecker power of `[[1,1],[1,-1]]`.
+/// Multiplies a power of two of columns, or of rows of `width` values that follow each other, by the Kronecker power of
+/// `[[1,1],[1,-1]]`. Of columns, `width` is 1.
 #[inline(always)]
-fn butterflies(values: &mut [f64]) {
-    let mut stride = 1;
+pub(crate) fn butterflies(values: &mut [f64], width: usize) {
+    let mut stride = width.max(1);
     while stride < values.len() {
         for block in values.chunks_exact_mut(2 * stride) {
             let (low, high) = block.split_at_mut(stride);

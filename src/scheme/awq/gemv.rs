@@ -295,33 +295,49 @@ pub(in crate::scheme) struct Quads<'m> {
     pub k: usize,
 }
 
+impl Quads<'_> {
+    /// The codes of row `row`, in columns `cols`, which are whole runs.
+    pub(in crate::scheme) fn unpack_row(
+        &self,
+        row: usize,
+        cols: &Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.read_quad(row / ROWS, cols, staging)?;
+        row_of_quad(staging, row % ROWS, out);
+        Ok(())
+    }
+
+    fn read_quad(&self, quad: usize, cols: &Range<usize>, staging: &mut Vec<u8>) -> Result<()> {
+        let bytes = cols.start * 2..cols.end * 2;
+        read(&self.part, self.k * 2, quad..quad + 1, bytes, staging)
+    }
+}
+
+/// The codes of row `r` of the four whose bytes are `quad`.
+fn row_of_quad(quad: &[u8], r: usize, out: &mut [u8]) {
+    // A run of bytes is | row 0: 32 | row 1: 32 | row 2: 32 | row 3: 32 |, so row r has every fourth piece from r on.
+    let runs = quad.chunks_exact(RUN_BYTES).skip(r).step_by(ROWS);
+    for (run, codes) in runs.zip(out.chunks_exact_mut(RUN)) {
+        let pieces = run.chunks_exact(REORDERED / 2);
+        for (bytes, codes) in pieces.zip(codes.chunks_exact_mut(REORDERED)) {
+            for (code, place) in codes.iter_mut().zip(PLACE) {
+                *code = bytes[place / 2] >> (place % 2 * 4) & 15;
+            }
+        }
+    }
+}
+
 impl Unpack for Quads<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         out.resize(tile.rows.len() * width, 0);
         let quads = tile.rows.start / ROWS..tile.rows.end.div_ceil(ROWS);
         for (quad, rows) in quads.zip(out.chunks_mut(ROWS * width.max(1))) {
-            read(
-                &self.part,
-                self.k * 2,
-                quad..quad + 1,
-                tile.cols.start * 2..tile.cols.end * 2,
-                staging,
-            )?;
+            self.read_quad(quad, &tile.cols, staging)?;
             for (r, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
-                // A run of bytes is | row 0: 32 | row 1: 32 | row 2: 32 | row 3: 32 |, so row r has
-                // every fourth piece from r on.
-                let runs = staging.chunks_exact(RUN_BYTES).skip(r).step_by(ROWS);
-                for (run, row) in runs.zip(row.chunks_exact_mut(RUN)) {
-                    for (bytes, codes) in run
-                        .chunks_exact(REORDERED / 2)
-                        .zip(row.chunks_exact_mut(REORDERED))
-                    {
-                        for (code, place) in codes.iter_mut().zip(PLACE) {
-                            *code = bytes[place / 2] >> (place % 2 * 4) & 15;
-                        }
-                    }
-                }
+                row_of_quad(staging, r, row);
             }
         }
         Ok(())

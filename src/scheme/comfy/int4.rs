@@ -45,9 +45,6 @@ const GROUP_BYTES: usize = GROUP / 2;
 /// Outputs of a tile.
 const TILE_OUTPUTS: usize = 128;
 
-/// What the kernel adds to the input of a layer with `act_unsigned`, so that values behind a GELU are positive.
-const UNSIGNED_SHIFT: f64 = 0.171875;
-
 /// `awq_w4a16`.
 pub(super) fn awq<'m>(
     t: &Tensor<'m>,
@@ -57,7 +54,7 @@ pub(super) fn awq<'m>(
 ) -> Result<Group<'m>> {
     let group = description.number(t, "group_size", GROUP)?;
     let [rows, cols] = natural(t, group)?;
-    let zeros = one_of(t, all, &[("_zeros", t.name()), ("_zero", t.name())])?;
+    let zeros = all.one_of(t, &[(t.name(), "_zeros"), (t.name(), "_zero")])?;
     for part in [scale, &zeros] {
         require_shape(t, part, &[cols / group, rows])?;
     }
@@ -99,148 +96,160 @@ pub(super) fn svdquant<'m>(
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     check_options(t, description)?;
-    let is_tiled = t.shape().len() == 4;
-    let stated = description.option("layout").map(|layout| layout.as_str());
-    if !matches!(
-        (stated, is_tiled),
-        (None, _) | (Some(Some("kitchen_tile_packed_w4a4")), true) | (Some(Some("natural")), false)
-    ) {
-        let what = "its description has a `layout` that its shape is not of";
-        return Err(wrong(t, what));
-    }
-    let [rows, cols] = if is_tiled {
-        tile_packed(t)?
-    } else {
-        natural(t, GROUP)?
-    };
-    let base = base_of(t.name(), "weight").unwrap_or_default();
-    let named =
-        |name: &'static str, long: &'static str| one_of(t, all, &[(name, base), (long, t.name())]);
-    let smooth = named("smooth_factor", "_smooth_factor")?;
-    let down = named("proj_down", "_proj_down")?;
-    let up = named("proj_up", "_proj_up")?;
-    require_shape(t, &smooth, &[cols])?;
-    let rank = down.shape().get(1).copied().unwrap_or(0);
-    require_shape(t, &down, &[cols, rank])?;
-    let (tiles, groups) = (rows / TILE_OUTPUTS, cols / GROUP);
-    if is_tiled {
-        require_shape(t, scale, &[tiles, groups, TILE_OUTPUTS])?;
-        require_shape(t, &up, &[tiles, rank, TILE_OUTPUTS])?;
-    } else {
-        require_shape(t, scale, &[groups, rows])?;
-        require_shape(t, &up, &[rows, rank])?;
-    }
-    let b = Floats::ieee(&up)?;
-    let b: Box<dyn ScaleMatrix> = if is_tiled {
-        Box::new(Transposed::of_floats(b, TILE_OUTPUTS, rank))
-    } else {
-        Box::new(Matrix {
-            floats: b,
-            cols: rank,
-        })
-    };
-    let factors = LowRankFactors {
-        tensors: [down, up],
-        a: Box::new(Transposed::of_floats(Floats::ieee(&down)?, rank, cols)),
-        b,
-        rank,
-    };
-    let mut parts = vec![(TensorRole::Scale, *scale), (TensorRole::Scale, smooth)];
-    parts.extend(factors.parts());
-    let smooth = Floats::ieee(&smooth)?;
-    let quantized = || signed_codes(t, scale, [rows, cols], is_tiled);
-    let bias = match description.option("act_unsigned") {
-        Some(Value::Bool(true)) => Some(shifted_bias(t, quantized()?, smooth, all)?),
-        None | Some(Value::Null | Value::Bool(false)) => None,
-        Some(other) => {
-            let what = format!("its description has `act_unsigned` {other}, which is no boolean");
-            return Err(wrong(t, what));
-        }
-    };
-    if let Some((stored, _)) = &bias {
-        parts.push((TensorRole::Offset, *stored));
-    }
+    let layer = SvdQuantLayer::find(t, scale, description, all)?;
+    let factors = layer.factors()?;
+    let roles = [
+        (TensorRole::Scale, *scale),
+        (TensorRole::Scale, layer.smooth),
+    ];
+    let parts = roles.into_iter().chain(factors.parts()).collect();
     let decoder = LowRankSum {
-        quantized: Box::new(quantized()?),
+        quantized: Box::new(layer.quantized()?),
         factors,
-        columns: Some((
-            ColumnStep::DivideValue,
-            Box::new(Matrix {
-                floats: smooth,
-                cols,
-            }),
-        )),
+        columns: Some((ColumnStep::DivideValue, Matrix::of_columns(&layer.smooth)?)),
     };
     let code = CodeType::Int(4);
-    let mut group = claimed(t, [rows, cols], (code, GROUP), parts, Box::new(decoder));
-    if let Some((stored, decoder)) = bias {
-        let mut parts = group.parts.clone();
-        parts.rotate_right(1);
-        let name = stored.name().to_owned();
-        let mut other = Group::new(name, vec![rows], group.scheme, parts, Box::new(decoder));
-        other.keeps = TargetDtype::of(stored.dtype());
-        group.others.push(other);
+    let shape = [layer.rows, layer.cols];
+    let mut group = claimed(t, shape, (code, GROUP), parts, Box::new(decoder));
+    if is_shifted(t, description)? {
+        let (stored, bias) = layer.shifted_bias(all)?;
+        group.push_bias(stored, true, Box::new(bias));
     }
     Ok(group)
 }
 
-/// The decoder of the quantized part of `svdquant_w4a4`.
-fn signed_codes<'m>(
-    t: &Tensor<'m>,
-    scale: &Tensor<'m>,
-    [rows, cols]: [usize; 2],
-    is_tiled: bool,
-) -> Result<Grouped<'m>> {
-    let groups = cols / GROUP;
-    let codes = if is_tiled {
-        Codes::Unpacked(Box::new(OutputTiles {
-            part: t.part(),
-            groups,
-        }))
-    } else {
-        Codes::Rows {
-            part: t.part(),
-            row_bytes: cols / 2,
+/// Whether the quantized part sees its input with a constant added.
+fn is_shifted(t: &Tensor<'_>, description: &ComfyDescription<'_>) -> Result<bool> {
+    match description.option("act_unsigned") {
+        Some(Value::Bool(is_shifted)) => Ok(*is_shifted),
+        None | Some(Value::Null) => Ok(false),
+        Some(other) => {
+            let what = format!("its description has `act_unsigned` {other}, which is no boolean");
+            Err(wrong(t, what))
         }
-    };
-    // Each tile has its scales, and its rows of the factor, transposed, so that they are a stack.
-    let height = if is_tiled { TILE_OUTPUTS } else { rows };
-    let scales = Transposed::of_floats(Floats::ieee(scale)?, height, groups);
-    let code_format = CodeFormat::Int(Int::signed(4));
-    let grid = row_groups(cols, GROUP);
-    let scales = Box::new(scales);
-    Ok(Grouped::scaled(
-        codes,
-        4,
-        code_format,
-        [rows, cols],
-        grid,
-        scales,
-    ))
+    }
 }
 
-/// The stored bias of the layer of weight `t`, and the decoder of the bias that belongs to the decoded weight: the quantized
-/// part alone sees its input with a constant added, and the stored bias makes up for it.
-fn shifted_bias<'m>(
-    t: &Tensor<'m>,
-    quantized: Grouped<'m>,
-    smooth: Floats<'m>,
-    all: &Index<'m>,
-) -> Result<(Tensor<'m>, ShiftedBias<'m>)> {
-    let base = base_of(t.name(), "weight").unwrap_or_default();
-    let Some(bias) = all.at(base, "bias") else {
-        let what =
-            "its input is shifted (`act_unsigned`), and it has no bias that could make up for it";
-        return Err(refused(t, "ComfyUI quantization", what));
-    };
-    require_shape(t, &bias, &[quantized.rows])?;
-    let decoder = ShiftedBias {
-        quantized: Box::new(quantized),
-        divisors: smooth,
-        bias: Floats::ieee(&bias)?,
-        constant: UNSIGNED_SHIFT,
-    };
-    Ok((bias, decoder))
+/// The tensors of a layer of `svdquant_w4a4`, of the right shapes.
+struct SvdQuantLayer<'m> {
+    t: Tensor<'m>,
+    scale: Tensor<'m>,
+    smooth: Tensor<'m>,
+    down: Tensor<'m>,
+    up: Tensor<'m>,
+    rows: usize,
+    cols: usize,
+    rank: usize,
+    /// Whether outputs come in tiles.
+    is_tiled: bool,
+}
+
+impl<'m> SvdQuantLayer<'m> {
+    fn find(
+        t: &Tensor<'m>,
+        scale: &Tensor<'m>,
+        description: &ComfyDescription<'m>,
+        all: &Index<'m>,
+    ) -> Result<Self> {
+        let is_tiled = t.shape().len() == 4;
+        let stated = description.option("layout").map(|layout| layout.as_str());
+        if !matches!(
+            (stated, is_tiled),
+            (None, _)
+                | (Some(Some("kitchen_tile_packed_w4a4")), true)
+                | (Some(Some("natural")), false)
+        ) {
+            let what = "its description has a `layout` that its shape is not of";
+            return Err(wrong(t, what));
+        }
+        let [rows, cols] = match is_tiled {
+            true => tile_packed(t)?,
+            false => natural(t, GROUP)?,
+        };
+        let base = base_of(t.name(), "weight").unwrap_or_default();
+        let named = |name, long| all.one_of(t, &[(base, name), (t.name(), long)]);
+        let smooth = named("smooth_factor", "_smooth_factor")?;
+        let down = named("proj_down", "_proj_down")?;
+        let up = named("proj_up", "_proj_up")?;
+        require_shape(t, &smooth, &[cols])?;
+        let rank = down.shape().get(1).copied().unwrap_or(0);
+        require_shape(t, &down, &[cols, rank])?;
+        let (tiles, groups) = (rows / TILE_OUTPUTS, cols / GROUP);
+        if is_tiled {
+            require_shape(t, scale, &[tiles, groups, TILE_OUTPUTS])?;
+            require_shape(t, &up, &[tiles, rank, TILE_OUTPUTS])?;
+        } else {
+            require_shape(t, scale, &[groups, rows])?;
+            require_shape(t, &up, &[rows, rank])?;
+        }
+        Ok(Self {
+            t: *t,
+            scale: *scale,
+            smooth,
+            down,
+            up,
+            rows,
+            cols,
+            rank,
+            is_tiled,
+        })
+    }
+
+    /// The decoder of the quantized part.
+    fn quantized(&self) -> Result<Grouped<'m>> {
+        let groups = self.cols / GROUP;
+        let part = self.t.part();
+        let codes = match self.is_tiled {
+            true => Codes::Unpacked(Box::new(OutputTiles { part, groups })),
+            false => Codes::Rows {
+                part,
+                row_bytes: self.cols / 2,
+            },
+        };
+        // Each tile has its scales, and its rows of the factor, transposed, so that they are a stack.
+        let height = if self.is_tiled {
+            TILE_OUTPUTS
+        } else {
+            self.rows
+        };
+        let scales = Transposed::of_floats(Floats::ieee(&self.scale)?, height, groups);
+        let code_format = CodeFormat::Int(Int::signed(4));
+        let (shape, grid) = ([self.rows, self.cols], row_groups(self.cols, GROUP));
+        let scales = Box::new(scales);
+        Ok(Grouped::scaled(codes, 4, code_format, shape, grid, scales))
+    }
+
+    fn factors(&self) -> Result<LowRankFactors<'m>> {
+        let (floats, rank) = (Floats::ieee(&self.up)?, self.rank);
+        let b: Box<dyn ScaleMatrix> = match self.is_tiled {
+            true => Box::new(Transposed::of_floats(floats, TILE_OUTPUTS, rank)),
+            false => Box::new(Matrix { floats, cols: rank }),
+        };
+        let down = Floats::ieee(&self.down)?;
+        Ok(LowRankFactors {
+            tensors: [self.down, self.up],
+            a: Box::new(Transposed::of_floats(down, rank, self.cols)),
+            b,
+            rank,
+        })
+    }
+
+    /// The stored bias, and the decoder of the bias that belongs to the decoded weight: the quantized part alone sees its input with
+    /// a constant added, and the stored bias makes up for it.
+    fn shifted_bias(&self, all: &Index<'m>) -> Result<(Tensor<'m>, ShiftedBias<'m>)> {
+        let base = base_of(self.t.name(), "weight").unwrap_or_default();
+        let Some(bias) = all.at(base, "bias") else {
+            let what = "its input is shifted (`act_unsigned`), and it has no bias that could make up for it";
+            return Err(refused(&self.t, "ComfyUI quantization", what));
+        };
+        require_shape(&self.t, &bias, &[self.rows])?;
+        let decoder = ShiftedBias {
+            quantized: Box::new(self.quantized()?),
+            divisors: Matrix::of_columns(&self.smooth)?,
+            bias: Matrix::of_columns(&bias)?,
+        };
+        Ok((bias, decoder))
+    }
 }
 
 /// Checks that the product of low rank sees the input of the layer.
@@ -284,36 +293,6 @@ fn tile_packed(t: &Tensor<'_>) -> Result<[usize; 2]> {
             "it is neither [out, in / 2] nor [out / 128, in / 64, 32, 128]",
         )
     })
-}
-
-/// The one tensor of `names` that is there: ends of names, with what comes before them.
-///
-/// # Errors
-/// None of them is there, or two are.
-fn one_of<'m>(
-    t: &Tensor<'m>,
-    all: &Index<'m>,
-    names: &[(&'static str, &str)],
-) -> Result<Tensor<'m>> {
-    let mut found = names.iter().filter_map(|(end, base)| all.at(base, end));
-    match (found.next(), found.next()) {
-        (Some(one), None) => Ok(one),
-        (None, _) => {
-            let names: Vec<String> = names
-                .iter()
-                .map(|(end, base)| format!("`{base}{end}`"))
-                .collect();
-            Err(wrong(t, format!("its {} is missing", names.join(" or "))))
-        }
-        (Some(one), Some(other)) => {
-            let what = format!(
-                "`{}` and `{}` are one thing, and both are there",
-                one.name(),
-                other.name()
-            );
-            Err(wrong(t, what))
-        }
-    }
 }
 
 fn claimed<'m>(

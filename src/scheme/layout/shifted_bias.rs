@@ -5,20 +5,22 @@ use std::ops::Range;
 use super::assembled::{decode_values, load_values};
 use crate::Result;
 use crate::element::Out;
-use crate::scheme::seam::{Buffers, Decode, Floats, Grid, Tile};
+use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::Level;
 
 /// The decoder of the bias that such a layer has if its input is taken as it is.
 pub(crate) struct ShiftedBias<'m> {
     /// w.
     pub quantized: Box<dyn Decode + 'm>,
-    /// s, by which the layer divides its input.
-    pub divisors: Floats<'m>,
-    /// b, as it is stored.
-    pub bias: Floats<'m>,
-    /// c.
-    pub constant: f64,
+    /// s, by which the layer divides its input: a row.
+    pub divisors: Box<dyn ScaleMatrix + 'm>,
+    /// b, as it is stored: a row.
+    pub bias: Box<dyn ScaleMatrix + 'm>,
 }
+
+/// c of nunchaku's kernels, and of ComfyUI's, which are made from them: with it no value behind a GELU is negative.
+const GELU_SHIFT: f64 = 0.171875;
 
 impl ShiftedBias<'_> {
     /// The sums are in F64, and rounded once with the bias.
@@ -27,9 +29,9 @@ impl ShiftedBias<'_> {
         let (mut divisors, mut bias) = (Vec::new(), Vec::new());
         let staging = &mut buffers.staging;
         self.divisors
-            .extend(cols, 0..1, 0..cols, staging, &mut divisors)?;
+            .extend(0..1, 0..cols, staging, &mut divisors)?;
         self.bias
-            .extend(1, tile.rows.clone(), 0..1, staging, &mut bias)?;
+            .extend(0..1, tile.rows.clone(), staging, &mut bias)?;
         let weights = Tile {
             rows: tile.rows.clone(),
             cols: 0..cols,
@@ -42,7 +44,7 @@ impl ShiftedBias<'_> {
                 .decode(&weights, n..n + 1, buffers, Level::default(), out);
             let terms = row.iter().zip(&divisors);
             let sum: f64 = terms.map(|(&w, &s)| f64::from(w) / f64::from(s)).sum();
-            *value = (f64::from(bias) + self.constant * sum) as f32;
+            *value = (f64::from(bias) + GELU_SHIFT * sum) as f32;
         }
         Ok(())
     }

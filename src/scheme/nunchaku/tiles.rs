@@ -118,9 +118,9 @@ impl ScaleMatrix for TileVector<'_> {
 pub(super) struct MicroScales<'m> {
     pub floats: Floats<'m>,
     pub groups: usize,
-    /// A factor for each output, and one for all.
-    pub outputs: Floats<'m>,
-    pub all: Floats<'m>,
+    /// A factor for each output, in the order of [`TileVector`], and one for all. What is not stored is 1.
+    pub outputs: Option<Floats<'m>>,
+    pub all: Option<Floats<'m>>,
 }
 
 impl ScaleMatrix for MicroScales<'_> {
@@ -132,8 +132,16 @@ impl ScaleMatrix for MicroScales<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let (mut outputs, mut all) = (Vec::new(), Vec::new());
-        TileVector(self.outputs).extend(0..1, rows.clone(), staging, &mut outputs)?;
-        self.all.extend(1, 0..1, 0..1, staging, &mut all)?;
+        match self.outputs {
+            Some(floats) => {
+                TileVector(floats).extend(0..1, rows.clone(), staging, &mut outputs)?;
+            }
+            None => outputs.resize(rows.len(), 1.0),
+        }
+        match self.all {
+            Some(floats) => floats.extend(1, 0..1, 0..1, staging, &mut all)?,
+            None => all.push(1.0),
+        }
         let all = all.first().copied().unwrap_or(f32::NAN);
         let across = self.groups / 4;
         let (mut lines, mut outputs) = (Vec::new(), outputs.into_iter());

@@ -275,13 +275,8 @@ impl<'m> Resolution<'m> {
             .quant_method()
             .filter(|method| (!is_claimed || has_common_names) && is_unknown(method))
             .and_then(|_| all.config.method());
-        // Rotated weights are not those of the original model, even if every tensor can be decoded.
-        let rotated = all
-            .config
-            .has("transform_config")
-            .then(|| "compressed-tensors with transform_config".to_owned());
         // An error names a tensor; a model without tensors has nothing to be wrong.
-        let (Some(scheme), Some(tensor)) = (method.or(rotated), all.model.tensors().next()) else {
+        let (Some(scheme), Some(tensor)) = (method, all.model.tensors().next()) else {
             return;
         };
         let place = all

@@ -81,9 +81,13 @@ impl<'m> VptqLayer<'m> {
         let outliers = outliers(t, base, &module, [outlier_vector, outlier_entries], all)?;
         let count = outliers.as_ref().map_or(0, |outliers| outliers.inputs);
         let inputs = inputs(t, base, &module, order.as_ref(), norm, all)?;
+        let stated_groups = stated(t, &module, "group_num")?;
+        if let Some(stated) = stated_groups.filter(|stated| *stated != groups) {
+            let what = format!("its config says {stated} groups, and there are {groups}");
+            return Err(wrong(t, what));
+        }
         if let Some(share) = module.number("npercent") {
-            let groups = stated(t, &module, "group_num")?;
-            let stated = outliers_of_share(share, inputs, groups);
+            let stated = outliers_of_share(share, inputs, stated_groups);
             if stated != count {
                 let what = format!("its config says {stated} outliers, and there are {count}");
                 return Err(wrong(t, what));

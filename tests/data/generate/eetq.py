@@ -68,7 +68,8 @@ def main():
     case.write()
 
     case = Case("own", config(zero_point=False, bits=8))
-    case.layer("model.layers.0.self_attn.q_proj", 64, 64, codes="qweight")
+    # Of q, k, v, gate and up these models have parts of a matrix of several layers.
+    case.layer("model.layers.0.self_attn.o_proj", 64, 64, codes="qweight")
     case.write()
     total("eetq")
 

@@ -52,6 +52,31 @@ fn refused_exponents() {
     assert!(wrong.is_none_or(|e| e.contains("tables")));
 }
 
+/// Behind the end of a stream each entry is an exponent that has a code, also where a link comes before it in the tables.
+#[test]
+fn places_of_the_end() {
+    for n in 1..40 {
+        let (mut counts, mut pair) = ([0; TABLE], (1, 2));
+        for count in &mut counts[60..60 + n] {
+            *count = pair.0;
+            pair = (pair.1, pair.0 + pair.1);
+        }
+        let code = HuffmanCode::new(&counts).unwrap();
+        let (end, tables) = (code.end, &code.tables);
+        let byte = |level: u32| (u64::from(end.bits) << 32 >> end.len << (8 * level) >> 24) as u8;
+        let (mut table, level) = (0, (end.len - 1) / 8);
+        for level in 0..level {
+            let link = tables[table * TABLE + usize::from(byte(level))];
+            table = TABLE - usize::from(link);
+        }
+        let first = table * TABLE + usize::from(byte(level));
+        let places = 1 << (8 * (level + 1) - end.len);
+        for &entry in &tables[first..first + places] {
+            assert!(code.codes[usize::from(entry)].len > 0, "{n} {entry}");
+        }
+    }
+}
+
 /// A single exponent, for which the library has no tables, and others: what is encoded is decoded, in pieces of any size.
 #[test]
 fn round_trip() {

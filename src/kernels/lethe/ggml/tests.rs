@@ -207,6 +207,10 @@ fn golden_floats(name: &str) -> Vec<f32> {
 /// Goldens hold as many of the leading rows as ggml could encode.
 #[test]
 #[cfg_attr(miri, ignore = "many blocks; Miri has `one_block_of_each_type`")]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    ignore = "zero over zero is NaN with the sign of the CPU that ggml ran on"
+)]
 fn encodes_as_ggml() {
     let (all, importance) = (golden_floats("values.f32"), golden_floats("importance.f32"));
     for t in TYPES.iter().filter(|t| !WITHOUT_GOLDENS.contains(&t.dtype)) {

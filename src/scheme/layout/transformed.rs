@@ -1,0 +1,220 @@
+//! Weights of layers whose inputs or outputs are multiplied with a matrix: the weights that need no such product.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use super::assembled::{decode_values, load_values};
+use crate::containers::model::Tensor;
+use crate::element::Out;
+use crate::kernels::remember::transform::BlockMatrix;
+use crate::scheme::seam::{
+    Buffers, Decode, Floats, Grid, Tile, is_plain_float, lcm, read, refused, wrong,
+};
+use crate::simd::Level;
+use crate::{Dtype, Result};
+
+/// Values of a stored matrix that are read at once.
+const PIECE: usize = 64 << 10;
+
+/// Most rows of a stored matrix without structure. Its products take as many steps for each value.
+const MAX_DENSE: usize = 512;
+
+/// A matrix that several layers share.
+pub(crate) enum SharedMatrix<'m> {
+    /// The Kronecker power of `[[1,1],[1,-1]]`.
+    Sylvester,
+    Stored(StoredMatrix<'m>),
+}
+
+/// A matrix that is read when it is first needed.
+pub(crate) struct StoredMatrix<'m> {
+    tensor: Tensor<'m>,
+    size: usize,
+    /// As it is stored, and transposed.
+    read: [OnceLock<BlockMatrix>; 2],
+}
+
+impl<'m> SharedMatrix<'m> {
+    /// The matrix of `size` rows that `tensor` has.
+    ///
+    /// # Errors
+    /// It is not of floats.
+    pub(crate) fn stored(tensor: Tensor<'m>, size: usize) -> Result<Self> {
+        if !is_plain_float(tensor.dtype()) {
+            return Err(wrong(&tensor, "a matrix is F64, F32, F16 or BF16"));
+        }
+        let read = [OnceLock::new(), OnceLock::new()];
+        Ok(Self::Stored(StoredMatrix { tensor, size, read }))
+    }
+
+    fn of_blocks(&self, is_transposed: bool) -> Result<&BlockMatrix> {
+        match self {
+            Self::Sylvester => Ok(&BlockMatrix::Sylvester),
+            Self::Stored(stored) => {
+                let once = &stored.read[usize::from(is_transposed)];
+                if let Some(matrix) = once.get() {
+                    return Ok(matrix);
+                }
+                let matrix = stored.read_matrix(is_transposed)?;
+                Ok(once.get_or_init(|| matrix))
+            }
+        }
+    }
+}
+
+impl StoredMatrix<'_> {
+    /// Reads the matrix.
+    ///
+    /// # Errors
+    /// A read fails, a number is not finite, or the matrix is large and not a Hadamard matrix of a known structure.
+    fn read_matrix(&self, is_transposed: bool) -> Result<BlockMatrix> {
+        let (size, step) = (self.size, (PIECE / self.size.max(1)).max(1));
+        let (mut signs, mut is_signed) = (Vec::with_capacity(size), size.is_power_of_two());
+        let mut dense: Vec<f64> = Vec::new();
+        let (mut rows, mut staging) = (Vec::new(), Vec::new());
+        for first in (0..size).step_by(step) {
+            let wanted = first..(first + step).min(size);
+            self.read_rows(wanted, &mut staging, &mut rows)?;
+            for (i, row) in rows.chunks_exact(size).enumerate() {
+                // compressed-tensors makes random Hadamard matrices from Sylvester's for most powers of two.
+                is_signed &= is_signed_row(row, first + i);
+                signs.push(row[0]);
+            }
+            if size <= MAX_DENSE {
+                dense.extend(&rows);
+            } else if !is_signed {
+                let what = format!("a matrix of {size} rows that is not Sylvester's with signs");
+                return Err(refused(&self.tensor, "transform_config", what));
+            }
+        }
+        if is_signed {
+            return Ok(match is_transposed {
+                true => BlockMatrix::SignedColumns(signs),
+                false => BlockMatrix::SignedRows(signs),
+            });
+        }
+        if dense.iter().any(|x| !x.is_finite()) {
+            let what = "a number of the matrix is not finite";
+            return Err(refused(&self.tensor, "transform_config", what));
+        }
+        if is_transposed {
+            let column = |j| dense.iter().skip(j).step_by(size).copied();
+            dense = (0..size).flat_map(column).collect();
+        }
+        Ok(BlockMatrix::Dense(dense))
+    }
+
+    /// Reads rows to `out`.
+    fn read_rows(
+        &self,
+        rows: Range<usize>,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<f64>,
+    ) -> Result<()> {
+        out.clear();
+        if self.tensor.dtype() == Dtype::F64 {
+            let width = self.size * 8;
+            read(&self.tensor.part(), width, rows, 0..width, staging)?;
+            out.extend(
+                staging
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&bytes| f64::from_le_bytes(bytes)),
+            );
+            return Ok(());
+        }
+        let mut narrow = Vec::new();
+        let floats = Floats::ieee(&self.tensor)?;
+        floats.extend(self.size, rows, 0..self.size, staging, &mut narrow)?;
+        out.extend(narrow.into_iter().map(f64::from));
+        Ok(())
+    }
+}
+
+/// Whether `row` is row `i` of Sylvester's matrix, times 1 or -1.
+fn is_signed_row(row: &[f64], i: usize) -> bool {
+    let sign = row[0];
+    let is_odd = |j: usize| (i & j).count_ones() % 2 == 1;
+    let mut values = row.iter().enumerate();
+    sign.abs() == 1.0 && values.all(|(j, &x)| x == if is_odd(j) { -sign } else { sign })
+}
+
+/// What one dimension of a weight is multiplied with.
+#[derive(Clone)]
+pub(crate) struct BlockTransform<'m> {
+    pub matrix: Arc<SharedMatrix<'m>>,
+    /// Columns, or rows, of a block.
+    pub size: usize,
+    pub is_transposed: bool,
+    /// Whether the matrix is divided by the root of its size.
+    pub is_normalized: bool,
+}
+
+impl BlockTransform<'_> {
+    fn apply(&self, values: &mut [f64], width: usize) -> Result<()> {
+        let matrix = self.matrix.of_blocks(self.is_transposed)?;
+        let factor = match self.is_normalized {
+            true => 1.0 / (self.size as f64).sqrt(),
+            false => 1.0,
+        };
+        matrix.multiply(values, self.size, width, factor);
+        Ok(())
+    }
+}
+
+/// The decoder of a weight whose columns, or rows, or both are multiplied in blocks. The products are in F64, and rounded once.
+pub(crate) struct Transformed<'m> {
+    pub stored: Box<dyn Decode + 'm>,
+    pub columns: Option<BlockTransform<'m>>,
+    pub rows: Option<BlockTransform<'m>>,
+}
+
+impl Decode for Transformed<'_> {
+    fn grid(&self) -> Grid {
+        let grid = self.stored.grid();
+        let size = |side: &Option<BlockTransform<'_>>| side.as_ref().map_or(1, |side| side.size);
+        Grid {
+            row_align: lcm(grid.row_align, size(&self.rows)),
+            col_align: lcm(grid.col_align, size(&self.columns)),
+            // A value in F32, and one in F64.
+            load_bits: grid.load_bits + 96.0,
+            ..grid
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        load_values(tile, buffers, |values, buffers, _| {
+            self.stored.load(tile, buffers)?;
+            let out = Out::F32(values);
+            let rows = tile.rows.clone();
+            self.stored
+                .decode(tile, rows, buffers, Level::default(), out);
+            let mut exact = std::mem::take(&mut buffers.sums);
+            exact.clear();
+            exact.extend(values.iter().copied().map(f64::from));
+            let columns = self.columns.iter().map(|columns| (columns, 1));
+            let rows = self.rows.iter().map(|rows| (rows, tile.cols.len()));
+            let result = columns
+                .chain(rows)
+                .try_for_each(|(side, width)| side.apply(&mut exact, width));
+            for (value, exact) in values.iter_mut().zip(&exact) {
+                // A sum of zeros is +0.
+                *value = *exact as f32 + 0.0;
+            }
+            buffers.sums = exact;
+            result
+        })
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        decode_values(tile, rows, buffers, level, out);
+    }
+}
