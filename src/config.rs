@@ -396,6 +396,11 @@ impl QuantConfig {
             .map(|(section, _)| section)
     }
 
+    /// Whether there is `file`, one of the files that configs are read from.
+    pub(crate) fn has_file(&self, file: &str) -> bool {
+        self.places.iter().any(|p| p.name == file)
+    }
+
     /// The keys of all places.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         let places = self.places.iter();

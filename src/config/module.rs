@@ -298,6 +298,20 @@ impl<'c> Module<'c> {
         })
     }
 
+    /// The place that says that groups are of columns in the order of their activations: compressed-tensors' `actorder` is
+    /// `group`, its alias `dynamic`, or true (`ActivationOrdering`, `validate_actorder`).
+    pub(crate) fn reorders_groups(&self) -> Option<&'c str> {
+        let is_group = |value: &Value| match value {
+            Value::Bool(flag) => Some(*flag),
+            value => {
+                let order = value.as_str()?.to_ascii_lowercase();
+                Some(["group", "dynamic"].contains(&order.as_str()))
+            }
+        };
+        let (is_group, place) = self.first(&["actorder"], is_group)?;
+        is_group.then_some(place)
+    }
+
     /// Whether the config has `key`, and null under it.
     pub(crate) fn is_null(&self, key: &str) -> bool {
         self.first(&[key], |value| value.is_null().then_some(()))

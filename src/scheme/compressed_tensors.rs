@@ -138,7 +138,7 @@ fn packed_ints<'m>(
     let several = scale.shape().last().is_some_and(|&groups| groups > 1);
     if all.at(name, "_g_idx").is_none()
         && several
-        && let Some(("group", place)) = module.text(&["actorder"])
+        && let Some(place) = module.reorders_groups()
     {
         let what = format!("{place} says `actorder: group`, and `{name}_g_idx` is missing");
         return Err(wrong(t, what));

@@ -9,7 +9,7 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::group_size::{ShortGroup, group_size};
 use crate::scheme::layout::marlin_tiles::{
-    MarlinCodes, PermutedScales, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
+    MarlinCodes, PermutedScales, ScaleOrder, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
 };
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::NamePattern::Ends;
@@ -151,7 +151,7 @@ fn weight<'m>(
     let scale = Box::new(PermutedScales {
         floats: Floats::ieee(scales)?,
         n,
-        is_single_group: groups == 1,
+        order: ScaleOrder::of_groups(groups),
     });
     let code_format = CodeFormat::Int(Int::offset_binary(4));
     let decoder = Grouped::scaled(codes, 4, code_format, [n, k], row_groups(k, group), scale);

@@ -8,11 +8,10 @@
 //! Layout: compressed-tensors 0.9.4 `marlin_24.py` (`pack_weight_24`, `pack_scales_24`), `permutations_24.py`,
 //! `semi_structured_conversions.py` (`_calculate_meta_reordering_scatter_offsets`).
 
-use std::ops::Range;
-
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
+use crate::scheme::layout::marlin_tiles::{PermutedScales, ScaleOrder};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
@@ -65,9 +64,13 @@ impl Scheme for Marlin24 {
         };
         let meta = all.need(t, base, "meta")?;
         let module = all.config.at(base.trim_end_matches('.'));
-        if let Some((order @ "group", place)) = module.text(&["actorder"]) {
-            let what = format!("{place} says `actorder: {order}`, and no tensor has the order");
+        if let Some(place) = module.reorders_groups() {
+            let what = format!("{place} says `actorder: group`, and no tensor has the order");
             return Err(refused(t, FAMILY, what));
+        }
+        if module.flag("symmetric") == Some(false) {
+            let what = "the config says that it is asymmetric, and marlin-24 has no zero points";
+            return Err(wrong(t, what));
         }
         let weight = Marlin24Weight::new(t, &meta, &scales)?;
         let Marlin24Weight {
@@ -83,10 +86,15 @@ impl Scheme for Marlin24 {
             return Err(wrong(t, what));
         }
         let floats = Floats::ieee(&scales)?;
-        let is_permuted = group < inputs / 2;
-        let stored: Box<dyn ScaleMatrix + 'm> = match is_permuted {
-            true => Box::new(PermutedScales { floats, outputs }),
-            false => Box::new(Transposed::of_floats(floats, outputs, inputs / group)),
+        // The library takes the stored inputs for all of them (`pack_scales_24`).
+        let stored: Box<dyn ScaleMatrix + 'm> = if group < inputs / 2 {
+            Box::new(PermutedScales {
+                floats,
+                n: outputs,
+                order: ScaleOrder::SparseGroups,
+            })
+        } else {
+            Box::new(Transposed::of_floats(floats, outputs, inputs / group))
         };
         let decoder = Grouped::scaled(
             Codes::Unpacked(Box::new(codes)),
@@ -295,40 +303,5 @@ fn place_index(output: usize, half: usize) -> usize {
         (0, 1) => (row + 1) * 2,
         (1, 0) => (row - 1) * 2 + 1,
         _ => row * 2 + half,
-    }
-}
-
-/// Scales whose outputs are permuted in each eight.
-struct PermutedScales<'m> {
-    floats: Floats<'m>,
-    outputs: usize,
-}
-
-impl ScaleMatrix for PermutedScales<'_> {
-    fn extend(
-        &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        staging: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        let stored = rows.start / 8 * 8..rows.end.next_multiple_of(8).min(self.outputs);
-        let (at, mut line) = (out.len(), Vec::new());
-        out.resize(at + rows.len() * cols.len(), 0.0);
-        for (i, group) in cols.clone().enumerate() {
-            line.clear();
-            self.floats.extend(
-                self.outputs,
-                group..group + 1,
-                stored.clone(),
-                staging,
-                &mut line,
-            )?;
-            for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
-                let index = n / 8 * 8 + n % 4 * 2 + n % 8 / 4;
-                out[i] = line[index - stored.start];
-            }
-        }
-        Ok(())
     }
 }

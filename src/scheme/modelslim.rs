@@ -69,12 +69,13 @@ enum Stored {
     Mxfp4,
 }
 
-/// The type of integers in bytes whose scales are stored with that of the input.
+/// The type of integers in bytes whose scales may be stored with that of the input alone.
 const STATIC: &str = "W8A8";
 
-/// Other types of weights that are decoded. The rest, or these with more in their names, add rotations, sums of low rank, or scales
+/// Types of weights that are decoded. The rest, or these with more in their names, add rotations, sums of low rank, or scales
 /// that are not stored.
 const TYPES: &[(&str, Stored)] = &[
+    (STATIC, Stored::Bytes(8)),
     ("W8A8_DYNAMIC", Stored::Bytes(8)),
     ("W8A8_MIX", Stored::Bytes(8)),
     ("W8A16", Stored::Bytes(8)),
@@ -102,7 +103,7 @@ const KNOWN: &[&str] = &[
     "bias",
 ];
 
-/// Rotations of a layer's input, which the description may not list.
+/// Rotations of a layer's input, which the description does not list.
 const ROTATIONS: &[&str] = &[
     ".heads_rotation",
     ".kronecker_rotation_m",
@@ -115,13 +116,13 @@ impl Scheme for ModelSlim {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        let is_rotation = ROTATIONS.iter().any(|end| t.name().ends_with(end));
+        if is_rotation && all.config.has_file(MODELSLIM_FILE) {
+            let what = "inputs of layers are rotated, which no weight shows";
+            return Err(refused(t, FAMILY, what));
+        }
         let describe = |name| all.config.in_file(MODELSLIM_FILE, name);
         let Some(kind) = describe(t.name()).and_then(Value::as_str) else {
-            let is_rotation = ROTATIONS.iter().any(|end| t.name().ends_with(end));
-            if is_rotation && describe("model_quant_type").is_some() {
-                let what = "inputs of layers are rotated, which no weight shows";
-                return Err(refused(t, FAMILY, what));
-            }
             return Ok(None);
         };
         if PLAIN.contains(&kind) {
@@ -139,21 +140,15 @@ impl Scheme for ModelSlim {
         if is_plain_float(t.dtype()) {
             return Ok(None);
         }
-        let smoothed = base.strip_suffix("linear.");
-        if let Some(factors) = smoothed.and_then(|outer| all.at(outer, "div.mul_scale")) {
-            let what = format!(
-                "its input is multiplied by `{}`, which is not decoded",
-                factors.name()
-            );
-            return Err(refused(t, FAMILY, what));
-        }
+        check_layer(t, base, all)?;
         let layer = ModelSlimLayer {
             t: *t,
             base,
             kind,
             all,
         };
-        if kind == STATIC {
+        // Older versions store the scales of `W8A8`, too.
+        if kind == STATIC && all.at(base, "weight_scale").is_none() {
             return layer.static_rows().map(Some);
         }
         let Some(&(_, stored)) = TYPES.iter().find(|(name, _)| *name == kind) else {
@@ -162,6 +157,25 @@ impl Scheme for ModelSlim {
         };
         layer.claimed(stored).map(Some)
     }
+}
+
+/// Checks that the layer of the codes `t` multiplies its input by them alone. `base` is their name without `weight`.
+fn check_layer(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
+    // The matrices may lie in another shard.
+    let metadata = all.config.in_file(MODELSLIM_FILE, "metadata");
+    if metadata.is_some_and(|metadata| metadata.get("quarot").is_some()) {
+        let what = format!("`{MODELSLIM_FILE}` says that inputs of layers are rotated (`quarot`)");
+        return Err(refused(t, FAMILY, what));
+    }
+    let smoothed = base.strip_suffix("linear.");
+    let factors = smoothed.and_then(|outer| all.at(outer, "div.mul_scale"));
+    let others = ["weight_scale_second", "weight_dual_scale", "svd_lowrank_l1"];
+    let mut others = others.iter().filter_map(|part| all.at(base, part));
+    if let Some(other) = factors.or_else(|| others.next()) {
+        let what = format!("its `{}` is not decoded", other.name());
+        return Err(refused(t, FAMILY, what));
+    }
+    Ok(())
 }
 
 /// A layer that is being claimed.
@@ -183,18 +197,15 @@ impl<'m> ModelSlimLayer<'_, 'm> {
             Stored::Mxfp4 => Dtype::U8,
         };
         let [lines, cols] = self.matrix(dtype)?;
-        for part in ["weight_scale_second", "weight_dual_scale"] {
-            if let Some(second) = self.all.at(self.base, part) {
-                let what = format!("its second scales `{}` are not decoded", second.name());
-                return Err(refused(t, FAMILY, what));
-            }
-        }
         let scale = self.all.need(t, self.base, "weight_scale")?;
         let rows = Codes::Rows {
             part: t.part(),
             row_bytes: cols,
         };
         let size = [lines, cols];
+        if self.kind == STATIC {
+            self.check_bias(size)?;
+        }
         let mut group = match stored {
             Stored::Bytes(bits) => {
                 let format = CodeFormat::Int(Int::signed(8));
@@ -227,24 +238,13 @@ impl<'m> ModelSlimLayer<'_, 'm> {
         Ok(group)
     }
 
-    /// The group of codes in bytes whose scales are stored with that of the input.
+    /// The group of codes in bytes whose scales are stored with that of the input alone.
     fn static_rows(&self) -> Result<Group<'m>> {
         let t = &self.t;
         let [rows, cols] = self.matrix(Dtype::I8)?;
         let need = |part| self.all.need(t, self.base, part);
         let (products, input) = (need("deq_scale")?, need("input_scale")?);
-        // A bias is stored by itself, too.
-        if self.all.at(self.base, "bias").is_none()
-            && has_bias(
-                t,
-                &need("quant_bias")?,
-                &need("input_offset")?,
-                [rows, cols],
-            )?
-        {
-            let what = "its `quant_bias` has a bias, and there is no `bias` beside it";
-            return Err(refused(t, FAMILY, what));
-        }
+        self.check_bias([rows, cols])?;
         let scales = StaticScales::new(t, &products, &input, rows)?;
         let codes = Codes::Rows {
             part: t.part(),
@@ -257,6 +257,20 @@ impl<'m> ModelSlimLayer<'_, 'm> {
         parts.extend(self.unused());
         let shown = CodeType::Int(8);
         Ok(self.group(shown, Granularity::Channel, [rows, cols], parts, decoder))
+    }
+
+    /// Checks that a bias in `quant_bias` is stored by itself, too.
+    fn check_bias(&self, size: [usize; 2]) -> Result<()> {
+        let t = &self.t;
+        if self.all.at(self.base, "bias").is_some() {
+            return Ok(());
+        }
+        let need = |part| self.all.need(t, self.base, part);
+        if has_bias(t, &need("quant_bias")?, &need("input_offset")?, size)? {
+            let what = "its `quant_bias` has a bias, and there is no `bias` beside it";
+            return Err(refused(t, FAMILY, what));
+        }
+        Ok(())
     }
 
     /// Rows and columns of the stored weight.

@@ -15,7 +15,7 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::group_size::{ShortGroup, configured_group, group_size};
 use crate::scheme::layout::marlin_tiles::{
-    MarlinCodes, PermutedScales, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
+    MarlinCodes, PermutedScales, ScaleOrder, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
 };
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{
@@ -72,14 +72,14 @@ impl Scheme for Qqq {
             let part = t.part();
             Codes::Unpacked(Box::new(MarlinCodes { part, n, order }))
         };
-        let channel_scales = permuted(&channels, Dtype::F32, n, true)?;
+        let channel_scales = permuted(&channels, Dtype::F32, n, ScaleOrder::SingleGroup)?;
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, channels)];
         parts.extend(groups.map(|groups| (TensorRole::Scale, groups)));
         let (decoder, scales) = match groups.filter(|groups| groups.elements() > 0) {
             Some(groups) => {
                 let group = inputs_of_a_group(t, &groups, [n, k], &module)?;
                 let grid = row_groups(k, group);
-                let group_scales = permuted(&groups, Dtype::F16, n, false)?;
+                let group_scales = permuted(&groups, Dtype::F16, n, ScaleOrder::Groups)?;
                 let format = CodeFormat::Int(Int::offset_binary(4));
                 let codes = codes(TileOrder::HalvesOfBytes);
                 let decoder = Grouped::scaled(codes, 4, format, [n, k], grid, group_scales);
@@ -189,7 +189,7 @@ fn permuted<'m>(
     t: &Tensor<'m>,
     dtype: Dtype,
     n: usize,
-    is_single_group: bool,
+    order: ScaleOrder,
 ) -> Result<Box<dyn ScaleMatrix + 'm>> {
     if t.dtype() != dtype {
         return Err(wrong(t, format!("these scales of QQQ are {dtype}")));
@@ -197,7 +197,7 @@ fn permuted<'m>(
     Ok(Box::new(PermutedScales {
         floats: Floats::ieee(t)?,
         n,
-        is_single_group,
+        order,
     }))
 }
 

@@ -61,6 +61,10 @@ impl Scheme for Sinq {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if is_expert(t.name()) {
+            let what = "codes of experts are not decoded: the library saves their scales as text";
+            return Err(refused(t, FAMILY, what));
+        }
         let Some(base) = base_of(t.name(), "W_q") else {
             return Ok(None);
         };
@@ -79,6 +83,13 @@ impl Scheme for Sinq {
         };
         layer.claimed().map(Some)
     }
+}
+
+/// Whether `name` is that of an expert's codes, `X.gate_up_W_q.0` (`SINQExperts.state_dict`).
+fn is_expert(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(list, index)| {
+        list.ends_with("_W_q") && index.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 /// A layer that is being claimed.

@@ -66,6 +66,24 @@ fn scales_of_packed_integers() {
         let result = recover(weight(scale, rest), &config(size));
         assert_eq!(verdict(result, Parse, &words), None, "{scale} {rest}");
     }
+    // Groups of columns in another order, without the order. Only `weight` leaves them as they are.
+    for (order, is_refused) in [
+        (r#""group""#, true),
+        (r#""dynamic""#, true),
+        ("true", true),
+        (r#""weight""#, false),
+        ("null", false),
+    ] {
+        let ordered = format!(r#""actorder":{order},"num_bits""#);
+        let config = config(32).replace(r#""num_bits""#, &ordered);
+        let result = recover(weight("4,2", ""), &config);
+        let words = ["`X.weight_packed`", "_g_idx"];
+        assert_eq!(
+            verdict(result, Parse, &words).is_none(),
+            is_refused,
+            "{order}"
+        );
+    }
 }
 
 /// An index for all inputs but one, whose code would be lost.

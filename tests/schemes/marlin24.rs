@@ -19,6 +19,9 @@ fn marlin24() {
         {w}; {s}; {m} | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":8,"type":"int"}}}} | Parse: `X.weight_packed` & 8 bits
         {w}; {s}; {m} | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"int","strategy":"group","group_size":16}}}} | Parse: `X.weight_packed` & 16
         {w}; {s}; {m} | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"int","actorder":"group"}}}} | Unsupported: `X.weight_packed` & actorder
+        {w}; {s}; {m} | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"int","actorder":"dynamic"}}}} | Unsupported: `X.weight_packed` & actorder
+        {w}; {s}; {m} | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"int","actorder":true}}}} | Unsupported: `X.weight_packed` & actorder
+        {w}; {s}; {m} | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"int","symmetric":false}}}} | Parse: `X.weight_packed` & asymmetric
         X.weight_packed I32 1,256; {s}; {m} | {"config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"int"}}}} | Parse: `X.weight_packed` & 4 bits
         # Both places of all codes are 0.
         {w}; {s}; {m} |  | Parse: `X.meta` & places

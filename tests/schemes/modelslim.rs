@@ -3,7 +3,7 @@
 use anamnesis::TargetDtype;
 
 use crate::common::file;
-use crate::common::verdict::{Kind, Parse, Unsupported, parse_beside, tensors, verdict};
+use crate::common::verdict::{Kind, Parse, Unsupported, parse_beside, recover, tensors, verdict};
 
 fn decoded(stored: &str, description: &str) -> anamnesis::Result<Vec<u8>> {
     let files = [("quant_model_description.json", description)];
@@ -169,6 +169,12 @@ const CASES: &[(&str, &str, Kind, &[&str])] = &[
         &["`Y.heads_rotation`", "rotated"],
     ),
     (
+        "{w}; {s}; {o}; X.svd_lowrank_l1 F32 64,4; X.svd_lowrank_l2 F32 4,4",
+        "W8A8_DYNAMIC",
+        Unsupported,
+        &["`X.weight`", "X.svd_lowrank_l1"],
+    ),
+    (
         "X.weight_offset F32 4,1",
         "W8A8_DYNAMIC",
         Parse,
@@ -198,20 +204,71 @@ fn modelslim() {
         &["`X.linear.weight`", "X.div.mul_scale"],
     );
     assert_eq!(wrong, None);
-    // A bias that is in no tensor of its own.
-    let mut all = tensors(
-        "X.weight I8 4,64; X.deq_scale F32 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1",
-    );
-    all[2].bytes[4] = 9;
-    let description = r#"{"X.weight": "W8A8"}"#;
-    let files = [("quant_model_description.json", description)];
-    let folded = parse_beside(&file(&all, &[]), &files).unwrap();
+    // Rotations, whatever the description says of their matrices, and without the matrices.
+    let layer = "X.weight I8 4,64; X.weight_scale F32 4,1; X.weight_offset F32 4,1";
+    let rotation = format!("{layer}; Y.kronecker_rotation_m F32 8,8");
+    for (stored, rest, name) in [
+        (rotation.as_str(), "", "`Y.kronecker_rotation_m`"),
+        (
+            rotation.as_str(),
+            r#", "Y.kronecker_rotation_m": "FLOAT""#,
+            "`Y.kronecker_rotation_m`",
+        ),
+        (
+            layer,
+            r#", "metadata": {"quarot": {"max_tp_size": 4}}"#,
+            "`X.weight`",
+        ),
+    ] {
+        let description = format!(r#"{{"X.weight": "W8A8_DYNAMIC"{rest}}}"#);
+        let wrong = verdict(
+            decoded(stored, &description),
+            Unsupported,
+            &[name, "rotated"],
+        );
+        assert_eq!(wrong, None, "{description}");
+    }
+    // A layer of type `W8A8`, whose description has another name or is gone.
+    let static_layer = "X.weight I8 4,64; X.deq_scale I64 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1";
     let wrong = verdict(
-        folded.remember_to_bytes(TargetDtype::F32),
-        Unsupported,
-        &["`X.weight`", "bias"],
+        recover(file(&tensors(static_layer), &[]), ""),
+        Parse,
+        &["`X.deq_scale`"],
     );
     assert_eq!(wrong, None);
+    // A bias that is in no tensor of its own, with scales and without.
+    for scales in ["", "; X.weight_scale F32 4,1; X.weight_offset F32 4,1"] {
+        let mut all = tensors(&format!(
+            "X.weight I8 4,64; X.deq_scale F32 4; X.quant_bias I32 4; X.input_scale F32 1; X.input_offset F32 1{scales}"
+        ));
+        all[2].bytes[4] = 9;
+        let files = [("quant_model_description.json", r#"{"X.weight": "W8A8"}"#)];
+        let folded = parse_beside(&file(&all, &[]), &files).unwrap();
+        let wrong = verdict(
+            folded.remember_to_bytes(TargetDtype::F32),
+            Unsupported,
+            &["`X.weight`", "bias"],
+        );
+        assert_eq!(wrong, None, "{scales}");
+    }
+    // Older versions store the scales of `W8A8`, too.
+    let mut older = tensors(
+        "X.weight I8 1,2; X.weight_scale F32 1,1; X.weight_offset F32 1,1; X.bias F32 1; X.deq_scale F32 1; \
+         X.quant_bias I32 1; X.input_scale F32 1; X.input_offset F32 1",
+    );
+    older[0].bytes = vec![3, 5];
+    older[1].bytes = 0.5f32.to_le_bytes().to_vec();
+    older[2].bytes = 1.0f32.to_le_bytes().to_vec();
+    let [layer, plain] =
+        [(&older[..], "W8A8"), (&older[..4], "W8A8_DYNAMIC")].map(|(stored, kind)| {
+            let description = format!(r#"{{"X.weight": "{kind}"}}"#);
+            let files = [("quant_model_description.json", description.as_str())];
+            let model = parse_beside(&file(stored, &[]), &files).unwrap();
+            model.remember_to_bytes(TargetDtype::F32).unwrap()
+        });
+    assert_eq!(layer, plain);
+    let values = [1.0f32, 2.0].map(f32::to_le_bytes).concat();
+    assert!(layer.windows(8).any(|bytes| bytes == values));
     // Without the description nobody knows what the offset is for.
     let alone = "X.weight I8 4,64; X.weight_scale F32 4,1; X.weight_offset F32 4,1";
     let wrong = verdict(decoded(alone, "{}"), Parse, &["`X.weight_offset`"]);

@@ -189,6 +189,21 @@ fn sinq() {
     let other = CONFIG.replace("\"nbits\": 4", "\"nbits\": 8");
     let wrong = verdict(decoded("Y F32 1", ["", ""], &other), Parse, &["`X.W_q`"]);
     assert_eq!(wrong, None);
+    // Codes of experts, in files and in pickles.
+    let experts = "X.gate_up_W_q.0 U8 16,64; X.gate_up_meta.0.scale.x U8 32,1; X.gate_up_meta.0.scale2 F16 1,64";
+    for stored in [
+        "X.gate_up_W_q.0 U8 16,64",
+        "X.down_W_q.12 I32 4,64",
+        experts,
+    ] {
+        for config in ["{}", CONFIG] {
+            let bytes = file(&tensors(stored), &[]);
+            let model = parse_beside(&bytes, &[("config.json", config)]).unwrap();
+            let result = model.remember_to_bytes(TargetDtype::F32);
+            let wrong = verdict(result, Unsupported, &["_W_q.", "experts"]);
+            assert_eq!(wrong, None, "{stored}");
+        }
+    }
     // Without the description nobody knows how codes are packed.
     let bytes = file(&tensors(LAYER), &[]);
     let alone = parse_beside(&bytes, &[("config.json", CONFIG)]).unwrap();

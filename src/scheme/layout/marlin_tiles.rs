@@ -2,7 +2,7 @@
 //!
 //! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a warp load them. Word
 //! `4l + t` belongs to lane l and to the t-th 16 outputs. It has eight codes, interleaved. Scales are permuted within 64
-//! outputs or, if there is one group, within 32.
+//! outputs or, if there is one group, within 32; those of marlin-24, whose tiles are others, within 8.
 //!
 //! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`); gptqmodel `nn_modules/qlinear/qqq.py`.
 
@@ -110,24 +110,43 @@ fn unpack_tile(order: TileOrder, tile: &[u8], rows: &mut [u8], width: usize, lef
     }
 }
 
+/// In which order the scales of a group are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScaleOrder {
+    /// Marlin's, if all inputs are one group (`_get_perms`).
+    SingleGroup,
+    /// Marlin's, if there are several groups.
+    Groups,
+    /// marlin-24's, if there are several groups: `scale_perm_2_4` of compressed-tensors `permutations_24.py`.
+    SparseGroups,
+}
+
+impl ScaleOrder {
+    /// Marlin's for so many groups.
+    pub(crate) fn of_groups(groups: usize) -> Self {
+        if groups == 1 {
+            Self::SingleGroup
+        } else {
+            Self::Groups
+        }
+    }
+
+    /// Index in its stored row of the scale of output `n`.
+    fn stored_index(self, n: usize) -> usize {
+        match self {
+            Self::SingleGroup => n / 32 * 32 + n % 8 / 2 * 8 + n % 32 / 8 * 2 + n % 2,
+            Self::Groups => n / 64 * 64 + n % 8 * 8 + n % 64 / 8,
+            Self::SparseGroups => n / 8 * 8 + n % 4 * 2 + n % 8 / 4,
+        }
+    }
+}
+
 /// Scales whose outputs are permuted in each group.
 pub(crate) struct PermutedScales<'m> {
     pub floats: Floats<'m>,
     /// Outputs.
     pub n: usize,
-    /// Whether all inputs are one group, for which Marlin has another permutation (`_get_perms`).
-    pub is_single_group: bool,
-}
-
-impl PermutedScales<'_> {
-    /// Index in its stored row of the scale of output `n`.
-    fn stored_index(&self, n: usize) -> usize {
-        if self.is_single_group {
-            n / 32 * 32 + n % 8 / 2 * 8 + n % 32 / 8 * 2 + n % 2
-        } else {
-            n / 64 * 64 + n % 8 * 8 + n % 64 / 8
-        }
-    }
+    pub order: ScaleOrder,
 }
 
 impl ScaleMatrix for PermutedScales<'_> {
@@ -149,7 +168,7 @@ impl ScaleMatrix for PermutedScales<'_> {
             self.floats
                 .extend(self.n, group..group + 1, stored.clone(), staging, &mut row)?;
             for (n, out) in rows.clone().zip(out[at..].chunks_exact_mut(cols.len())) {
-                out[i] = row[self.stored_index(n) - stored.start];
+                out[i] = row[self.order.stored_index(n) - stored.start];
             }
         }
         Ok(())
