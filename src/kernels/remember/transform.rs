@@ -56,6 +56,13 @@ fn add_products(
 ) {
     let lines = block.chunks_exact(width.max(1));
     for (line, row) in lines.zip(matrix.chunks_exact(size.max(1))) {
+        // The loop over a line of one value would not be vectorised, and this one is.
+        if let [x] = line {
+            for (sum, factor) in products.iter_mut().zip(row) {
+                *sum += factor * x;
+            }
+            continue;
+        }
         for (sums, factor) in products.chunks_exact_mut(width.max(1)).zip(row) {
             for (sum, x) in sums.iter_mut().zip(line) {
                 *sum += factor * x;
