@@ -1,13 +1,13 @@
 //! Rows that begin with a scale, as those of ik_llama.cpp's types: cut into tiles, in slices, without values, copied.
 
 use anamnesis::{
-    ConvertOptions, ConvertTarget, Dtype, ForgetScheme, GgufTypes, TargetDtype,
-    dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16, parse, parse_bytes,
+    ConvertOptions, ConvertTarget, Dtype, TargetDtype, dequantize_gguf_blocks_to_bf16,
+    dequantize_gguf_to_bf16, parse, parse_bytes,
 };
 use safetensors::SafeTensors;
 
 use crate::common::gguf::Gguf;
-use crate::common::verdict::{Parse, Unsupported, verdict};
+use crate::common::verdict::{Parse, verdict};
 use crate::common::{Random, TARGETS, data};
 
 /// Types with headers of each size: number, values and bytes of a block, bytes of a header.
@@ -136,8 +136,12 @@ fn what_llama_cpp_does_not_read_is_noted() {
     assert!(outputs.outputs().all(|t| t.dtype == Dtype::BF16));
 }
 
+#[cfg(feature = "lethe")]
 #[test]
 fn nothing_is_encoded_to_them() {
+    use crate::common::verdict::Unsupported;
+    use anamnesis::{ForgetScheme, GgufTypes};
+
     for name in ["iq4_k", "gguf:IQ2_KT", "q8_kv"] {
         let result: Result<ForgetScheme, _> = name.parse();
         assert_eq!(verdict(result, Unsupported, &["ik_llama.cpp"]), None);
