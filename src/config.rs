@@ -23,6 +23,7 @@ mod tests;
 mod texts;
 mod transform;
 pub(crate) mod unique_json;
+mod values;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -84,16 +85,6 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
-
-/// Keys of lists of modules that stay unquantized; each producer has its own.
-const SKIP_KEYS: &[&str] = &[
-    "modules_to_not_convert",
-    "ignored_layers",
-    "ignore",
-    "exclude_modules",
-    "llm_int8_skip_modules",
-    "exclude",
-];
 
 /// A model's quantization config, merged from all places that have one; empty for a model without.
 #[derive(Debug, Clone, Default)]
@@ -329,121 +320,5 @@ impl QuantConfig {
             }
         };
         Ok(names.iter().any(|name| indexed.contains(name)))
-    }
-
-    /// `model_type` of `config.json`: the architecture, as transformers and mlx-lm name it.
-    pub(crate) fn model_type(&self) -> Option<&str> {
-        self.model_types.first().map(String::as_str)
-    }
-
-    /// Whether the model or its language model is of the architecture `name`.
-    pub(crate) fn has_model_type(&self, name: &str) -> bool {
-        self.model_types.iter().any(|found| found == name)
-    }
-
-    /// `hidden_size` of `config.json`: the width of the residual stream.
-    pub(crate) fn hidden_size(&self) -> Option<usize> {
-        self.sizes.hidden
-    }
-
-    /// `[out_features, in_features]` of the linear layer `module`, as far as `config.json` and the layer's name tell.
-    pub(crate) fn layer_sizes(&self, module: &str) -> [Option<usize>; 2] {
-        self.sizes.layer(module)
-    }
-
-    /// Whether any file or metadata has a quantization config.
-    #[must_use]
-    pub fn is_quantized(&self) -> bool {
-        !self.places.is_empty()
-    }
-
-    /// The first value that `f` finds, with the name of its place.
-    fn first<'a, T>(&'a self, f: impl Fn(&'a ConfigPlace) -> Option<T>) -> Option<(T, &'a str)> {
-        self.places
-            .iter()
-            .find_map(|place| Some((f(place)?, place.name.as_str())))
-    }
-
-    /// `quant_method` in lower case (`gptq`, `fp8`, `compressed-tensors`, …).
-    #[must_use]
-    pub fn method(&self) -> Option<String> {
-        let explicit = self.first(|p| p.text(&["quant_method", "method"]).map(str::to_lowercase));
-        // AutoAWQ's own file names no method; its key `w_bit` is in no other config.
-        let implied = || self.first(|p| p.get("w_bit").map(|_| "awq".to_owned()));
-        explicit.or_else(implied).map(|(method, _)| method)
-    }
-
-    /// [`method`](Self::method), parsed.
-    pub(crate) fn quant_method(&self) -> Option<&QuantMethod> {
-        let parsed = || self.method().map(|text| QuantMethod::parse(&text));
-        self.method.get_or_init(parsed).as_ref()
-    }
-
-    /// Whether AutoRound wrote the model, under its own method's name or another's.
-    pub(crate) fn is_auto_round(&self) -> bool {
-        self.quant_method() == Some(&QuantMethod::AutoRound)
-            || self.text(&["autoround_version"]).is_some()
-    }
-
-    /// The string under the first of `keys` that has one, with the name of its place.
-    pub(crate) fn text(&self, keys: &[&str]) -> Option<(&str, &str)> {
-        self.first(|p| p.text(keys))
-    }
-
-    /// The object under `key`.
-    pub(crate) fn section(&self, key: &str) -> Option<&Map<String, Value>> {
-        self.first(|p| p.get(key)?.as_object())
-            .map(|(section, _)| section)
-    }
-
-    /// Whether there is `file`, one of the files that configs are read from.
-    pub(crate) fn has_file(&self, file: &str) -> bool {
-        self.places.iter().any(|p| p.name == file)
-    }
-
-    /// The keys of all places.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
-        let places = self.places.iter();
-        places.flat_map(|p| p.values.keys()).map(String::as_str)
-    }
-
-    /// The value under `key` in `file`, one of the files that configs are read from.
-    pub(crate) fn in_file(&self, file: &str, key: &str) -> Option<&Value> {
-        self.places.iter().find(|p| p.name == file)?.get(key)
-    }
-
-    /// The boolean under `key`.
-    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
-        self.first(|p| p.flag(key)).map(|(flag, _)| flag)
-    }
-
-    /// Whether `key` holds anything but null, false or an empty list or object.
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.first(|p| match p.get(key)? {
-            Value::Object(map) => (!map.is_empty()).then_some(()),
-            Value::Array(list) => (!list.is_empty()).then_some(()),
-            Value::Null | Value::Bool(false) => None,
-            _ => Some(()),
-        })
-        .is_some()
-    }
-
-    /// Whether a list of unquantized modules covers `module`. An entry is a path or a run of its components, a pattern
-    /// with `*`, or a regular expression after `re:`.
-    #[must_use]
-    pub fn skips(&self, module: &str) -> bool {
-        let skipped = self.skipped.get_or_init(|| {
-            let lists = self
-                .places
-                .iter()
-                .flat_map(|p| SKIP_KEYS.iter().filter_map(|key| p.get(key)?.as_array()));
-            let mut skips = SkipLists::default();
-            lists
-                .flatten()
-                .filter_map(Value::as_str)
-                .for_each(|text| skips.add(text));
-            skips
-        });
-        skipped.has(module)
     }
 }
