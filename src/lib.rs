@@ -70,6 +70,7 @@ mod simd;
 mod source;
 #[cfg(test)]
 mod test_utils;
+mod threads;
 #[cfg(feature = "models")]
 mod tokenizer;
 

@@ -3,6 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use crate::threads::on_threads;
+
 /// Values of a slab. Its floats in F32 and its output stay in the second-level cache.
 pub(crate) const SLAB_VALUES: usize = 64 << 10;
 
@@ -38,22 +40,13 @@ pub(crate) fn for_each_slab<T: Send>(
     }
     let queue = Mutex::new(slabs);
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work_all = || {
+    let work_all = |_| {
         while let Some(slab) = next() {
             work(slab);
         }
     };
     let threads = threads_of(values).min(thread::available_parallelism().map_or(1, usize::from));
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            let thread = thread::Builder::new().name("anamnesis".to_owned());
-            // A thread that cannot be started is done without.
-            if thread.spawn_scoped(scope, work_all).is_err() {
-                break;
-            }
-        }
-        work_all();
-    });
+    on_threads(threads, work_all);
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use super::progress::ProgressSum;
 use crate::Result;
 use crate::containers::model::Part;
 use crate::containers::write::Sink;
+use crate::threads::on_threads;
 
 /// A run of the jobs of some output tensors of a plan, with the checksums that it accumulates.
 ///
@@ -245,18 +246,7 @@ pub(super) fn run_lanes(lanes: &[Lane<'_, '_>], options: &RememberOptions) -> Re
         lanes,
         outcome: Outcome::new(),
     };
-    thread::scope(|scope| {
-        // The calling thread is the last worker. Any number of workers makes the same output, so threads that cannot be
-        // started are done without.
-        for i in 1..threads {
-            let thread = thread::Builder::new().name("anamnesis".to_owned());
-            let queue = &queue;
-            if thread.spawn_scoped(scope, move || queue.work(i)).is_err() {
-                break;
-            }
-        }
-        queue.work(0);
-    });
+    on_threads(threads, |worker| queue.work(worker));
     queue.outcome.into_result()
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use crate::threads::on_threads;
 use crate::{RememberOptions, Result};
 
 /// Bytes of a stored tensor that one job reads.
@@ -85,7 +86,7 @@ impl Schedule {
             fold,
             outcome: Ok(()),
         });
-        let worker = || {
+        let worker = |_| {
             let mut scratch = S::default();
             loop {
                 // Relaxed suffices: each number is handed out once, and the lock orders the results.
@@ -104,16 +105,7 @@ impl Schedule {
                 folded.add(job, result, |job| self.job(job).0);
             }
         };
-        thread::scope(|scope| {
-            for _ in 1..threads.clamp(1, end.max(1)) {
-                let thread = thread::Builder::new().name("anamnesis".to_owned());
-                // Any number of workers gives the same result, so threads that cannot be started are done without.
-                if thread.spawn_scoped(scope, worker).is_err() {
-                    break;
-                }
-            }
-            worker();
-        });
+        on_threads(threads.min(end), worker);
         let folded = folded.into_inner().unwrap_or_else(PoisonError::into_inner);
         folded.outcome
     }

@@ -3,7 +3,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use super::Scratch;
 use super::input::{self, EncodeInput};
@@ -12,6 +11,7 @@ use crate::convert::options::RememberOptions;
 use crate::convert::run::threads;
 use crate::forget::{Decision, ExponentTile, WeightInfo};
 use crate::scheme::{Buffers, Decode, PlainFloats, Resolution, ResolvedItem};
+use crate::threads::on_threads;
 
 /// Counts the exponents of all items whose method asks for it, and gives each the method that follows.
 ///
@@ -75,7 +75,7 @@ pub(super) fn count_exponents(
 fn count(input: &EncodeInput<'_>, options: &RememberOptions) -> Result<Vec<ExponentTile>> {
     let tiles = input.cut.tiles();
     let (next, counted) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(tiles)));
-    let work = || {
+    let work = |_| {
         let (mut buffers, mut scratch) = (Buffers::default(), Scratch::default());
         loop {
             let tile = next.fetch_add(1, Ordering::Relaxed);
@@ -94,16 +94,7 @@ fn count(input: &EncodeInput<'_>, options: &RememberOptions) -> Result<Vec<Expon
             counted.push((tile, found));
         }
     };
-    thread::scope(|scope| {
-        for _ in 1..threads(options).min(tiles) {
-            let thread = thread::Builder::new().name("anamnesis".to_owned());
-            // Any number of threads counts the same, so those that cannot be started are done without.
-            if thread.spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
-    });
+    on_threads(threads(options).min(tiles), work);
     let mut counted = counted.into_inner().unwrap_or_else(PoisonError::into_inner);
     counted.sort_unstable_by_key(|(tile, _)| *tile);
     counted.into_iter().map(|(_, found)| found).collect()

@@ -50,8 +50,8 @@ impl NestedNumbers<'_> {
         read(&self.codes, range.end, 0..1, range.clone(), staging)?;
         // Rounded after each step, as torch computes in T. Without T both steps are left in F32.
         let round = |x: f32| match self.round {
-            Some(TargetDtype::BF16) => Element::to_f32(<half::bf16 as Element>::from_f32(x)),
-            Some(TargetDtype::F16) => Element::to_f32(<half::f16 as Element>::from_f32(x)),
+            Some(TargetDtype::BF16) => <half::bf16 as Element>::rounded(x),
+            Some(TargetDtype::F16) => <half::f16 as Element>::rounded(x),
             _ => x,
         };
         out.extend(range.zip(staging.iter()).map(|(i, &code)| {
