@@ -144,6 +144,9 @@ pub(crate) const LANES: usize = 8;
 /// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 pub(crate) trait LookUp: Copy {
+    /// Whether a table of entries of two bytes is looked up in registers.
+    const IN_REGISTERS: bool = false;
+
     /// In each lane, a packed code of each chunk picks a term of every table, by the `BITS` of the code that belong to the
     /// table, the first lowest. Returns the least sum of the terms of each lane, and the first chunk that has it. Terms are
     /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that is NaN is passed over.
@@ -155,7 +158,13 @@ pub(crate) trait LookUp: Copy {
 
     /// The number of bounds below each value, 0 for NaN.
     fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES];
+
+    /// The entry of `table` at each of `codes`, which are below 16.
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]);
 }
+
+/// Codes that are looked up together: those of a vector of AVX2.
+pub(crate) const LOOKED_UP: usize = 32;
 
 /// Fifteen bounds between sixteen ranks.
 #[derive(Debug, Clone)]
@@ -222,6 +231,13 @@ impl LookUp for InMemory {
             }
         }
         ranks
+    }
+
+    #[inline(always)]
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
+        for (out, &code) in out.iter_mut().zip(codes) {
+            *out = table[usize::from(code) & 15];
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use std::arch::x86_64::{
 use std::mem::transmute;
 
 use half::f16;
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Bounds, Element, Kernel, LANES, LookUp, Routine};
+use super::{Bounds, Element, InMemory, Kernel, LANES, LOOKED_UP, LookUp, Routine};
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
 #[derive(Clone, Copy)]
@@ -43,6 +44,8 @@ impl Avx2 {
 }
 
 impl LookUp for Avx2 {
+    const IN_REGISTERS: bool = true;
+
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn least_sums<const BITS: usize, const N: usize>(
@@ -93,6 +96,25 @@ impl LookUp for Avx2 {
             transmute::<__m256i, [u32; LANES]>(rank)
         }
     }
+
+    #[inline(always)]
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
+        let mut at = 0;
+        if let Ok(entries) = <[u16; 16]>::read_from_bytes(table.as_bytes()) {
+            let entries = self.table(entries);
+            let units = codes
+                .as_chunks()
+                .0
+                .iter()
+                .zip(out.as_chunks_mut::<LOOKED_UP>().0);
+            for (codes, out) in units {
+                out.as_mut_bytes()
+                    .copy_from_slice(entries.pick(*codes).as_bytes());
+                at += LOOKED_UP;
+            }
+        }
+        InMemory.pick(table, &codes[at..], &mut out[at..]);
+    }
 }
 
 /// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so is proof of the
@@ -106,6 +128,25 @@ pub(crate) struct NibbleTable {
 }
 
 impl NibbleTable {
+    /// The entries at codes of a byte each, which are below 16.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    pub(crate) fn pick(self, codes: [u8; 32]) -> [u16; 32] {
+        // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            // Interleaving below takes from each half what is to be one half of a result.
+            let codes = transmute::<[u8; 32], __m256i>(codes);
+            let codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(codes);
+            let low = _mm256_shuffle_epi8(self.low, codes);
+            let high = _mm256_shuffle_epi8(self.high, codes);
+            let entries = [
+                _mm256_unpacklo_epi8(low, high),
+                _mm256_unpackhi_epi8(low, high),
+            ];
+            transmute::<[__m256i; 2], [u16; 32]>(entries)
+        }
+    }
+
     /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the first.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
