@@ -163,6 +163,42 @@ pub(crate) trait LookUp: Copy {
     fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]);
 }
 
+/// Bytes of a line that are transposed together.
+pub(crate) const LINE: usize = 32;
+
+/// How a body that is generic over levels transposes bytes. LLVM keeps every number of eight bytes in a register of its own.
+pub(crate) trait Transpose: Copy {
+    /// The bytes of each column of eight lines, those of the first line lowest.
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE];
+}
+
+impl Transpose for InMemory {
+    /// Eight bytes of eight lines at a time: each is a number of 64 bits, and halves, quarters and eighths of two numbers change
+    /// places.
+    #[inline(always)]
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
+        let mut columns = [0; LINE];
+        for (left, columns) in columns.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            for (number, line) in columns.iter_mut().zip(lines) {
+                *number = u64::from_le_bytes(line.as_chunks().0[left]);
+            }
+            for (distance, mask) in [
+                (4, !0 >> 32),
+                (2, 0xffff_0000_ffff),
+                (1, 0xff_00ff_00ff_00ff),
+            ] {
+                for r in (0..8).filter(|r| r & distance == 0) {
+                    let (upper, lower) = (columns[r], columns[r + distance]);
+                    let swapped = (upper >> (distance * 8) ^ lower) & mask;
+                    columns[r] = upper ^ swapped << (distance * 8);
+                    columns[r + distance] = lower ^ swapped;
+                }
+            }
+        }
+        columns
+    }
+}
+
 /// Codes that are looked up together: those of a vector of AVX2.
 pub(crate) const LOOKED_UP: usize = 32;
 

@@ -242,9 +242,9 @@ impl Decode for ParoWeight<'_> {
         read_transposed::<4>(
             &self.inner.qweight,
             self.inner.row_words(),
-            tile.cols.clone(),
-            runs,
+            [tile.cols.clone(), runs],
             staging,
+            tile.cols.len(),
             words,
         )?;
         let (cols, size) = (&tile.cols, self.inner.group_size);

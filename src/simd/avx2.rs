@@ -8,14 +8,17 @@ use std::arch::x86_64::{
     _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi32,
     _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256,
     _mm256_shuffle_epi8, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_sub_epi32,
-    _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+    _mm256_unpackhi_epi8, _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpacklo_epi8,
+    _mm256_unpacklo_epi16, _mm256_unpacklo_epi32,
 };
 use std::mem::transmute;
 
 use half::f16;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Bounds, Element, InMemory, Kernel, LANES, LOOKED_UP, LookUp, Routine};
+use super::{
+    Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LookUp, Routine, Transpose,
+};
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
 #[derive(Clone, Copy)]
@@ -114,6 +117,45 @@ impl LookUp for Avx2 {
             }
         }
         InMemory.pick(table, &codes[at..], &mut out[at..]);
+    }
+}
+
+impl Transpose for Avx2 {
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            // Each half has sixteen columns. Bytes of two lines alternate, then those of four and of eight: the first of every
+            // pair of vectors has the lower columns.
+            let mut pairs = [_mm256_setzero_si256(); 8];
+            let mut fours = pairs;
+            let mut eights = pairs;
+            for i in 0..4 {
+                let upper = transmute::<[u8; LINE], __m256i>(*lines[2 * i]);
+                let lower = transmute::<[u8; LINE], __m256i>(*lines[2 * i + 1]);
+                pairs[2 * i] = _mm256_unpacklo_epi8(upper, lower);
+                pairs[2 * i + 1] = _mm256_unpackhi_epi8(upper, lower);
+            }
+            for i in 0..4 {
+                // Lines 0 to 3 for i below 2, and lines 4 to 7.
+                let (upper, lower) = (pairs[i / 2 * 4 + i % 2], pairs[i / 2 * 4 + i % 2 + 2]);
+                fours[2 * i] = _mm256_unpacklo_epi16(upper, lower);
+                fours[2 * i + 1] = _mm256_unpackhi_epi16(upper, lower);
+            }
+            for i in 0..4 {
+                eights[2 * i] = _mm256_unpacklo_epi32(fours[i], fours[i + 4]);
+                eights[2 * i + 1] = _mm256_unpackhi_epi32(fours[i], fours[i + 4]);
+            }
+            // Vector i has columns 2i and 2i + 1 of both halves.
+            let mut columns = [[[0u64; 2]; 8]; 2];
+            for (i, eight) in eights.into_iter().enumerate() {
+                let [low, high] = transmute::<__m256i, [[u64; 2]; 2]>(eight);
+                columns[0][i] = low;
+                columns[1][i] = high;
+            }
+            transmute::<[[[u64; 2]; 8]; 2], [u64; LINE]>(columns)
+        }
     }
 }
 

@@ -1,24 +1,20 @@
 //! Transposition of bytes, and of codes of four bits: lines of a stored matrix become columns.
-//!
-//! Eight lines of eight bytes are eight numbers of 64 bits, of which halves, quarters and eighths of two change places. Four such
-//! squares lie side by side in a vector.
 
 use std::ops::Range;
 
-use crate::simd::{Level, Routine, perform};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{InMemory, LINE, Level, Routine, Transpose, perform};
 
 /// Lines that are transposed together: two cache lines of bytes, which CPUs fetch together, or one of codes.
 pub(crate) const LINES: usize = 128;
-
-/// Bytes of a line that are transposed together.
-pub(crate) const WIDTH: usize = 32;
 
 /// Codes of four bits in a word, whose order in it is that of the matrix or another.
 pub(crate) const PER_WORD: usize = 8;
 
 /// Some lines of a matrix, at most [`LINES`].
 pub(crate) struct Lines<'a> {
-    /// Room for [`LINES`] lines of whole [`WIDTH`]s of bytes, whatever number of lines and bytes is wanted.
+    /// Room for [`LINES`] lines of whole [`LINE`]s of bytes, whatever number of lines and bytes is wanted.
     pub bytes: &'a [u8],
     /// Bytes from the start of a line to that of the next.
     pub pitch: usize,
@@ -62,18 +58,33 @@ struct Bytes<'a, 'b> {
 impl Routine for Bytes<'_, '_> {
     #[inline(always)]
     fn run(&mut self) {
+        self.transpose(InMemory);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, avx2: Avx2) {
+        self.transpose(avx2);
+    }
+}
+
+impl Bytes<'_, '_> {
+    #[inline(always)]
+    fn transpose(&mut self, by: impl Transpose) {
         let Columns { bytes, len, filled } = &mut *self.columns;
-        let mut block = [[0; LINES]; WIDTH];
+        let mut block = [[0; LINES]; LINE];
         for (left, columns) in (0..)
-            .step_by(WIDTH)
-            .zip(bytes.chunks_mut(WIDTH * (*len).max(1)))
+            .step_by(LINE)
+            .zip(bytes.chunks_mut(LINE * (*len).max(1)))
         {
             for i in 0..LINES / 8 {
-                let squares = self.lines.squares(left, std::array::from_fn(|r| i * 8 + r));
-                for (b, numbers) in squares.iter().enumerate() {
-                    for (l, number) in numbers.iter().enumerate() {
-                        put(&mut block[l * 8 + b], i, *number);
-                    }
+                let mut lines = [self.lines.at(i * 8, left); 8];
+                for (r, line) in lines.iter_mut().enumerate() {
+                    *line = self.lines.at(i * 8 + r, left);
+                }
+                let numbers = by.transpose(lines);
+                for (column, number) in block.iter_mut().zip(numbers) {
+                    put(column, i, number);
                 }
             }
             copy(&block, columns, *len, filled);
@@ -90,31 +101,43 @@ struct Codes<'a, 'b> {
 impl Routine for Codes<'_, '_> {
     #[inline(always)]
     fn run(&mut self) {
+        self.transpose(InMemory);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2(&mut self, avx2: Avx2) {
+        self.transpose(avx2);
+    }
+}
+
+impl Codes<'_, '_> {
+    #[inline(always)]
+    fn transpose(&mut self, by: impl Transpose) {
         let Columns { bytes, len, filled } = &mut *self.columns;
-        let mut block = [[0; LINES / 2]; 2 * WIDTH];
+        let mut block = [[0; LINES / 2]; 2 * LINE];
         for (left, columns) in (0..)
-            .step_by(WIDTH)
-            .zip(bytes.chunks_mut(2 * WIDTH * (*len).max(1)))
+            .step_by(LINE)
+            .zip(bytes.chunks_mut(2 * LINE * (*len).max(1)))
         {
             for i in 0..LINES / 16 {
-                // Pairs of lines in turn: the bytes of the second squares come between those of the first.
-                let pairs =
-                    |first: usize| std::array::from_fn(|r| i * 16 + r / 2 * 4 + first + r % 2);
-                let first = self.lines.squares(left, pairs(0));
-                let second = self.lines.squares(left, pairs(2));
-                for b in 0..8 {
-                    for shift in [0, 4] {
-                        let mut codes = [0; 4];
-                        for (l, codes) in codes.iter_mut().enumerate() {
-                            *codes =
-                                joined(first[b][l] >> shift) | joined(second[b][l] >> shift) << 8;
-                        }
-                        for (l, codes) in codes.into_iter().enumerate() {
-                            let byte = l * 8 + b;
-                            let code = byte % 4 * 2 + shift / 4;
-                            let column = byte / 4 * PER_WORD + self.order[code];
-                            put(&mut block[column], i, codes);
-                        }
+                // Pairs of lines in turn: the bytes of the second pairs come between those of the first.
+                let mut pairs = [[self.lines.at(i * 16, left); 8]; 2];
+                for r in 0..16 {
+                    pairs[r / 2 % 2][r / 4 * 2 + r % 2] = self.lines.at(i * 16 + r, left);
+                }
+                let (first, second) = (by.transpose(pairs[0]), by.transpose(pairs[1]));
+                let mut codes = [[0; LINE]; 2];
+                for (half, codes) in codes.iter_mut().enumerate() {
+                    for (codes, (first, second)) in codes.iter_mut().zip(first.iter().zip(&second))
+                    {
+                        *codes = joined(first >> (half * 4)) | joined(second >> (half * 4)) << 8;
+                    }
+                }
+                for byte in 0..LINE {
+                    for (half, codes) in codes.iter().enumerate() {
+                        let code = self.order[byte % 4 * 2 + half];
+                        put(&mut block[byte / 4 * PER_WORD + code], i, codes[byte]);
                     }
                 }
             }
@@ -131,34 +154,12 @@ fn joined(bytes: u64) -> u64 {
 }
 
 impl Lines<'_> {
-    /// The bytes from `left` on of eight lines, transposed: number l of entry b has the bytes of column `8 * l + b`.
+    /// The bytes of line `line` from `left` on.
     #[inline(always)]
-    fn squares(&self, left: usize, lines: [usize; 8]) -> [[u64; 4]; 8] {
-        let mut squares = [[0; 4]; 8];
-        for (square, line) in squares.iter_mut().zip(lines) {
-            let bytes = &self.bytes[line * self.pitch + left..][..WIDTH];
-            for (number, bytes) in square.iter_mut().zip(bytes.as_chunks().0) {
-                *number = u64::from_le_bytes(*bytes);
-            }
-        }
-        for (distance, mask) in [
-            (4, !0 >> 32),
-            (2, 0xffff_0000_ffff),
-            (1, 0xff_00ff_00ff_00ff),
-        ] {
-            for r in 0..8 {
-                if r & distance != 0 {
-                    continue;
-                }
-                let (upper, lower) = (squares[r], squares[r + distance]);
-                for l in 0..4 {
-                    let swapped = (upper[l] >> (distance * 8) ^ lower[l]) & mask;
-                    squares[r][l] = upper[l] ^ swapped << (distance * 8);
-                    squares[r + distance][l] = lower[l] ^ swapped;
-                }
-            }
-        }
-        squares
+    fn at(&self, line: usize, left: usize) -> &[u8; LINE] {
+        const ZEROS: [u8; LINE] = [0; LINE];
+        let bytes = self.bytes.get(line * self.pitch + left..);
+        bytes.and_then(<[u8]>::first_chunk).unwrap_or(&ZEROS)
     }
 }
 

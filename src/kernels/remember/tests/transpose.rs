@@ -1,9 +1,9 @@
 //! Transpositions against one byte and one code after the other, at every level.
 
 use crate::kernels::remember::transpose::{
-    Columns, LINES, Lines, PER_WORD, WIDTH, transpose_bytes, transpose_codes,
+    Columns, LINES, Lines, PER_WORD, transpose_bytes, transpose_codes,
 };
-use crate::simd::Level;
+use crate::simd::{LINE, Level};
 
 /// Numbers of lines and bytes of each, with strips that are whole and others.
 const SIZES: [(usize, usize); 6] = [(1, 4), (7, 32), (128, 36), (127, 64), (16, 100), (33, 96)];
@@ -12,7 +12,7 @@ const SIZES: [(usize, usize); 6] = [(1, 4), (7, 32), (128, 36), (127, 64), (16, 
 const UNTOUCHED: u8 = 0xa5;
 
 fn lines(width: usize) -> (Vec<u8>, usize) {
-    let pitch = width.next_multiple_of(WIDTH) + 64;
+    let pitch = width.next_multiple_of(LINE) + 64;
     let bytes = (0..LINES * pitch).map(|i| (i * 37 + i / 251) as u8);
     (bytes.collect(), pitch)
 }

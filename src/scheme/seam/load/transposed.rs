@@ -7,9 +7,9 @@ use zerocopy::IntoBytes;
 use crate::Result;
 use crate::containers::model::Part;
 use crate::kernels::remember::transpose::{
-    Columns, LINES, Lines, PER_WORD, WIDTH, transpose_bytes, transpose_codes,
+    Columns, LINES, Lines, PER_WORD, transpose_bytes, transpose_codes,
 };
-use crate::simd::Level;
+use crate::simd::{LINE, Level};
 
 /// Bytes of the words that are transposed together, of each column: two cache lines of the result, which CPUs fetch together.
 const STRIP_BYTES: usize = 128;
@@ -24,24 +24,36 @@ const SHORT_ROW: usize = 512;
 /// Largest read of a strip of rows with its gaps, in bytes.
 const SPAN: usize = 256 << 10;
 
+/// Words of 32 bits in a cache line.
+const LINE_WORDS: usize = 16;
+
+/// Words of the shortest column that ends with a whole cache line: a quarter of what a set of the first cache is apart from the
+/// next of the same.
+const LONG_COLUMN: usize = 256;
+
 /// 32-bit words that each column takes in the result of [`read_transposed`] of `rows` rows.
+///
+/// Columns a power of two apart share cache sets and evict each other while they are written. So long ones are an odd number of
+/// cache lines.
 pub(crate) fn transposed_words<const SIZE: usize>(rows: usize) -> usize {
-    (rows * SIZE).div_ceil(4)
+    match (rows * SIZE).div_ceil(4) {
+        words if words < LONG_COLUMN => words,
+        words => (words.div_ceil(LINE_WORDS) | 1) * LINE_WORDS,
+    }
 }
 
 /// Fills `out` with the transposed words at `rows` × `cols` of a matrix with `stride` words of `SIZE` bytes a row.
 ///
-/// In `out` each column begins at a multiple of [`transposed_words`], which is its length in 32-bit words. With words of four
-/// bytes, word (r, c) is at `out[c * rows.len() + r]`; smaller words are packed, the first in the lowest bytes.
+/// In `out` each column begins at a multiple of `words` 32-bit words. With words of four bytes, word (r, c) is at
+/// `out[c * words + r]`; smaller words are packed, the first in the lowest bytes.
 pub(crate) fn read_transposed<const SIZE: usize>(
     part: &Part<'_>,
     stride: usize,
-    rows: Range<usize>,
-    cols: Range<usize>,
+    [rows, cols]: [Range<usize>; 2],
     staging: &mut Vec<u8>,
+    words: usize,
     out: &mut [u32],
 ) -> Result<()> {
-    let words = transposed_words::<SIZE>(rows.len());
     let wanted = Wanted {
         stride: stride * SIZE,
         rows,
@@ -64,7 +76,7 @@ pub(crate) fn read_transposed<const SIZE: usize>(
 
 /// 32-bit words that each column takes in the result of [`read_transposed_codes`] of `rows` rows.
 pub(crate) fn transposed_code_words(rows: usize) -> usize {
-    rows.div_ceil(PER_WORD)
+    transposed_words::<1>(rows.div_ceil(2))
 }
 
 /// Fills `out` with the transposed codes of four bits at `rows` × `words` of a matrix with `stride` words of 32 bits a row, whose
@@ -117,7 +129,7 @@ impl Wanted {
         let (stride, height, width) = (self.stride, self.rows.len(), self.bytes.len());
         // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads
         // them. The pitch also covers what is transposed together, which may reach beyond `width`.
-        let pitch = width.next_multiple_of(WIDTH) + 64;
+        let pitch = width.next_multiple_of(LINE) + 64;
         // A row is at least as wide as the wanted piece, so the difference cannot be negative.
         let has_short_gaps = stride <= SHORT_ROW || (stride - width) * GAP <= width;
         let joined = has_short_gaps && stride * self.strip <= SPAN;
@@ -213,15 +225,9 @@ mod tests {
         {
             let height = transposed_words::<SIZE>(rows.len());
             let (mut staging, mut out) = (Vec::new(), vec![7; cols.len() * height]);
-            read_transposed::<SIZE>(
-                &tensor.part(),
-                stride,
-                rows.clone(),
-                cols.clone(),
-                &mut staging,
-                &mut out,
-            )
-            .unwrap();
+            let rectangle = [rows.clone(), cols.clone()];
+            let (part, staging) = (tensor.part(), &mut staging);
+            read_transposed::<SIZE>(&part, stride, rectangle, staging, height, &mut out).unwrap();
             for (c, column) in cols.clone().zip(out.chunks(height)) {
                 let column: Vec<u8> = column.iter().flat_map(|word| word.to_le_bytes()).collect();
                 for (r, word) in rows.clone().zip(column.chunks_exact(SIZE)) {
