@@ -12,7 +12,7 @@ use super::container::is_weights_of_output;
 use super::directory::UnfinishedDirectory;
 use super::overlap::place_at;
 use crate::config::{edit, read_small};
-use crate::containers::parse::directory::is_weights;
+use crate::containers::parse::directory::{is_weights, is_zero_state};
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
@@ -219,7 +219,7 @@ impl SidecarSearch {
                     self.directory(&path, &below, depth + 1)?;
                 }
             } else if is_excluded(&text) {
-                if depth > 0 && is_weights(&text) {
+                if depth > 0 && is_weights(&text) && !is_zero_state(&text) {
                     let note = format!("`{}` is not converted, and was left out", below.display());
                     self.found.notes.push(note);
                 }
