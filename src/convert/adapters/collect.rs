@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::factors::{FactorForm, Factors, ProductSize};
 use super::matrices::{AdapterMatrix, AdapterTensor, Ones};
 use super::merge::WeightChange;
-use super::parameters::{Assignment, Parameters};
+use super::parameters::{Assigner, Assignment, Parameters};
 use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
 use super::{Adapter, Settings};
 use crate::config::what_was_meant;
@@ -58,14 +58,15 @@ impl Collector<'_, '_> {
         let Settings::Peft(config) = &self.adapter.files.settings else {
             return Ok(Parameters::default());
         };
-        let shapes = |weight: &str| self.names.get(weight).map(|&at| shape(&self.items[at]));
+        let assigner = Assigner {
+            shape_of: &|weight| {
+                let at = self.names.get(weight)?;
+                Some(shape(&self.items[*at]).to_vec())
+            },
+            tensor: &|index| self.tensor(index),
+        };
         let names = self.names.keys().map(String::as_str);
-        Parameters::assign(
-            &config.parameters,
-            (names, &shapes),
-            &sorted.lora,
-            |index| self.tensor(index),
-        )
+        assigner.assign(&config.parameters, names, &sorted.lora)
     }
 
     fn tensor(&self, index: usize) -> AdapterTensor {

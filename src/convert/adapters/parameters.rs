@@ -22,45 +22,61 @@ pub(super) struct Assignment {
     pub form: FactorForm,
 }
 
+impl Assignment {
+    fn new(weight: &str, form: FactorForm) -> Self {
+        let weight = weight.to_owned();
+        Self { weight, form }
+    }
+}
+
 /// Pairs of factors that belong to a weight named in the settings, by the module in their names.
 #[derive(Default)]
 pub(super) struct Parameters {
     assignments: BTreeMap<String, Assignment>,
 }
 
+impl Parameters {
+    /// The weight of the pair of factors that is named after `module`; `None` if it is the weight of a module of its own.
+    pub(super) fn weight(&self, module: &str) -> Option<&Assignment> {
+        self.assignments.get(module)
+    }
+}
+
 /// A pair of factors whose weight has as many rows as columns.
 struct SquarePair<'a> {
     key: &'a str,
     weight: &'a str,
-    factor: usize,
+    a: usize,
 }
 
-impl Parameters {
-    /// Assigns the pairs in `lora` to those of `names` that end like one of `targets`. `shape_of` is that of a weight, `tensor` one
-    /// of the adapter.
+/// Finds out which pair of factors belongs to which weight.
+pub(super) struct Assigner<'a> {
+    /// The shape of a weight of the model.
+    pub shape_of: &'a dyn Fn(&str) -> Option<Vec<usize>>,
+    /// A tensor of the adapter.
+    pub tensor: &'a dyn Fn(usize) -> AdapterTensor,
+}
+
+impl Assigner<'_> {
+    /// Assigns the pairs in `lora` to those of `names` that end like one of `targets`.
     ///
     /// # Errors
     /// `Parse` if a module has fewer or more pairs than such weights, or the shapes do not tell what belongs together.
-    pub(super) fn assign<'n, 's>(
+    pub(super) fn assign<'n>(
+        &self,
         targets: &BTreeSet<String>,
-        (names, shape_of): (
-            impl Iterator<Item = &'n str>,
-            &dyn Fn(&str) -> Option<&'s [usize]>,
-        ),
+        names: impl Iterator<Item = &'n str>,
         lora: &BTreeMap<&str, LoraTensors>,
-        tensor: impl Fn(usize) -> AdapterTensor,
-    ) -> Result<Self> {
-        let mut parameters = Self::default();
+    ) -> Result<Parameters> {
+        let mut assignments = BTreeMap::new();
         if targets.is_empty() {
-            return Ok(parameters);
+            return Ok(Parameters { assignments });
         }
         let weights = weights_by_module(targets, names);
         let mut pairs: BTreeMap<&str, Vec<(&str, LoraTensors)>> = BTreeMap::new();
         for (&key, &tensors) in lora {
-            pairs
-                .entry(module_of(key))
-                .or_default()
-                .push((key, tensors));
+            let of_module = pairs.entry(module_of(key)).or_default();
+            of_module.push((key, tensors));
         }
         let mut squares = vec![];
         // Whether the products of modules of this last name are transposed.
@@ -69,92 +85,92 @@ impl Parameters {
             let Some(weights) = weights.get(module) else {
                 continue;
             };
-            if let (Some(&(_, tensors)), false) = (pairs.first(), pairs.len() == weights.len()) {
-                let what = format!(
-                    "the adapter has {} pairs of factors for parameters of `{module}`, and its settings name {weights:?}",
-                    pairs.len()
-                );
-                return Err(match tensors.a.or(tensors.b) {
-                    Some(factor) => wrong(&tensor(factor).get(), what),
-                    None => AnamnesisError::parse(what),
-                });
-            }
+            self.require_as_many(module, pairs, weights)?;
             let mut left = weights.clone();
-            for &(key, tensors) in pairs {
-                let (Some(a), Some(b)) = (tensors.a, tensors.b) else {
+            for &(key, LoraTensors { a, b, .. }) in pairs {
+                let (Some(a), Some(b)) = (a, b) else {
                     continue;
                 };
-                let (a_tensor, b_tensor) = (tensor(a), tensor(b));
-                let ends = match (a_tensor.get().shape(), b_tensor.get().shape()) {
-                    (&[_, a_cols], &[b_rows, _]) => [b_rows, a_cols],
-                    _ => {
-                        return Err(wrong(
-                            &a_tensor.get(),
-                            "factors of a parameter are matrices",
-                        ));
-                    }
-                };
-                let fitting = |weight: &&&str| {
-                    shape_of(weight).is_some_and(|shape| !forms(shape, ends).is_empty())
-                };
-                let mut fitting = left.iter().filter(fitting);
-                let (Some(&weight), None) = (fitting.next(), fitting.next()) else {
-                    let what = format!(
-                        "with `{}` {:?} it fits none or several of the module's parameters that the settings name: {weights:?}",
-                        b_tensor.get().name(),
-                        b_tensor.get().shape(),
-                    );
-                    return Err(wrong(&a_tensor.get(), what));
-                };
+                let (weight, forms) = self.fit([a, b], &left)?;
                 left.retain(|other| *other != weight);
-                match *forms(shape_of(weight).unwrap_or_default(), ends) {
-                    [form] => {
-                        if let FactorForm::Stack { is_transposed } = form {
-                            orders
-                                .entry(last(module))
-                                .or_default()
-                                .insert(is_transposed);
-                        }
-                        parameters.insert(key, weight, form);
-                    }
-                    _ => squares.push(SquarePair {
-                        key,
-                        weight,
-                        factor: a,
-                    }),
+                let &[form] = &*forms else {
+                    squares.push(SquarePair { key, weight, a });
+                    continue;
+                };
+                if let FactorForm::Stack { is_transposed } = form {
+                    orders
+                        .entry(last(module))
+                        .or_default()
+                        .insert(is_transposed);
                 }
+                assignments.insert(key.to_owned(), Assignment::new(weight, form));
             }
         }
-        for SquarePair {
-            key,
-            weight,
-            factor,
-        } in squares
-        {
+        for SquarePair { key, weight, a } in squares {
             let order = orders.get(last(module_of(key)));
-            let order = order
-                .filter(|order| order.len() == 1)
-                .and_then(BTreeSet::first);
-            let Some(&is_transposed) = order else {
+            let order = order.filter(|order| order.len() == 1);
+            let Some(&is_transposed) = order.and_then(BTreeSet::first) else {
                 let what = format!(
                     "`{weight}` has as many rows as columns, so that nothing tells whether its product is transposed"
                 );
-                return Err(wrong(&tensor(factor).get(), what));
+                return Err(wrong(&(self.tensor)(a).get(), what));
             };
-            parameters.insert(key, weight, FactorForm::Stack { is_transposed });
+            let form = FactorForm::Stack { is_transposed };
+            assignments.insert(key.to_owned(), Assignment::new(weight, form));
         }
-        Ok(parameters)
+        Ok(Parameters { assignments })
     }
 
-    fn insert(&mut self, key: &str, weight: &str, form: FactorForm) {
-        let weight = weight.to_owned();
-        self.assignments
-            .insert(key.to_owned(), Assignment { weight, form });
+    /// Fails if a module has fewer or more pairs of factors than weights that the settings name.
+    fn require_as_many(
+        &self,
+        module: &str,
+        pairs: &[(&str, LoraTensors)],
+        weights: &[&str],
+    ) -> Result<()> {
+        if pairs.len() == weights.len() {
+            return Ok(());
+        }
+        let what = format!(
+            "the adapter has {} pairs of factors for parameters of `{module}`, and its settings name {weights:?}",
+            pairs.len()
+        );
+        let first = pairs
+            .iter()
+            .find_map(|(_, tensors)| tensors.a.or(tensors.b));
+        Err(match first {
+            Some(first) => wrong(&(self.tensor)(first).get(), what),
+            None => AnamnesisError::parse(what),
+        })
     }
 
-    /// The weight of the pair of factors that is named after `module`; `None` if it is the weight of a module of its own.
-    pub(super) fn weight(&self, module: &str) -> Option<&Assignment> {
-        self.assignments.get(module)
+    /// The only one of `weights` that the factors A and B fit, and the forms in which they do.
+    fn fit<'n>(
+        &self,
+        [a, b]: [usize; 2],
+        weights: &[&'n str],
+    ) -> Result<(&'n str, Vec<FactorForm>)> {
+        let (a, b) = ((self.tensor)(a), (self.tensor)(b));
+        let (a, b) = (a.get(), b.get());
+        let (&[_, cols], &[rows, _]) = (a.shape(), b.shape()) else {
+            return Err(wrong(&a, "factors of a parameter are matrices"));
+        };
+        let fitting = weights.iter().filter_map(|&weight| {
+            let forms = forms(&(self.shape_of)(weight)?, [rows, cols]);
+            (!forms.is_empty()).then_some((weight, forms))
+        });
+        let mut fitting: Vec<_> = fitting.collect();
+        match (fitting.pop(), fitting.is_empty()) {
+            (Some(only), true) => Ok(only),
+            _ => {
+                let what = format!(
+                    "with `{}` {:?} it fits none or several of the module's parameters that the settings name: {weights:?}",
+                    b.name(),
+                    b.shape(),
+                );
+                Err(wrong(&a, what))
+            }
+        }
     }
 }
 

@@ -191,15 +191,15 @@ pub(super) fn join_partitioned(groups: &[Shapes], parts: &[Parts<'_>]) -> Result
         }
         consumed += part;
         let mut missing = all;
-        for process in 0..processes {
+        // Each turn of the loop takes elements of a file, so that it ends with those of the parameter.
+        let mut process = 0;
+        while missing > 0 {
             for &(group, first, n) in &runs {
                 let n = n.min(missing);
                 tensor.push(parts[group][process], first, n);
                 missing -= n;
             }
-            if missing == 0 {
-                break;
-            }
+            process += 1;
         }
         joined.push(tensor);
     }
