@@ -201,9 +201,9 @@ impl<'m> SdnqWeight<'_, 'm> {
         }
         let has_codebook = settings.has_codebook;
         if has_codebook
-            && (!matches!(settings.weights, SdnqDtype::Uint(_)) || settings.has_convolutions)
+            && (!matches!(settings.weights, SdnqDtype::Uint(..=8)) || settings.has_convolutions)
         {
-            let what = "`use_codebook` is decoded only for unsigned integer dtypes, and not with `quant_conv`";
+            let what = "`use_codebook` is decoded only for unsigned integer dtypes of up to eight bits, and not with `quant_conv`";
             return Err(refused(t, FAMILY, what));
         }
         let codes = StoredCodes::new(t, settings.weights)?;

@@ -232,7 +232,7 @@ fn sglang() {
 
 #[test]
 fn sdnq() {
-    check("sdnq", 29);
+    check("sdnq", 39);
 }
 
 #[test]
