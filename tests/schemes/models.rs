@@ -236,6 +236,11 @@ fn sdnq() {
 }
 
 #[test]
+fn spqr() {
+    check("spqr", 4);
+}
+
+#[test]
 fn nunchaku() {
     check("nunchaku", 5);
 }
