@@ -28,7 +28,10 @@ use self::formula::{
 };
 use crate::element::Element;
 use crate::kernels::remember::fp8::ScaleGrid;
-use crate::simd::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{InMemory, Kernel, LOOKED_UP, LookUp};
+
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
     /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.
@@ -60,28 +63,48 @@ pub(crate) struct GroupedRows<'a, V> {
 /// first-level cache, and are written so long before they are read that no load waits for a store.
 const TILE: usize = 512;
 
-/// Shortest group of codes below 16 for which a table of its 16 values is made if something is rounded twice, which costs
-/// more than looking up; with one rounding the vectorised loop is faster than a look-up. Slow arithmetic makes a table for
-/// every group with at least as many codes as the table has entries.
+/// Shortest group of codes below 16 for which a table of its 16 values is made in memory if something is rounded twice, which
+/// costs more than looking up; with one rounding the vectorised loop is faster than a look-up in memory. Slow arithmetic makes a
+/// table for every group with at least as many codes as the table has entries.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     const HAS_AVX512: bool = true;
 
     fn gains_from_avx512<E: Element>(&self) -> bool {
-        let has_tables = match self.formula {
-            Formula::FusedScaleShift => true,
-            _ => self.round && self.code_bits <= 4 && size_of::<E>() == 2,
-        };
+        let has_tables =
+            self.formula == Formula::FusedScaleShift || size_of::<E>() == 2 && self.are_looked_up();
         !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
     }
 
     fn is_rounded_last(&self) -> bool {
-        !self.round
+        !self.round && !self.are_looked_up()
     }
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
+        self.decode_rows(InMemory, out);
+    }
+
+    /// A group has only as many values as there are codes. For outputs of two bytes those of codes of up to four bits are rounded
+    /// once, and the codes look up the results in registers.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.decode_rows(avx2, out);
+    }
+}
+
+impl<V: CodeValue> GroupedRows<'_, V> {
+    /// Whether values of two bytes are looked up in registers, where the CPU can: if groups are so long that a table pays.
+    fn are_looked_up(&self) -> bool {
+        let has_tables = self.code_bits <= 4 && self.grid.block_cols >= LOOKED_UP;
+        cfg!(target_arch = "x86_64") && has_tables && self.columns.is_empty()
+    }
+
+    /// Decodes all rows. Where values are looked up, `look_up` does it.
+    #[inline(always)]
+    fn decode_rows<E: Element, L: LookUp>(&self, look_up: L, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
         // Codes of whole bytes are decoded from where they are, a whole row at once.
@@ -112,22 +135,36 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
                     scales,
                     offsets,
                 };
-                // The formula is chosen here and not for each value: every arm is a loop of its own.
-                match (self.formula, self.round) {
-                    (Formula::Scale, _) => self.decode::<E, ScaleOp>(tile, out),
-                    (Formula::Divide, _) => self.decode::<E, DivideOp>(tile, out),
-                    (Formula::ShiftScale, false) => {
-                        self.decode::<E, ShiftScaleOp<false>>(tile, out);
-                    }
-                    (Formula::ShiftScale, true) => self.decode::<E, ShiftScaleOp<true>>(tile, out),
-                    (Formula::ScaleShift, false) => {
-                        self.decode::<E, ScaleShiftOp<false>>(tile, out);
-                    }
-                    (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
-                    (Formula::FusedScaleShift, _) => self.decode::<E, FusedOp>(tile, out),
-                    (Formula::ScaleToInt8, _) => self.decode::<E, ScaleToInt8Op>(tile, out),
-                }
+                self.decode_tile::<E, L>(look_up, tile, out);
             }
+        }
+    }
+
+    /// Decodes a tile. The formula is chosen here and not for each value: every arm is a loop of its own.
+    #[inline(always)]
+    fn decode_tile<E: Element, L: LookUp>(
+        &self,
+        look_up: L,
+        tile: CodeTile<'_, V::Code>,
+        out: &mut [E],
+    ) {
+        match (self.formula, self.round) {
+            (Formula::Scale, _) => self.decode::<E, L, ScaleOp>(look_up, tile, out),
+            (Formula::Divide, _) => self.decode::<E, L, DivideOp>(look_up, tile, out),
+            (Formula::ShiftScale, false) => {
+                self.decode::<E, L, ShiftScaleOp<false>>(look_up, tile, out);
+            }
+            (Formula::ShiftScale, true) => {
+                self.decode::<E, L, ShiftScaleOp<true>>(look_up, tile, out);
+            }
+            (Formula::ScaleShift, false) => {
+                self.decode::<E, L, ScaleShiftOp<false>>(look_up, tile, out);
+            }
+            (Formula::ScaleShift, true) => {
+                self.decode::<E, L, ScaleShiftOp<true>>(look_up, tile, out);
+            }
+            (Formula::FusedScaleShift, _) => self.decode::<E, L, FusedOp>(look_up, tile, out),
+            (Formula::ScaleToInt8, _) => self.decode::<E, L, ScaleToInt8Op>(look_up, tile, out),
         }
     }
 }
@@ -152,7 +189,12 @@ struct CodeTile<'a, C> {
 impl<V: CodeValue> GroupedRows<'_, V> {
     /// Decodes a tile, group by group.
     #[inline(always)]
-    fn decode<E: Element, A: Arithmetic>(&self, tile: CodeTile<'_, V::Code>, mut out: &mut [E]) {
+    fn decode<E: Element, L: LookUp, A: Arithmetic>(
+        &self,
+        look_up: L,
+        tile: CodeTile<'_, V::Code>,
+        mut out: &mut [E],
+    ) {
         let CodeTile {
             at,
             mut codes,
@@ -187,7 +229,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             let (group, rest) = codes.split_at(n);
             let (target, tail) = out.split_at_mut(n);
             if columns.is_empty() {
-                self.group::<E, A>(group, scale, offset, target);
+                self.group::<E, L, A>(look_up, group, (scale, offset), target);
             } else {
                 let (factors, rest) = columns.split_at(n);
                 for ((out, &code), &factor) in target.iter_mut().zip(group).zip(factors) {
@@ -204,19 +246,29 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         }
     }
 
-    /// Decodes codes below `N`, a power of two, that share a scale: each looks up its value.
+    /// The values of the codes below `N` with a scale and an offset.
     #[inline(always)]
-    fn look_up<E: Element, A: Arithmetic, const N: usize>(
+    fn table<E: Element, A: Arithmetic, const N: usize>(
         &self,
-        codes: &[V::Code],
         (scale, offset): (f32, f32),
-        out: &mut [E],
-    ) {
+    ) -> [E; N] {
         let mut table = [E::from_f32(0.0); N];
         for (number, value) in (0u32..).zip(&mut table) {
             let code = V::Code::from_number(number as u8);
             *value = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
         }
+        table
+    }
+
+    /// Decodes codes below `N`, a power of two, that share a scale: each looks up its value.
+    #[inline(always)]
+    fn look_up<E: Element, A: Arithmetic, const N: usize>(
+        &self,
+        codes: &[V::Code],
+        numbers: (f32, f32),
+        out: &mut [E],
+    ) {
+        let table = self.table::<E, A, N>(numbers);
         for (out, &code) in out.iter_mut().zip(codes) {
             *out = table[code.number() & (N - 1)];
         }
@@ -224,13 +276,22 @@ impl<V: CodeValue> GroupedRows<'_, V> {
 
     /// Decodes codes that share a scale.
     #[inline(always)]
-    fn group<E: Element, A: Arithmetic>(
+    fn group<E: Element, L: LookUp, A: Arithmetic>(
         &self,
+        look_up: L,
         codes: &[V::Code],
-        scale: f32,
-        offset: f32,
+        (scale, offset): (f32, f32),
         out: &mut [E],
     ) {
+        let is_short = size_of::<E>() == 2 && self.code_bits <= 4;
+        if L::IN_REGISTERS
+            && is_short
+            && out.len() >= LOOKED_UP
+            && let Some(codes) = V::Code::bytes(codes)
+        {
+            let table = self.table::<E, A, 16>((scale, offset));
+            return look_up.pick(&table, codes, out);
+        }
         let is_long = match A::IS_SLOW {
             true => out.len() >> self.code_bits != 0,
             false => A::ROUNDS && size_of::<E>() == 2 && out.len() >= MIN_TABLE,

@@ -19,6 +19,9 @@ pub(crate) trait UnpackedCode: Copy + Sync + 'static {
     /// The first `n` codes of `bytes`, which has `bits` bits a code. Codes narrower than a byte are unpacked into `unpacked`.
     fn first_of<'b>(bits: usize, bytes: &'b [u8], n: usize, unpacked: &'b mut [u8]) -> &'b [Self];
 
+    /// The codes, if they are a byte each.
+    fn bytes(codes: &[Self]) -> Option<&[u8]>;
+
     /// The code of this number.
     fn from_number(number: u8) -> Self;
 
@@ -36,6 +39,11 @@ impl UnpackedCode for u8 {
     }
 
     #[inline(always)]
+    fn bytes(codes: &[u8]) -> Option<&[u8]> {
+        Some(codes)
+    }
+
+    #[inline(always)]
     fn from_number(number: u8) -> Self {
         number
     }
@@ -50,6 +58,11 @@ impl UnpackedCode for [u8; 2] {
     #[inline(always)]
     fn first_of<'b>(_bits: usize, bytes: &'b [u8], n: usize, _: &'b mut [u8]) -> &'b [Self] {
         &bytes.as_chunks().0[..n]
+    }
+
+    #[inline(always)]
+    fn bytes(_codes: &[Self]) -> Option<&[u8]> {
+        None
     }
 
     #[inline(always)]
