@@ -11,7 +11,7 @@ fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
     let metadata = serde_json::json!({ "quantization_config": config });
     let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
     let digits = dtype.trim_start_matches(|c: char| !c.is_ascii_digit());
-    let (n, bits): (_, usize) = (ROWS * COLS, digits.parse().expect("a number of bits"));
+    let (n, bits): (_, usize) = (ROWS * COLS, digits.parse().unwrap_or(0));
     let (stored, shape) = match bits {
         16 if dtype.starts_with('f') => ("F16", vec![ROWS, COLS]),
         16 => ("I16", vec![ROWS, COLS]),

@@ -57,11 +57,11 @@ impl Scheme for Spqr {
         let Some(base) = base_of(t.name(), "dense_weights") else {
             return Ok(None);
         };
-        let [offsets, singles] = [
+        let [offsets, singles, order] = [
             all.need(t, base, "row_offsets")?,
             all.need(t, base, "col_vals")?,
+            all.need(t, base, "in_perm")?,
         ];
-        let order = all.at(base, "in_perm");
         if let Some(weight) = all.at(base, "weight") {
             let what = format!("`{}` is beside it", weight.name());
             return Err(wrong(t, what));
@@ -73,29 +73,22 @@ impl Scheme for Spqr {
         if singles.elements() > 0 {
             check_integers(&singles, Dtype::I32)?;
         }
-        if let Some(order) = &order {
-            check_integers(order, Dtype::I32)?;
-        }
+        check_integers(&order, Dtype::I32)?;
         let known = all.config.layer_sizes(base.trim_end_matches('.'));
-        let stored_inputs = order.filter(|order| order.elements() > 0);
-        let shape = SpqrShape::new(
-            t,
-            offsets.elements(),
-            stored_inputs.map(|order| order.elements()),
-            known,
-        )?;
-        let mut parts = vec![
+        let ordered = Some(order.elements()).filter(|&n| n > 0);
+        let shape = SpqrShape::new(t, offsets.elements(), ordered, known)?;
+        let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::GroupIndex, offsets),
             (TensorRole::Quantized, singles),
+            (TensorRole::GroupIndex, order),
         ];
-        parts.extend(order.map(|order| (TensorRole::GroupIndex, order)));
         let dims = vec![shape.rows, shape.cols];
         let decoder = SpqrWeight {
             words: *t,
             offsets,
             singles,
-            order: stored_inputs,
+            order,
             shape,
         };
         let scheme = QuantScheme::Grouped {
@@ -143,7 +136,7 @@ struct SpqrWeight<'m> {
     words: Tensor<'m>,
     offsets: Tensor<'m>,
     singles: Tensor<'m>,
-    order: Option<Tensor<'m>>,
+    order: Tensor<'m>,
     shape: SpqrShape,
 }
 
@@ -155,10 +148,11 @@ impl SpqrWeight<'_> {
     fn load_order(&self, staging: &mut Vec<u8>, order: &mut Vec<u32>) -> Result<()> {
         let cols = self.shape.cols;
         order.clear();
-        let Some(tensor) = &self.order else {
+        let tensor = &self.order;
+        if tensor.elements() == 0 {
             order.extend(0..cols as u32);
             return Ok(());
-        };
+        }
         read(&tensor.part(), 2 * cols, 0..1, 0..2 * cols, staging)?;
         let inputs = staging.as_chunks().0.iter();
         order.extend(inputs.map(|&input| u32::from(u16::from_le_bytes(input))));
@@ -212,7 +206,8 @@ impl SpqrWeight<'_> {
             let what = format!("column {} of {}", single & 0xffff, self.shape.cols);
             return Err(wrong(&self.singles, what));
         }
-        (starts.clear(), singles.clear());
+        starts.clear();
+        singles.clear();
         for row in rows.clone() {
             starts.push(singles.len() as u32);
             let at = (row - rows.start) / per_offset;

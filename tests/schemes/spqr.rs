@@ -23,7 +23,7 @@ fn parts_that_do_not_fit() {
         {w}; {r}; {p} |  | Parse: `X.dense_weights` & X.col_vals
         {r} |  | Parse: `X.row_offsets`
         {v} |  | Parse: `X.col_vals`
-        {w}; {r}; {v} |  | Unsupported: `X.dense_weights` & SpQR & config.json
+        {w}; {r}; {v} |  | Parse: `X.dense_weights` & X.in_perm
         {w}; {r}; {v}; X.in_perm I32 0 |  | Unsupported: `X.dense_weights` & SpQR & config.json
         {w}; {r}; {v}; {p}; X.weight F16 32,16 |  | Parse: `X.dense_weights` & `X.weight`
         X.dense_weights I32 32; {r}; {v}; {p} |  | Parse: `X.dense_weights` & I64

@@ -94,7 +94,7 @@ class Case(ModelCase):
                 tensors["in_perm"] = torch.from_numpy(order.view(np.int32).copy())
                 weight = torch.empty_like(matrix)
                 weight[:, torch.from_numpy(order.astype(np.int64))] = matrix
-            elif order is not None:
+            else:
                 tensors["in_perm"] = torch.zeros(0, dtype=torch.int32)
             for part, tensor in tensors.items():
                 self.tensors[f"{base}.{part}"] = tensor
@@ -111,7 +111,7 @@ def main():
     Case("ordered", {"self_attn.q_proj": (32, 64, 0.02, True, {}), "self_attn.k_proj": (16, 48, 0.3, True, {}), "mlp.up_proj": (48, 40, 0.0, True, {})})
     Case("ptcsr", {"self_attn.q_proj": (32, 64, 0.05, True, {"is_ptcsr": True}), "mlp.up_proj": (16, 34, 0.1, True, {"is_ptcsr": True})})
     llama = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 1, "vocab_size": 8}
-    in_order = {"self_attn.q_proj": (64, 64, 0.02, False, {}), "mlp.up_proj": (96, 64, 0.02, None, {}), "mlp.down_proj": (64, 96, 0.02, False, {"is_ptcsr": True})}
+    in_order = {"self_attn.q_proj": (64, 64, 0.02, False, {}), "mlp.up_proj": (96, 64, 0.02, False, {}), "mlp.down_proj": (64, 96, 0.02, False, {"is_ptcsr": True})}
     Case("in_order", in_order, llama)
     Case("hostile", {"self_attn.q_proj": (64, 64, 0.05, True, {"hostile": True}), "mlp.up_proj": (48, 64, 0.05, True, {"hostile": True, "is_ptcsr": True})})
     total("spqr")
