@@ -84,6 +84,7 @@ macro_rules! dtypes {
             pub(crate) const ALL: &[Self] = &[$(Self::$variant,)* $(Self::$block,)* $(Self::$ik,)* $(Self::$mixed),*];
 
             /// How many rows are interleaved, and the type of their blocks when they are not; `None` if the type interleaves none.
+            #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
             pub(crate) fn interleaved_rows(self) -> Option<(usize, Self)> {
                 match self {
                     $(Self::$mixed => Some(($rows, Self::$base)),)*

@@ -37,8 +37,8 @@ static IDENTITY: Identity = Identity {
     methods: &[QuantMethod::Spqr],
     codes: &[".dense_weights"],
     companions: &[
-        (Ends(".row_offsets"), TensorRole::GroupIndex),
-        (Ends(".col_vals"), TensorRole::Quantized),
+        (Ends(".row_offsets"), TensorRole::QuantState),
+        (Ends(".col_vals"), TensorRole::QuantState),
         (Ends(".in_perm"), TensorRole::GroupIndex),
     ],
     optional: &[],
@@ -79,8 +79,8 @@ impl Scheme for Spqr {
         let shape = SpqrShape::new(t, offsets.elements(), ordered, known)?;
         let parts = vec![
             (TensorRole::Quantized, *t),
-            (TensorRole::GroupIndex, offsets),
-            (TensorRole::Quantized, singles),
+            (TensorRole::QuantState, offsets),
+            (TensorRole::QuantState, singles),
             (TensorRole::GroupIndex, order),
         ];
         let dims = vec![shape.rows, shape.cols];

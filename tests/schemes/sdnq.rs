@@ -76,6 +76,10 @@ fn sdnq() {
         X.weight I16 4,8; X.scale F32 4,1 | {"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"float16_e5m10fn","use_hadamard":false} | Parse: `X.weight` & U16
         X.weight U16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16_e5m10fn":["X"]}} | Unsupported: `X.weight` & 0.1.8
         X.weight BF16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & F16
+        # A weight of the dtype of its codes without a scale, or with that of a norm.
+        X.weight F16 4,8 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & X.scale
+        X.weight F16 4,8; X.scale F32 4 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & [4]
+        X.weight BF16 4,8 | {u4,"modules_dtype_dict":{"bfloat16":["X"]}} | Parse: `X.weight` & X.scale
         X.weight I32 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int32":["X"]}} | Unsupported: `X.weight` & Int(32)
         X.weight F32 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float32":["X"]}} | Unsupported: `X.weight` & F32
         X.weight I16 2,9; X.scale F32 4,512 | {u4,"use_codebook":true,"modules_dtype_dict":{"uint9":["X"]}} | Unsupported: `X.weight` & use_codebook
