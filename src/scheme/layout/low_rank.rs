@@ -52,7 +52,8 @@ pub(super) fn add_factors(
         b.extend(tile.rows.clone(), ranks.clone(), staging, factors)?;
         a.extend(ranks.clone(), tile.cols.clone(), staging, factors)?;
         let both = factors.split_at(height * ranks.len());
-        add_product(both, scale, ranks.len(), width, sums);
+        let sizes = (ranks.len(), width);
+        add_product(both, scale, sizes, Level::default(), sums);
     }
     Ok(())
 }
