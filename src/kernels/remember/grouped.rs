@@ -16,6 +16,8 @@ mod formula;
 use std::ops::Range;
 
 pub(crate) use self::codes::{CodeValue, E2M1, E2M3, E3M2, Int, Minifloat, SignMagnitude};
+#[cfg(target_arch = "x86_64")]
+use self::formula::FmaOp;
 pub(crate) use self::formula::Formula;
 #[cfg(test)]
 pub(super) use self::formula::fused;
@@ -25,7 +27,10 @@ use self::formula::{
 use crate::element::Element;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::packed::unpack_bytes;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
 use crate::simd::Kernel;
+
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
     /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.
@@ -79,6 +84,20 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
+        self.decode_rows::<E, FusedOp>(out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], _: Avx2) {
+        self.decode_rows::<E, FmaOp>(out);
+    }
+}
+
+impl<V: CodeValue> GroupedRows<'_, V> {
+    /// Decodes all rows. `F` is the operation of [`Formula::FusedScaleShift`].
+    #[inline(always)]
+    fn decode_rows<E: Element, F: Arithmetic>(&self, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
         // Codes of eight bits are decoded from where they are, a whole row at once.
@@ -126,7 +145,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
                         self.decode::<E, ScaleShiftOp<false>>(tile, out);
                     }
                     (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
-                    (Formula::FusedScaleShift, _) => self.decode::<E, FusedOp>(tile, out),
+                    (Formula::FusedScaleShift, _) => self.decode::<E, F>(tile, out),
                     (Formula::ScaleToInt8, _) => self.decode::<E, ScaleToInt8Op>(tile, out),
                 }
             }
