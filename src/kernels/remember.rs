@@ -29,5 +29,6 @@ pub(crate) mod sdnq;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transform;
+pub(crate) mod transpose;
 pub(crate) mod vectors;
 pub(crate) mod widen;

@@ -312,13 +312,14 @@ impl Decode for Exl2Weight<'_> {
         self.load_order(staging, index)?;
         self.load_scales(&tile.rows, staging, row, scales)?;
         let [rows, outputs] = self.stored;
-        words.resize(tile.rows.len() * load::transposed_words::<4>(rows), 0);
+        let column = load::transposed_words::<4>(rows);
+        words.resize(tile.rows.len() * column, 0);
         load::read_transposed::<4>(
             &self.words.part(),
             outputs,
-            0..rows,
-            tile.rows.clone(),
+            [0..rows, tile.rows.clone()],
             staging,
+            column,
             words,
         )
     }
@@ -332,7 +333,7 @@ impl Decode for Exl2Weight<'_> {
         out: Out<'_>,
     ) {
         let first = rows.start - tile.rows.start;
-        let row_bytes = self.stored[0] * 4;
+        let row_bytes = load::transposed_words::<4>(self.stored[0]) * 4;
         let kernel = PermutedRows {
             bytes: &buffers.words.as_bytes()[first * row_bytes..],
             row_bytes,

@@ -29,7 +29,7 @@ use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::packed::unpack_bytes;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::Kernel;
+use crate::simd::{InMemory, Kernel, LOOKED_UP, LookUp};
 
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
@@ -62,42 +62,48 @@ pub(crate) struct GroupedRows<'a, V> {
 /// first-level cache, and are written so long before they are read that no load waits for a store.
 const TILE: usize = 512;
 
-/// Shortest group of codes below 16 for which a table of its 16 values is made if something is rounded twice, which costs
-/// more than looking up; with one rounding the vectorised loop is faster than a look-up. Slow arithmetic makes a table for
-/// every group with at least as many codes as the table has entries.
+/// Shortest group of codes below 16 for which a table of its 16 values is made in memory if something is rounded twice, which
+/// costs more than looking up; with one rounding the vectorised loop is faster than a look-up in memory. Slow arithmetic makes a
+/// table for every group with at least as many codes as the table has entries.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     const HAS_AVX512: bool = true;
 
     fn gains_from_avx512<E: Element>(&self) -> bool {
-        let has_tables = match self.formula {
-            Formula::FusedScaleShift => true,
-            _ => self.round && self.code_bits <= 4 && size_of::<E>() == 2,
-        };
+        let has_tables =
+            self.formula == Formula::FusedScaleShift || size_of::<E>() == 2 && self.are_looked_up();
         !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
     }
 
     fn is_rounded_last(&self) -> bool {
-        !self.round
+        !self.round && !self.are_looked_up()
     }
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        self.decode_rows::<E, FusedOp>(out);
+        self.decode_rows::<E, _, FusedOp>(InMemory, out);
     }
 
+    /// A group has only as many values as there are codes. For outputs of two bytes those of codes of up to four bits are rounded
+    /// once, and the codes look up the results in registers.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn run_avx2<E: Element>(&self, out: &mut [E], _: Avx2) {
-        self.decode_rows::<E, FmaOp>(out);
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.decode_rows::<E, _, FmaOp>(avx2, out);
     }
 }
 
 impl<V: CodeValue> GroupedRows<'_, V> {
-    /// Decodes all rows. `F` is the operation of [`Formula::FusedScaleShift`].
+    /// Whether values of two bytes are looked up in registers, where the CPU can: if groups are so long that a table pays.
+    fn are_looked_up(&self) -> bool {
+        let has_tables = self.code_bits <= 4 && self.grid.block_cols >= LOOKED_UP;
+        cfg!(target_arch = "x86_64") && has_tables && self.columns.is_empty()
+    }
+
+    /// Decodes all rows. Where values are looked up, `look_up` does it. `F` is the operation of [`Formula::FusedScaleShift`].
     #[inline(always)]
-    fn decode_rows<E: Element, F: Arithmetic>(&self, out: &mut [E]) {
+    fn decode_rows<E: Element, L: LookUp, F: Arithmetic>(&self, look_up: L, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
         // Codes of eight bits are decoded from where they are, a whole row at once.
@@ -133,22 +139,36 @@ impl<V: CodeValue> GroupedRows<'_, V> {
                     scales,
                     offsets,
                 };
-                // The formula is chosen here and not for each value: every arm is a loop of its own.
-                match (self.formula, self.round) {
-                    (Formula::Scale, _) => self.decode::<E, ScaleOp>(tile, out),
-                    (Formula::Divide, _) => self.decode::<E, DivideOp>(tile, out),
-                    (Formula::ShiftScale, false) => {
-                        self.decode::<E, ShiftScaleOp<false>>(tile, out);
-                    }
-                    (Formula::ShiftScale, true) => self.decode::<E, ShiftScaleOp<true>>(tile, out),
-                    (Formula::ScaleShift, false) => {
-                        self.decode::<E, ScaleShiftOp<false>>(tile, out);
-                    }
-                    (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
-                    (Formula::FusedScaleShift, _) => self.decode::<E, F>(tile, out),
-                    (Formula::ScaleToInt8, _) => self.decode::<E, ScaleToInt8Op>(tile, out),
-                }
+                self.decode_tile::<E, L, F>(look_up, tile, out);
             }
+        }
+    }
+
+    /// Decodes a tile. The formula is chosen here and not for each value: every arm is a loop of its own.
+    #[inline(always)]
+    fn decode_tile<E: Element, L: LookUp, F: Arithmetic>(
+        &self,
+        look_up: L,
+        tile: CodeTile<'_>,
+        out: &mut [E],
+    ) {
+        match (self.formula, self.round) {
+            (Formula::Scale, _) => self.decode::<E, L, ScaleOp>(look_up, tile, out),
+            (Formula::Divide, _) => self.decode::<E, L, DivideOp>(look_up, tile, out),
+            (Formula::ShiftScale, false) => {
+                self.decode::<E, L, ShiftScaleOp<false>>(look_up, tile, out);
+            }
+            (Formula::ShiftScale, true) => {
+                self.decode::<E, L, ShiftScaleOp<true>>(look_up, tile, out);
+            }
+            (Formula::ScaleShift, false) => {
+                self.decode::<E, L, ScaleShiftOp<false>>(look_up, tile, out);
+            }
+            (Formula::ScaleShift, true) => {
+                self.decode::<E, L, ScaleShiftOp<true>>(look_up, tile, out);
+            }
+            (Formula::FusedScaleShift, _) => self.decode::<E, L, F>(look_up, tile, out),
+            (Formula::ScaleToInt8, _) => self.decode::<E, L, ScaleToInt8Op>(look_up, tile, out),
         }
     }
 }
@@ -173,7 +193,12 @@ struct CodeTile<'a> {
 impl<V: CodeValue> GroupedRows<'_, V> {
     /// Decodes a tile, group by group.
     #[inline(always)]
-    fn decode<E: Element, A: Arithmetic>(&self, tile: CodeTile<'_>, mut out: &mut [E]) {
+    fn decode<E: Element, L: LookUp, A: Arithmetic>(
+        &self,
+        look_up: L,
+        tile: CodeTile<'_>,
+        mut out: &mut [E],
+    ) {
         let CodeTile {
             at,
             mut codes,
@@ -208,7 +233,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             let (group, rest) = codes.split_at(n);
             let (target, tail) = out.split_at_mut(n);
             if columns.is_empty() {
-                self.group::<E, A>(group, scale, offset, target);
+                self.group::<E, L, A>(look_up, group, (scale, offset), target);
             } else {
                 let (factors, rest) = columns.split_at(n);
                 for ((out, &code), &factor) in target.iter_mut().zip(group).zip(factors) {
@@ -225,18 +250,28 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         }
     }
 
+    /// The values of the codes below `N` with a scale and an offset.
+    #[inline(always)]
+    fn table<E: Element, A: Arithmetic, const N: usize>(
+        &self,
+        (scale, offset): (f32, f32),
+    ) -> [E; N] {
+        let mut table = [E::from_f32(0.0); N];
+        for (code, value) in (0u32..).zip(&mut table) {
+            *value = E::from_f32(A::apply::<E>(self.format.value(code as u8), scale, offset));
+        }
+        table
+    }
+
     /// Decodes codes below `N`, a power of two, that share a scale: each looks up its value.
     #[inline(always)]
     fn look_up<E: Element, A: Arithmetic, const N: usize>(
         &self,
         codes: &[u8],
-        (scale, offset): (f32, f32),
+        numbers: (f32, f32),
         out: &mut [E],
     ) {
-        let mut table = [E::from_f32(0.0); N];
-        for (code, value) in (0u32..).zip(&mut table) {
-            *value = E::from_f32(A::apply::<E>(self.format.value(code as u8), scale, offset));
-        }
+        let table = self.table::<E, A, N>(numbers);
         for (out, &code) in out.iter_mut().zip(codes) {
             *out = table[usize::from(code) & (N - 1)];
         }
@@ -244,13 +279,17 @@ impl<V: CodeValue> GroupedRows<'_, V> {
 
     /// Decodes codes that share a scale.
     #[inline(always)]
-    fn group<E: Element, A: Arithmetic>(
+    fn group<E: Element, L: LookUp, A: Arithmetic>(
         &self,
+        look_up: L,
         codes: &[u8],
-        scale: f32,
-        offset: f32,
+        (scale, offset): (f32, f32),
         out: &mut [E],
     ) {
+        if L::IN_REGISTERS && size_of::<E>() == 2 && self.code_bits <= 4 && out.len() >= LOOKED_UP {
+            let table = self.table::<E, A, 16>((scale, offset));
+            return look_up.pick(&table, codes, out);
+        }
         let is_long = match A::IS_SLOW {
             true => out.len() >> self.code_bits != 0,
             false => A::ROUNDS && size_of::<E>() == 2 && out.len() >= MIN_TABLE,

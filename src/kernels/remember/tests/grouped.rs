@@ -440,16 +440,25 @@ fn stacks_of_fp8() {
 #[test]
 fn fp4_of_two_rows_in_a_byte() {
     use crate::kernels::remember::fp4_pairs::{BLOCK, Fp4Pairs};
-    // Rows end in a block, and columns in a strip.
-    for (cols, first, rows) in [
+    // Rows end in a block, and columns in a strip. Values of all exponents are normal numbers of both types of two bytes, of BF16
+    // alone, or of neither.
+    let exponents: [&[u8]; 3] = [
+        &[127, 114, 140, 120],
+        &[127, 2, 252, 113, 141],
+        &[127, 0, 255, 1, 254, 2, 120],
+    ];
+    for ((cols, first, rows), all) in [
         (miri_or(33usize, 1049), 0usize, 96usize),
         (7, 40, 50),
         (1, 63, 1),
-    ] {
+    ]
+    .into_iter()
+    .flat_map(|size| exponents.map(|all| (size, all)))
+    {
         let pitch = cols + 3;
         let codes = bytes((first + rows).div_ceil(2) * pitch);
         let exponents: Vec<u8> = (0..(first + rows).div_ceil(BLOCK) * pitch)
-            .map(|i| [127, 0, 255, 1, 254, 2, 120][i % 7])
+            .map(|i| all[i % all.len()])
             .collect();
         let kernel = Fp4Pairs {
             codes: &codes,
