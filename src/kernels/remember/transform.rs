@@ -76,6 +76,12 @@ impl TransformedRows<'_> {
         };
         let mut scratch = Scratch::default();
         for values in self.values.chunks_mut((height * width).max(1)) {
+            if let (None, Some(rows)) = (&self.columns, &self.rows)
+                && !matches!(rows.matrix, BlockMatrix::Dense(_))
+            {
+                rows.multiply_panels(values, width);
+                continue;
+            }
             self.exact.resize(values.len(), 0.0);
             for (exact, &value) in self.exact.iter_mut().zip(&*values) {
                 *exact = f64::from(value);
@@ -165,20 +171,25 @@ impl BlockProduct<'_> {
             }
             return;
         }
+        self.multiply_panels(values, width);
+    }
+
+    /// Multiplies a block of rows of `width` values by a Hadamard matrix, some columns at a time.
+    #[inline(always)]
+    fn multiply_panels<T: Exact>(&self, values: &mut [T], width: usize) {
         let mut panel = vec![[0.0; LANES]; self.size];
         for first in (0..width).step_by(LANES) {
-            let count = LANES.min(width - first);
             for (panel, line) in panel.iter_mut().zip(values.chunks_exact(width)) {
-                match line[first..].first_chunk() {
-                    Some(whole) => *panel = *whole,
-                    None => panel[..count].copy_from_slice(&line[first..]),
+                match line[first..].first_chunk::<LANES>() {
+                    Some(whole) => copy(whole, panel, T::widen),
+                    None => copy(&line[first..], panel, T::widen),
                 }
             }
             self.multiply_panel(&mut panel);
             for (panel, line) in panel.iter().zip(values.chunks_exact_mut(width)) {
-                match line[first..].first_chunk_mut() {
-                    Some(whole) => *whole = *panel,
-                    None => line[first..].copy_from_slice(&panel[..count]),
+                match line[first..].first_chunk_mut::<LANES>() {
+                    Some(whole) => copy(panel, whole, T::narrow),
+                    None => copy(panel, &mut line[first..], T::narrow),
                 }
             }
         }
@@ -197,6 +208,44 @@ impl BlockProduct<'_> {
         for row in panel {
             row.iter_mut().for_each(|x| *x *= self.factor);
         }
+    }
+}
+
+/// Values that are multiplied in F64.
+trait Exact: Copy {
+    fn widen(self) -> f64;
+    fn narrow(x: f64) -> Self;
+}
+
+impl Exact for f64 {
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow(x: f64) -> Self {
+        x
+    }
+}
+
+impl Exact for f32 {
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        f64::from(self)
+    }
+
+    /// A sum of zeros is +0.
+    #[inline(always)]
+    fn narrow(x: f64) -> Self {
+        x as f32 + 0.0
+    }
+}
+
+#[inline(always)]
+fn copy<T: Copy, U>(from: &[T], to: &mut [U], change: impl Fn(T) -> U) {
+    for (to, &from) in to.iter_mut().zip(from) {
+        *to = change(from);
     }
 }
 
