@@ -2,6 +2,7 @@
 //! changed bytes.
 
 mod changed;
+mod hostile;
 
 use std::path::Path;
 
@@ -11,8 +12,9 @@ use safetensors::SafeTensors;
 use crate::common::{assert_same, data};
 
 /// The cases, and the number of tensors whose parts lie in several files.
-const CASES: [(&str, usize); 5] = [
+const CASES: [(&str, usize); 6] = [
     ("stage1", 2),
+    ("stage1-frozen", 3),
     ("stage2", 4),
     ("stage2-one", 0),
     ("stage3", 7),
@@ -56,6 +58,12 @@ fn what_is_left_out_is_named() {
     let notes = model.inspect().notes.join("\n");
     assert!(
         notes.contains("(ZeRO stage 3, 2 processes); the state of the optimizer"),
+        "{notes}"
+    );
+    let model = parse(data().join("deepspeed/stage1-frozen")).unwrap();
+    let notes = model.inspect().notes.join("\n");
+    assert!(
+        notes.contains("2 parameters that the optimizer does not have, e.g. `norm.bias`"),
         "{notes}"
     );
 }

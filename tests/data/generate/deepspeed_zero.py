@@ -4,7 +4,7 @@
 
 deepspeed 0.19.8, torch 2.15.0, on the CPU with gloo. OUT gets a directory for each case, as `save_checkpoint` writes it: `latest` and
 `global_step1/`. `expected-CASE.safetensors` is what `get_fp32_state_dict_from_zero_checkpoint` returns, with buffers as they are stored:
-it widens them to F32.
+it widens them to F32. What it loses is there as the module has it: the frozen parameters of stage 1.
 """
 
 import os
@@ -20,6 +20,7 @@ OUT = Path(sys.argv[1])
 # Case: stage, processes, element type, whether some parameters are frozen.
 CASES = {
     "stage1": (1, 2, "bf16", False),
+    "stage1-frozen": (1, 2, "bf16", True),
     "stage2": (2, 3, "bf16", True),
     "stage3": (3, 2, "bf16", False),
     "stage3-frozen": (3, 3, "bf16", True),
@@ -86,6 +87,8 @@ def run(rank, case, world, port):
         state = get_fp32_state_dict_from_zero_checkpoint(OUT / case, tag="global_step1")
         buffers = {name for name, _ in engine.module.named_buffers()}
         state = {k: stored[k].cpu() if k in buffers else v for k, v in state.items()}
+        if stage < 3:
+            state.update((k, v.cpu()) for k, v in stored.items() if k not in state)
         save_file({k: v.clone().contiguous() for k, v in state.items()}, OUT / f"expected-{case}.safetensors")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

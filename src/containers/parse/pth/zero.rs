@@ -8,7 +8,8 @@
 //! ```
 //!
 //! In stages 1 and 2 the parts of a group are one vector, in which the parameters follow each other. In stage 3 each parameter is
-//! divided among the processes by itself. The module in 16 bits and the optimizer's own tensors are left out.
+//! divided among the processes by itself. The module in 16 bits and the optimizer's own tensors are left out, except the parameters that
+//! the module alone has: those that are not trained in stage 1.
 //!
 //! Format: DeepSpeed
 //! [`zero_to_fp32.py`](https://github.com/deepspeedai/DeepSpeed/blob/edaa7221267243c7be7fb49c5d5f5c4fb97b4641/deepspeed/utils/zero_to_fp32.py).
@@ -23,7 +24,9 @@ use std::sync::Arc;
 
 use self::files::CheckpointFiles;
 use self::join::{Joined, align_parts, join_frozen, join_groups, join_partitioned};
-use self::states::{ModelState, OptimizerState, read_model_state, read_optimizer_state};
+use self::states::{
+    ModelState, OptimizerState, read_fragments, read_model_state, read_optimizer_state,
+};
 use super::not_empty;
 use super::views::check_ratio;
 use crate::containers::model::TensorInfo;
@@ -64,16 +67,17 @@ pub(in crate::containers::parse) fn read(
         .skip(1)
         .map(|name| open(name))
         .collect::<Result<_>>()?;
+    // What the files list is counted against the length of all of them while it is read.
+    budget.tables(0, 0, opened.iter().filter_map(Source::len).sum())?;
     let mut places = vec![];
-    let mut state = |number: usize, name: &str| {
-        let read = read_model_state(&opened[number], number, &mut places, budget);
-        read.map_err(|e| e.about(format_args!("`{name}`")))
-    };
-    let mut models = vec![state(0, &files.model_states[0])?];
+    let state = read_model_state(&opened[0], 0, &mut places, budget);
+    let state = state.map_err(|e| e.about(format_args!("`{}`", files.model_states[0])))?;
+    let mut others_fragments = vec![];
     // Only frozen parameters lie in the files of the other processes.
-    if !models[0].frozen.is_empty() {
+    if !state.frozen.is_empty() {
         for (&number, name) in others.iter().zip(&files.model_states[1..]) {
-            models.push(state(number, name)?);
+            let fragments = read_fragments(&opened[number], number, &mut places, budget);
+            others_fragments.push(fragments.map_err(|e| e.about(format_args!("`{name}`")))?);
         }
     }
     let mut parts = vec![];
@@ -82,23 +86,40 @@ pub(in crate::containers::parse) fn read(
         parts.push(part.map_err(|e| e.about(format_args!("`{name}`")))?);
     }
     let stage = files.require_complete(&parts)?;
-    let joined = join(stage, &models, &parts)?;
-    let mut model = assemble(joined, models.swap_remove(0), &opened, budget)?;
+    let joined = join(stage, (&state, &others_fragments), &parts, budget)?;
+    let only_in_module = note_on_module(&state.only_in_module);
+    let mut model = assemble(joined, state, &opened, budget)?;
     check_ratio(&model, places.iter())?;
     let n = parts.len();
     model.notes.push(format!(
         "the weights in F32 of a DeepSpeed checkpoint (ZeRO stage {stage}, {n} processes); the state of the optimizer and the module in 16 bits are left out"
     ));
+    model.notes.extend(only_in_module);
     not_empty(model)
 }
 
+/// The note on parameters that are taken from the module.
+fn note_on_module(names: &[String]) -> Option<String> {
+    let first = names.first()?;
+    let n = names.len();
+    Some(format!(
+        "{n} parameters that the optimizer does not have, e.g. `{first}`, are those of the module, as it stores them"
+    ))
+}
+
 /// The tensors of frozen and of trained parameters, in this order, as `zero_to_fp32.py` has them.
-fn join(stage: u8, models: &[ModelState], parts: &[OptimizerState]) -> Result<Vec<Joined>> {
+fn join(
+    stage: u8,
+    (state, others): (&ModelState, &[HashMap<String, TensorInfo>]),
+    parts: &[OptimizerState],
+    budget: &Budget,
+) -> Result<Vec<Joined>> {
     let groups = align_parts(parts)?;
-    let mut joined = join_frozen(stage, models, parts.len())?;
+    let fragments: Vec<_> = std::iter::once(&state.fragments).chain(others).collect();
+    let mut joined = join_frozen((stage, parts.len()), &state.frozen, &fragments, budget)?;
     joined.extend(match stage {
-        3 => join_partitioned(&models[0].groups, &groups)?,
-        _ => join_groups(&models[0].groups, &groups)?,
+        3 => join_partitioned(&state.groups, &groups, budget)?,
+        _ => join_groups(&state.groups, &groups, budget)?,
     });
     Ok(joined)
 }
@@ -112,13 +133,10 @@ fn assemble(
 ) -> Result<ParsedModel> {
     let mut model = ParsedModel::new(Container::Pth, state.header_size);
     model.sources = opened.iter().map(Source::share).collect();
-    model.tensors = state.buffers;
+    model.tensors = state.stored;
     model.skipped = state.skipped;
-    let pieces = joined.iter().map(|tensor| tensor.pieces.len() as u64).sum();
     let count = (joined.len() + model.tensors.len() + state.shared.len()) as u64;
-    let bytes = opened.iter().filter_map(Source::len).sum();
     budget.items(count, "tensors")?;
-    budget.tables(count, pieces, bytes)?;
     let files: Arc<[Source]> = opened.iter().map(Source::share).collect();
     for tensor in joined {
         let info = tensor_of(tensor, &files, &mut model.sources)?;

@@ -1,7 +1,10 @@
 //! Which parts of which files a parameter consists of.
 
-use super::states::{ModelState, OptimizerState, Shapes};
+use std::collections::HashMap;
+
+use super::states::{OptimizerState, Shapes};
 use crate::containers::model::{Check, TensorInfo};
+use crate::limits::Budget;
 use crate::source::{StorageCheck, TensorPiece};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -44,10 +47,14 @@ impl Joined {
     }
 
     /// Appends `n` elements of `part` from element `first` on, which it has.
-    fn push(&mut self, part: &TensorInfo, first: usize, n: usize) {
+    ///
+    /// # Errors
+    /// `LimitExceeded`: the pieces take more memory than the files warrant.
+    fn push(&mut self, part: &TensorInfo, first: usize, n: usize, budget: &Budget) -> Result<()> {
         if n == 0 {
-            return;
+            return Ok(());
         }
+        budget.tables(0, 1, 0)?;
         let size = self.dtype.bits() as u64 / 8;
         let start = self
             .pieces
@@ -68,6 +75,7 @@ impl Joined {
             },
             check: part.check.clone(),
         });
+        Ok(())
     }
 }
 
@@ -116,7 +124,11 @@ pub(super) fn align_parts(processes: &[OptimizerState]) -> Result<Vec<Parts<'_>>
 ///
 /// # Errors
 /// `Parse` if there are other groups than parts, or a group has another size than its parts.
-pub(super) fn join_groups(groups: &[Shapes], parts: &[Parts<'_>]) -> Result<Vec<Joined>> {
+pub(super) fn join_groups(
+    groups: &[Shapes],
+    parts: &[Parts<'_>],
+    budget: &Budget,
+) -> Result<Vec<Joined>> {
     require_same_number(groups, parts)?;
     let mut joined = vec![];
     for (group, parts) in groups.iter().zip(parts) {
@@ -134,7 +146,7 @@ pub(super) fn join_groups(groups: &[Shapes], parts: &[Parts<'_>]) -> Result<Vec<
                     return Err(wrong_sum(name, consumed, available));
                 };
                 let n = left.min(elements(part) - inside);
-                tensor.push(part, inside, n);
+                tensor.push(part, inside, n, budget)?;
                 (left, inside) = (left - n, inside + n);
                 if inside == elements(part) {
                     (process, inside) = (process + 1, 0);
@@ -156,7 +168,11 @@ pub(super) fn join_groups(groups: &[Shapes], parts: &[Parts<'_>]) -> Result<Vec<
 ///
 /// # Errors
 /// `Parse` if the parameters have another size than the parts, or processes have different parts.
-pub(super) fn join_partitioned(groups: &[Shapes], parts: &[Parts<'_>]) -> Result<Vec<Joined>> {
+pub(super) fn join_partitioned(
+    groups: &[Shapes],
+    parts: &[Parts<'_>],
+    budget: &Budget,
+) -> Result<Vec<Joined>> {
     let processes = parts.first().map_or(1, Vec::len);
     for group in parts {
         if group.iter().any(|part| part.len != group[0].len) {
@@ -196,7 +212,7 @@ pub(super) fn join_partitioned(groups: &[Shapes], parts: &[Parts<'_>]) -> Result
         while missing > 0 {
             for &(group, first, n) in &runs {
                 let n = n.min(missing);
-                tensor.push(parts[group][process], first, n);
+                tensor.push(parts[group][process], first, n, budget)?;
                 missing -= n;
             }
             process += 1;
@@ -221,18 +237,20 @@ pub(super) fn join_partitioned(groups: &[Shapes], parts: &[Parts<'_>]) -> Result
 /// # Errors
 /// `Parse` if a part is missing, or has another size; `Unsupported` if parts are of different types.
 pub(super) fn join_frozen(
-    stage: u8,
-    models: &[ModelState],
-    processes: usize,
+    (stage, processes): (u8, usize),
+    frozen: &[(String, Vec<usize>)],
+    fragments: &[&HashMap<String, TensorInfo>],
+    budget: &Budget,
 ) -> Result<Vec<Joined>> {
     let mut joined = vec![];
-    for (name, shape) in models.first().map_or(&[][..], |first| &first.frozen) {
+    for (name, shape) in frozen {
         let missing = || {
             let what =
                 format!("tensor `{name}`: a process has no part of it (`frozen_param_fragments`)");
             AnamnesisError::parse(what)
         };
-        let first = models[0].fragments.get(name).ok_or_else(missing)?;
+        let first = fragments.first().and_then(|first| first.get(name));
+        let first = first.ok_or_else(missing)?;
         let mut tensor = Joined::new(name, first.dtype, shape)?;
         let all = tensor.elements();
         let expected = match stage {
@@ -240,14 +258,14 @@ pub(super) fn join_frozen(
             _ => all,
         };
         let mut left = all;
-        for model in models {
-            let part = model.fragments.get(name).ok_or_else(missing)?;
+        for of_process in fragments {
+            let part = of_process.get(name).ok_or_else(missing)?;
             require_run(part, first.dtype)?;
             if elements(part) != expected {
                 return Err(wrong_sum(name, expected, elements(part)));
             }
             let n = expected.min(left);
-            tensor.push(part, 0, n);
+            tensor.push(part, 0, n, budget)?;
             left -= n;
         }
         joined.push(tensor);

@@ -14,6 +14,9 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Result};
 
+/// Bytes of a name, or dimensions of a shape, that take the memory of a metadata key.
+const KEY_LEN: u64 = 32;
+
 /// Names of parameters with their shapes, in their order.
 pub(super) type Shapes = Vec<(String, Vec<usize>)>;
 
@@ -24,8 +27,11 @@ pub(super) struct ModelState {
     /// The parameters that are not trained, and this process's part of each by its name.
     pub frozen: Shapes,
     pub fragments: HashMap<String, TensorInfo>,
-    pub buffers: Vec<TensorInfo>,
-    /// Buffers of a kind that is not read.
+    /// Buffers, and parameters that the module alone has: stage 1 keeps those that are not trained nowhere else.
+    pub stored: Vec<TensorInfo>,
+    /// Names of the parameters among them.
+    pub only_in_module: Vec<String>,
+    /// Those of a kind that is not read, or whose values are in no file.
     pub skipped: Vec<Skipped>,
     /// Names of parameters that share the values of another, and that.
     pub shared: Vec<(String, String)>,
@@ -68,59 +74,53 @@ pub(super) fn read_model_state(
 ) -> Result<ModelState> {
     let archive = ZipArchive::read(&mut &*source, budget)?;
     let opened = open(source, &archive, budget)?;
-    let mut reader = StateReader::new(&opened, (source, number), &archive, places);
+    let mut reader = StateReader::new(&opened, (source, number), (&archive, budget), places);
     let root = opened.root;
     reader.require_whole_weights(root)?;
-    let buffer_names = reader.required(root, "buffer_names")?;
-    let buffer_names: HashSet<String> = (reader.items(buffer_names)?.iter())
-        .map(|&id| reader.text(id).map(str::to_owned))
-        .collect::<Result<_>>()?;
-    let (mut buffers, mut skipped) = (vec![], vec![]);
-    let module = reader.required(root, "module")?;
-    for &(key, value) in reader.entries(module)? {
-        let name = reader.text(key)?;
-        if !buffer_names.contains(name) {
-            continue;
-        }
-        match reader.tensor(name, value)? {
-            Ok(info) => buffers.push(info),
-            Err(what) => skipped.push(Skipped {
-                name: name.to_owned(),
-                what: what.to_owned(),
-            }),
-        }
-    }
     let groups = reader.required(root, "param_shapes")?;
-    let groups = (reader.items(groups)?.iter())
+    let groups: Vec<Shapes> = (reader.items(groups)?.iter())
         .map(|&group| reader.shapes(group))
         .collect::<Result<_>>()?;
     let frozen = match reader.optional(root, "frozen_param_shapes")? {
         Some(shapes) => reader.shapes(shapes)?,
         None => vec![],
     };
-    let mut fragments = HashMap::new();
-    if let Some(found) = reader.optional(root, "frozen_param_fragments")? {
-        for &(key, value) in reader.entries(found)? {
-            let name = reader.text(key)?;
-            let info = reader.readable(name, value)?;
-            fragments.insert(name.to_owned(), info);
-        }
-    }
+    let fragments = reader.fragments(root)?;
     let mut shared = vec![];
     if let Some(found) = reader.optional(root, "shared_params")? {
         for &(key, value) in reader.entries(found)? {
-            shared.push((reader.text(key)?.to_owned(), reader.text(value)?.to_owned()));
+            shared.push((reader.name(key)?, reader.name(value)?));
         }
     }
-    Ok(ModelState {
+    let mut state = ModelState {
         groups,
         frozen,
         fragments,
-        buffers,
-        skipped,
+        stored: vec![],
+        only_in_module: vec![],
+        skipped: vec![],
         shared,
         header_size: opened.machine.input.at,
-    })
+    };
+    reader.module(root, &mut state)?;
+    Ok(state)
+}
+
+/// Reads the parts of parameters that are not trained in the file `source`, as [`read_model_state`] does.
+///
+/// # Errors
+/// As [`read_model_state`].
+pub(super) fn read_fragments(
+    source: &Source,
+    number: usize,
+    places: &mut Vec<StoragePlace>,
+    budget: &Budget,
+) -> Result<HashMap<String, TensorInfo>> {
+    let archive = ZipArchive::read(&mut &*source, budget)?;
+    let opened = open(source, &archive, budget)?;
+    let mut reader = StateReader::new(&opened, (source, number), (&archive, budget), places);
+    reader.require_whole_weights(opened.root)?;
+    reader.fragments(opened.root)
 }
 
 /// Reads the state of an optimizer in the file `source`, which has this number.
@@ -135,7 +135,7 @@ pub(super) fn read_optimizer_state(
 ) -> Result<OptimizerState> {
     let archive = ZipArchive::read(&mut &*source, budget)?;
     let opened = open(source, &archive, budget)?;
-    let mut reader = StateReader::new(&opened, (source, number), &archive, places);
+    let mut reader = StateReader::new(&opened, (source, number), (&archive, budget), places);
     let state = reader.required(opened.root, "optimizer_state_dict")?;
     let values = &opened.machine.values;
     let stage = reader.required(state, "zero_stage")?;
@@ -154,7 +154,10 @@ pub(super) fn read_optimizer_state(
         _ => "single_partition_of_fp32_groups",
     };
     let groups = reader.required(state, key)?;
-    let groups = (reader.items(groups)?.iter())
+    let groups = reader.items(groups)?;
+    // A list may have one tensor many times, in a byte or two each.
+    budget.tables(groups.len() as u64, 0, 0)?;
+    let groups = (groups.iter())
         .map(|&group| reader.readable(key, group))
         .collect::<Result<_>>()?;
     Ok(OptimizerState {
@@ -187,6 +190,7 @@ struct StateReader<'a, 'b> {
     /// Number of the file.
     number: usize,
     archive: &'a ZipArchive,
+    budget: &'a Budget,
     members: HashMap<&'a str, &'a ZipMember>,
     keys: StorageKeys,
     /// The storages that have been found, by their keys.
@@ -198,7 +202,7 @@ impl<'a, 'b> StateReader<'a, 'b> {
     fn new(
         opened: &'a OpenedArchive<'b>,
         (source, number): (&'a Source, usize),
-        archive: &'a ZipArchive,
+        (archive, budget): (&'a ZipArchive, &'a Budget),
         places: &'a mut Vec<StoragePlace>,
     ) -> Self {
         let members = archive.members.iter();
@@ -208,6 +212,7 @@ impl<'a, 'b> StateReader<'a, 'b> {
             source,
             number,
             archive,
+            budget,
             members: members.map(|m| (m.name.as_str(), m)).collect(),
             keys: StorageKeys::default(),
             known: HashMap::new(),
@@ -284,14 +289,75 @@ impl<'a, 'b> StateReader<'a, 'b> {
         }
     }
 
+    /// The name `id` of a tensor, and counts the memory that the tensor takes: a pickle may name a dict, or a long text, many times
+    /// in a byte or two each.
+    fn name(&self, id: NodeId) -> Result<String> {
+        let name = self.text(id)?;
+        self.budget.tables(1, name.len() as u64 / KEY_LEN, 0)?;
+        Ok(name.to_owned())
+    }
+
     fn shapes(&self, id: NodeId) -> Result<Shapes> {
         let shape = |&(key, value): &(NodeId, NodeId)| {
-            let name = self.text(key)?;
+            let name = self.name(key)?;
             let shape = self.machine.values.sizes(value);
             let shape = shape.ok_or_else(|| wrong(&format!("`{name}` has no shape")))?;
-            Ok((name.to_owned(), shape))
+            self.budget.tables(0, shape.len() as u64 / KEY_LEN, 0)?;
+            Ok((name, shape))
         };
         self.entries(id)?.iter().map(shape).collect()
+    }
+
+    /// This process's part of each parameter that is not trained.
+    fn fragments(&mut self, root: NodeId) -> Result<HashMap<String, TensorInfo>> {
+        let mut fragments = HashMap::new();
+        if let Some(found) = self.optional(root, "frozen_param_fragments")? {
+            for &(key, value) in self.entries(found)? {
+                let name = self.name(key)?;
+                let info = self.readable(&name, value)?;
+                fragments.insert(name, info);
+            }
+        }
+        Ok(fragments)
+    }
+
+    /// Adds what the module alone has to `state`: buffers, and parameters that are in neither group nor list. Stage 1 has those that
+    /// are not trained there, and `zero_to_fp32.py` loses them.
+    fn module(&mut self, root: NodeId, state: &mut ModelState) -> Result<()> {
+        let buffer_names = self.required(root, "buffer_names")?;
+        let buffer_names: HashSet<&str> = (self.items(buffer_names)?.iter())
+            .map(|&id| self.text(id))
+            .collect::<Result<_>>()?;
+        let parameters = state.groups.iter().flatten().chain(&state.frozen);
+        let parameters = parameters.map(|(name, _)| name.as_str());
+        let shared = state.shared.iter().map(|(name, _)| name.as_str());
+        let elsewhere: HashSet<&str> = parameters.chain(shared).collect();
+        let module = self.required(root, "module")?;
+        for &(key, value) in self.entries(module)? {
+            let is_buffer = buffer_names.contains(self.text(key)?);
+            if !is_buffer && elsewhere.contains(self.text(key)?) {
+                continue;
+            }
+            let name = self.name(key)?;
+            let what = match self.machine.values.node(value) {
+                Node::Tensor(_) | Node::Refused(_) => match self.tensor(&name, value)? {
+                    Ok(info) if is_buffer || info.len > 0 => {
+                        state.stored.push(info);
+                        if !is_buffer {
+                            state.only_in_module.push(name);
+                        }
+                        continue;
+                    }
+                    // Stage 3 leaves an empty tensor in the place of each parameter.
+                    Ok(_) => "parameter whose values are in no file of the checkpoint",
+                    Err(what) => what,
+                },
+                _ => "value of the module that is no tensor",
+            };
+            let what = what.to_owned();
+            state.skipped.push(Skipped { name, what });
+        }
+        Ok(())
     }
 
     /// The tensor `id`, which must be of a kind that is read.
