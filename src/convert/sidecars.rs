@@ -78,7 +78,11 @@ impl Sidecars {
         let mut found = Self::default();
         let mut buffer = vec![];
         for FileBeside { name, path, sha256 } in files {
-            if is_excluded(name.rsplit('/').next().unwrap_or(name)) {
+            let last = name.rsplit('/').next().unwrap_or(name);
+            if is_excluded(last) {
+                if is_weights(last) && !last.ends_with(".index.json") {
+                    found.notes.push(left_out(Path::new(name)));
+                }
                 continue;
             }
             // A build without the feature has no SHA-256.
@@ -249,8 +253,7 @@ impl SidecarSearch {
                 }
             } else if is_excluded(&text) {
                 if depth > 0 && is_weights(&text) && !is_zero_state(&text) {
-                    let note = format!("`{}` is not converted, and was left out", below.display());
-                    self.found.notes.push(note);
+                    self.found.notes.push(left_out(&below));
                 }
             } else if path.is_file() && self.is_model_file(&path) {
                 self.found.files.push((path, below));
@@ -282,6 +285,11 @@ impl SidecarSearch {
         let is_blob = || file.parent() == self.blobs.as_deref();
         file.starts_with(&self.root) || file.file_name().is_some_and(is_blob_name) && is_blob()
     }
+}
+
+/// The note that the weights `file` are in no output.
+fn left_out(file: &Path) -> String {
+    format!("`{}` is not converted, and was left out", file.display())
 }
 
 fn is_excluded(name: &str) -> bool {

@@ -59,6 +59,7 @@ pub(super) fn summary(
         ));
     }
     report.notes.extend_from_slice(&model.notes);
+    report.notes.extend(note_on_files(model, options));
     if let Some(skipped) = model.skipped.first() {
         let n = model.skipped.len();
         report.notes.push(format!(
@@ -67,4 +68,24 @@ pub(super) fn summary(
         ));
     }
     report
+}
+
+/// The note that an output of one file has none of the files that belong beside the weights, with their paths.
+fn note_on_files(model: &ParsedModel, options: &ConvertOptions) -> Option<String> {
+    const MOST_NAMED: usize = 16;
+    if model.beside.is_empty() || options.is_directory(model) {
+        return None;
+    }
+    let files = model.beside.iter().take(MOST_NAMED);
+    let files: Vec<String> = files
+        .map(|file| format!("`{}` is {}", file.name, file.path.display()))
+        .collect();
+    let more = match model.beside.len() > MOST_NAMED {
+        true => ", …",
+        false => "",
+    };
+    let files = files.join(", ");
+    Some(format!(
+        "files of the model are left out, for which the output has no place: {files}{more}"
+    ))
 }

@@ -159,11 +159,32 @@ fn a_single_file_has_none() {
     let mut options = options;
     options.single_file = true;
     options.run.force = true;
-    parse(store.manifest())
-        .unwrap()
-        .convert(&out, &options)
-        .unwrap();
-    assert!(out.is_file());
+    let mut npz = ConvertOptions::new(ConvertTarget::Npz);
+    npz.run.force = true;
+    for options in [options, npz] {
+        let model = parse(store.manifest()).unwrap();
+        let notes = model.convert(&out, &options).unwrap().notes.join("\n");
+        assert!(out.is_file());
+        assert!(
+            notes.contains("files of the model are left out"),
+            "{notes:?}"
+        );
+        assert!(notes.contains("`config.json` is "), "{notes:?}");
+    }
+}
+
+#[test]
+fn weights_among_the_files_are_named() {
+    let mut store = Store::new();
+    store.add(JSON, "draft/model.safetensors", b"{}");
+    let options = ConvertOptions::new(ConvertTarget::Safetensors);
+    let model = parse(store.manifest()).unwrap();
+    let out = store.root.path().join("out");
+    let notes = model.convert(&out, &options).unwrap().notes.join("\n");
+    assert!(
+        notes.contains("`draft/model.safetensors` is not converted"),
+        "{notes:?}"
+    );
 }
 
 #[test]
