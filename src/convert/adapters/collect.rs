@@ -140,7 +140,10 @@ impl Collector<'_, '_> {
         let (a, b) = (self.tensor(a), self.tensor(b));
         let (weight, form) = match assigned {
             Some(assigned) => (assigned.weight.clone(), assigned.form),
-            None => (format!("{module}.weight"), self.form(tensors, &a.get())),
+            None => (
+                format!("{module}.weight"),
+                self.form(module, tensors, &a.get()),
+            ),
         };
         let (item, shape) = self.item(&weight, &a.get())?;
         let factors = Factors {
@@ -249,18 +252,31 @@ impl Collector<'_, '_> {
     }
 
     /// How the factors of a module are stored.
-    fn form(&self, tensors: LoraTensors, a: &Tensor<'_>) -> FactorForm {
+    fn form(&self, module: &str, tensors: LoraTensors, a: &Tensor<'_>) -> FactorForm {
         match &self.adapter.files.settings {
             // Convolutions have one order, whatever the settings say of other modules.
             Settings::Peft(_) if a.shape().len() > 2 => FactorForm::OutIn,
             // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
-            Settings::Peft(config) if tensors.is_embedding || config.is_transposed => {
+            Settings::Peft(config)
+                if tensors.is_embedding || config.is_transposed || self.is_conv1d(module) =>
+            {
                 FactorForm::InOut
             }
             #[cfg(feature = "gguf")]
             Settings::Gguf(_) if tensors.is_embedding => FactorForm::Rows,
             _ => FactorForm::OutIn,
         }
+    }
+
+    /// Whether a module is one of GPT-2's attention, a `Conv1D` with weights `[in, out]`. PEFT goes by its class: the settings have
+    /// `fan_in_fan_out` as the last module of the adapter set it, and the shape of a square weight tells nothing.
+    fn is_conv1d(&self, module: &str) -> bool {
+        let Some((attention, _)) = module.rsplit_once('.') else {
+            return false;
+        };
+        let sibling = self.names.get(&format!("{attention}.c_attn.weight"));
+        // The weights of queries, keys and values are side by side; a linear layer has them below each other.
+        sibling.is_some_and(|&at| matches!(*shape(&self.items[at]), [rows, cols] if cols > rows))
     }
 
     /// The factor of the product of a module, whose A is `a` and whose rank is `stored`.

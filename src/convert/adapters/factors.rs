@@ -132,8 +132,6 @@ impl Factors {
             rank,
         } = size;
         let Self { form, a, b } = self;
-        // The element of matrix m at row i and column j lies at m, i and j times these strides.
-        let stacked = |tensor, height, strides| AdapterMatrix::stacked(tensor, height, strides);
         let (a, b) = match form {
             FactorForm::OutIn => (
                 AdapterMatrix::boxed(a, [rank, cols], false)?,
@@ -153,13 +151,13 @@ impl Factors {
                 is_transposed: false,
             } => (
                 AdapterMatrix::boxed(a, [matrices * rank, cols], false)?,
-                stacked(b, rows, [1, matrices * rank, matrices])?,
+                AdapterMatrix::interleaved(b, matrices, [rows, rank], false)?,
             ),
             FactorForm::Stack {
                 is_transposed: true,
             } => (
-                stacked(b, rank, [1, matrices, matrices * rank])?,
-                stacked(a, rows, [rank * rows, 1, rows])?,
+                AdapterMatrix::interleaved(b, matrices, [cols, rank], true)?,
+                AdapterMatrix::boxed(a, [rank, rows], true)?,
             ),
         };
         Ok(ScaledProduct {

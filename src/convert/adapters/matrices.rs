@@ -50,22 +50,32 @@ impl AdapterMatrix {
         }))
     }
 
-    /// Matrices of `height` rows, one below the other, whose elements lie apart: that of matrix m at row i and column j lies at m, i
-    /// and j times `strides`.
+    /// `matrices` matrices of `size`, one below the other, whose elements take turns in a row: the one of matrix m in column j is
+    /// number `j * matrices + m`.
     ///
     /// # Errors
     /// `Parse` if the tensor is not F32, F16 or BF16.
-    pub(super) fn stacked(
+    pub(super) fn interleaved(
         tensor: AdapterTensor,
-        height: usize,
-        strides: [usize; 3],
+        matrices: usize,
+        [rows, cols]: [usize; 2],
+        is_transposed: bool,
     ) -> Result<Box<dyn ScaleMatrix>> {
         require_ieee(&tensor.get())?;
-        Ok(Box::new(StackedMatrices {
+        let inner = Box::new(InterleavedMatrices {
             tensor,
-            height,
-            strides,
-        }))
+            matrices,
+            rows,
+            cols,
+        });
+        Ok(match is_transposed {
+            true => Box::new(Transposed {
+                inner,
+                rows: cols,
+                cols: rows,
+            }),
+            false => inner,
+        })
     }
 }
 
@@ -76,15 +86,17 @@ fn require_ieee(t: &Tensor<'_>) -> Result<()> {
     }
 }
 
-/// Matrices of a stack whose elements lie apart in a tensor of an adapter.
-struct StackedMatrices {
+/// Matrices of a stack whose elements take turns in the rows of a tensor.
+struct InterleavedMatrices {
     tensor: AdapterTensor,
-    height: usize,
-    strides: [usize; 3],
+    matrices: usize,
+    rows: usize,
+    cols: usize,
 }
 
-impl ScaleMatrix for StackedMatrices {
-    /// Reads element by element: a tile has many more values than a row or a column of its factors.
+impl ScaleMatrix for InterleavedMatrices {
+    /// Reads a row from the first wanted element to the last, with those of other matrices in between: a read for each element would
+    /// take far longer.
     fn extend(
         &self,
         rows: Range<usize>,
@@ -92,13 +104,19 @@ impl ScaleMatrix for StackedMatrices {
         staging: &mut Vec<u8>,
         out: &mut Vec<f32>,
     ) -> Result<()> {
+        if cols.is_empty() {
+            return Ok(());
+        }
         let floats = Floats::ieee(&self.tensor.get())?;
-        let [matrix, row, col] = self.strides;
+        let mut run = vec![];
         for at in rows {
-            let first = at / self.height * matrix + at % self.height * row;
-            for place in cols.clone().map(|at| first + at * col) {
-                floats.extend(1, place..place + 1, 0..1, staging, out)?;
-            }
+            let (matrix, row) = (at / self.rows, at % self.rows);
+            let first = cols.start * self.matrices + matrix;
+            let last = (cols.end - 1) * self.matrices + matrix;
+            run.clear();
+            let width = self.cols * self.matrices;
+            floats.extend(width, row..row + 1, first..last + 1, staging, &mut run)?;
+            out.extend(run.iter().step_by(self.matrices));
         }
         Ok(())
     }

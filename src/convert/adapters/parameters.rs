@@ -132,8 +132,10 @@ impl Assigner<'_> {
             return Ok(());
         }
         let what = format!(
-            "the adapter has {} pairs of factors for parameters of `{module}`, and its settings name {weights:?}",
-            pairs.len()
+            "the adapter has {} pairs of factors for parameters of `{module}`, and its settings name {} of them, e.g. {:?}",
+            pairs.len(),
+            weights.len(),
+            weights.first().unwrap_or(&"")
         );
         let first = pairs
             .iter()

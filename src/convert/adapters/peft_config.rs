@@ -113,6 +113,11 @@ impl PeftConfig {
                 return Err(AnamnesisError::unsupported("an adapter", what));
             }
         }
+        let (has_lengths, has_bias_of_b) = (flag(config, "use_dora")?, flag(config, "lora_bias")?);
+        if has_lengths && has_bias_of_b {
+            // PEFT makes no such adapter.
+            return Err(refused("lora_bias", &Value::from("true, with `use_dora`")));
+        }
         Ok(Self {
             rank: number(config, "r")?,
             alpha: number(config, "lora_alpha")?,
@@ -120,8 +125,8 @@ impl PeftConfig {
             rank_pattern: patterns(config, "rank_pattern")?,
             alpha_pattern: patterns(config, "alpha_pattern")?,
             is_transposed: flag(config, "fan_in_fan_out")?,
-            has_lengths: flag(config, "use_dora")?,
-            has_bias_of_b: flag(config, "lora_bias")?,
+            has_lengths,
+            has_bias_of_b,
             has_trained_biases,
             parameters: names(config, "target_parameters")?,
         })
@@ -292,6 +297,7 @@ mod tests {
             json!({"init_lora_weights": "pissa_niter_4"}),
             json!({"layer_replication": [[0, 1]]}),
             json!({"lora_bias": 1}),
+            json!({"lora_bias": true, "use_dora": true}),
             json!({"target_parameters": "experts.down_proj"}),
             json!({"target_parameters": [1]}),
             json!({"alora_invocation_tokens": [1]}),

@@ -54,6 +54,46 @@ fn convolutions_that_do_not_fit_are_errors() {
     }
 }
 
+/// PEFT saves the `fan_in_fan_out` of the last module, here that of a linear layer.
+#[test]
+fn square_weights_of_conv1d_are_transposed() {
+    let root = tempfile::tempdir().unwrap();
+    let base = root.path().join("base.safetensors");
+    let tensors = base_of(&[
+        ("h.attn.c_attn.weight", &[2, 6]),
+        ("h.attn.c_proj.weight", &[2, 2]),
+    ]);
+    std::fs::write(&base, file(&tensors, &[])).unwrap();
+    let settings = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "fan_in_fan_out": false});
+    std::fs::write(
+        root.path().join("adapter_config.json"),
+        settings.to_string(),
+    )
+    .unwrap();
+    let factor = |end: &str, shape: &[usize], values: &[f32]| {
+        let name = format!("base_model.model.h.attn.c_proj.lora_{end}.weight");
+        raw(&name, "F32", shape, f32s(values))
+    };
+    let factors = [
+        factor("A", &[1, 2], &[1.0, 2.0]),
+        factor("B", &[2, 1], &[5.0, 7.0]),
+    ];
+    let adapter = root.path().join("adapter_model.safetensors");
+    std::fs::write(adapter, file(&factors, &[])).unwrap();
+    let adapter = Adapter::open(root.path()).unwrap();
+    let model = merged_with(&base, adapter, &root.path().join("out.safetensors"));
+    assert_eq!(
+        values(&model, "h.attn.c_proj.weight"),
+        [6.0, 8.0, 11.0, 15.0]
+    );
+}
+
+fn merged_with(base: &Path, adapter: Adapter, out: &Path) -> ParsedModel {
+    let options = options(TargetDtype::F32, vec![adapter]);
+    parse(base).unwrap().convert(out, options).unwrap();
+    parse(out).unwrap()
+}
+
 #[test]
 fn biases_that_do_not_fit_are_errors() {
     let base = base_of(&[
