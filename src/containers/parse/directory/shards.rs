@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::uqff::find_uqff;
-use super::zero::find_zero;
+use super::zero::{find_latest_zero, find_zero};
 use super::{join_first, list};
 use crate::config::read_small;
 use crate::limits::Budget;
@@ -142,7 +142,7 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
             map: None,
         });
     }
-    if let Some(found) = find_zero(dir, names, other.as_deref(), budget)? {
+    if let Some(found) = find_zero(dir, names, other.as_deref())? {
         return Ok(found);
     }
     if let Some((files, report)) = find_uqff(dir, names, other.as_deref(), budget)? {
@@ -181,6 +181,9 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     }
     if let Some(set) = find_numbered(names)? {
         return Ok(set.into());
+    }
+    if let Some(found) = find_latest_zero(dir, names, budget)? {
+        return Ok(found);
     }
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
