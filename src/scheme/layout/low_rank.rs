@@ -58,7 +58,8 @@ pub(super) fn add_factors(
             b.extend(rows.clone(), ranks.clone(), staging, factors)?;
             a.extend(a_rows, tile.cols.clone(), staging, factors)?;
             let both = factors.split_at(rows.len() * ranks.len());
-            add_product(both, scale, ranks.len(), width, sums);
+            let sizes = (ranks.len(), width);
+            add_product(both, scale, sizes, Level::default(), sums);
         }
         row = rows.end;
     }
