@@ -12,7 +12,8 @@
 //! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`]). A
 //! kernel that gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
-//! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
+//! All levels give the same bits. The level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel writes `mul_add` in its body
+//! for AVX2 where the product is exact, or where the library rounds a product and a sum once.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -35,7 +36,7 @@ use crate::element::{Element, Out};
 pub enum Level {
     /// What every CPU of the target architecture has (SSE2, NEON).
     Baseline,
-    /// AVX2 with BMI2 and F16C on x86-64: no CPU has AVX2 without them.
+    /// AVX2 with BMI2, F16C and FMA on x86-64, as every CPU since Haswell and Excavator has them.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Avx2,
     /// AVX-512 (F, BW, DQ, VL) on x86-64, for the kernels that gain from it.
@@ -53,7 +54,8 @@ impl Level {
             {
                 let has_avx2 = is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("bmi2")
-                    && is_x86_feature_detected!("f16c");
+                    && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("fma");
                 let has_avx512 = is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")

@@ -20,6 +20,8 @@ pub(crate) use self::codes::{
     Bf16Code, CodeValue, E2M1, E2M3, E3M2, HalfCode, Int, Minifloat, SignMagnitude, WideInt,
     WideMinifloat,
 };
+#[cfg(target_arch = "x86_64")]
+use self::formula::FmaOp;
 pub(crate) use self::formula::Formula;
 #[cfg(test)]
 pub(super) use self::formula::fused;
@@ -83,7 +85,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        self.decode_rows(InMemory, out);
+        self.decode_rows::<E, _, FusedOp>(InMemory, out);
     }
 
     /// A group has only as many values as there are codes. For outputs of two bytes those of codes of up to four bits are rounded
@@ -91,7 +93,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
-        self.decode_rows(avx2, out);
+        self.decode_rows::<E, _, FmaOp>(avx2, out);
     }
 }
 
@@ -102,9 +104,9 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         cfg!(target_arch = "x86_64") && has_tables && self.columns.is_empty()
     }
 
-    /// Decodes all rows. Where values are looked up, `look_up` does it.
+    /// Decodes all rows. Where values are looked up, `look_up` does it. `F` is the operation of [`Formula::FusedScaleShift`].
     #[inline(always)]
-    fn decode_rows<E: Element, L: LookUp>(&self, look_up: L, out: &mut [E]) {
+    fn decode_rows<E: Element, L: LookUp, F: Arithmetic>(&self, look_up: L, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
         // Codes of whole bytes are decoded from where they are, a whole row at once.
@@ -135,14 +137,14 @@ impl<V: CodeValue> GroupedRows<'_, V> {
                     scales,
                     offsets,
                 };
-                self.decode_tile::<E, L>(look_up, tile, out);
+                self.decode_tile::<E, L, F>(look_up, tile, out);
             }
         }
     }
 
     /// Decodes a tile. The formula is chosen here and not for each value: every arm is a loop of its own.
     #[inline(always)]
-    fn decode_tile<E: Element, L: LookUp>(
+    fn decode_tile<E: Element, L: LookUp, F: Arithmetic>(
         &self,
         look_up: L,
         tile: CodeTile<'_, V::Code>,
@@ -163,7 +165,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             (Formula::ScaleShift, true) => {
                 self.decode::<E, L, ScaleShiftOp<true>>(look_up, tile, out);
             }
-            (Formula::FusedScaleShift, _) => self.decode::<E, L, FusedOp>(look_up, tile, out),
+            (Formula::FusedScaleShift, _) => self.decode::<E, L, F>(look_up, tile, out),
             (Formula::ScaleToInt8, _) => self.decode::<E, L, ScaleToInt8Op>(look_up, tile, out),
         }
     }

@@ -73,12 +73,12 @@ fn five(bytes: [u8; 5]) -> u64 {
 /// Twice three bytes with four codes: three are bits 0 to 5 of each byte. The fourth has bits 6 and 7 of the third byte, of the
 /// second and of the first, the lowest first.
 fn six(bytes: [u8; 6]) -> u64 {
-    let half = |[a, b, c]: [u8; 3]| {
-        let fourth = c >> 6 | b >> 6 << 2 | a >> 6 << 4;
-        u64::from(u32::from_le_bytes([a & 63, b & 63, c & 63, fourth]))
-    };
-    let [a, b, c, d, e, f] = bytes;
-    half([a, b, c]) | half([d, e, f]) << 32
+    let both = |half: u64| half | half << 32;
+    let word = word(bytes);
+    // Three bytes in each half.
+    let word = word & 0xff_ffff | (word & 0xffff_ff00_0000) << 8;
+    let [first, second, third] = [0xc0, 0xc000, 0xc0_0000].map(|bits| word & both(bits));
+    word & both(0x3f_3f3f) | third << 2 | second << 12 | first << 22
 }
 
 /// Codes 0 to 6 are bits 0 to 6 of each byte. Code 7 has bits 7 of all, that of the last byte lowest.
