@@ -14,6 +14,9 @@ use crate::simd::{Level, dispatch};
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
 const PIECE: usize = 64 << 10;
 
+/// Most ranks whose terms are added at once: the kernel copies eight columns of them.
+const MAX_RANKS: usize = 4096;
+
 /// The two factors of the product that belongs to a weight.
 pub(crate) struct LowRankFactors<'m> {
     pub tensors: [Tensor<'m>; 2],
@@ -45,7 +48,7 @@ pub(super) fn add_factors(
     } = buffers;
     let (height, width) = (tile.rows.len(), tile.cols.len());
     // At least one rank at a time, however large the tile is.
-    let piece = (PIECE / (height + width).max(1)).max(1);
+    let piece = (PIECE / (height + width).max(1)).clamp(1, MAX_RANKS);
     for first in (0..rank).step_by(piece) {
         let ranks = first..(first + piece).min(rank);
         factors.clear();
