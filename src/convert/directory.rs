@@ -138,17 +138,18 @@ impl PartWriter<'_, '_> {
         let inputs: Vec<PathBuf> = directory
             .into_iter()
             .chain(manifest::files(self.model))
+            .chain(self.model.beside.iter().map(|file| file.path.clone()))
             .chain(self.options.adapters.iter().map(|a| a.path().to_path_buf()))
             .collect();
         let replaced = [output.to_path_buf(), partial_path(output)?];
         require_apart(output, &replaced, &inputs)
     }
 
-    /// The files of the input directory that are copied to `output`; none if the input is a file.
+    /// The files of the input directory that are copied to `output`, or those that belong to an input file.
     fn find_sidecars(&self, output: &Path) -> Result<Sidecars> {
         match &self.model.directory {
             Some(directory) => Sidecars::find(&directory.path, &[&partial_path(output)?, output]),
-            None => Ok(Sidecars::default()),
+            None => Sidecars::of_files(&self.model.beside),
         }
     }
 

@@ -12,11 +12,13 @@ use super::container::is_weights_of_output;
 use super::directory::UnfinishedDirectory;
 use super::overlap::place_at;
 use crate::config::{edit, read_small};
-use crate::containers::parse::directory::is_weights;
+use crate::containers::model::FileBeside;
+use crate::containers::parse::directory::{is_weights, is_zero_state};
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
+use crate::source::sha256_of_file;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Names of the configs that describe a model, including its quantization.
@@ -66,6 +68,33 @@ impl Sidecars {
         };
         search.directory(from, Path::new(""), 0)?;
         Ok(search.found)
+    }
+
+    /// The files `files`, except weights and files that describe only the quantization.
+    ///
+    /// # Errors
+    /// `Parse` if the content of a file has another SHA-256 than it is to have; `Io` if it cannot be read.
+    pub(super) fn of_files(files: &[FileBeside]) -> Result<Self> {
+        let mut found = Self::default();
+        let mut buffer = vec![];
+        for FileBeside { name, path, sha256 } in files {
+            if is_excluded(name.rsplit('/').next().unwrap_or(name)) {
+                continue;
+            }
+            // A build without the feature has no SHA-256.
+            if cfg!(feature = "check") {
+                let sum = sha256_of_file(path, &mut buffer, &mut |_| Ok(()))?;
+                if sum != *sha256 {
+                    let what = format!(
+                        "{}: it is to be `{name}`, and its SHA-256 is {sum}",
+                        path.display()
+                    );
+                    return Err(AnamnesisError::parse(what));
+                }
+            }
+            found.files.push((path.clone(), PathBuf::from(name)));
+        }
+        Ok(found)
     }
 
     /// Bytes that the copies take on the disk. What cannot be read counts as 0, and fails when it is copied.
@@ -219,7 +248,7 @@ impl SidecarSearch {
                     self.directory(&path, &below, depth + 1)?;
                 }
             } else if is_excluded(&text) {
-                if depth > 0 && is_weights(&text) {
+                if depth > 0 && is_weights(&text) && !is_zero_state(&text) {
                     let note = format!("`{}` is not converted, and was left out", below.display());
                     self.found.notes.push(note);
                 }

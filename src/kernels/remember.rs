@@ -26,6 +26,7 @@ pub(crate) mod paroquant;
 pub(crate) mod qnat;
 pub(crate) mod rotated;
 pub(crate) mod sdnq;
+pub(crate) mod spqr;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transform;

@@ -1,4 +1,4 @@
-//! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
+//! Codes of one to sixteen bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
 //! most schemes, which differ in names and layouts.
 //!
 //! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, or `int8(v * s) * b`, where
@@ -15,7 +15,11 @@ mod formula;
 
 use std::ops::Range;
 
-pub(crate) use self::codes::{CodeValue, E2M1, E2M3, E3M2, Int, Minifloat, SignMagnitude};
+use self::codes::UnpackedCode;
+pub(crate) use self::codes::{
+    Bf16Code, CodeValue, E2M1, E2M3, E3M2, HalfCode, Int, Minifloat, SignMagnitude, WideInt,
+    WideMinifloat,
+};
 #[cfg(target_arch = "x86_64")]
 use self::formula::FmaOp;
 pub(crate) use self::formula::Formula;
@@ -26,7 +30,6 @@ use self::formula::{
 };
 use crate::element::Element;
 use crate::kernels::remember::fp8::ScaleGrid;
-use crate::kernels::remember::packed::unpack_bytes;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
 use crate::simd::{InMemory, Kernel, LOOKED_UP, LookUp};
@@ -36,7 +39,7 @@ pub(crate) struct GroupedRows<'a, V> {
     /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.
     pub bytes: &'a [u8],
     pub row_bytes: usize,
-    /// Stored bits of a code.
+    /// Stored bits of a code: one to eight, or sixteen if the format's codes are two bytes.
     pub bits: usize,
     /// Every code is below two to this power, whatever it is stored in.
     pub code_bits: usize,
@@ -106,8 +109,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
     fn decode_rows<E: Element, L: LookUp, F: Arithmetic>(&self, look_up: L, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
-        // Codes of eight bits are decoded from where they are, a whole row at once.
-        let tile = if self.bits == 8 { width } else { TILE };
+        // Codes of whole bytes are decoded from where they are, a whole row at once.
+        let tile = if self.bits >= 8 { width } else { TILE };
         let mut unpacked = [0; TILE];
         for ((r, out), bytes) in self
             .rows
@@ -127,12 +130,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             };
             for (at, out) in (0..).step_by(tile).zip(out.chunks_mut(tile)) {
                 let bytes = &bytes[at * self.bits / 8..];
-                let codes = if self.bits == 8 {
-                    &bytes[..out.len()]
-                } else {
-                    unpack_bytes(self.bits, bytes, &mut unpacked[..out.len()]);
-                    &unpacked[..out.len()]
-                };
+                let codes = V::Code::first_of(self.bits, bytes, out.len(), &mut unpacked);
                 let tile = CodeTile {
                     at,
                     codes,
@@ -149,7 +147,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
     fn decode_tile<E: Element, L: LookUp, F: Arithmetic>(
         &self,
         look_up: L,
-        tile: CodeTile<'_>,
+        tile: CodeTile<'_, V::Code>,
         out: &mut [E],
     ) {
         match (self.formula, self.round) {
@@ -179,12 +177,12 @@ fn column_value<E: Element, A: Arithmetic>(value: f32) -> f32 {
     if A::ROUNDS { E::rounded(value) } else { value }
 }
 
-/// Codes of a row, a byte each.
+/// Unpacked codes of a row.
 #[derive(Clone, Copy)]
-struct CodeTile<'a> {
+struct CodeTile<'a, C> {
     /// The first column, counted from the first that is loaded.
     at: usize,
-    codes: &'a [u8],
+    codes: &'a [C],
     /// Scales and offsets of the whole row.
     scales: &'a [f32],
     offsets: &'a [f32],
@@ -196,7 +194,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
     fn decode<E: Element, L: LookUp, A: Arithmetic>(
         &self,
         look_up: L,
-        tile: CodeTile<'_>,
+        tile: CodeTile<'_, V::Code>,
         mut out: &mut [E],
     ) {
         let CodeTile {
@@ -257,8 +255,9 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         (scale, offset): (f32, f32),
     ) -> [E; N] {
         let mut table = [E::from_f32(0.0); N];
-        for (code, value) in (0u32..).zip(&mut table) {
-            *value = E::from_f32(A::apply::<E>(self.format.value(code as u8), scale, offset));
+        for (number, value) in (0u32..).zip(&mut table) {
+            let code = V::Code::from_number(number as u8);
+            *value = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
         }
         table
     }
@@ -267,13 +266,13 @@ impl<V: CodeValue> GroupedRows<'_, V> {
     #[inline(always)]
     fn look_up<E: Element, A: Arithmetic, const N: usize>(
         &self,
-        codes: &[u8],
+        codes: &[V::Code],
         numbers: (f32, f32),
         out: &mut [E],
     ) {
         let table = self.table::<E, A, N>(numbers);
         for (out, &code) in out.iter_mut().zip(codes) {
-            *out = table[usize::from(code) & (N - 1)];
+            *out = table[code.number() & (N - 1)];
         }
     }
 
@@ -282,11 +281,16 @@ impl<V: CodeValue> GroupedRows<'_, V> {
     fn group<E: Element, L: LookUp, A: Arithmetic>(
         &self,
         look_up: L,
-        codes: &[u8],
+        codes: &[V::Code],
         (scale, offset): (f32, f32),
         out: &mut [E],
     ) {
-        if L::IN_REGISTERS && size_of::<E>() == 2 && self.code_bits <= 4 && out.len() >= LOOKED_UP {
+        let is_short = size_of::<E>() == 2 && self.code_bits <= 4;
+        if L::IN_REGISTERS
+            && is_short
+            && out.len() >= LOOKED_UP
+            && let Some(codes) = V::Code::bytes(codes)
+        {
             let table = self.table::<E, A, 16>((scale, offset));
             return look_up.pick(&table, codes, out);
         }

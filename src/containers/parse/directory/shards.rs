@@ -9,6 +9,7 @@ use std::path::{Component, Path};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::uqff::find_uqff;
+use super::zero::find_zero;
 use super::{join_first, list};
 use crate::config::read_small;
 use crate::limits::Budget;
@@ -75,9 +76,21 @@ pub(crate) fn is_weights(name: &str) -> bool {
 /// Names of tensors, each with the file that has it.
 type WeightMap = Vec<(String, String)>;
 
+/// How the weight files of a directory are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShardKind {
+    /// Each by itself, by the container that it begins as.
+    Single,
+    /// As a checkpoint whose files a file [`DISTRIBUTED`] describes.
+    Distributed,
+    /// As a checkpoint of DeepSpeed's ZeRO, by the state of the model.
+    Zero,
+}
+
 /// The weight files of a directory, in order.
 pub(super) struct FoundShards {
     pub files: Vec<String>,
+    pub kind: ShardKind,
     /// The index, and its map, if there is one.
     pub index: Option<CompanionFile>,
     pub map: Option<WeightMap>,
@@ -87,6 +100,7 @@ impl From<Vec<String>> for FoundShards {
     fn from(files: Vec<String>) -> Self {
         Self {
             files,
+            kind: ShardKind::Single,
             index: None,
             map: None,
         }
@@ -123,13 +137,18 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     if let Some(metadata) = find_distributed(names, other.as_deref())? {
         return Ok(FoundShards {
             files: vec![metadata.to_owned()],
+            kind: ShardKind::Distributed,
             index: Some(CompanionFile::new(dir.join(metadata))),
             map: None,
         });
     }
+    if let Some(found) = find_zero(dir, names, other.as_deref(), budget)? {
+        return Ok(found);
+    }
     if let Some((files, report)) = find_uqff(dir, names, other.as_deref(), budget)? {
         return Ok(FoundShards {
             files,
+            kind: ShardKind::Single,
             index: Some(report),
             map: None,
         });
@@ -152,6 +171,7 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
         }
         return Ok(FoundShards {
             files,
+            kind: ShardKind::Single,
             index: Some(companion),
             map: Some(map),
         });

@@ -68,7 +68,7 @@ struct EncodeCase {
 }
 
 macro_rules! tested_types {
-    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* } $ik:tt) => {
+    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* } $ik:tt $interleaved:tt) => {
         const TYPES: &[EncodeCase] = &[$(EncodeCase {
             dtype: Dtype::$block,
             bytes: $bytes,
