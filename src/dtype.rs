@@ -63,7 +63,8 @@ pub(crate) use optional;
 macro_rules! dtypes {
     ({ $($(#[$doc:meta])* $variant:ident $name:literal $bits:literal $kind:ident $st:tt $ggml:tt;)* }
      { $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* }
-     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* }) => {
+     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* }
+     { $($mixed:ident $mixed_id:literal $rows:literal of $base:ident $mixed_header:literal + $mixed_size:literal / $mixed_n:literal;)* }) => {
         /// Element type of a stored tensor.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -73,13 +74,23 @@ macro_rules! dtypes {
             $(#[doc = concat!("ggml: ", $what, "; ", $bytes, " bytes hold ", $values, " values.")] $block,)*
             $(#[doc = concat!("ik_llama.cpp: ", $about, "; ", $size, " bytes hold ", $n, " values. Each row begins with ", $header,
                 " other bytes.")] $ik,)*
+            $(#[doc = concat!("ik_llama.cpp: ", stringify!($base), " with ", $rows, " rows interleaved.")] $mixed,)*
             /// A type of some GGUF writer, by its number; its values cannot be read.
             UnknownGgml(u32),
         }
 
         impl Dtype {
             /// Every dtype but `UnknownGgml`.
-            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)* $(Self::$block,)* $(Self::$ik),*];
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)* $(Self::$block,)* $(Self::$ik,)* $(Self::$mixed),*];
+
+            /// How many rows are interleaved, and the type of their blocks when they are not; `None` if the type interleaves none.
+            #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
+            pub(crate) fn interleaved_rows(self) -> Option<(usize, Self)> {
+                match self {
+                    $(Self::$mixed => Some(($rows, Self::$base)),)*
+                    _ => None,
+                }
+            }
 
             fn row(self) -> &'static DtypeRow {
                 match self {
@@ -99,6 +110,12 @@ macro_rules! dtypes {
                         kind: DtypeKind::IkBlock,
                         safetensors: None,
                         ggml: Some($id),
+                    },)*
+                    $(Self::$mixed => &DtypeRow {
+                        name: stringify!($mixed), block: $mixed_n, header: $mixed_header, bits: 8 * $mixed_size,
+                        kind: DtypeKind::IkBlock,
+                        safetensors: None,
+                        ggml: Some($mixed_id),
                     },)*
                     Self::UnknownGgml(_) => &DtypeRow {
                         name: "unknown", block: 1, header: 0, bits: 0, kind: DtypeKind::Unknown,

@@ -12,6 +12,9 @@ pub(crate) trait Element:
     /// The largest finite value.
     const LARGEST: f32;
 
+    /// Bits of the mantissa.
+    const MANTISSA: u32;
+
     /// `x` rounded once, to nearest even. NaN stays NaN.
     fn from_f32(x: f32) -> Self;
 
@@ -32,6 +35,7 @@ pub(crate) trait Element:
 
 impl Element for f32 {
     const LARGEST: f32 = f32::MAX;
+    const MANTISSA: u32 = 23;
 
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
@@ -51,6 +55,7 @@ impl Element for f32 {
 
 impl Element for bf16 {
     const LARGEST: f32 = f32::from_bits(0x7f7f_0000);
+    const MANTISSA: u32 = 7;
 
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
@@ -88,6 +93,7 @@ impl Element for bf16 {
 
 impl Element for f16 {
     const LARGEST: f32 = 65504.0;
+    const MANTISSA: u32 = 10;
 
     /// After F. Giesen, `float_to_half_fast3_rtne`
     /// (<https://gist.github.com/rygorous/2156668>), with selects for the branches.

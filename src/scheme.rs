@@ -40,6 +40,7 @@ pub(crate) mod seam;
 mod sglang;
 mod sinq;
 mod sparse;
+mod spqr;
 mod torchao;
 mod transforms;
 mod uqff;
@@ -103,6 +104,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &fp_quant::FpQuant,
     &exl2::Exl2,
     &exl3::Exl3,
+    &spqr::Spqr,
     &aqlm::Aqlm,
     &vptq::Vptq,
     // Claims nothing unless a config names its method: plain INT8 has the same shapes.

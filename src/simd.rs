@@ -12,7 +12,8 @@
 //! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`]). A
 //! kernel that gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
-//! No level enables FMA. A fused product and sum skip a rounding, and all levels give the same bits.
+//! All levels give the same bits. The level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel writes `mul_add` in its body
+//! for AVX2 where the product is exact, or where the library rounds a product and a sum once.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -35,7 +36,7 @@ use crate::element::{Element, Out};
 pub enum Level {
     /// What every CPU of the target architecture has (SSE2, NEON).
     Baseline,
-    /// AVX2 with BMI2 and F16C on x86-64: no CPU has AVX2 without them.
+    /// AVX2 with BMI2, F16C and FMA on x86-64, as every CPU since Haswell and Excavator has them.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Avx2,
     /// AVX-512 (F, BW, DQ, VL) on x86-64, for the kernels that gain from it.
@@ -53,7 +54,8 @@ impl Level {
             {
                 let has_avx2 = is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("bmi2")
-                    && is_x86_feature_detected!("f16c");
+                    && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("fma");
                 let has_avx512 = is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
@@ -148,6 +150,9 @@ pub(crate) const LANES: usize = 8;
 /// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 pub(crate) trait LookUp: Copy {
+    /// Whether a table of entries of two bytes is looked up in registers.
+    const IN_REGISTERS: bool = false;
+
     /// In each lane, a packed code of each chunk picks a term of every table, by the `BITS` of the code that belong to the
     /// table, the first lowest. Returns the least sum of the terms of each lane, and the first chunk that has it. Terms are
     /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that is NaN is passed over.
@@ -159,7 +164,49 @@ pub(crate) trait LookUp: Copy {
 
     /// The number of bounds below each value, 0 for NaN.
     fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES];
+
+    /// The entry of `table` at each of `codes`, which are below 16.
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]);
 }
+
+/// Bytes of a line that are transposed together.
+pub(crate) const LINE: usize = 32;
+
+/// How a body that is generic over levels transposes bytes. LLVM keeps every number of eight bytes in a register of its own.
+pub(crate) trait Transpose: Copy {
+    /// The bytes of each column of eight lines, those of the first line lowest.
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE];
+}
+
+impl Transpose for InMemory {
+    /// Eight bytes of eight lines at a time: each is a number of 64 bits, and halves, quarters and eighths of two numbers change
+    /// places.
+    #[inline(always)]
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
+        let mut columns = [0; LINE];
+        for (left, columns) in columns.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            for (number, line) in columns.iter_mut().zip(lines) {
+                *number = u64::from_le_bytes(line.as_chunks().0[left]);
+            }
+            for (distance, mask) in [
+                (4, !0 >> 32),
+                (2, 0xffff_0000_ffff),
+                (1, 0xff_00ff_00ff_00ff),
+            ] {
+                for r in (0..8).filter(|r| r & distance == 0) {
+                    let (upper, lower) = (columns[r], columns[r + distance]);
+                    let swapped = (upper >> (distance * 8) ^ lower) & mask;
+                    columns[r] = upper ^ swapped << (distance * 8);
+                    columns[r + distance] = lower ^ swapped;
+                }
+            }
+        }
+        columns
+    }
+}
+
+/// Codes that are looked up together: those of a vector of AVX2.
+pub(crate) const LOOKED_UP: usize = 32;
 
 /// Fifteen bounds between sixteen ranks.
 #[derive(Debug, Clone)]
@@ -226,6 +273,13 @@ impl LookUp for InMemory {
             }
         }
         ranks
+    }
+
+    #[inline(always)]
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
+        for (out, &code) in out.iter_mut().zip(codes) {
+            *out = table[usize::from(code) & 15];
+        }
     }
 }
 

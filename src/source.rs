@@ -168,6 +168,15 @@ impl Source {
             .unwrap_or(false)
     }
 
+    /// Lets the system's cache forget the file's contents.
+    pub(crate) fn forget_cached(&self) {
+        if let Self::File { file, .. } = self
+            && let Ok(file) = file.get()
+        {
+            platform::forget_cached(&file);
+        }
+    }
+
     /// Compares the file with its state when it was opened. Does nothing for memory and streams.
     ///
     /// # Errors

@@ -27,6 +27,23 @@ const IK: &[(&str, u32, usize, usize, usize)] = &[
     ("iq3_ks", 156, 256, 102, 2), ("iq2_kl", 157, 256, 86, 2), ("iq1_kt", 158, 256, 56, 4),
 ];
 
+/// Types with interleaved rows, whose scales may be anything.
+#[rustfmt::skip]
+const INTERLEAVED: &[(&str, u32, usize, usize)] = &[
+    ("q4_0_r8", 202, 32, 18), ("q8_0_r8", 208, 32, 34), ("q3_k_r4", 211, 256, 110), ("q4_k_r4", 212, 256, 144),
+    ("q6_k_r4", 214, 256, 210), ("iq2_xxs_r4", 216, 256, 66), ("iq4_xs_r8", 223, 256, 136), ("bf16_r16", 230, 1, 2),
+    ("iq4_k_r4", 339, 256, 144), ("iq5_k_r4", 340, 256, 176), ("q8_k_r8", 399, 256, 258),
+];
+
+pub fn interleaved_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    INTERLEAVED.iter().map(|&(name, number, block, size)| {
+        let bytes = codes(ROWS * COLS / block * size);
+        let shape = [COLS as u64, ROWS as u64];
+        let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
+        (name, file.file())
+    })
+}
+
 pub fn ik_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     IK.iter().map(|&(name, number, block, size, header)| {
         let scale = if header == 0 {

@@ -498,7 +498,8 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
         .chain(transforms::files())
         .chain(vectors::files())
         .chain(ggml::files())
-        .chain(ggml::ik_files());
+        .chain(ggml::ik_files())
+        .chain(ggml::interleaved_files());
     files.map(|(name, file)| {
         if name == "sinq4" {
             let dir = scratch.join(name);

@@ -10,9 +10,14 @@ fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
     );
     let metadata = serde_json::json!({ "quantization_config": config });
     let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
-    let (n, bits) = (ROWS * COLS, dtype.as_bytes()[dtype.len() - 1] - b'0');
-    let bits = usize::from(bits);
+    let digits = dtype.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let (n, bits): (_, usize) = (ROWS * COLS, digits.parse().unwrap_or(0));
     let (stored, shape) = match bits {
+        16 if dtype.starts_with('f') => ("F16", vec![ROWS, COLS]),
+        16 => ("I16", vec![ROWS, COLS]),
+        12 => ("I16", vec![n / 4, 3]),
+        10 | 14 => ("I16", vec![n / 8, bits / 2]),
+        9.. => ("I16", vec![n / 16, bits]),
         8 => ("I8", vec![ROWS, COLS]),
         4 => ("U8", vec![n / 2]),
         6 => ("U8", vec![n / 4, 3]),
@@ -50,6 +55,12 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         ("sdnq-uint3", model("uint3", 32, "", vec![])),
         ("sdnq-int8", model("int8", COLS, "", vec![])),
         ("sdnq-int6", model("int6", 256, "", vec![])),
+        ("sdnq-int9", model("int9", 1024, "", vec![])),
+        ("sdnq-int12", model("int12", 1024, "", vec![])),
+        ("sdnq-int15", model("int15", 1024, "", vec![])),
+        ("sdnq-uint10", model("uint10", 1024, "", vec![])),
+        ("sdnq-int16", model("int16", 1024, "", vec![])),
+        ("sdnq-float16", model("float16", 1024, "", vec![])),
         (
             "sdnq-codebook",
             model("uint4", 512, r#","use_codebook":true"#, vec![]),

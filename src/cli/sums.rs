@@ -64,6 +64,7 @@ pub(super) fn write(manifest: &Path, sums: &[FileSum], force: bool) -> Result<()
         force,
         inputs: &[],
         space: text.len() as u64,
+        is_uncached: false,
     };
     let file = OutputFile::create(manifest, text.len() as u64, &place)?;
     file.write_at(0, text.as_bytes())?;

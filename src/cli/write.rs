@@ -24,6 +24,7 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
     signals::cancel_at_termination(&cancel)?;
     let options = RememberOptions::new(to)
         .with_force(args.output.force)
+        .with_uncached(args.uncached)
         .with_cancel(cancel);
     Ok(match args.threads {
         Some(threads) => options.with_threads(threads as usize),

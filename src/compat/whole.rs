@@ -89,6 +89,7 @@ pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Re
         force: true,
         inputs: &[],
         space: layout.file_len,
+        is_uncached: false,
     };
     let file = OutputFile::create(path, layout.file_len, &place)?;
     write(&layout, tensors, |at, bytes| file.write_at(at, bytes))?;

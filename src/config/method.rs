@@ -34,6 +34,7 @@ pub(crate) enum QuantMethod {
     Quanto,
     Quark,
     Sdnq,
+    Spqr,
     /// nunchaku's own models.
     SvdQuant,
     Sinq,
@@ -78,6 +79,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Quanto, &["quanto"]),
     (QuantMethod::Quark, &["quark"]),
     (QuantMethod::Sdnq, &["sdnq"]),
+    (QuantMethod::Spqr, &["spqr"]),
     (QuantMethod::SvdQuant, &["svdquant"]),
     (QuantMethod::Sinq, &["sinq"]),
     (QuantMethod::Torchao, &["torchao"]),
@@ -134,8 +136,8 @@ mod tests {
             QuantMethod::AutoRound
         );
         assert_eq!(
-            QuantMethod::parse("SpQR"),
-            QuantMethod::Other("spqr".into())
+            QuantMethod::parse("QuIP"),
+            QuantMethod::Other("quip".into())
         );
     }
 }

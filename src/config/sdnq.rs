@@ -85,7 +85,12 @@ impl SdnqSettings {
             weights if weights == of_int || weights == of_uint => {
                 self.matmul.is_none_or(|dtype| dtype.is_integer())
             }
-            weights => is_float(weights) && self.matmul.is_none_or(is_float),
+            weights => {
+                // Codes that are wider than the dtype of the product are not multiplied as they are stored.
+                let is_multiplied_in =
+                    |dtype: SdnqDtype| is_float(dtype) && weights.bits() <= dtype.bits();
+                is_float(weights) && self.matmul.is_none_or(is_multiplied_in)
+            }
         };
         let is_whole = |n: usize| n >= 32 && n.is_multiple_of(16);
         let is_nested = self.scales.is_some() || self.zero_points.is_some();

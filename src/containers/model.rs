@@ -54,6 +54,8 @@ pub struct ParsedModel {
     pub(crate) skipped: Vec<Skipped>,
     /// What the tensors of a QNAT file are, one for each.
     pub(crate) qnat: Vec<QnatTensor>,
+    /// Files that belong beside the weights in a directory, and lie elsewhere.
+    pub(crate) beside: Vec<FileBeside>,
     /// What a user should know.
     pub(crate) notes: Vec<String>,
     #[cfg(feature = "gguf")]
@@ -110,6 +112,16 @@ pub(crate) struct QnatTensor {
     pub zero_points: Option<u64>,
 }
 
+/// A file that belongs beside the weights, such as a config, but lies under another name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileBeside {
+    /// Its path in a directory of the model, which stays below it.
+    pub name: String,
+    pub path: PathBuf,
+    /// The SHA-256 that its content is to have, in hexadecimal digits.
+    pub sha256: String,
+}
+
 /// An array that no tensor can hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Skipped {
@@ -156,6 +168,7 @@ impl ParsedModel {
             config: QuantConfig::default(),
             skipped: Vec::new(),
             qnat: Vec::new(),
+            beside: Vec::new(),
             notes: Vec::new(),
             #[cfg(feature = "gguf")]
             gguf: None,

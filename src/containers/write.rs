@@ -10,6 +10,7 @@ pub(crate) mod npz;
 pub(crate) mod qnat;
 pub(crate) mod safetensors;
 mod target;
+pub(crate) mod written_file;
 
 pub use self::target::ConvertTarget;
 use crate::{Dtype, Result};

@@ -1,9 +1,12 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
 
+mod collect;
 mod factors;
 #[cfg(feature = "gguf")]
 mod gguf_adapter;
+mod matrices;
 mod merge;
+mod parameters;
 mod peft_config;
 mod peft_tensors;
 
@@ -190,7 +193,7 @@ pub(super) fn fit_stored_names(model: &ParsedModel, options: &ConvertOptions) ->
 /// The error that the file `path` is none of an adapter.
 fn not_an_adapter(path: &Path) -> AnamnesisError {
     let what = format!(
-        "{}: an adapter is a directory with {CONFIG} and {WEIGHTS}, one of these files, or a GGUF file",
+        "{}: an adapter is a directory with {CONFIG} and {WEIGHTS}, one of these files, or a GGUF file; LoRA of other programs, such as files with `lora_down` and `lora_up`, are not merged",
         path.display()
     );
     AnamnesisError::unsupported("an adapter", what)

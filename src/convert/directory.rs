@@ -35,6 +35,7 @@ use super::overlap::require_apart;
 use super::plan::{Plan, PlannedFile};
 use super::sidecars::Sidecars;
 use crate::containers::model::ParsedModel;
+use crate::containers::parse::directory::is_zero_state;
 use crate::containers::write::atomic::directory_of;
 use crate::source::platform::available_space;
 use crate::{AnamnesisError, Result};
@@ -138,17 +139,27 @@ impl PartWriter<'_, '_> {
         let inputs: Vec<PathBuf> = directory
             .into_iter()
             .chain(manifest::files(self.model))
+            .chain(self.model.beside.iter().map(|file| file.path.clone()))
             .chain(self.options.adapters.iter().map(|a| a.path().to_path_buf()))
             .collect();
         let replaced = [output.to_path_buf(), partial_path(output)?];
         require_apart(output, &replaced, &inputs)
     }
 
-    /// The files of the input directory that are copied to `output`; none if the input is a file.
+    /// The files of the input directory that are copied to `output`, or those that belong to an input file.
     fn find_sidecars(&self, output: &Path) -> Result<Sidecars> {
         match &self.model.directory {
-            Some(directory) => Sidecars::find(&directory.path, &[&partial_path(output)?, output]),
-            None => Ok(Sidecars::default()),
+            Some(directory) => {
+                // Of a checkpoint of many processes, the first file stands for all.
+                let is_zero = directory
+                    .files
+                    .first()
+                    .is_some_and(|name| is_zero_state(name));
+                let is_part = |name: &str| is_zero && is_zero_state(name);
+                let outputs: [&Path; 2] = [&partial_path(output)?, output];
+                Sidecars::find(&directory.path, &outputs, &is_part)
+            }
+            None => Sidecars::of_files(&self.model.beside),
         }
     }
 

@@ -64,6 +64,8 @@ pub struct RememberOptions {
     pub force: bool,
     /// Whether an existing output is an error. By default it is replaced when the new one is complete.
     pub no_replace: bool,
+    /// Whether nothing of input and output stays in the system's cache, where it can be told (Linux).
+    pub uncached: bool,
     /// Token that stops the conversion from another thread.
     pub cancel: CancelToken,
     pub(crate) progress: Option<Callback>,
@@ -112,6 +114,13 @@ impl RememberOptions {
     /// Whether an existing output is replaced.
     pub(crate) fn replaces(&self) -> bool {
         self.force || !self.no_replace
+    }
+
+    /// Sets whether nothing of input and output stays in the system's cache, so that other programs keep what they have there.
+    #[must_use]
+    pub fn with_uncached(mut self, uncached: bool) -> Self {
+        self.uncached = uncached;
+        self
     }
 
     /// Sets the token that stops the conversion.
@@ -389,6 +398,7 @@ impl fmt::Debug for RememberOptions {
             threads,
             force,
             no_replace,
+            uncached,
             cancel,
             progress,
             level,
@@ -399,6 +409,7 @@ impl fmt::Debug for RememberOptions {
             .field("threads", threads)
             .field("force", force)
             .field("no_replace", no_replace)
+            .field("uncached", uncached)
             .field("cancel", cancel)
             .field("progress", &progress.is_some())
             .field("level", level)

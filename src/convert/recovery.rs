@@ -92,10 +92,14 @@ impl<'m> Recovery<'m> {
     /// - `Cancelled`: the token of the options is set.
     pub fn write(&self, output: impl AsRef<Path>) -> Result<Report> {
         let output = output.as_ref();
-        match &self.plan.shard_names {
+        let written = match &self.plan.shard_names {
             Some(names) => self.write_directory(output, names),
             None => self.write_files(output),
+        };
+        if self.options.run.uncached {
+            self.model.sources.iter().for_each(Source::forget_cached);
         }
+        written
     }
 
     fn write_directory(&self, output: &Path, names: &[String]) -> Result<Report> {
@@ -170,6 +174,7 @@ impl<'m> Recovery<'m> {
             force: self.options.run.replaces(),
             inputs: &inputs,
             space: plan.report.output_bytes,
+            is_uncached: self.options.run.uncached,
         };
         let mut files = Vec::with_capacity(plan.files.len());
         for (path, planned) in paths.iter().zip(&plan.files) {

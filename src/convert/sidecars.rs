@@ -12,11 +12,13 @@ use super::container::is_weights_of_output;
 use super::directory::UnfinishedDirectory;
 use super::overlap::place_at;
 use crate::config::{edit, read_small};
+use crate::containers::model::FileBeside;
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
+use crate::source::sha256_of_file;
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// Names of the configs that describe a model, including its quantization.
@@ -48,17 +50,23 @@ pub(super) struct Sidecars {
 
 impl Sidecars {
     /// All files in `from`, except weights and files that describe only the quantization. The directories `outputs` may lie
-    /// below `from`, and are skipped.
+    /// below `from`, and are skipped. Weights in directories below `from` get a note, unless `is_part` says that they are a part of
+    /// the model.
     ///
     /// # Errors
     /// `Io` if a directory cannot be read.
-    pub(super) fn find(from: &Path, outputs: &[&Path]) -> Result<Self> {
+    pub(super) fn find(
+        from: &Path,
+        outputs: &[&Path],
+        is_part: &dyn Fn(&str) -> bool,
+    ) -> Result<Self> {
         let root = resolve_links(from);
         let mut search = SidecarSearch {
             blobs: blobs_of_snapshot(&root),
             root,
             outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
             places: outputs.iter().filter_map(|path| place_at(path)).collect(),
+            is_part,
             found: Self {
                 files: vec![],
                 notes: vec![],
@@ -66,6 +74,33 @@ impl Sidecars {
         };
         search.directory(from, Path::new(""), 0)?;
         Ok(search.found)
+    }
+
+    /// The files `files`, except weights and files that describe only the quantization.
+    ///
+    /// # Errors
+    /// `Parse` if the content of a file has another SHA-256 than it is to have; `Io` if it cannot be read.
+    pub(super) fn of_files(files: &[FileBeside]) -> Result<Self> {
+        let mut found = Self::default();
+        let mut buffer = vec![];
+        for FileBeside { name, path, sha256 } in files {
+            if is_excluded(name.rsplit('/').next().unwrap_or(name)) {
+                continue;
+            }
+            // A build without the feature has no SHA-256.
+            if cfg!(feature = "check") {
+                let sum = sha256_of_file(path, &mut buffer, &mut |_| Ok(()))?;
+                if sum != *sha256 {
+                    let what = format!(
+                        "{}: it is to be `{name}`, and its SHA-256 is {sum}",
+                        path.display()
+                    );
+                    return Err(AnamnesisError::parse(what));
+                }
+            }
+            found.files.push((path.clone(), PathBuf::from(name)));
+        }
+        Ok(found)
     }
 
     /// Bytes that the copies take on the disk. What cannot be read counts as 0, and fails when it is copied.
@@ -187,7 +222,7 @@ fn is_blob_name(name: &OsStr) -> bool {
 }
 
 /// Finds the files beside the weights.
-struct SidecarSearch {
+struct SidecarSearch<'a> {
     /// The input with all links resolved.
     root: PathBuf,
     /// The blob store that the input's links lead to, with all links resolved.
@@ -196,10 +231,12 @@ struct SidecarSearch {
     outputs: Vec<PathBuf>,
     /// Device and inode of these directories: a bind mount gives a directory another path.
     places: Vec<(u64, u64)>,
+    /// Whether a file of this name is a part of the model.
+    is_part: &'a dyn Fn(&str) -> bool,
     found: Sidecars,
 }
 
-impl SidecarSearch {
+impl SidecarSearch<'_> {
     /// Finds the files in `from`, which is the directory `below` of the input.
     fn directory(&mut self, from: &Path, below: &Path, depth: usize) -> Result<()> {
         let failed = |e: &std::io::Error| AnamnesisError::io_at(from, e);
@@ -219,7 +256,7 @@ impl SidecarSearch {
                     self.directory(&path, &below, depth + 1)?;
                 }
             } else if is_excluded(&text) {
-                if depth > 0 && is_weights(&text) {
+                if depth > 0 && is_weights(&text) && !(self.is_part)(&text) {
                     let note = format!("`{}` is not converted, and was left out", below.display());
                     self.found.notes.push(note);
                 }

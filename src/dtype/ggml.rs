@@ -12,11 +12,17 @@
 /// name   type number in GGUF   bytes before each row + bytes of a block / values in it   description;
 /// ```
 ///
+/// and one row for each type of ik_llama.cpp whose blocks have values of several rows, in braces:
+///
+/// ```text
+/// name   type number in GGUF   number of rows `of` their type   bytes before each row + bytes a row has of a block / its values;
+/// ```
+///
 /// A name is the variant of [`Dtype`](super::Dtype), the type's name in GGUF, and the struct that
 /// implements `DecodeBlock` in `kernels::remember::ggml` and `EncodeBlock` in `kernels::lethe::ggml`. All of these
 /// are made from this table, and so are the lists of the tests, which also ask for a naive twin of
 /// each type and direction. What a row lacks does not compile. Types of ik_llama.cpp are decoded only, and
-/// implement `DecodeRowBlock`.
+/// implement `DecodeRowBlock`. Interleaved rows become rows of their type first, as `kernels::remember::ggml::interleaved` says.
 ///
 /// Byte-swapped words are the `(byte offset, width)` of the numbers of a block that files of the
 /// other byte order store reversed; `-` where gguf-py's `scripts/gguf_convert_endian.py` defines no
@@ -78,6 +84,34 @@ macro_rules! ggml_block_types {
                 IQ3_KS 156 2 + 102 / 256 "3-bit codebooks, 5-bit scales";
                 IQ2_KL 157 2 + 86 / 256 "codebook of 32 pairs, 6-bit scales";
                 IQ1_KT 158 4 + 56 / 256 "1.75-bit trellis, 4-bit scales";
+            }
+            {
+                Q4_0_R8 202 8 of Q4_0 0 + 18 / 32;
+                Q5_0_R4 206 4 of Q5_0 0 + 22 / 32;
+                Q8_0_R8 208 8 of Q8_0 0 + 34 / 32;
+                Q2_K_R4 210 4 of Q2_K 0 + 84 / 256;
+                Q3_K_R4 211 4 of Q3_K 0 + 110 / 256;
+                Q4_K_R4 212 4 of Q4_K 0 + 144 / 256;
+                Q5_K_R4 213 4 of Q5_K 0 + 176 / 256;
+                Q6_K_R4 214 4 of Q6_K 0 + 210 / 256;
+                IQ2_XXS_R4 216 4 of IQ2_XXS 0 + 66 / 256;
+                IQ2_XS_R4 217 4 of IQ2_XS 0 + 74 / 256;
+                IQ3_XXS_R4 218 4 of IQ3_XXS 0 + 98 / 256;
+                IQ4_NL_R4 220 4 of IQ4_NL 0 + 18 / 32;
+                IQ3_S_R4 221 4 of IQ3_S 0 + 110 / 256;
+                IQ2_S_R4 222 4 of IQ2_S 0 + 82 / 256;
+                IQ4_XS_R8 223 8 of IQ4_XS 0 + 136 / 256;
+                BF16_R16 230 16 of BF16 0 + 4 / 2;
+                Q6_0_R4 233 4 of Q6_0 0 + 26 / 32;
+                IQ2_BN_R4 335 4 of IQ2_BN 4 + 16 / 64;
+                IQ2_K_R4 337 4 of IQ2_K 0 + 76 / 256;
+                IQ3_K_R4 338 4 of IQ3_K 0 + 110 / 256;
+                IQ4_K_R4 339 4 of IQ4_K 0 + 144 / 256;
+                IQ5_K_R4 340 4 of IQ5_K 0 + 176 / 256;
+                IQ4_KS_R4 344 4 of IQ4_KS 4 + 136 / 256;
+                IQ5_KS_R4 352 4 of IQ5_KS 4 + 168 / 256;
+                MXFP4_R8 353 8 of MXFP4 0 + 17 / 32;
+                Q8_K_R8 399 8 of Q8_0 0 + 258 / 256;
             }
         }
     };

@@ -5,7 +5,7 @@ use super::{Dtype, optional};
 
 /// Makes the function that looks up a block type's byte-swapped words in the table.
 macro_rules! block_words {
-    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* } $ik:tt) => {
+    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* } $ik:tt $interleaved:tt) => {
         /// The `(byte offset, width)` of the numbers in a block of `dtype` that are stored
         /// reversed; `None` if there is no such layout, or `dtype` is no block type.
         fn block_words(dtype: Dtype) -> Option<&'static [(usize, usize)]> {

@@ -1,7 +1,7 @@
 //! Decode arithmetic, one file a scheme. Kernels take slices and know no tensor names.
 //!
-//! Every value is computed in f32 by the canonical library's formula, in its order, without FMA instructions, and is
-//! then rounded once to the output type.
+//! Every value is computed in f32 by the canonical library's formula, in its order, and is then rounded once to the output
+//! type. A product and a sum are fused only where that gives the same bits.
 
 pub(crate) mod awq;
 pub(crate) mod bnb;
@@ -19,14 +19,17 @@ pub(crate) mod gptq;
 pub(crate) mod grouped;
 pub(crate) mod hadamard;
 pub(crate) mod low_rank;
+pub(crate) mod matrix_product;
 pub(crate) mod nvfp4;
 pub(crate) mod packed;
 pub(crate) mod paroquant;
 pub(crate) mod qnat;
 pub(crate) mod rotated;
 pub(crate) mod sdnq;
+pub(crate) mod spqr;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transform;
+pub(crate) mod transpose;
 pub(crate) mod vectors;
 pub(crate) mod widen;

@@ -3,8 +3,8 @@
 //!
 //! Layout: AutoAWQ `modules/linear/gemm.py`.
 //!
-//! The decoder is its own: the shared one takes 1.2 to 1.8 times as long. There a pass of its own unpacks the codes into
-//! bytes; this kernel takes a row's codes from the words, each of which has those of eight rows.
+//! A word has the codes of eight outputs. They are taken apart while the stored rows are transposed, so that the kernel is the
+//! shared one.
 
 mod gemv;
 mod wide;
@@ -14,19 +14,24 @@ pub(in crate::scheme) use self::wide::AwqWide;
 
 use std::ops::Range;
 
+use zerocopy::IntoBytes;
+
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::awq::{AwqRows, PER_WORD, POSITION};
+use crate::kernels::remember::awq::{OUTPUTS, PER_WORD, POSITION};
+use crate::kernels::remember::grouped::{Formula, GroupedRows, Int};
 use crate::scheme::layout::group_size::{ShortGroup, group_size};
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros, load_scales};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
+use crate::scheme::seam::grouped::row_groups;
+use crate::scheme::seam::load::{read_transposed_codes, transposed_code_words};
+use crate::scheme::seam::wrong;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
     QuantScheme, RelaySource, Scheme, StoredRows, TensorRole, Tile,
 };
-use crate::scheme::seam::{load, wrong};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 
@@ -150,7 +155,7 @@ const MIDDLE: f32 = 8.0;
 
 /// The decoder of a linear layer.
 pub(super) struct AwqWeight<'m> {
-    qweight: Part<'m>,
+    pub qweight: Part<'m>,
     scales: Floats<'m>,
     qzeros: Option<Part<'m>>,
     /// Inputs and outputs.
@@ -161,46 +166,25 @@ pub(super) struct AwqWeight<'m> {
 
 impl AwqWeight<'_> {
     /// The words of a stored row that hold output features `rows`.
-    fn words(rows: &Range<usize>) -> Range<usize> {
+    pub(super) fn words(rows: &Range<usize>) -> Range<usize> {
         rows.start / PER_WORD..rows.end.div_ceil(PER_WORD)
     }
-}
 
-impl Decode for AwqWeight<'_> {
-    fn grid(&self) -> Grid {
-        // For each group of a row an F32 scale and an F32 zero point, once loaded.
-        let load_bits = 4.0 + 64.0 / self.group_size as f64;
-        Grid {
-            rows: self.n,
-            cols: self.k,
-            row_align: PER_WORD,
-            col_align: 1,
-            load_bits,
-            transposed: Some(StoredRows::of_one(4, 1)),
-        }
+    /// Words of a stored row. The layout proved `n * 4 = words * 32`, so the division is exact.
+    pub(super) fn row_words(&self) -> usize {
+        self.n / PER_WORD
     }
 
-    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        // The layout proved `n * 4 = words * 32`, so the division is exact.
-        let (stride, cols) = (self.n / PER_WORD, Self::words(&tile.rows));
+    /// Brings the scales and zero points of `tile` into `buffers`, a row for each row of the tile.
+    pub(super) fn load_numbers(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers {
             staging,
-            words,
             row,
             scales,
             zeros,
             zero_words,
             ..
         } = buffers;
-        words.resize(tile.cols.len() * cols.len(), 0);
-        load::read_transposed::<4>(
-            &self.qweight,
-            stride,
-            tile.cols.clone(),
-            cols.clone(),
-            staging,
-            words,
-        )?;
         let groups: Vec<usize> =
             (tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size)).collect();
         load_scales(
@@ -220,10 +204,11 @@ impl Decode for AwqWeight<'_> {
         let Some(qzeros) = &self.qzeros else {
             return Ok(());
         };
+        let cols = Self::words(&tile.rows);
         let bytes = cols.start * 4..cols.end * 4;
         for_each_zeros(
             qzeros,
-            stride * 4,
+            self.row_words() * 4,
             &groups,
             bytes,
             staging,
@@ -239,6 +224,35 @@ impl Decode for AwqWeight<'_> {
             },
         )
     }
+}
+
+impl Decode for AwqWeight<'_> {
+    fn grid(&self) -> Grid {
+        // For each group of a row an F32 scale and an F32 zero point, once loaded.
+        let load_bits = 4.0 + 64.0 / self.group_size as f64;
+        Grid {
+            rows: self.n,
+            cols: self.k,
+            row_align: PER_WORD,
+            col_align: 1,
+            load_bits,
+            transposed: Some(StoredRows::of_one(4, 1)),
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let Buffers { staging, words, .. } = &mut *buffers;
+        words.resize(tile.rows.len() * transposed_code_words(tile.cols.len()), 0);
+        read_transposed_codes(
+            &self.qweight,
+            self.row_words(),
+            OUTPUTS,
+            [tile.cols.clone(), Self::words(&tile.rows)],
+            staging,
+            words,
+        )?;
+        self.load_numbers(tile, buffers)
+    }
 
     fn decode(
         &self,
@@ -248,19 +262,25 @@ impl Decode for AwqWeight<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let (cols, first) = (tile.cols.len(), rows.start - tile.rows.start);
-        let groups = buffers.scales.len() / tile.rows.len();
-        let kernel = AwqRows {
-            words: &buffers.words,
-            first,
-            cols,
-            scales: &buffers.scales[first * groups..(first + rows.len()) * groups],
-            zeros: &buffers.zeros[first * groups..(first + rows.len()) * groups],
-            groups,
-            group_size: self.group_size,
-            // Columns of the first group that lie to the left of the tile; the kernel's first run
-            // is shorter by that.
-            start: tile.cols.start % self.group_size,
+        let first = rows.start - tile.rows.start;
+        let row_bytes = 4 * transposed_code_words(tile.cols.len());
+        let kernel = GroupedRows {
+            bytes: &buffers.words.as_bytes()[first * row_bytes..],
+            row_bytes,
+            bits: 4,
+            code_bits: 4,
+            rows,
+            cols: tile.cols.clone(),
+            format: Int::UNSIGNED,
+            grid: row_groups(self.k, self.group_size),
+            scales: &buffers.scales,
+            offsets: &buffers.zeros,
+            scale_rows: tile.rows.clone(),
+            scale_cols: tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size),
+            formula: Formula::ShiftScale,
+            // The difference of two integers of four bits is exact, so that a compute dtype changes nothing.
+            round: false,
+            columns: &[],
         };
         dispatch(level, &kernel, out);
     }
@@ -283,16 +303,9 @@ impl Decode for AwqWeight<'_> {
 struct AwqCodes;
 
 impl ExtractCodes for AwqCodes {
-    fn extract(&self, [rows, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
-        out.codes.clear();
-        // Each line of `cols` words has eight output rows, interleaved: pass p over it gives row p.
-        for words in buffers.words.chunks_exact(cols.max(1)) {
-            for position in POSITION {
-                out.codes
-                    .extend(words.iter().map(|word| (word >> (position * 4) & 15) as u8));
-            }
-        }
-        out.codes.truncate(rows * cols);
+    fn extract(&self, [_, cols]: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
+        let row_bytes = 4 * transposed_code_words(cols);
+        out.unpack(buffers.words.as_bytes(), row_bytes, cols, 4);
         out.scales.clone_from(&buffers.scales);
         out.zero_points.clear();
         out.zero_points

@@ -71,73 +71,22 @@ impl Scheme for Exl2 {
         let Some(base) = base_of(t.name(), "q_weight") else {
             return Ok(None);
         };
-        let [order, scales, maxima, groups] = [
-            all.need(t, base, "q_invperm")?,
-            all.need(t, base, "q_scale")?,
-            all.need(t, base, "q_scale_max")?,
-            all.need(t, base, "q_groups")?,
-        ];
-        for part in ["q_perm", "q_group_map", "weight"] {
-            if let Some(other) = all.at(base, part) {
-                let what = format!(
-                    "`{}` beside it is in no layout that is decoded",
-                    other.name()
-                );
-                return Err(refused(t, FAMILY, what));
-            }
-        }
-        let (&[words, outputs], Dtype::I32) = (t.shape(), t.dtype()) else {
-            return Err(wrong(t, "codes are I32 in two dimensions"));
-        };
-        let (&[inputs], Dtype::I32) = (order.shape(), order.dtype()) else {
-            return Err(wrong(&order, "the order of inputs is I32 in one dimension"));
-        };
-        let (&[count], Dtype::F16) = (maxima.shape(), maxima.dtype()) else {
-            return Err(wrong(&maxima, "it is F16 in one dimension"));
-        };
-        if !outputs.is_multiple_of(PER_WORD) {
-            return Err(wrong(t, "its outputs are no multiple of 8"));
-        }
-        if inputs > MAX_INPUTS {
-            let what = format!("it has {inputs} inputs; up to {MAX_INPUTS} are decoded");
-            return Err(refused(t, FAMILY, what));
-        }
-        if (scales.shape(), scales.dtype()) != (&[count, outputs / PER_WORD], Dtype::I32) {
-            let what = format!(
-                "scales of {count} groups are I32 [{count}, {}]",
-                outputs / PER_WORD
-            );
-            return Err(wrong(&scales, what));
-        }
-        if (groups.shape(), groups.dtype()) != (&[count * 2], Dtype::I16) {
-            return Err(wrong(
-                &groups,
-                format!("{count} groups are I16 [{}]", count * 2),
-            ));
-        }
+        let decoder = Exl2Weight::new(t, base, all)?;
+        let [outputs, inputs] = [decoder.stored[1], decoder.shape[1]];
         let bias = all.at(base, "bias").filter(|bias| bias.shape().len() == 1);
         let known = all.config.layer_sizes(base.trim_end_matches('.'))[0];
         let rows = unpadded_outputs(outputs, bias.as_ref(), known, PADDING);
         let mut parts = vec![
             (TensorRole::Quantized, *t),
-            (TensorRole::GroupIndex, order),
-            (TensorRole::Scale, scales),
-            (TensorRole::NestedScale, maxima),
-            (TensorRole::GroupIndex, groups),
+            (TensorRole::GroupIndex, decoder.order),
+            (TensorRole::Scale, decoder.scales),
+            (TensorRole::NestedScale, decoder.maxima),
+            (TensorRole::GroupIndex, decoder.groups),
         ];
         let others = take_padded_bias(bias, [outputs, rows], &mut parts)?;
-        let decoder = Exl2Weight {
-            words: *t,
-            stored: [words, outputs],
-            order,
-            scales,
-            maxima: Floats::ieee(&maxima)?,
-            groups,
-            count,
-            shape: [rows, inputs],
-        };
-        let name = format!("{base}weight");
-        let shape = vec![rows, inputs];
+        let shape = [rows, inputs];
+        let decoder = Exl2Weight { shape, ..decoder };
+        let (name, shape) = (format!("{base}weight"), shape.to_vec());
         Ok(Some(Group {
             others,
             ..Group::new(name, shape, QuantScheme::Exl2, parts, Box::new(decoder))
@@ -152,7 +101,7 @@ struct Exl2Weight<'m> {
     stored: [usize; 2],
     order: Tensor<'m>,
     scales: Tensor<'m>,
-    maxima: Floats<'m>,
+    maxima: Tensor<'m>,
     groups: Tensor<'m>,
     /// Number of groups.
     count: usize,
@@ -160,7 +109,72 @@ struct Exl2Weight<'m> {
     shape: [usize; 2],
 }
 
-impl Exl2Weight<'_> {
+impl<'m> Exl2Weight<'m> {
+    /// The decoder of the codes `t`, with all outputs that are stored.
+    ///
+    /// # Errors
+    /// Parts are missing, are more than are known, or do not fit each other.
+    fn new(t: &Tensor<'m>, base: &str, all: &Index<'m>) -> Result<Self> {
+        let [order, scales, maxima, groups] = [
+            all.need(t, base, "q_invperm")?,
+            all.need(t, base, "q_scale")?,
+            all.need(t, base, "q_scale_max")?,
+            all.need(t, base, "q_groups")?,
+        ];
+        for part in ["q_perm", "q_group_map", "weight"] {
+            if let Some(other) = all.at(base, part) {
+                let name = other.name();
+                let what = format!("`{name}` beside it is in no layout that is decoded");
+                return Err(refused(t, FAMILY, what));
+            }
+        }
+        let (&[words, outputs], Dtype::I32) = (t.shape(), t.dtype()) else {
+            return Err(wrong(t, "codes are I32 in two dimensions"));
+        };
+        let (&[inputs], Dtype::I32) = (order.shape(), order.dtype()) else {
+            return Err(wrong(&order, "the order of inputs is I32 in one dimension"));
+        };
+        let (&[count], Dtype::F16) = (maxima.shape(), maxima.dtype()) else {
+            return Err(wrong(&maxima, "it is F16 in one dimension"));
+        };
+        let decoder = Self {
+            words: *t,
+            stored: [words, outputs],
+            order,
+            scales,
+            maxima,
+            groups,
+            count,
+            shape: [outputs, inputs],
+        };
+        decoder.check_sizes()?;
+        Ok(decoder)
+    }
+
+    /// # Errors
+    /// The layer has another size than the library writes, or scales and groups have another than the codes.
+    fn check_sizes(&self) -> Result<()> {
+        let ([_, outputs], [_, inputs], count) = (self.stored, self.shape, self.count);
+        let (t, scales, groups) = (&self.words, &self.scales, &self.groups);
+        if !outputs.is_multiple_of(PER_WORD) {
+            return Err(wrong(t, "its outputs are no multiple of 8"));
+        }
+        if inputs > MAX_INPUTS {
+            let what = format!("it has {inputs} inputs; up to {MAX_INPUTS} are decoded");
+            return Err(refused(t, FAMILY, what));
+        }
+        let per_row = outputs / PER_WORD;
+        if (scales.shape(), scales.dtype()) != (&[count, per_row], Dtype::I32) {
+            let what = format!("scales of {count} groups are I32 [{count}, {per_row}]");
+            return Err(wrong(scales, what));
+        }
+        if (groups.shape(), groups.dtype()) != (&[count * 2], Dtype::I16) {
+            let what = format!("{count} groups are I16 [{}]", count * 2);
+            return Err(wrong(groups, what));
+        }
+        Ok(())
+    }
+
     /// Replaces `runs` with the groups of a row.
     ///
     /// # Errors
@@ -244,8 +258,8 @@ impl Exl2Weight<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         maxima.clear();
-        self.maxima
-            .extend(self.count, 0..1, 0..self.count, staging, maxima)?;
+        let floats = Floats::ieee(&self.maxima)?;
+        floats.extend(self.count, 0..1, 0..self.count, staging, maxima)?;
         let words = rows.start / PER_WORD..rows.end.div_ceil(PER_WORD);
         let width = words.len();
         let stride = self.stored[1] / PER_WORD * 4;
@@ -312,13 +326,14 @@ impl Decode for Exl2Weight<'_> {
         self.load_order(staging, index)?;
         self.load_scales(&tile.rows, staging, row, scales)?;
         let [rows, outputs] = self.stored;
-        words.resize(tile.rows.len() * load::transposed_words::<4>(rows), 0);
+        let column = load::transposed_words::<4>(rows);
+        words.resize(tile.rows.len() * column, 0);
         load::read_transposed::<4>(
             &self.words.part(),
             outputs,
-            0..rows,
-            tile.rows.clone(),
+            [0..rows, tile.rows.clone()],
             staging,
+            column,
             words,
         )
     }
@@ -332,7 +347,7 @@ impl Decode for Exl2Weight<'_> {
         out: Out<'_>,
     ) {
         let first = rows.start - tile.rows.start;
-        let row_bytes = self.stored[0] * 4;
+        let row_bytes = load::transposed_words::<4>(self.stored[0]) * 4;
         let kernel = PermutedRows {
             bytes: &buffers.words.as_bytes()[first * row_bytes..],
             row_bytes,

@@ -87,7 +87,6 @@ const SIGNATURES: &[Signature] = &[
     ),
     // Names that no other library uses need no companion.
     signature("QuIP#", ".Qidxs", &[], &[]),
-    signature("SpQR", ".dense_weights", &[], &[".row_offsets"]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
 ];
 

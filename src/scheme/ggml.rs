@@ -2,16 +2,19 @@
 //! outside: `X.scale` F32 for `X.weight`, one for the tensor or one for each matrix of a stack. llama.cpp multiplies
 //! the product of the layer by it; here it multiplies the weight.
 //!
-//! Rows of some types of ik_llama.cpp begin with a header, which has the scale of all their blocks.
+//! Rows of some types of ik_llama.cpp begin with a header, which has the scale of all their blocks. Other types of it store several rows
+//! interleaved: their headers one after another, then blocks with values of all of them.
 //!
 //! Names: llama.cpp `llama-model.cpp`, `load_tensors`. Some writers name the scale `X.weight.scale`.
 
+mod interleaved;
 mod undecoded;
 
 use std::ops::Range;
 
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
+use crate::kernels::remember::ggml::interleaved::RowsDecoder;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder, row_scale};
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::{
@@ -58,7 +61,7 @@ impl Scheme for Ggml {
             return Err(refused(t, &name, reason));
         }
         // A type without a decoder here is a plain one (F32, integers): its tensors are copied.
-        if decoder(t.dtype()).is_none() {
+        if decoder(t.dtype()).is_none() && t.dtype().interleaved_rows().is_none() {
             return Ok(None);
         }
         if t.info().big_endian && !t.dtype().can_swap() {
@@ -67,6 +70,13 @@ impl Scheme for Ggml {
                 "big-endian GGUF",
                 "no byte order is defined for the blocks of this type",
             ));
+        }
+        if let Some((together, _)) = t.dtype().interleaved_rows() {
+            let rows = t.shape().iter().rev().nth(1).copied().unwrap_or(1);
+            if !rows.is_multiple_of(together) {
+                let what = format!("{together} rows are interleaved, and it has {rows}");
+                return Err(wrong(t, what));
+            }
         }
         // The stack is all dimensions but the last two, and one scale may belong to each of its
         // matrices.
@@ -83,8 +93,12 @@ impl Scheme for Ggml {
             .as_ref()
             .map(|s| Floats::ieee(s).map(|floats| (floats, s.elements())))
             .transpose()?;
-        let Some(decoder) = GgmlWeight::new(t.part(), t.dtype(), t.shape(), scales) else {
-            return Ok(None);
+        let decoder: Box<dyn Decode> = match RowsDecoder::new(t.dtype()) {
+            Some(rows) => Box::new(interleaved::InterleavedWeight::new(t, rows)),
+            None => match GgmlWeight::new(t.part(), t.dtype(), t.shape(), scales) {
+                Some(decoder) => Box::new(decoder),
+                None => return Ok(None),
+            },
         };
         let parts = [(TensorRole::Quantized, *t)]
             .into_iter()
@@ -96,7 +110,7 @@ impl Scheme for Ggml {
             t.shape().to_vec(),
             scheme,
             parts,
-            Box::new(decoder),
+            decoder,
         )))
     }
 }

@@ -199,8 +199,8 @@ impl Unpack for Marlin24Codes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
         // What is not stored is zero, whose code is in the middle.
-        out.clear();
-        out.resize(tile.rows.len() * width, 1 << (self.bits - 1));
+        let zero = 1 << (self.bits - 1);
+        out.resize(tile.rows.len() * width, 0);
         let tiles = tile.rows.start / TILE_OUTPUTS..tile.rows.end.div_ceil(TILE_OUTPUTS);
         let (size, places_size) = (self.tile_bytes(), 2 * TILE_PLACES);
         let all = self.outputs / TILE_OUTPUTS;
@@ -224,7 +224,8 @@ impl Unpack for Marlin24Codes<'_> {
             let rows = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
             for ((words, places), rows) in tiles.zip(rows) {
                 unpack_tile(words, self.bits, &mut codes);
-                if !place_codes(&codes, places.as_chunks().0, rows, width, left) {
+                let places = places.as_chunks().0;
+                if !place_codes(&codes, places, zero, (rows, width), left) {
                     let what = "it has places of two codes that are one or in no order";
                     return Err(wrong(&self.meta, what));
                 }
@@ -245,51 +246,77 @@ impl Unpack for Marlin24Codes<'_> {
 
 /// Unpacks a tile to `[outputs, stored inputs]`.
 fn unpack_tile(words: &[u8], bits: usize, out: &mut [u8; TILE_CODES]) {
-    // A lane has four pieces of eight codes. Within a piece codes are interleaved by words.
-    let per_word = 32 / bits;
-    for (i, word) in words.as_chunks().0.iter().enumerate() {
-        let word = u32::from_le_bytes(*word);
-        for slot in 0..per_word {
-            let code = (word >> (slot * bits) & ((1 << bits) - 1)) as u8;
-            // Slots 0, 1, 2, … have codes 0, 2, 4, …, and then 1, 3, 5, ….
-            let half = per_word / 2;
-            let in_word = slot % half * 2 + slot / half;
-            let at = i * per_word + in_word;
-            let (lane, piece, place) = (at / 32, at / 8 % 4, at % 8);
-            let input = lane % 4 * 2 + place % 2 + place / 2 % 2 * 8;
-            let output = lane / 8 * 16 + lane / 4 % 2 * 8 + place / 4 * 4 + piece;
-            out[output * STORED_INPUTS + input] = code;
+    // A lane has four pieces of eight codes, as many bytes as a code has bits. A piece has two outputs, four apart, and of each
+    // two adjacent inputs and those eight after them.
+    for (i, bytes) in words.chunks_exact(bits).enumerate() {
+        let (lane, piece) = (i / 4, i % 4);
+        let output = lane / 8 * 16 + lane / 4 % 2 * 8 + piece;
+        let codes = piece_codes(bytes, bits);
+        for (four, codes) in codes.into_iter().enumerate() {
+            let at = (output + four * 4) * STORED_INPUTS + lane % 4 * 2;
+            let [a, b, c, d] = codes;
+            out[at..at + 2].copy_from_slice(&[a, b]);
+            out[at + 8..at + 10].copy_from_slice(&[c, d]);
         }
     }
 }
 
-/// Writes the codes of a tile to their places in 32 columns of `rows`, from `left` on. False if places are no two different ones in
-/// order.
+/// The eight codes of a piece, four of each of its outputs. Words have their codes 0, 2, 4, …, and then 1, 3, 5, ….
+fn piece_codes(bytes: &[u8], bits: usize) -> [[u8; 4]; 2] {
+    match *bytes {
+        [a, b, c, d] if bits == 4 => [
+            [a & 15, c & 15, a >> 4, c >> 4],
+            [b & 15, d & 15, b >> 4, d >> 4],
+        ],
+        [a, b, c, d, e, f, g, h] => [[a, c, b, d], [e, g, f, h]],
+        _ => [[0; 4]; 2],
+    }
+}
+
+/// What becomes of four codes by their nibble of places: the bytes that keep the code of zero, and the bits by which the two codes
+/// are moved. `None` in place of what is no two places in order.
+const MOVES: [Option<(u32, u32, u32)>; 16] = {
+    let mut moves = [None; 16];
+    let mut nibble = 0;
+    while nibble < 16 {
+        let (a, b) = (nibble & 3, nibble >> 2);
+        if a < b {
+            let (a, b) = (a as u32 * 8, b as u32 * 8);
+            moves[nibble] = Some((!(0xff << a | 0xff << b), a, b));
+        }
+        nibble += 1;
+    }
+    moves
+};
+
+/// Writes the codes of a tile to their places in 32 columns of `rows`, from `left` on, and `zero` to the others. False if places
+/// are no two different ones in order.
 fn place_codes(
     codes: &[u8; TILE_CODES],
     places: &[[u8; 2]],
-    rows: &mut [u8],
-    width: usize,
+    zero: u8,
+    (rows, width): (&mut [u8], usize),
     left: usize,
 ) -> bool {
     let mut is_ordered = true;
+    let zeros = u32::from_le_bytes([zero; 4]);
     let lines = rows
         .chunks_exact_mut(width)
-        .zip(codes.chunks_exact(STORED_INPUTS));
+        .zip(codes.as_chunks::<STORED_INPUTS>().0);
     for (output, (row, codes)) in lines.enumerate() {
-        let row = &mut row[left..left + TILE_INPUTS];
-        let quads = row
-            .as_chunks_mut::<4>()
-            .0
-            .iter_mut()
-            .zip(codes.as_chunks::<2>().0);
-        for (i, (quad, [first, second])) in quads.enumerate() {
-            let places = u16::from_le_bytes(places[place_index(output, i / 4)]);
-            let places = usize::from(places >> (i % 4 * 4));
-            let (a, b) = (places & 3, places >> 2 & 3);
-            is_ordered &= a < b;
-            quad[a] = *first;
-            quad[b] = *second;
+        let row = row[left..left + TILE_INPUTS].as_chunks_mut::<16>().0;
+        for (half, (row, codes)) in row.iter_mut().zip(codes.as_chunks::<8>().0).enumerate() {
+            let places = u16::from_le_bytes(places[place_index(output, half)]);
+            let quads = row.as_chunks_mut().0.iter_mut().zip(codes.as_chunks().0);
+            for (i, (quad, &[first, second])) in quads.enumerate() {
+                match MOVES[usize::from(places >> (i * 4) & 15)] {
+                    Some((kept, a, b)) => {
+                        let codes = u32::from(first) << a | u32::from(second) << b;
+                        *quad = (zeros & kept | codes).to_le_bytes();
+                    }
+                    None => is_ordered = false,
+                }
+            }
         }
     }
     is_ordered

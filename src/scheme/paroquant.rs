@@ -14,6 +14,7 @@ use crate::kernels::remember::awq::PER_WORD;
 use crate::kernels::remember::paroquant::{MAX_GROUP, ParoRows};
 use crate::scheme::layout::packed::PackedLayer;
 use crate::scheme::seam::NamePattern::Ends;
+use crate::scheme::seam::load::read_transposed;
 use crate::scheme::seam::{
     Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme,
     Scheme, Sibling, TensorRole, Tile, base_of, read, refused, wrong,
@@ -226,14 +227,26 @@ impl Decode for ParoWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        self.inner.load(tile, buffers)?;
+        self.inner.load_numbers(tile, buffers)?;
         let Buffers {
+            words,
             bytes,
             staging,
             row,
             factors,
             ..
         } = buffers;
+        // The kernel takes words, whose eight rows it rotates together.
+        let runs = AwqWeight::words(&tile.rows);
+        words.resize(tile.cols.len() * runs.len(), 0);
+        read_transposed::<4>(
+            &self.inner.qweight,
+            self.inner.row_words(),
+            [tile.cols.clone(), runs],
+            staging,
+            tile.cols.len(),
+            words,
+        )?;
         let (cols, size) = (&tile.cols, self.inner.group_size);
         let pairs = bytes.buffer();
         pairs.clear();

@@ -27,7 +27,7 @@ use std::collections::HashMap;
 
 use self::codes::StoredCodes;
 use self::shape::SdnqShape;
-use crate::config::{QuantMethod, SdnqConfig, SdnqDtype, SdnqSettings};
+use crate::config::{NativeFloat, QuantMethod, SdnqConfig, SdnqDtype, SdnqSettings};
 use crate::containers::model::Tensor;
 use crate::scheme::layout::hadamard::HadamardRotated;
 use crate::scheme::layout::low_rank::LowRankSum;
@@ -36,7 +36,7 @@ use crate::scheme::seam::{
     Granularity, Group, Identity, Index, PlainFloats, Prepared, QuantScheme, Scheme, TensorRole,
     base_of, refused, wrong,
 };
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, Dtype, Result};
 
 pub(super) struct Sdnq;
 
@@ -123,7 +123,8 @@ impl Scheme for Sdnq {
         let Some(base) = base_of(t.name(), "weight") else {
             return Ok(None);
         };
-        let is_codes = t.dtype().is_integer() || t.dtype().is_quantized();
+        let is_codes =
+            t.dtype().is_integer() || t.dtype().is_quantized() || are_half_codes(t, base, all);
         // Norms have scales of one dimension, which are floats.
         let is_ours = |scale: &Tensor<'_>| {
             is_codes
@@ -154,6 +155,29 @@ impl Scheme for Sdnq {
 /// Whether the config says that the model is SDNQ's.
 fn is_its(all: &Index<'_>) -> bool {
     all.config.quant_method() == Some(&QuantMethod::Sdnq)
+}
+
+/// Whether `t`, of F16 or BF16, is codes by the config. A weight that is not quantized, of a model in the dtype of its codes, is so
+/// too, unless the config lists its module.
+fn are_half_codes(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> bool {
+    let is_float = matches!(t.dtype(), Dtype::F16 | Dtype::BF16);
+    if !is_float || t.shape().len() < 2 {
+        return false;
+    }
+    let config = all.config.sdnq().ok();
+    let settings = config.and_then(|config| config.of(t.name()).ok());
+    settings.is_some_and(|settings| {
+        let dtype = match settings.weights {
+            SdnqDtype::Native(NativeFloat::F16) => Dtype::F16,
+            SdnqDtype::Native(NativeFloat::BF16) => Dtype::BF16,
+            _ => return false,
+        };
+        // Codes in groups have three dimensions.
+        let is_weight = t.shape().len() <= 3 || settings.has_convolutions;
+        let has_scale = all.at(base, "scale").is_some();
+        let is_listed = all.config.skips(base.trim_end_matches('.'));
+        t.dtype() == dtype && is_weight && (has_scale || !is_listed)
+    })
 }
 
 /// Whether `scale` of one dimension is a codebook for all of the weight of `base`, by the config. A norm may have a scale of as many
@@ -201,9 +225,9 @@ impl<'m> SdnqWeight<'_, 'm> {
         }
         let has_codebook = settings.has_codebook;
         if has_codebook
-            && (!matches!(settings.weights, SdnqDtype::Uint(_)) || settings.has_convolutions)
+            && (!matches!(settings.weights, SdnqDtype::Uint(..=8)) || settings.has_convolutions)
         {
-            let what = "`use_codebook` is decoded only for unsigned integer dtypes, and not with `quant_conv`";
+            let what = "`use_codebook` is decoded only for unsigned integer dtypes of up to eight bits, and not with `quant_conv`";
             return Err(refused(t, FAMILY, what));
         }
         let codes = StoredCodes::new(t, settings.weights)?;

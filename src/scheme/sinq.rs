@@ -104,6 +104,45 @@ struct SinqLayer<'a, 'm> {
 impl<'m> SinqLayer<'_, 'm> {
     fn claimed(&self) -> Result<Group<'m>> {
         let t = &self.t;
+        let method = self.decoded_method()?;
+        let [rows, cols] = self.shape()?;
+        let (codes, bits, group) = self.codes([rows, cols])?;
+        let grid = row_groups(cols, group);
+        let count = rows * grid.cols;
+        let scale2 = self.second_scale(cols)?;
+        let mut parts = vec![(TensorRole::Quantized, *t)];
+        let is_nested = method.contains("quantaux");
+        let mut numbers = |name| self.numbers(name, is_nested, count, grid.cols, &mut parts);
+        let (scales, dtype) = numbers("scale")?;
+        let (zeros, zero_dtype) = numbers("zero")?;
+        if [zero_dtype, scale2.dtype()] != [dtype; 2] {
+            let what = "its scales and zero points have several dtypes";
+            return Err(refused(t, FAMILY, what));
+        }
+        parts.push((TensorRole::Scale, scale2));
+        let format = CodeFormat::Int(Int::UNSIGNED);
+        let mut decoder = Grouped::scaled(codes, bits, format, [rows, cols], grid, scales);
+        // The library computes in F32 where codes and numbers have two dtypes.
+        let compute = self
+            .compute_dtype()?
+            .filter(|compute| compute.dtype() == dtype);
+        decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zeros).computed_in(compute));
+        decoder.columns = Some(Matrix::of_columns(&scale2)?);
+        let scheme = QuantScheme::Grouped {
+            family: FAMILY,
+            codes: CodeType::Uint(u8::try_from(bits).unwrap_or(u8::MAX)),
+            scales: Granularity::Group(group),
+        };
+        let (name, shape) = (format!("{}weight", self.base), vec![rows, cols]);
+        Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
+    }
+
+    /// The method of the layer, in lower case.
+    ///
+    /// # Errors
+    /// The layer's description says something that is not decoded.
+    fn decoded_method(&self) -> Result<String> {
+        let t = &self.t;
         let method = self.need("method")?.to_lowercase();
         // What each part of the name changes: `quantize_dual_scale_shift`, `Quantizer.dequantize`.
         for (part, what) in [("nf", "codebooks"), ("noz", "one zero point for all")] {
@@ -119,60 +158,25 @@ impl<'m> SinqLayer<'_, 'm> {
                 return Err(refused(t, FAMILY, what));
             }
         }
-        if let Some(awq) = self.all.at(self.base, "meta.awq_scale") {
-            return Err(refused(
-                &awq,
-                FAMILY,
-                "no version of the library applies it",
-            ));
+        match self.all.at(self.base, "meta.awq_scale") {
+            Some(awq) => {
+                let what = "no version of the library applies it";
+                Err(refused(&awq, FAMILY, what))
+            }
+            None => Ok(method),
         }
-        let [rows, cols] = self.shape()?;
-        let (codes, bits, group) = self.codes([rows, cols])?;
-        let grid = row_groups(cols, group);
-        let count = rows * grid.cols;
+    }
+
+    /// The scale of each of `cols` columns.
+    fn second_scale(&self, cols: usize) -> Result<Tensor<'m>> {
+        let t = &self.t;
         let scale2 = self.all.need(t, self.base, "meta.scale2")?;
         if scale2.shape().len() == 3 {
             let what = "blocks in two directions (`tiling_mode: 2D`) are not decoded";
             return Err(refused(t, FAMILY, what));
         }
         require_shape(t, &scale2, &[1, cols])?;
-        let mut parts = vec![(TensorRole::Quantized, *t)];
-        let is_nested = method.contains("quantaux");
-        let mut numbers = |name| self.numbers(name, is_nested, count, grid.cols, &mut parts);
-        let (scales, dtype) = numbers("scale")?;
-        let (zeros, zero_dtype) = numbers("zero")?;
-        if [zero_dtype, scale2.dtype()] != [dtype; 2] {
-            let what = "its scales and zero points have several dtypes";
-            return Err(refused(t, FAMILY, what));
-        }
-        parts.push((TensorRole::Scale, scale2));
-        let mut decoder = Grouped::scaled(
-            codes,
-            bits,
-            CodeFormat::Int(Int::UNSIGNED),
-            [rows, cols],
-            grid,
-            scales,
-        );
-        // The library computes in F32 where codes and numbers have two dtypes.
-        let compute = self
-            .compute_dtype()?
-            .filter(|compute| compute.dtype() == dtype);
-        decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zeros).computed_in(compute));
-        decoder.columns = Some(Matrix::of_columns(&scale2)?);
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes: CodeType::Uint(u8::try_from(bits).unwrap_or(u8::MAX)),
-            scales: Granularity::Group(group),
-        };
-        let name = format!("{}weight", self.base);
-        Ok(Group::new(
-            name,
-            vec![rows, cols],
-            scheme,
-            parts,
-            Box::new(decoder),
-        ))
+        Ok(scale2)
     }
 
     /// The value `key` of the layer's description, if it has one.

@@ -48,7 +48,7 @@ fn every_method_belongs_to_a_scheme() {
     for method in QuantMethod::all() {
         assert!(REGISTRY.knows(method), "{method:?}");
     }
-    assert!(!REGISTRY.knows(&QuantMethod::parse("spqr")));
+    assert!(!REGISTRY.knows(&QuantMethod::parse("quip")));
 }
 
 /// A file that configs are read from is a sidecar of some scheme, unless it describes the model, too.

@@ -8,13 +8,17 @@ use std::arch::x86_64::{
     _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi32,
     _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256,
     _mm256_shuffle_epi8, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_sub_epi32,
-    _mm256_unpackhi_epi8, _mm256_unpacklo_epi8,
+    _mm256_unpackhi_epi8, _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpacklo_epi8,
+    _mm256_unpacklo_epi16, _mm256_unpacklo_epi32,
 };
 use std::mem::transmute;
 
 use half::f16;
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Bounds, Element, Kernel, LANES, LookUp, Routine};
+use super::{
+    Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LookUp, Routine, Transpose,
+};
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
 #[derive(Clone, Copy)]
@@ -43,6 +47,8 @@ impl Avx2 {
 }
 
 impl LookUp for Avx2 {
+    const IN_REGISTERS: bool = true;
+
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn least_sums<const BITS: usize, const N: usize>(
@@ -93,6 +99,64 @@ impl LookUp for Avx2 {
             transmute::<__m256i, [u32; LANES]>(rank)
         }
     }
+
+    #[inline(always)]
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
+        let mut at = 0;
+        if let Ok(entries) = <[u16; 16]>::read_from_bytes(table.as_bytes()) {
+            let entries = self.table(entries);
+            let units = codes
+                .as_chunks()
+                .0
+                .iter()
+                .zip(out.as_chunks_mut::<LOOKED_UP>().0);
+            for (codes, out) in units {
+                out.as_mut_bytes()
+                    .copy_from_slice(entries.pick(*codes).as_bytes());
+                at += LOOKED_UP;
+            }
+        }
+        InMemory.pick(table, &codes[at..], &mut out[at..]);
+    }
+}
+
+impl Transpose for Avx2 {
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            // Each half has sixteen columns. Bytes of two lines alternate, then those of four and of eight: the first of every
+            // pair of vectors has the lower columns.
+            let mut pairs = [_mm256_setzero_si256(); 8];
+            let mut fours = pairs;
+            let mut eights = pairs;
+            for i in 0..4 {
+                let upper = transmute::<[u8; LINE], __m256i>(*lines[2 * i]);
+                let lower = transmute::<[u8; LINE], __m256i>(*lines[2 * i + 1]);
+                pairs[2 * i] = _mm256_unpacklo_epi8(upper, lower);
+                pairs[2 * i + 1] = _mm256_unpackhi_epi8(upper, lower);
+            }
+            for i in 0..4 {
+                // Lines 0 to 3 for i below 2, and lines 4 to 7.
+                let (upper, lower) = (pairs[i / 2 * 4 + i % 2], pairs[i / 2 * 4 + i % 2 + 2]);
+                fours[2 * i] = _mm256_unpacklo_epi16(upper, lower);
+                fours[2 * i + 1] = _mm256_unpackhi_epi16(upper, lower);
+            }
+            for i in 0..4 {
+                eights[2 * i] = _mm256_unpacklo_epi32(fours[i], fours[i + 4]);
+                eights[2 * i + 1] = _mm256_unpackhi_epi32(fours[i], fours[i + 4]);
+            }
+            // Vector i has columns 2i and 2i + 1 of both halves.
+            let mut columns = [[[0u64; 2]; 8]; 2];
+            for (i, eight) in eights.into_iter().enumerate() {
+                let [low, high] = transmute::<__m256i, [[u64; 2]; 2]>(eight);
+                columns[0][i] = low;
+                columns[1][i] = high;
+            }
+            transmute::<[[[u64; 2]; 8]; 2], [u64; LINE]>(columns)
+        }
+    }
 }
 
 /// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so is proof of the
@@ -106,6 +170,25 @@ pub(crate) struct NibbleTable {
 }
 
 impl NibbleTable {
+    /// The entries at codes of a byte each, which are below 16.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    pub(crate) fn pick(self, codes: [u8; 32]) -> [u16; 32] {
+        // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            // Interleaving below takes from each half what is to be one half of a result.
+            let codes = transmute::<[u8; 32], __m256i>(codes);
+            let codes = _mm256_permute4x64_epi64::<0b11_01_10_00>(codes);
+            let low = _mm256_shuffle_epi8(self.low, codes);
+            let high = _mm256_shuffle_epi8(self.high, codes);
+            let entries = [
+                _mm256_unpacklo_epi8(low, high),
+                _mm256_unpackhi_epi8(low, high),
+            ];
+            transmute::<[__m256i; 2], [u16; 32]>(entries)
+        }
+    }
+
     /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the first.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
@@ -138,25 +221,25 @@ impl NibbleTable {
     }
 }
 
-#[target_feature(enable = "avx2,bmi2")]
+#[target_feature(enable = "avx2,bmi2,fma")]
 fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
     kernel.run_avx2(out, Avx2(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-    // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::enter` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2 and FMA on this CPU, and `super::enter` never exceeds it.
     unsafe { run_kernel(kernel, out) }
 }
 
-#[target_feature(enable = "avx2,bmi2")]
+#[target_feature(enable = "avx2,bmi2,fma")]
 fn run_routine(routine: &mut impl Routine) {
     routine.run_avx2(Avx2(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn perform(routine: &mut impl Routine) {
-    // SAFETY: `Level::detect` found AVX2 and BMI2 on this CPU, and `super::perform` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2 and FMA on this CPU, and `super::perform` never exceeds it.
     unsafe { run_routine(routine) }
 }
 

@@ -1,6 +1,8 @@
 //! What the standard library has for one operating system alone, or for none: positional reads and writes, the identity of
 //! a file, free space. Targets without files (`wasm32-unknown-unknown`) have functions that fail.
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::cached::*;
 #[cfg(not(any(unix, windows)))]
 pub(crate) use self::no_files::*;
 #[cfg(not(unix))]
@@ -101,6 +103,12 @@ mod unix {
         file.write_all_at(bytes, offset)
     }
 
+    /// Lets the system's cache forget what of a file's contents is on the disk.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn forget_cached(file: &File) {
+        let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+
     /// Whether `path` leads to `file`, under whatever name.
     pub(crate) fn is_file_at(file: &File, path: &Path) -> Result<bool> {
         Ok(place(&file.metadata()?) == place(&std::fs::metadata(path)?))
@@ -111,6 +119,15 @@ mod unix {
         let stat = rustix::fs::statvfs(directory)?;
         Ok(stat.f_frsize.saturating_mul(stat.f_bavail))
     }
+}
+
+/// Where the system's cache cannot be told to forget a file.
+#[cfg(not(target_os = "linux"))]
+mod cached {
+    use std::fs::File;
+
+    /// Does nothing.
+    pub(crate) fn forget_cached(_file: &File) {}
 }
 
 /// What the standard library has for every system.

@@ -166,6 +166,29 @@ fn remember_writes_beside_the_input() {
     );
 }
 
+/// A file and a directory that leave nothing in the system's cache are those that do.
+#[test]
+fn uncached_outputs_are_the_same() {
+    let (input, root) = (demo(), tempfile::tempdir().unwrap());
+    let directory = root.path().join("model");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::copy(&input, directory.join("model.safetensors")).unwrap();
+    for (i, input) in [input, directory.to_string_lossy().into_owned()]
+        .iter()
+        .enumerate()
+    {
+        let made = [&[][..], &["--uncached"]].map(|options| {
+            let output = root.path().join(format!("{i}{}", options.len()));
+            let arguments = ["remember", input, "-o", output.to_str().unwrap()];
+            let done = amn(&[&arguments[..], options].concat());
+            assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+            std::fs::read(&output).or_else(|_| std::fs::read(output.join("model.safetensors")))
+        });
+        let [cached, uncached] = made.map(Result::unwrap);
+        assert_same(&cached, &uncached, input);
+    }
+}
+
 /// Every golden of these families, through the program.
 #[test]
 fn goldens_come_out_of_the_program() {

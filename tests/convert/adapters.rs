@@ -1,6 +1,7 @@
 //! Adapters of PEFT: what `merge_and_unload` makes of them.
 
 mod gguf;
+mod layers;
 mod refused;
 
 use std::path::{Path, PathBuf};
@@ -78,7 +79,7 @@ fn ulps(a: f32, b: f32) -> u32 {
     ordered(a).abs_diff(ordered(b))
 }
 
-const CASES: [(&str, &str); 16] = [
+const CASES: [(&str, &str); 24] = [
     ("base", "plain"),
     ("base", "patterns"),
     ("base", "embedding"),
@@ -95,6 +96,14 @@ const CASES: [(&str, &str); 16] = [
     ("base-q8_0.gguf", "dora"),
     ("base-q8_0.gguf", "two"),
     ("gpt2", "gpt2"),
+    ("base-layers", "conv"),
+    ("base-layers", "conv-dora"),
+    ("base-layers", "conv-transposed"),
+    ("base-layers", "lora-bias"),
+    ("base-layers", "bias-all"),
+    ("base-layers", "bias-lora-only"),
+    ("base-layers", "experts"),
+    ("base-layers", "experts-transposed"),
 ];
 
 fn base(name: &str) -> PathBuf {

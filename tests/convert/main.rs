@@ -11,6 +11,8 @@ mod diff;
 mod directories;
 mod empty;
 mod gguf;
+#[cfg(all(feature = "ollama", feature = "check"))]
+mod ollama;
 mod pipeline;
 #[cfg(unix)]
 mod planted;

@@ -93,6 +93,7 @@ pub const FOREIGN: &[&str] = &[
     "sdnq",
     "sglang",
     "sinq",
+    "spqr",
     "torchao",
     "transforms",
     "awq_more",
@@ -100,6 +101,7 @@ pub const FOREIGN: &[&str] = &[
     "nunchaku",
     "ollama",
     "ik_llama",
+    "ik_interleaved",
     "uqff",
 ];
 

@@ -20,3 +20,5 @@ mod llamafile;
 mod qnat;
 mod readers;
 mod requests;
+#[cfg(feature = "pth")]
+mod zero;

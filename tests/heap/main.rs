@@ -3,6 +3,7 @@
 //! length: [`trials`] are those of the test program `hostile`, and a new trial there is measured here as well.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod codebooks;
 #[path = "../common/mod.rs"]
 mod common;
 mod diff;

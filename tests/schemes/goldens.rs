@@ -112,3 +112,9 @@ fn gguf() {
 fn ik_llama() {
     check("ik_llama", 19);
 }
+
+#[cfg(feature = "gguf")]
+#[test]
+fn ik_interleaved() {
+    check("ik_interleaved", 26);
+}

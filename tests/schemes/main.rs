@@ -28,6 +28,7 @@ mod producers;
 mod sdnq;
 mod sinq;
 mod slices;
+mod spqr;
 mod transforms;
 #[cfg(feature = "gguf")]
 mod uqff;

@@ -232,7 +232,12 @@ fn sglang() {
 
 #[test]
 fn sdnq() {
-    check("sdnq", 29);
+    check("sdnq", 39);
+}
+
+#[test]
+fn spqr() {
+    check("spqr", 4);
 }
 
 #[test]

@@ -68,11 +68,25 @@ fn sdnq() {
         X.weight BF16 4,8; X.scale F32 4,1 | {i8} | Parse: `X.weight` & I8
         X.weight U8 4,32; {s}; {z} | {u4} | Parse: `X.weight` & shape
         X.weight U8 16,5; X.scale F32 4,1; X.zero_point F32 4,1 | {u4,"modules_dtype_dict":{"uint6":["X"]}} | Parse: `X.weight` & shape
-        X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int9":["X"]}} | Unsupported: `X.weight` & Int(9)
+        X.weight U8 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int9":["X"]}} | Parse: `X.weight` & Int(9) & I16
+        X.weight I16 2,10; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int9":["X"]}} | Parse: `X.weight` & shape
+        X.weight I16 32; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int12":["X"]}} | Parse: `X.weight` & shape
+        X.weight I16 8,3; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int14":["X"]}} | Parse: `X.weight` & shape
+        X.weight U16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int16":["X"]}} | Parse: `X.weight` & I16
+        X.weight I16 4,8; X.scale F32 4,1 | {"quant_method":"sdnq","sdnq_version":"0.2.8","weights_dtype":"float16_e5m10fn","use_hadamard":false} | Parse: `X.weight` & U16
+        X.weight U16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16_e5m10fn":["X"]}} | Unsupported: `X.weight` & 0.1.8
+        X.weight BF16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & F16
+        # A weight of the dtype of its codes without a scale, or with that of a norm.
+        X.weight F16 4,8 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & X.scale
+        X.weight F16 4,8; X.scale F32 4 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & [4]
+        X.weight BF16 4,2,4 | {u4,"modules_dtype_dict":{"bfloat16":["X"]}} | Parse: `X.weight` & X.scale
+        X.weight I32 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int32":["X"]}} | Unsupported: `X.weight` & Int(32)
+        X.weight F32 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float32":["X"]}} | Unsupported: `X.weight` & F32
+        X.weight I16 2,9; X.scale F32 4,512 | {u4,"use_codebook":true,"modules_dtype_dict":{"uint9":["X"]}} | Unsupported: `X.weight` & use_codebook
+        X.weight U8 128; X.scale I16 1,5; X.scale_2 F32 1024; X.zero_point I16 1,5; X.zero_point_scale F32 1024; X.bias F32 4 | {u4,"scale_dtype":"uint10","use_codebook_scale":true} | Unsupported: `X.weight` & use_codebook_scale
         # A least number of bits that is there already leaves the choice to the next rule.
-        X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"minimum_4bit":["X"],"int9":["X"]}} | Unsupported: `X.weight` & Int(9)
-        X.weight I16 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"minimum_9bit":["X"],"int7":["X"]}} | Unsupported: `X.weight` & Int(9)
-        X.weight F16 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Unsupported: `X.weight` & F16
+        X.weight U8 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"minimum_4bit":["X"],"int9":["X"]}} | Parse: `X.weight` & Int(9)
+        X.weight U8 2,9; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"minimum_9bit":["X"],"int7":["X"]}} | Parse: `X.weight` & Int(9)
         X.weight F8_E8M0 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float8_e8m0fnu":["X"]}} | Unsupported: `X.weight` & E8M0
         X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","sdnq_version":"0.2.2","weights_dtype":"fp4","use_hadamard":false} | Unsupported: `X.weight` & 0.2.2
         X.weight U8 64; X.scale F32 4,1 | {"quant_method":"sdnq","weights_dtype":"fp4"} | Unsupported: `X.weight` & 0.0.0

@@ -20,6 +20,9 @@ pub(in crate::cli) struct RunArgs {
     /// Worker threads [default: one for each core]
     #[arg(short = 'j', long, value_name = "N", help_heading = RUN, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
+    /// Leave nothing of input and output in the system's cache (Linux)
+    #[arg(long, help_heading = RUN)]
+    pub uncached: bool,
     /// Say what would be done, and do nothing
     #[arg(long, help_heading = RUN)]
     pub dry_run: bool,

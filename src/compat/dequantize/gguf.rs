@@ -90,10 +90,13 @@ impl<'a> GgmlRows<'a> {
     /// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if `data` are not `n_elements` values.
     fn new(data: &'a [u8], dtype: Dtype, n_elements: usize) -> Result<Self> {
         let (Some(decoder), Some(block_bytes)) = (decoder(dtype), dtype.type_size()) else {
-            return Err(AnamnesisError::unsupported(
-                format!("GGUF {dtype}"),
-                "it is no block type that is decoded",
-            ));
+            let what = match dtype.interleaved_rows() {
+                Some(_) => {
+                    "its rows are interleaved, so that only a model's tensors of it are decoded"
+                }
+                None => "it is no block type that is decoded",
+            };
+            return Err(AnamnesisError::unsupported(format!("GGUF {dtype}"), what));
         };
         let (block, header) = (dtype.block_size(), dtype.row_header());
         // What the data has beside the blocks are the headers of its rows.

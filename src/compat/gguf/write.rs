@@ -55,6 +55,7 @@ pub fn write_gguf<S: BuildHasher>(
             force: true,
             inputs: &[],
             space: layout.file_len,
+            is_uncached: false,
         },
     )?;
     write_all(BufWriter::new(file.file()), &layout, tensors)?;

@@ -3,6 +3,7 @@
 
 mod shards;
 mod uqff;
+mod zero;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -10,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) use self::shards::is_inside;
-use self::shards::{DISTRIBUTED, FoundShards, find_shards};
+use self::shards::{FoundShards, ShardKind, find_shards};
 pub(crate) use self::shards::{is_weights, numbering};
+pub(crate) use self::zero::is_zero_state;
 use super::detect;
 use crate::config::{QuantConfig, read_small};
 use crate::containers::model::Directory;
@@ -31,7 +33,12 @@ const MAX_NAMED: usize = 5;
 pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let dir = resolve_snapshot(path, budget)?;
     let names = list(&dir)?;
-    let FoundShards { files, map, index } = find_shards(&dir, &names, budget)?;
+    let FoundShards {
+        files,
+        kind,
+        map,
+        index,
+    } = find_shards(&dir, &names, budget)?;
     let pool = Arc::new(FilePool::default());
     let mut contents = ParsedModel::new(Container::Safetensors, 0);
     let mut directory = Directory {
@@ -49,9 +56,14 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
             e => e,
         })?;
         let full = dir.join(file);
-        let shard = match file == DISTRIBUTED {
-            true => READ_DISTRIBUTED.require("distributed checkpoint")?(&source, &full, budget),
-            false => detect::detect(&mut &source)?.read(source, Some(&full), budget),
+        let shard = match kind {
+            ShardKind::Distributed => {
+                READ_DISTRIBUTED.require("distributed checkpoint")?(&source, &full, budget)
+            }
+            ShardKind::Zero => {
+                READ_ZERO.require("checkpoint of DeepSpeed")?(&source, &full, budget)
+            }
+            ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(&full), budget),
         };
         let shard = shard.map_err(|e| e.about(format_args!("`{file}`")))?;
         if files.len() > 1 && describes_itself(&shard) {
@@ -79,7 +91,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         .iter()
         .filter_map(|file| Some(numbering(file)?.0))
         .collect();
-    // Of a distributed checkpoint only its metadata are listed, which name the other files.
+    // Of a checkpoint of many processes only one file is listed, whose reader has opened the others.
     let read = contents
         .sources
         .iter()
@@ -109,9 +121,12 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
 }
 
 /// Reads the distributed checkpoint that a file `.metadata` describes.
-const READ_DISTRIBUTED: Gated<DistributedReader> = gated!("pth", super::pth::read_distributed);
+const READ_DISTRIBUTED: Gated<CheckpointReader> = gated!("pth", super::pth::read_distributed);
 
-type DistributedReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
+/// Reads the checkpoint of DeepSpeed with a file of the model's state.
+const READ_ZERO: Gated<CheckpointReader> = gated!("pth", super::pth::read_zero);
+
+type CheckpointReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
 
 /// Resolves a model's folder in the cache of the Hugging Face hub: to the snapshot of the main branch, or else to the only
 /// snapshot. Any other directory is returned as it is.
@@ -138,7 +153,7 @@ fn resolve_snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
 }
 
 /// Names of all entries of `dir`, sorted. Names that are not Unicode are left out.
-fn list(dir: &Path) -> Result<Vec<String>> {
+pub(in crate::containers::parse) fn list(dir: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(dir).map_err(|e| AnamnesisError::io_at(dir, &e))?;
     let mut names = Vec::new();
     for entry in entries {

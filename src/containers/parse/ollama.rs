@@ -5,6 +5,7 @@
 //! their grammars before any path is made of them. A model in layers of tensors has a file for each weight; the manifest
 //! itself then stands for it ([`read`]).
 
+mod files;
 mod layers;
 mod name;
 mod other_layers;

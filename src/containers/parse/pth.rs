@@ -21,13 +21,14 @@ mod tar;
 mod tensors;
 mod value;
 mod views;
+mod zero;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use self::input::PickleInput;
-use self::pickle::PickleMachine;
+use self::pickle::{MoreGlobals, PickleMachine};
 use self::storage::{Storage, StorageKeys, StoragePlace};
 use super::detect::read_head_of;
 use super::read_at::ReadAt;
@@ -41,6 +42,7 @@ pub(super) use self::distributed::read as read_distributed;
 pub use self::risk::PickleRisk;
 pub use self::scan::{GradedGlobal, PickleScan, scan_pickles};
 pub(super) use self::tar::is_tar;
+pub(super) use self::zero::read as read_zero;
 
 /// Largest `data.pkl` that is read, in bytes.
 const MAX_PICKLE_BYTES: u64 = 100 << 20;
@@ -169,12 +171,25 @@ fn run_archive<'b>(
     named: &mut Vec<PickleGlobal>,
     budget: &'b Budget,
 ) -> Result<OpenedArchive<'b>> {
+    run_archive_allowing(|_, _| None, file, archive, lenient, named, budget)
+}
+
+/// [`run_archive`] of a pickle that may name `more_globals` as well.
+fn run_archive_allowing<'b>(
+    more_globals: MoreGlobals,
+    file: &mut dyn ReadAt,
+    archive: &ZipArchive,
+    lenient: bool,
+    named: &mut Vec<PickleGlobal>,
+    budget: &'b Budget,
+) -> Result<OpenedArchive<'b>> {
     let member = archive.pickle().ok_or_else(|| archive.neither())?;
     archive.check_only_root(member)?;
     let prefix = member.name.trim_end_matches("data.pkl").to_owned();
     let pickle = archive.read_content(file, member, MAX_PICKLE_BYTES, budget)?;
     let input = PickleInput::of_bytes(pickle, member.stored_len as usize, file.len(), budget);
     let mut machine = PickleMachine::new(input, lenient);
+    machine.more_globals = more_globals;
     let root = machine.run();
     record_globals(&machine, named);
     let root = root?;

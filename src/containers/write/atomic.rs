@@ -8,14 +8,17 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::Sink;
+use super::written_file::WrittenFile;
 use crate::source::Source;
-use crate::source::platform::{available_space, write_all_at};
+use crate::source::platform::available_space;
 use crate::{AnamnesisError, Result};
 
 /// A file under a temporary name. If it is dropped before [`commit`](Self::commit), it is removed.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     temporary: NamedTempFile,
+    /// The temporary file once more, to be written.
+    written: WrittenFile,
     directory: PathBuf,
     path: PathBuf,
     force: bool,
@@ -30,6 +33,8 @@ pub(crate) struct OutputPlace<'a> {
     pub inputs: &'a [&'a Source],
     /// Bytes that must be free: those of all files of the output.
     pub space: u64,
+    /// Whether nothing of the file stays in the system's cache.
+    pub is_uncached: bool,
 }
 
 impl OutputFile {
@@ -43,6 +48,7 @@ impl OutputFile {
             force,
             inputs,
             space,
+            is_uncached,
         } = place;
         let refuse =
             |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
@@ -98,12 +104,11 @@ impl OutputFile {
         let temporary = builder
             .tempfile_in(&directory)
             .map_err(|e| AnamnesisError::io_at(&directory, &e))?;
-        temporary
-            .as_file()
-            .set_len(len)
-            .map_err(|e| AnamnesisError::io_at(path, &e))?;
+        let file = temporary.as_file().try_clone();
+        let written = file.and_then(|file| WrittenFile::new(file, len, is_uncached));
         Ok(Self {
             temporary,
+            written: written.map_err(|e| AnamnesisError::io_at(path, &e))?,
             directory,
             path: path.to_path_buf(),
             force,
@@ -112,7 +117,8 @@ impl OutputFile {
 
     /// Writes all of `bytes` at `offset`.
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        write_all_at(self.file(), offset, bytes).map_err(|e| AnamnesisError::io_at(&self.path, &e))
+        let written = self.written.write_at(offset, bytes);
+        written.map_err(|e| AnamnesisError::io_at(&self.path, &e))
     }
 
     /// The temporary file.
@@ -128,14 +134,13 @@ impl OutputFile {
     pub(crate) fn commit(self) -> Result<()> {
         let Self {
             temporary,
+            written,
             directory,
             path,
             force,
         } = self;
-        temporary
-            .as_file()
-            .sync_all()
-            .map_err(|e| AnamnesisError::io_at(&path, &e))?;
+        let synced = written.sync_all();
+        synced.map_err(|e| AnamnesisError::io_at(&path, &e))?;
         let named = if force {
             temporary.persist(&path)
         } else {

@@ -1,5 +1,7 @@
 //! `adapter_config.json` of PEFT: ranks and scales of modules, and what is refused.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use crate::config::Selection;
@@ -32,9 +34,11 @@ const READ: &[&str] = &[
     "fan_in_fan_out",
     "init_lora_weights",
     "lora_alpha",
+    "lora_bias",
     "peft_type",
     "r",
     "rank_pattern",
+    "target_parameters",
     "use_dora",
     "use_rslora",
 ];
@@ -58,6 +62,12 @@ pub(super) struct PeftConfig {
     pub is_transposed: bool,
     /// Whether rows get lengths of the adapter (DoRA).
     pub has_lengths: bool,
+    /// Whether the second factors have biases (`lora_bias`).
+    pub has_bias_of_b: bool,
+    /// Whether biases of the base were trained as well (`bias`).
+    pub has_trained_biases: bool,
+    /// Ends of the names of weights that have factors though they are no weight of a module of their own (`target_parameters`).
+    pub parameters: BTreeSet<String>,
 }
 
 impl PeftConfig {
@@ -87,11 +97,12 @@ impl PeftConfig {
         {
             return Err(refused(key, value));
         }
-        match config.get("bias") {
-            None | Some(Value::Null) => {}
-            Some(bias) if bias == "none" => {}
+        let has_trained_biases = match config.get("bias") {
+            None | Some(Value::Null) => false,
+            Some(bias) if bias == "none" => false,
+            Some(bias) if bias == "all" || bias == "lora_only" => true,
             Some(bias) => return Err(refused("bias", bias)),
-        }
+        };
         match config.get("init_lora_weights") {
             None | Some(Value::Null | Value::Bool(_)) => {}
             Some(Value::String(name)) if INITIALISATIONS.contains(&name.as_str()) => {}
@@ -110,6 +121,9 @@ impl PeftConfig {
             alpha_pattern: patterns(config, "alpha_pattern")?,
             is_transposed: flag(config, "fan_in_fan_out")?,
             has_lengths: flag(config, "use_dora")?,
+            has_bias_of_b: flag(config, "lora_bias")?,
+            has_trained_biases,
+            parameters: names(config, "target_parameters")?,
         })
     }
 
@@ -164,6 +178,19 @@ fn flag(config: &Map<String, Value>, key: &str) -> Result<bool> {
         Some(value) => Err(AnamnesisError::parse(format!(
             "its `{key}` is {value}, and neither true nor false"
         ))),
+    }
+}
+
+/// A list of names.
+fn names(config: &Map<String, Value>, key: &str) -> Result<BTreeSet<String>> {
+    let wrong = || AnamnesisError::parse(format!("its `{key}` is no list of names"));
+    match config.get(key) {
+        None | Some(Value::Null) => Ok(BTreeSet::new()),
+        Some(Value::Array(names)) => {
+            let name = |name: &Value| name.as_str().map(str::to_owned).ok_or_else(wrong);
+            names.iter().map(name).collect()
+        }
+        Some(_) => Err(wrong()),
     }
 }
 
@@ -261,10 +288,12 @@ mod tests {
         for more in [
             json!({"peft_type": "LOHA"}),
             json!({"peft_type": null}),
-            json!({"bias": "lora_only"}),
+            json!({"bias": "some"}),
             json!({"init_lora_weights": "pissa_niter_4"}),
             json!({"layer_replication": [[0, 1]]}),
-            json!({"lora_bias": true}),
+            json!({"lora_bias": 1}),
+            json!({"target_parameters": "experts.down_proj"}),
+            json!({"target_parameters": [1]}),
             json!({"alora_invocation_tokens": [1]}),
             json!({"something_new": {"a": 1}}),
             json!({"r": 0}),

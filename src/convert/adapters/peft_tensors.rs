@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
-use crate::containers::model::Tensor;
+use super::matrices::AdapterTensor;
 use crate::element::Out;
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
-use crate::scheme::seam::{Floats, wrong};
+use crate::scheme::seam::wrong;
 use crate::scheme::{Buffers, Decode, Grid, PlainFloats, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, ParsedModel, Result};
@@ -20,6 +18,8 @@ const PREFIX: &str = "base_model.model.";
 pub(super) struct LoraTensors {
     pub a: Option<usize>,
     pub b: Option<usize>,
+    /// What is added to the bias beside the weight, before it is scaled.
+    pub bias: Option<usize>,
     pub lengths: Option<usize>,
     /// Whether the module is an embedding, whose weight has a row for each token: its product is transposed.
     pub is_embedding: bool,
@@ -60,9 +60,10 @@ impl<'a> SortedTensors<'a> {
     /// Sorts a tensor in. Returns whether its place was free.
     fn add(&mut self, name: &'a str, index: usize) -> bool {
         type Place = fn(&mut LoraTensors) -> &mut Option<usize>;
-        let endings: [(&str, bool, Place); 6] = [
+        let endings: [(&str, bool, Place); 7] = [
             (".lora_A.weight", false, |t| &mut t.a),
             (".lora_B.weight", false, |t| &mut t.b),
+            (".lora_B.bias", false, |t| &mut t.bias),
             (".lora_embedding_A", true, |t| &mut t.a),
             (".lora_embedding_B", true, |t| &mut t.b),
             (".lora_magnitude_vector", false, |t| &mut t.lengths),
@@ -78,70 +79,6 @@ impl<'a> SortedTensors<'a> {
         // The weight of an embedding that has a LoRA as well is below `base_layer`.
         let weight = name.replace(".base_layer.", ".");
         self.replacements.insert(weight, index).is_none()
-    }
-}
-
-/// A tensor of an adapter, which it keeps alive.
-#[derive(Clone)]
-pub(super) struct AdapterTensor {
-    pub model: Arc<ParsedModel>,
-    pub index: usize,
-}
-
-impl AdapterTensor {
-    pub(super) fn get(&self) -> Tensor<'_> {
-        Tensor {
-            model: &self.model,
-            index: self.index,
-        }
-    }
-}
-
-/// A matrix of an adapter.
-pub(super) struct AdapterMatrix {
-    tensor: AdapterTensor,
-    /// Rows and columns, as they are stored.
-    size: [usize; 2],
-    is_transposed: bool,
-}
-
-impl AdapterMatrix {
-    /// The matrix that is stored as `size`.
-    ///
-    /// # Errors
-    /// `Parse` if the tensor is not F32, F16 or BF16.
-    pub(super) fn boxed(
-        tensor: AdapterTensor,
-        size: [usize; 2],
-        is_transposed: bool,
-    ) -> Result<Box<dyn ScaleMatrix>> {
-        let t = tensor.get();
-        Floats::ieee(&t).map_err(|_| wrong(&t, "adapters are F32, F16 or BF16"))?;
-        Ok(Box::new(Self {
-            tensor,
-            size,
-            is_transposed,
-        }))
-    }
-}
-
-impl ScaleMatrix for AdapterMatrix {
-    fn extend(
-        &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        staging: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        let (floats, [height, width]) = (Floats::ieee(&self.tensor.get())?, self.size);
-        match self.is_transposed {
-            true => Transposed::of_floats(floats, width, height).extend(rows, cols, staging, out),
-            false => Matrix {
-                floats,
-                cols: width,
-            }
-            .extend(rows, cols, staging, out),
-        }
     }
 }
 

@@ -23,6 +23,7 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
         directory: Some(OutputDirectory {
             is_made: |options, model| {
                 let many = model.directory.is_some()
+                    || !model.beside.is_empty()
                     || options.max_shard_size.is_some()
                     || options.scope == ModelScope::Model;
                 many && !options.single_file

@@ -233,7 +233,8 @@ impl PartWork<'_, '_> {
     fn begin_shard(&self, file: usize) -> Result<ShardFile> {
         let (planned, name) = (&self.writer.plan.files[file], &self.writer.names[file]);
         info!("shard `{name}`: made now");
-        let shard = ShardFile::create(self.directory, name, planned.len)?;
+        let is_uncached = self.writer.options.run.uncached;
+        let shard = ShardFile::create(self.directory, name, planned.len, is_uncached)?;
         planned
             .pieces
             .iter()

@@ -1,15 +1,15 @@
 //! One shard of a directory, from its creation until it is durable under its name.
 
-use std::fs::File;
 use std::io::Error;
 use std::sync::Arc;
 use std::thread;
 
 use super::unfinished::UnfinishedDirectory;
 use crate::containers::write::Sink;
+use crate::containers::write::written_file::WrittenFile;
 use crate::convert::hashed::ReadBack;
 use crate::convert::manifest::{FinishedShard, Manifest};
-use crate::source::platform::{read_exact_at, write_all_at};
+use crate::source::platform::read_exact_at;
 use crate::{AnamnesisError, Result};
 
 /// A shard that is being written, under the temporary name `NAME.partial`.
@@ -17,14 +17,15 @@ use crate::{AnamnesisError, Result};
 /// The shard gets its name only when its data is durable. A file under a shard's name is therefore whole, unless somebody
 /// else has changed it.
 pub(super) struct ShardFile {
-    file: File,
+    file: WrittenFile,
     directory: Arc<UnfinishedDirectory>,
     temporary: String,
     name: String,
 }
 
 impl ShardFile {
-    /// Creates the temporary file for the shard `name` in `directory`, `len` bytes long. What an interrupted run left under
+    /// Creates the temporary file for the shard `name` in `directory`, `len` bytes long. If
+    /// `is_uncached`, nothing of it stays in the system's cache. What an interrupted run left under
     /// the temporary name is removed: nothing says how much of it was written.
     ///
     /// # Errors
@@ -33,19 +34,18 @@ impl ShardFile {
         directory: &Arc<UnfinishedDirectory>,
         name: &str,
         len: u64,
+        is_uncached: bool,
     ) -> Result<Self> {
         let temporary = format!("{name}.partial");
         let file = directory.handle().create_anew(temporary.as_ref(), false);
         let path = directory.path().join(&temporary);
-        let shard = Self {
+        let file = file.and_then(|file| WrittenFile::new(file, len, is_uncached));
+        Ok(Self {
             file: file.map_err(|e| AnamnesisError::io_at(&path, &e))?,
             directory: directory.clone(),
             temporary,
             name: name.to_owned(),
-        };
-        let extended = shard.file.set_len(len);
-        extended.map_err(|e| AnamnesisError::io_at(&path, &e))?;
-        Ok(shard)
+        })
     }
 
     /// Syncs the data and renames the file to the shard's name. The rename itself is durable once the directory is synced,
@@ -69,13 +69,13 @@ impl Drop for ShardFile {
 impl Sink for ShardFile {
     fn write_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let failed = |e| AnamnesisError::io_at(&self.directory.path().join(&self.temporary), &e);
-        write_all_at(&self.file, offset, bytes).map_err(failed)
+        self.file.write_at(offset, bytes).map_err(failed)
     }
 }
 
 impl ReadBack for ShardFile {
     fn read_back(&self, _file: usize, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        Ok(read_exact_at(&self.file, offset, bytes)?)
+        Ok(read_exact_at(self.file.file(), offset, bytes)?)
     }
 }
 

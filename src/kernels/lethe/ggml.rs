@@ -195,7 +195,7 @@ fn encode<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize
 }
 
 macro_rules! encoder {
-    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* } $ik:tt) => {
+    ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* } $ik:tt $interleaved:tt) => {
         /// The encoder of a block type; `None` for any other dtype.
         pub(crate) fn encoder(dtype: Dtype) -> Option<GgmlEncoder> {
             match dtype {

@@ -14,52 +14,8 @@ pub(crate) const PER_WORD: usize = 8;
 /// Position in a word of output column `c` of its eight.
 pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Output rows. Word k of a run of words has the codes of eight rows at column k. Each row reads the whole run with a
-/// shift of its own: the words are in the cache after the first, and the loop over columns is vectorised.
-pub(crate) struct AwqRows<'a> {
-    /// Runs of `cols` words, one for each eight rows.
-    pub words: &'a [u32],
-    /// The first row's place among the eight of its word.
-    pub first: usize,
-    pub cols: usize,
-    /// Scales and zero points of each row, `groups` apart.
-    pub scales: &'a [f32],
-    pub zeros: &'a [f32],
-    pub groups: usize,
-    pub group_size: usize,
-    /// Columns of the first loaded group that lie before the first column.
-    pub start: usize,
-}
-
-impl Kernel for AwqRows<'_> {
-    const HAS_AVX512: bool = true;
-
-    fn gains_from_avx512<E: Element>(&self) -> bool {
-        size_of::<E>() == 2
-    }
-
-    #[inline(always)]
-    fn run<E: Element>(&self, out: &mut [E]) {
-        for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
-            let (run, place) = ((self.first + r) / PER_WORD, (self.first + r) % PER_WORD);
-            let words = &self.words[run * self.cols..(run + 1) * self.cols];
-            let range = r * self.groups..(r + 1) * self.groups;
-            let (scales, zeros) = (&self.scales[range.clone()], &self.zeros[range]);
-            let shift = POSITION[place] * 4;
-            let groups = RowGroups {
-                scales,
-                zeros,
-                size: self.group_size,
-                start: self.start,
-            };
-            groups.runs(self.cols, |cols, scale, zero| {
-                for (o, word) in out[cols.clone()].iter_mut().zip(&words[cols]) {
-                    *o = E::from_f32(((word >> shift & 15) as f32 - zero) * scale);
-                }
-            });
-        }
-    }
-}
+/// Output column that code i of a word belongs to.
+pub(crate) const OUTPUTS: [usize; PER_WORD] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 /// Codes of inputs that are unpacked before any becomes a value: two short loops are vectorised where one is not.
 const TILE: usize = 256;
@@ -108,33 +64,6 @@ impl Kernel for AwqInputRows<'_> {
                     *out = E::from_f32((code as f32 - zero) * scale);
                 }
             }
-        }
-    }
-}
-
-/// Scales and zero points of the groups of one output row.
-struct RowGroups<'a> {
-    scales: &'a [f32],
-    zeros: &'a [f32],
-    size: usize,
-    /// Columns of the first group that lie before the row's first column.
-    start: usize,
-}
-
-impl RowGroups<'_> {
-    /// Calls `f(columns, scale, zero)` for each run of `n` columns that one group covers.
-    #[inline(always)]
-    fn runs(&self, n: usize, mut f: impl FnMut(Range<usize>, f32, f32)) {
-        let mut at = 0;
-        let mut left = self.size - self.start % self.size;
-        let first = self.start / self.size;
-        for (&scale, &zero) in self.scales[first..].iter().zip(&self.zeros[first..]) {
-            if at == n {
-                break;
-            }
-            let end = (at + left).min(n);
-            f(at..end, scale, zero);
-            (at, left) = (end, self.size);
         }
     }
 }

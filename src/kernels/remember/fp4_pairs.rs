@@ -3,6 +3,8 @@
 //! Formula: transformers `_convert_moe_packed_tensors`, which has no NaN: exponent 255 is 2^128, which F32 cannot hold. Doubled
 //! values of codes and halved powers give the same products, and all of them are finite.
 
+use zerocopy::{FromBytes, IntoBytes};
+
 use crate::element::Element;
 use crate::kernels::remember::fp8::half_of_exponent;
 use crate::kernels::remember::nvfp4::doubled_magnitude;
@@ -41,6 +43,10 @@ pub(crate) struct Fp4Pairs<'a> {
 impl Kernel for Fp4Pairs<'_> {
     const HAS_AVX512: bool = true;
 
+    fn is_rounded_last(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let cols = self.cols.max(1);
@@ -50,24 +56,91 @@ impl Kernel for Fp4Pairs<'_> {
             let (block, next) = rest.split_at_mut(n * cols);
             let exponents = &self.exponents[row / BLOCK * self.pitch..][..cols];
             for (left, exponents) in (0..).step_by(STRIP).zip(exponents.chunks(STRIP)) {
-                let mut scales = [0f32; STRIP];
-                for (scale, &exponent) in scales.iter_mut().zip(exponents) {
-                    *scale = half_of_exponent(exponent);
-                }
-                for (row, out) in (row..).zip(block.chunks_exact_mut(cols)) {
-                    let codes = &self.codes[row / 2 * self.pitch + left..][..exponents.len()];
-                    let out = &mut out[left..left + exponents.len()];
-                    let shift = row % 2 * 4;
-                    let mut values = [0; STRIP];
-                    for (value, &pair) in values.iter_mut().zip(codes) {
-                        *value = doubled(pair >> shift);
-                    }
-                    for ((out, &value), &scale) in out.iter_mut().zip(&values).zip(&scales) {
-                        *out = E::from_f32(widen(value) * scale);
-                    }
+                let strip = Strip {
+                    left,
+                    exponents,
+                    row,
+                };
+                match halves::<E>(exponents) {
+                    Some(halves) => self.shifted(&strip, &halves, block),
+                    None => self.scaled(&strip, block),
                 }
             }
             (row, rest) = (row + n, next);
         }
     }
+}
+
+/// Columns of a block of rows.
+struct Strip<'a> {
+    /// The first column.
+    left: usize,
+    exponents: &'a [u8],
+    /// The first row.
+    row: usize,
+}
+
+impl Fp4Pairs<'_> {
+    /// The codes of a row of a strip, in the lower halves of bytes.
+    #[inline(always)]
+    fn codes(&self, strip: &Strip<'_>, row: usize) -> impl Iterator<Item = u8> {
+        let codes = &self.codes[row / 2 * self.pitch + strip.left..][..strip.exponents.len()];
+        let shift = row % 2 * 4;
+        codes.iter().map(move |&pair| pair >> shift)
+    }
+
+    /// Decodes with scales in F32.
+    #[inline(always)]
+    fn scaled<E: Element>(&self, strip: &Strip<'_>, block: &mut [E]) {
+        let mut scales = [0f32; STRIP];
+        for (scale, &exponent) in scales.iter_mut().zip(strip.exponents) {
+            *scale = half_of_exponent(exponent);
+        }
+        for (row, out) in (strip.row..).zip(block.chunks_exact_mut(self.cols)) {
+            let out = &mut out[strip.left..][..strip.exponents.len()];
+            let mut values = [0; STRIP];
+            for (value, code) in values.iter_mut().zip(self.codes(strip, row)) {
+                *value = doubled(code);
+            }
+            for ((out, &value), &scale) in out.iter_mut().zip(&values).zip(&scales) {
+                *out = E::from_f32(widen(value) * scale);
+            }
+        }
+    }
+
+    /// Decodes to a type of two bytes, of which all values of the columns are normal numbers or zero: a power of two is added to
+    /// their exponents. `halves` are the bits of 0.5 in each column.
+    #[inline(always)]
+    fn shifted<E: Element>(&self, strip: &Strip<'_>, halves: &[u16; STRIP], block: &mut [E]) {
+        let last = E::MANTISSA - 1;
+        for (row, out) in (strip.row..).zip(block.chunks_exact_mut(self.cols)) {
+            let out = &mut out[strip.left..][..strip.exponents.len()];
+            let out = out.as_mut_bytes().as_chunks_mut::<2>().0;
+            for ((out, code), &half) in out.iter_mut().zip(self.codes(strip, row)).zip(halves) {
+                let (sign, code) = (u16::from(code & 8) << 12, u16::from(code & 7));
+                // From 1 on, the low bit is the mantissa and those above it the exponent. Code 1 is half of that, a power of
+                // two: no bit of the mantissa is left.
+                let magnitude = half + (code << last) - (u16::from(code == 1) << last);
+                let magnitude = if code == 0 { 0 } else { magnitude };
+                *out = (sign | magnitude).to_ne_bytes();
+            }
+        }
+    }
+}
+
+/// The bits of 0.5 times the power of two of each exponent, in a type of two bytes. `None` if it is another type, or if 0.5 or 6,
+/// the least and the largest value, would be no normal number.
+#[inline(always)]
+fn halves<E: Element>(exponents: &[u8]) -> Option<[u16; STRIP]> {
+    let half = u16::read_from_bytes(E::from_f32(0.5).as_bytes()).ok()?;
+    let bias = (half >> E::MANTISSA) + 1;
+    let normal = 129 - bias..=125 + bias;
+    let mut halves = [0; STRIP];
+    let mut is_normal = true;
+    for (bits, &exponent) in halves.iter_mut().zip(exponents) {
+        let exponent = u16::from(exponent);
+        is_normal &= normal.contains(&exponent);
+        *bits = half.wrapping_add(exponent.wrapping_sub(127) << E::MANTISSA);
+    }
+    is_normal.then_some(halves)
 }

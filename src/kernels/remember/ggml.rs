@@ -10,6 +10,7 @@
 mod fp4;
 pub(crate) mod grids;
 mod ik;
+pub(crate) mod interleaved;
 mod iq;
 mod k_quants;
 mod legacy;
@@ -147,8 +148,8 @@ fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES
 
 macro_rules! decoder {
     ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* }
-     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* }) => {
-        /// The decoder of a block type; `None` for any other dtype.
+     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* } $interleaved:tt) => {
+        /// The decoder of a block type; `None` for any other dtype, and for types that interleave rows.
         pub(crate) fn decoder(dtype: Dtype) -> Option<GgmlDecoder> {
             match dtype {
                 $(Dtype::$block => Some(decode::<$block, $bytes, $values>),)*

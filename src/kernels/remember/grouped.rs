@@ -1,4 +1,4 @@
-//! Codes of one to eight bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
+//! Codes of one to sixteen bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
 //! most schemes, which differ in names and layouts.
 //!
 //! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, or `int8(v * s) * b`, where
@@ -15,7 +15,13 @@ mod formula;
 
 use std::ops::Range;
 
-pub(crate) use self::codes::{CodeValue, E2M1, E2M3, E3M2, Int, Minifloat, SignMagnitude};
+use self::codes::UnpackedCode;
+pub(crate) use self::codes::{
+    Bf16Code, CodeValue, E2M1, E2M3, E3M2, HalfCode, Int, Minifloat, SignMagnitude, WideInt,
+    WideMinifloat,
+};
+#[cfg(target_arch = "x86_64")]
+use self::formula::FmaOp;
 pub(crate) use self::formula::Formula;
 #[cfg(test)]
 pub(super) use self::formula::fused;
@@ -24,14 +30,16 @@ use self::formula::{
 };
 use crate::element::Element;
 use crate::kernels::remember::fp8::ScaleGrid;
-use crate::kernels::remember::packed::unpack_bytes;
-use crate::simd::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{InMemory, Kernel, LOOKED_UP, LookUp};
+
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
     /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.
     pub bytes: &'a [u8],
     pub row_bytes: usize,
-    /// Stored bits of a code.
+    /// Stored bits of a code: one to eight, or sixteen if the format's codes are two bytes.
     pub bits: usize,
     /// Every code is below two to this power, whatever it is stored in.
     pub code_bits: usize,
@@ -57,32 +65,52 @@ pub(crate) struct GroupedRows<'a, V> {
 /// first-level cache, and are written so long before they are read that no load waits for a store.
 const TILE: usize = 512;
 
-/// Shortest group of codes below 16 for which a table of its 16 values is made if something is rounded twice, which costs
-/// more than looking up; with one rounding the vectorised loop is faster than a look-up. Slow arithmetic makes a table for
-/// every group with at least as many codes as the table has entries.
+/// Shortest group of codes below 16 for which a table of its 16 values is made in memory if something is rounded twice, which
+/// costs more than looking up; with one rounding the vectorised loop is faster than a look-up in memory. Slow arithmetic makes a
+/// table for every group with at least as many codes as the table has entries.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
     const HAS_AVX512: bool = true;
 
     fn gains_from_avx512<E: Element>(&self) -> bool {
-        let has_tables = match self.formula {
-            Formula::FusedScaleShift => true,
-            _ => self.round && self.code_bits <= 4 && size_of::<E>() == 2,
-        };
+        let has_tables =
+            self.formula == Formula::FusedScaleShift || size_of::<E>() == 2 && self.are_looked_up();
         !has_tables && (V::IS_FLOAT || size_of::<E>() == 2)
     }
 
     fn is_rounded_last(&self) -> bool {
-        !self.round
+        !self.round && !self.are_looked_up()
     }
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
+        self.decode_rows::<E, _, FusedOp>(InMemory, out);
+    }
+
+    /// A group has only as many values as there are codes. For outputs of two bytes those of codes of up to four bits are rounded
+    /// once, and the codes look up the results in registers.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.decode_rows::<E, _, FmaOp>(avx2, out);
+    }
+}
+
+impl<V: CodeValue> GroupedRows<'_, V> {
+    /// Whether values of two bytes are looked up in registers, where the CPU can: if groups are so long that a table pays.
+    fn are_looked_up(&self) -> bool {
+        let has_tables = self.code_bits <= 4 && self.grid.block_cols >= LOOKED_UP;
+        cfg!(target_arch = "x86_64") && has_tables && self.columns.is_empty()
+    }
+
+    /// Decodes all rows. Where values are looked up, `look_up` does it. `F` is the operation of [`Formula::FusedScaleShift`].
+    #[inline(always)]
+    fn decode_rows<E: Element, L: LookUp, F: Arithmetic>(&self, look_up: L, out: &mut [E]) {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
-        // Codes of eight bits are decoded from where they are, a whole row at once.
-        let tile = if self.bits == 8 { width } else { TILE };
+        // Codes of whole bytes are decoded from where they are, a whole row at once.
+        let tile = if self.bits >= 8 { width } else { TILE };
         let mut unpacked = [0; TILE];
         for ((r, out), bytes) in self
             .rows
@@ -102,34 +130,43 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
             };
             for (at, out) in (0..).step_by(tile).zip(out.chunks_mut(tile)) {
                 let bytes = &bytes[at * self.bits / 8..];
-                let codes = if self.bits == 8 {
-                    &bytes[..out.len()]
-                } else {
-                    unpack_bytes(self.bits, bytes, &mut unpacked[..out.len()]);
-                    &unpacked[..out.len()]
-                };
+                let codes = V::Code::first_of(self.bits, bytes, out.len(), &mut unpacked);
                 let tile = CodeTile {
                     at,
                     codes,
                     scales,
                     offsets,
                 };
-                // The formula is chosen here and not for each value: every arm is a loop of its own.
-                match (self.formula, self.round) {
-                    (Formula::Scale, _) => self.decode::<E, ScaleOp>(tile, out),
-                    (Formula::Divide, _) => self.decode::<E, DivideOp>(tile, out),
-                    (Formula::ShiftScale, false) => {
-                        self.decode::<E, ShiftScaleOp<false>>(tile, out);
-                    }
-                    (Formula::ShiftScale, true) => self.decode::<E, ShiftScaleOp<true>>(tile, out),
-                    (Formula::ScaleShift, false) => {
-                        self.decode::<E, ScaleShiftOp<false>>(tile, out);
-                    }
-                    (Formula::ScaleShift, true) => self.decode::<E, ScaleShiftOp<true>>(tile, out),
-                    (Formula::FusedScaleShift, _) => self.decode::<E, FusedOp>(tile, out),
-                    (Formula::ScaleToInt8, _) => self.decode::<E, ScaleToInt8Op>(tile, out),
-                }
+                self.decode_tile::<E, L, F>(look_up, tile, out);
             }
+        }
+    }
+
+    /// Decodes a tile. The formula is chosen here and not for each value: every arm is a loop of its own.
+    #[inline(always)]
+    fn decode_tile<E: Element, L: LookUp, F: Arithmetic>(
+        &self,
+        look_up: L,
+        tile: CodeTile<'_, V::Code>,
+        out: &mut [E],
+    ) {
+        match (self.formula, self.round) {
+            (Formula::Scale, _) => self.decode::<E, L, ScaleOp>(look_up, tile, out),
+            (Formula::Divide, _) => self.decode::<E, L, DivideOp>(look_up, tile, out),
+            (Formula::ShiftScale, false) => {
+                self.decode::<E, L, ShiftScaleOp<false>>(look_up, tile, out);
+            }
+            (Formula::ShiftScale, true) => {
+                self.decode::<E, L, ShiftScaleOp<true>>(look_up, tile, out);
+            }
+            (Formula::ScaleShift, false) => {
+                self.decode::<E, L, ScaleShiftOp<false>>(look_up, tile, out);
+            }
+            (Formula::ScaleShift, true) => {
+                self.decode::<E, L, ScaleShiftOp<true>>(look_up, tile, out);
+            }
+            (Formula::FusedScaleShift, _) => self.decode::<E, L, F>(look_up, tile, out),
+            (Formula::ScaleToInt8, _) => self.decode::<E, L, ScaleToInt8Op>(look_up, tile, out),
         }
     }
 }
@@ -140,12 +177,12 @@ fn column_value<E: Element, A: Arithmetic>(value: f32) -> f32 {
     if A::ROUNDS { E::rounded(value) } else { value }
 }
 
-/// Codes of a row, a byte each.
+/// Unpacked codes of a row.
 #[derive(Clone, Copy)]
-struct CodeTile<'a> {
+struct CodeTile<'a, C> {
     /// The first column, counted from the first that is loaded.
     at: usize,
-    codes: &'a [u8],
+    codes: &'a [C],
     /// Scales and offsets of the whole row.
     scales: &'a [f32],
     offsets: &'a [f32],
@@ -154,7 +191,12 @@ struct CodeTile<'a> {
 impl<V: CodeValue> GroupedRows<'_, V> {
     /// Decodes a tile, group by group.
     #[inline(always)]
-    fn decode<E: Element, A: Arithmetic>(&self, tile: CodeTile<'_>, mut out: &mut [E]) {
+    fn decode<E: Element, L: LookUp, A: Arithmetic>(
+        &self,
+        look_up: L,
+        tile: CodeTile<'_, V::Code>,
+        mut out: &mut [E],
+    ) {
         let CodeTile {
             at,
             mut codes,
@@ -189,7 +231,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
             let (group, rest) = codes.split_at(n);
             let (target, tail) = out.split_at_mut(n);
             if columns.is_empty() {
-                self.group::<E, A>(group, scale, offset, target);
+                self.group::<E, L, A>(look_up, group, (scale, offset), target);
             } else {
                 let (factors, rest) = columns.split_at(n);
                 for ((out, &code), &factor) in target.iter_mut().zip(group).zip(factors) {
@@ -206,32 +248,52 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         }
     }
 
+    /// The values of the codes below `N` with a scale and an offset.
+    #[inline(always)]
+    fn table<E: Element, A: Arithmetic, const N: usize>(
+        &self,
+        (scale, offset): (f32, f32),
+    ) -> [E; N] {
+        let mut table = [E::from_f32(0.0); N];
+        for (number, value) in (0u32..).zip(&mut table) {
+            let code = V::Code::from_number(number as u8);
+            *value = E::from_f32(A::apply::<E>(self.format.value(code), scale, offset));
+        }
+        table
+    }
+
     /// Decodes codes below `N`, a power of two, that share a scale: each looks up its value.
     #[inline(always)]
     fn look_up<E: Element, A: Arithmetic, const N: usize>(
         &self,
-        codes: &[u8],
-        (scale, offset): (f32, f32),
+        codes: &[V::Code],
+        numbers: (f32, f32),
         out: &mut [E],
     ) {
-        let mut table = [E::from_f32(0.0); N];
-        for (code, value) in (0u32..).zip(&mut table) {
-            *value = E::from_f32(A::apply::<E>(self.format.value(code as u8), scale, offset));
-        }
+        let table = self.table::<E, A, N>(numbers);
         for (out, &code) in out.iter_mut().zip(codes) {
-            *out = table[usize::from(code) & (N - 1)];
+            *out = table[code.number() & (N - 1)];
         }
     }
 
     /// Decodes codes that share a scale.
     #[inline(always)]
-    fn group<E: Element, A: Arithmetic>(
+    fn group<E: Element, L: LookUp, A: Arithmetic>(
         &self,
-        codes: &[u8],
-        scale: f32,
-        offset: f32,
+        look_up: L,
+        codes: &[V::Code],
+        (scale, offset): (f32, f32),
         out: &mut [E],
     ) {
+        let is_short = size_of::<E>() == 2 && self.code_bits <= 4;
+        if L::IN_REGISTERS
+            && is_short
+            && out.len() >= LOOKED_UP
+            && let Some(codes) = V::Code::bytes(codes)
+        {
+            let table = self.table::<E, A, 16>((scale, offset));
+            return look_up.pick(&table, codes, out);
+        }
         let is_long = match A::IS_SLOW {
             true => out.len() >> self.code_bits != 0,
             false => A::ROUNDS && size_of::<E>() == 2 && out.len() >= MIN_TABLE,

@@ -56,23 +56,27 @@ impl Kernel for HadamardGroups<'_> {
     }
 }
 
+/// Values whose sums are computed together, unless a group has more: they stay in the first-level cache.
+const STRIP: usize = 1024;
+
 impl HadamardGroups<'_> {
     /// Multiplies by SDNQ's matrix.
     #[inline(always)]
     fn run_rounded<E: Element>(&self, out: &mut [E]) {
         let unit = f64::from(E::rounded(1.0 / (self.group as f64).sqrt() as f32));
-        let mut sums = vec![0.0; self.group];
-        let groups = self.values.chunks_exact(self.group.max(1));
-        for (values, out) in groups.zip(out.chunks_exact_mut(self.group.max(1))) {
+        let strip = self.group.max(STRIP);
+        let mut sums = vec![0.0; strip];
+        for (values, out) in self.values.chunks(strip).zip(out.chunks_mut(strip)) {
+            let sums = &mut sums[..values.len()];
             for (sum, &value) in sums.iter_mut().zip(values) {
                 *sum = f64::from(E::rounded(value));
             }
             if is_group(self.group) {
-                rotate(&mut sums, self.group);
+                rotate(sums, self.group);
             } else {
-                butterflies(&mut sums, 1);
+                butterflies(sums, self.group);
             }
-            for (out, &sum) in out.iter_mut().zip(&sums) {
+            for (out, &sum) in out.iter_mut().zip(&*sums) {
                 // A sum of zeros is +0.
                 *out = E::from_f32((sum * unit) as f32 + 0.0);
             }
@@ -82,26 +86,26 @@ impl HadamardGroups<'_> {
     /// Multiplies by a stored matrix.
     #[inline(always)]
     fn run_stored<E: Element>(&self, stored: &StoredHadamard, out: &mut [E]) {
-        let mut sums = vec![0.0; self.group];
-        let groups = self.values.chunks_exact(self.group.max(1));
-        for (values, out) in groups.zip(out.chunks_exact_mut(self.group.max(1))) {
-            match &stored.columns {
-                HadamardColumns::Permuted(places) => {
+        let strip = self.group.max(STRIP);
+        let mut sums = vec![0.0; strip];
+        for (values, out) in self.values.chunks(strip).zip(out.chunks_mut(strip)) {
+            let sums = &mut sums[..values.len()];
+            if let HadamardColumns::Permuted(places) = &stored.columns {
+                let groups = sums.chunks_exact_mut(self.group.max(1));
+                for (sums, values) in groups.zip(values.chunks_exact(self.group.max(1))) {
                     for (&place, &value) in places.iter().zip(values) {
                         sums[usize::from(place)] = f64::from(value);
                     }
-                    butterflies(&mut sums, 1);
                 }
-                columns => {
-                    for (sum, &value) in sums.iter_mut().zip(values) {
-                        *sum = f64::from(value);
-                    }
-                    if *columns == HadamardColumns::InOrder {
-                        butterflies(&mut sums, 1);
-                    }
+            } else {
+                for (sum, &value) in sums.iter_mut().zip(values) {
+                    *sum = f64::from(value);
                 }
             }
-            for (out, &sum) in out.iter_mut().zip(&sums) {
+            if stored.columns != HadamardColumns::Identity {
+                butterflies(sums, self.group);
+            }
+            for (out, &sum) in out.iter_mut().zip(&*sums) {
                 // The product is exact, so that a quotient that F32 has is not missed. A sum of zeros is +0.
                 *out = E::from_f32((sum * stored.entry / stored.divisor) as f32 + 0.0);
             }
@@ -109,18 +113,65 @@ impl HadamardGroups<'_> {
     }
 }
 
-/// Multiplies a power of two of columns, or of rows of `width` values that follow each other, by the Kronecker power of
-/// `[[1,1],[1,-1]]`. Of columns, `width` is 1.
+/// Values whose sums of the first four steps are computed in registers.
+const BLOCK: usize = 16;
+
+/// Multiplies each `size` values, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`.
 #[inline(always)]
-pub(crate) fn butterflies(values: &mut [f64], width: usize) {
-    let mut stride = width.max(1);
-    while stride < values.len() {
-        for block in values.chunks_exact_mut(2 * stride) {
-            let (low, high) = block.split_at_mut(stride);
-            for (a, b) in low.iter_mut().zip(high) {
-                (*a, *b) = (*a + *b, *a - *b);
+pub(crate) fn butterflies(values: &mut [f64], size: usize) {
+    if size >= BLOCK {
+        let blocks = values.as_chunks_mut::<BLOCK>().0;
+        for block in blocks.iter_mut() {
+            *block = first_steps(*block);
+        }
+        butterfly_rows(blocks, size / BLOCK);
+    } else {
+        butterfly_rows(values.as_chunks_mut::<1>().0, size);
+    }
+}
+
+/// The sums and differences of neighbours, and of those 2, 4 and 8 apart.
+#[inline(always)]
+fn first_steps(block: [f64; BLOCK]) -> [f64; BLOCK] {
+    let mut sums = [[0.0; 4]; 4];
+    for (sums, &[a, b, c, d]) in sums.iter_mut().zip(block.as_chunks::<4>().0) {
+        let (e, f, g, h) = (a + b, a - b, c + d, c - d);
+        *sums = [e + g, f + h, e - g, f - h];
+    }
+    let mut out = [0.0; BLOCK];
+    for i in 0..4 {
+        let [a, b, c, d] = [sums[0][i], sums[1][i], sums[2][i], sums[3][i]];
+        let (e, f, g, h) = (a + b, a - b, c + d, c - d);
+        [out[i], out[4 + i], out[8 + i], out[12 + i]] = [e + g, f + h, e - g, f - h];
+    }
+    out
+}
+
+/// Multiplies each `size` rows, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`. Two steps are one pass over the rows.
+#[inline(always)]
+pub(crate) fn butterfly_rows<const N: usize>(rows: &mut [[f64; N]], size: usize) {
+    let mut stride = 1;
+    while 2 * stride < size {
+        for block in rows.chunks_exact_mut(4 * stride) {
+            let (low, high) = block.split_at_mut(2 * stride);
+            let ((a, b), (c, d)) = (low.split_at_mut(stride), high.split_at_mut(stride));
+            for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+                for i in 0..N {
+                    let (e, f, g, h) = (a[i] + b[i], a[i] - b[i], c[i] + d[i], c[i] - d[i]);
+                    (a[i], b[i], c[i], d[i]) = (e + g, f + h, e - g, f - h);
+                }
             }
         }
-        stride *= 2;
+        stride *= 4;
+    }
+    if stride < size {
+        for block in rows.chunks_exact_mut(2 * stride) {
+            let (low, high) = block.split_at_mut(stride);
+            for (a, b) in low.iter_mut().zip(high) {
+                for i in 0..N {
+                    (a[i], b[i]) = (a[i] + b[i], a[i] - b[i]);
+                }
+            }
+        }
     }
 }

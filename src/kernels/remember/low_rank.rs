@@ -5,29 +5,30 @@
 //! Formulas: modelopt `SVDQuantLinear` (`_update_svdquant`); comfy-kitchen `quantize_svdquant_w4a4`. A library's matrix product has no order of its own; F64
 //! holds each product exactly, and the sum is rounded once.
 
+use super::matrix_product::{MatrixProduct, pack_rows};
 use crate::element::Element;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, Level, perform};
 
-/// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has `rank` numbers for each row of the sums, `a` has `rank` rows of `width`.
+/// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has `rank` numbers for each row of
+/// the sums, `a` has `rank` rows of `width`.
 pub(crate) fn add_product(
     (b, a): (&[f32], &[f32]),
     scale: f64,
-    rank: usize,
-    width: usize,
+    (rank, width): (usize, usize),
+    level: Level,
     sums: &mut [f64],
 ) {
-    // `chunks_exact` panics at 0, and there is nothing to add.
-    if rank == 0 || width == 0 {
-        return;
-    }
-    for (b, sums) in b.chunks_exact(rank).zip(sums.chunks_exact_mut(width)) {
-        for (&b, a) in b.iter().zip(a.chunks_exact(width)) {
-            let b = f64::from(b) * scale;
-            sums.iter_mut()
-                .zip(a)
-                .for_each(|(sum, &a)| *sum += b * f64::from(a));
-        }
-    }
+    let mut left = Vec::new();
+    pack_rows(b, scale, rank, &mut left);
+    let mut product = MatrixProduct {
+        left: &left,
+        right: a,
+        depth: rank,
+        width,
+        is_exact: scale == 1.0,
+        sums,
+    };
+    perform(level, &mut product);
 }
 
 /// Values with their sums, row by row.
@@ -85,34 +86,49 @@ impl Kernel for Corrected<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_utils::miri_or;
 
-    /// Against sums of one value at a time, in pieces of the rank.
+    /// Against sums of one value at a time, in pieces of the rank, at every level.
     #[test]
     fn products() {
-        let (rows, rank, width) = (5, 7, 11);
-        let number = |i: usize| (i * 37 % 101) as f32 / 8.0 - 6.0;
-        let (b, a): (Vec<f32>, Vec<f32>) = (
-            (0..rows * rank).map(number).collect(),
-            (0..rank * width).map(number).collect(),
-        );
-        let mut sums = vec![0.0; rows * width];
-        for ranks in [0..3, 3..7, 7..7] {
-            let piece: Vec<f32> = b
-                .chunks(rank)
-                .flat_map(|b| &b[ranks.clone()])
-                .copied()
+        let number = |i: usize| (i * 37 % 101) as f32 / 7.0 - 6.0;
+        for (rows, width, rank, scale) in [
+            (5, 11, 7, 1.0),
+            (4, 8, 7, 0.3),
+            (9, 24, 7, 1.0),
+            (1, 3, 7, -1.7),
+            (3, miri_or(9, 603), 7, 1.0),
+            (2, 19, miri_or(5, 700), 1.0),
+        ] {
+            let b: Vec<f32> = (0..rows * rank).map(number).collect();
+            let a: Vec<f32> = (5..5 + rank * width).map(number).collect();
+            let want: Vec<u64> = (0..rows * width)
+                .map(|i| {
+                    let (r, c) = (i / width, i % width);
+                    let mut sum = 0.0;
+                    for k in 0..rank {
+                        sum += f64::from(b[r * rank + k]) * scale * f64::from(a[k * width + c]);
+                    }
+                    sum.to_bits()
+                })
                 .collect();
-            let a = &a[ranks.start * width..ranks.end * width];
-            add_product((&piece, a), 1.0, ranks.len(), width, &mut sums);
+            for level in Level::available() {
+                let mut sums = vec![0.0; rows * width];
+                for ranks in [0..3, 3..rank, rank..rank] {
+                    let piece: Vec<f32> = b
+                        .chunks(rank)
+                        .flat_map(|b| &b[ranks.clone()])
+                        .copied()
+                        .collect();
+                    let a = &a[ranks.start * width..ranks.end * width];
+                    let sizes = (ranks.len(), width);
+                    add_product((&piece, a), scale, sizes, level, &mut sums);
+                }
+                let sums: Vec<u64> = sums.into_iter().map(f64::to_bits).collect();
+                assert_eq!(sums, want, "{level:?}, {rows} × {width}");
+            }
         }
-        for (i, &sum) in sums.iter().enumerate() {
-            let (r, c) = (i / width, i % width);
-            let want: f64 = (0..rank)
-                .map(|k| f64::from(b[r * rank + k]) * f64::from(a[k * width + c]))
-                .sum();
-            assert_eq!(sum.to_bits(), want.to_bits());
-        }
-        add_product((&[], &[]), 1.0, 0, width, &mut sums);
-        add_product((&[], &[]), 1.0, 3, 0, &mut []);
+        add_product((&[], &[]), 1.0, (0, 4), Level::default(), &mut [0.0; 8]);
+        add_product((&[], &[]), 1.0, (3, 0), Level::default(), &mut []);
     }
 }

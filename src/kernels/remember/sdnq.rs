@@ -1,20 +1,37 @@
 //! SDNQ's packed codes of one to seven bits: eight of them in as many bytes as a code has bits. The low bits of each byte are
-//! whole codes, and the bits above them make up the others.
+//! whole codes, and the bits above them make up the others. Codes of nine to fifteen bits: sixteen of them in as many words of
+//! sixteen bits (`wide`).
 //!
 //! Source: sdnq `packed_int/unpack.py`.
 
+mod wide;
+
 use super::packed::unpack_bytes;
 
-/// Codes that are packed together, at every width.
-pub(crate) const UNIT: usize = 8;
+/// Codes of up to eight bits in a unit.
+const UNIT: usize = 8;
 
-/// Unpacks codes of `bits` bits, one to eight, from whole units into a byte each.
+/// Codes of more than eight bits in a unit.
+const WIDE_UNIT: usize = 16;
+
+/// Codes in a unit: as many as the words that codes of `bits` bits are packed in have bits, so that it fills whole words.
+pub(crate) fn unit(bits: usize) -> usize {
+    if bits > 8 { WIDE_UNIT } else { UNIT }
+}
+
+/// Bytes of an unpacked code of `bits` bits.
+pub(crate) fn unpacked_bytes(bits: usize) -> usize {
+    if bits > 8 { 2 } else { 1 }
+}
+
+/// Unpacks codes of `bits` bits, one to sixteen, from whole units. Codes of up to eight bits get a byte each, wider ones two.
 pub(crate) fn unpack_units(bits: usize, bytes: &[u8], out: &mut [u8]) {
     match bits {
         3 => units::<3>(bytes, out, three),
         5 => units::<5>(bytes, out, five),
         6 => units::<6>(bytes, out, six),
         7 => units::<7>(bytes, out, seven),
+        9.. => wide::unpack_units(bits, bytes, out),
         // A bit stream, least significant bit first.
         _ => unpack_bytes(bits, bytes, out),
     }
@@ -56,12 +73,12 @@ fn five(bytes: [u8; 5]) -> u64 {
 /// Twice three bytes with four codes: three are bits 0 to 5 of each byte. The fourth has bits 6 and 7 of the third byte, of the
 /// second and of the first, the lowest first.
 fn six(bytes: [u8; 6]) -> u64 {
-    let half = |[a, b, c]: [u8; 3]| {
-        let fourth = c >> 6 | b >> 6 << 2 | a >> 6 << 4;
-        u64::from(u32::from_le_bytes([a & 63, b & 63, c & 63, fourth]))
-    };
-    let [a, b, c, d, e, f] = bytes;
-    half([a, b, c]) | half([d, e, f]) << 32
+    let both = |half: u64| half | half << 32;
+    let word = word(bytes);
+    // Three bytes in each half.
+    let word = word & 0xff_ffff | (word & 0xffff_ff00_0000) << 8;
+    let [first, second, third] = [0xc0, 0xc000, 0xc0_0000].map(|bits| word & both(bits));
+    word & both(0x3f_3f3f) | third << 2 | second << 12 | first << 22
 }
 
 /// Codes 0 to 6 are bits 0 to 6 of each byte. Code 7 has bits 7 of all, that of the last byte lowest.

@@ -5,6 +5,7 @@ mod exl3;
 mod grouped;
 mod hadamard;
 mod rotated;
+mod transpose;
 mod vectors;
 
 use half::{bf16, f16};
@@ -173,39 +174,6 @@ fn cast_kernel() {
             let first = values.first_overflow(target).map(|(i, _)| i);
             assert_eq!(first, doubles.iter().position(beyond), "{target}");
         }
-    }
-}
-
-#[test]
-fn awq_kernel() {
-    use super::awq::{AwqRows, POSITION};
-    for (cols, group_size, start, first, rows) in [
-        (64usize, 32usize, 0usize, 0usize, 16usize),
-        (77, 20, 13, 3, 10),
-        (5, 128, 100, 8, 1),
-    ] {
-        let groups = (start + cols).div_ceil(group_size);
-        let (words, scales) = (
-            words((first + rows).div_ceil(8) * cols),
-            scales(rows * groups),
-        );
-        let zeros: Vec<f32> = (0..rows * groups).map(|i| (i % 16) as f32).collect();
-        let kernel = AwqRows {
-            words: &words,
-            first,
-            cols,
-            scales: &scales,
-            zeros: &zeros,
-            groups,
-            group_size,
-            start,
-        };
-        check("AWQ", &kernel, rows * cols, |i| {
-            let (r, k) = (i / cols, i % cols);
-            let code = words[(first + r) / 8 * cols + k] >> (POSITION[(first + r) % 8] * 4) & 15;
-            let g = r * groups + (start + k) / group_size;
-            (code as f32 - zeros[g]) * scales[g]
-        });
     }
 }
 

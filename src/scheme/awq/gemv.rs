@@ -277,17 +277,6 @@ const RUN_BYTES: usize = RUN / 2;
 /// Codes of a row that are reordered among themselves.
 const REORDERED: usize = 32;
 
-/// Where the code of each of 32 columns lies: column 8a + 2b + c is nibble 8b + 4c + a.
-const PLACE: [usize; REORDERED] = {
-    let mut place = [0; REORDERED];
-    let mut i = 0;
-    while i < REORDERED {
-        place[i] = i / 2 % 4 * 8 + i % 2 * 4 + i / 8;
-        i += 1;
-    }
-    place
-};
-
 /// Codes of four rows in turn, 64 columns of each.
 pub(in crate::scheme) struct Quads<'m> {
     pub part: Part<'m>,
@@ -322,8 +311,12 @@ fn row_of_quad(quad: &[u8], r: usize, out: &mut [u8]) {
     for (run, codes) in runs.zip(out.chunks_exact_mut(RUN)) {
         let pieces = run.chunks_exact(REORDERED / 2);
         for (bytes, codes) in pieces.zip(codes.chunks_exact_mut(REORDERED)) {
-            for (code, place) in codes.iter_mut().zip(PLACE) {
-                *code = bytes[place / 2] >> (place % 2 * 4) & 15;
+            // Nibble a of word i of 16 bits is the code of column 8a + i.
+            let words = bytes.as_chunks::<2>().0;
+            for (a, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                for (code, &word) in codes.iter_mut().zip(words) {
+                    *code = (u16::from_le_bytes(word) >> (a * 4) & 15) as u8;
+                }
             }
         }
     }

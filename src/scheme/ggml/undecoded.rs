@@ -15,38 +15,13 @@ const RUN_TIME: &[(u32, &str)] = &[
     (150, "Q8_K128"),
 ];
 
-/// Types of ik_llama.cpp whose blocks have values of 4, 8 or 16 rows. The number behind `_R` is that of the rows.
+/// Types of ik_llama.cpp whose blocks have values of 4, 8 or 16 rows and are not moved bits of another type's. The number behind `_R`
+/// is that of the rows.
 const INTERLEAVED: &[(u32, &str)] = &[
-    (202, "Q4_0_R8"),
-    (206, "Q5_0_R4"),
-    (208, "Q8_0_R8"),
-    (210, "Q2_K_R4"),
-    (211, "Q3_K_R4"),
-    (212, "Q4_K_R4"),
-    (213, "Q5_K_R4"),
-    (214, "Q6_K_R4"),
-    (216, "IQ2_XXS_R4"),
-    (217, "IQ2_XS_R4"),
-    (218, "IQ3_XXS_R4"),
     (219, "IQ1_S_R4"),
-    (220, "IQ4_NL_R4"),
-    (221, "IQ3_S_R4"),
-    (222, "IQ2_S_R4"),
-    (223, "IQ4_XS_R8"),
     (229, "IQ1_M_R4"),
-    (230, "BF16_R16"),
-    (233, "Q6_0_R4"),
-    (335, "IQ2_BN_R4"),
-    (337, "IQ2_K_R4"),
-    (338, "IQ3_K_R4"),
-    (339, "IQ4_K_R4"),
-    (340, "IQ5_K_R4"),
-    (344, "IQ4_KS_R4"),
-    (352, "IQ5_KS_R4"),
-    (353, "MXFP4_R8"),
     (397, "Q8_K_R16"),
     (398, "Q8_KV_R8"),
-    (399, "Q8_K_R8"),
 ];
 
 /// What type number `id` is called in messages, and why it is not decoded. No [`Dtype`](crate::Dtype) has this number.

@@ -211,8 +211,9 @@ impl Decode for GptqWeight<'_> {
         } = &mut *buffers;
         macro_rules! read {
             ($size:literal) => {{
-                out.resize(rows.len() * load::transposed_words::<$size>(words.len()), 0);
-                load::read_transposed::<$size>(part, n, words, rows, staging, out)?
+                let column = load::transposed_words::<$size>(words.len());
+                out.resize(rows.len() * column, 0);
+                load::read_transposed::<$size>(part, n, [words, rows], staging, column, out)?
             }};
         }
         match word_bits {

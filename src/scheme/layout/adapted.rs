@@ -1,5 +1,6 @@
 //! A weight that an adapter of PEFT changes: a sum of products of low rank is added (LoRA), and rows get the lengths that the
-//! adapter has for them (DoRA).
+//! adapter has for them (DoRA). A weight is a matrix here: the kernel of a convolution is one of `[out, in * height * width]`, and a
+//! stack of experts one of `[experts * rows, columns]`.
 //!
 //! Arithmetic: `f32(w + Σ scale · b · a)`, where `w` is the decoded weight in F32 and the sum over the ranks of all adapters, in
 //! their order, is F64, as is its sum with `w`. That is rounded once. DoRA multiplies the sum by the row's length in the adapter
@@ -19,12 +20,15 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// `scale` times `b` `[rows, rank]` times `a` `[rank, cols]`.
+/// `scale` times `b` `[rows, rank]` times `a` `[rank, cols]`. A stack of n matrices has a product for each of them: the n `b` lie
+/// one below the other, and so do the n `a`.
 pub(crate) struct ScaledProduct {
     pub a: Box<dyn ScaleMatrix>,
     pub b: Box<dyn ScaleMatrix>,
     pub rank: usize,
     pub scale: f64,
+    /// Rows of each matrix of the stack, or all rows of a weight that is one matrix.
+    pub matrix_rows: usize,
 }
 
 /// Decoder of a matrix that adapters change.
@@ -81,8 +85,9 @@ impl<'m> AdaptedWeight<'m> {
         buffers.sums.clear();
         buffers.sums.resize(values.len(), 0.0);
         for product in &self.products {
-            let ScaledProduct { a, b, rank, scale } = product;
-            add_factors((&**b, &**a), (*rank, *scale), tile, buffers)?;
+            let ScaledProduct { a, b, .. } = product;
+            let sizes = (product.rank, product.scale, product.matrix_rows);
+            add_factors((&**b, &**a), sizes, tile, buffers)?;
         }
         let is_finite = |sum: &f64| (*sum as f32).is_finite();
         if !buffers.sums.iter().all(is_finite) {

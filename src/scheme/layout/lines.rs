@@ -23,14 +23,16 @@ const STRIP: usize = 32;
 #[derive(Clone, Copy)]
 pub(crate) struct CodeLines<'m> {
     part: Part<'m>,
-    /// Nibble of each code of a word; `None`: a code is a byte.
+    /// Nibble of each code of a word; `None`: a code is whole bytes.
     nibbles: Option<[usize; PER_WORD]>,
+    /// Bytes of a code that is read.
+    code_bytes: usize,
     /// Codes in a line.
     width: usize,
 }
 
 impl<'m> CodeLines<'m> {
-    /// Codes of `bits` (four or eight) bits, `width` of them in a line of `t`. For four bits `width` is a multiple of
+    /// Codes of `bits` (four, eight or sixteen) bits, `width` of them in a line of `t`. For four bits `width` is a multiple of
     /// eight.
     pub(crate) fn new(t: &Tensor<'m>, bits: usize, is_reordered: bool, width: usize) -> Self {
         let order = if is_reordered {
@@ -41,6 +43,7 @@ impl<'m> CodeLines<'m> {
         Self {
             part: t.part(),
             nibbles: (bits == 4).then_some(order),
+            code_bytes: bits.div_ceil(8),
             width,
         }
     }
@@ -49,7 +52,7 @@ impl<'m> CodeLines<'m> {
         if self.nibbles.is_some() {
             self.width / 2
         } else {
-            self.width
+            self.width * self.code_bytes
         }
     }
 
@@ -62,7 +65,8 @@ impl<'m> CodeLines<'m> {
         codes: &mut Vec<u8>,
     ) -> Result<()> {
         let Some(nibbles) = self.nibbles else {
-            return read(&self.part, self.width, lines, at, codes);
+            let at = at.start * self.code_bytes..at.end * self.code_bytes;
+            return read(&self.part, self.line_bytes(), lines, at, codes);
         };
         let words = at.start / PER_WORD..at.end.div_ceil(PER_WORD);
         read(
@@ -111,14 +115,43 @@ pub(crate) struct TransposedCodes<'m>(pub CodeLines<'m>);
 
 impl Unpack for TransposedCodes<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
+        out.resize(tile.values() * self.0.code_bytes, 0);
+        match self.0.code_bytes {
+            2 => self.transpose::<2>(tile, staging, out.as_chunks_mut().0),
+            _ => self.transpose::<1>(tile, staging, out.as_chunks_mut().0),
+        }
+    }
+
+    fn align(&self) -> (usize, usize) {
+        // Eight rows lie in a word, so tiles take whole words.
+        (PER_WORD, 1)
+    }
+
+    fn transposed(&self) -> Option<StoredRows> {
+        let bits = match self.0.nibbles {
+            Some(_) => 4,
+            None => 8 * self.0.code_bytes,
+        };
+        Some(StoredRows::of_one(bits, 1))
+    }
+}
+
+impl TransposedCodes<'_> {
+    /// Fills `out` with the codes of `tile`, `BYTES` bytes each.
+    fn transpose<const BYTES: usize>(
+        &self,
+        tile: &Tile,
+        staging: &mut Vec<u8>,
+        out: &mut [[u8; BYTES]],
+    ) -> Result<()> {
         let (height, width) = (tile.rows.len(), tile.cols.len());
-        out.resize(height * width, 0);
         let mut codes = Vec::new();
         for first in (0..width).step_by(STRIP) {
             let columns = first..(first + STRIP).min(width);
             let lines = tile.cols.start + columns.start..tile.cols.start + columns.end;
             self.0
                 .read_codes(lines, tile.rows.clone(), staging, &mut codes)?;
+            let codes = codes.as_chunks::<BYTES>().0;
             // `codes` is `[columns, height]`; every `height`-th code from r on is row r of the
             // strip.
             for (r, row) in out.chunks_exact_mut(width).enumerate() {
@@ -130,18 +163,6 @@ impl Unpack for TransposedCodes<'_> {
             }
         }
         Ok(())
-    }
-
-    fn align(&self) -> (usize, usize) {
-        // Eight rows lie in a word, so tiles take whole words.
-        (PER_WORD, 1)
-    }
-
-    fn transposed(&self) -> Option<StoredRows> {
-        Some(StoredRows::of_one(
-            if self.0.nibbles.is_some() { 4 } else { 8 },
-            1,
-        ))
     }
 }
 

@@ -14,6 +14,9 @@ use crate::simd::{Level, dispatch};
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
 const PIECE: usize = 64 << 10;
 
+/// Most ranks whose terms are added at once: the kernel copies eight columns of them.
+const MAX_RANKS: usize = 4096;
+
 /// The two factors of the product that belongs to a weight.
 pub(crate) struct LowRankFactors<'m> {
     pub tensors: [Tensor<'m>; 2],
@@ -30,10 +33,11 @@ impl<'m> LowRankFactors<'m> {
     }
 }
 
-/// Adds a tile of `scale` times `b` × `a`, a product of rank `rank`, to the sums of the tile.
+/// Adds `scale` times `b` × `a`, a product of rank `rank`, to the sums of the tile. A weight of several matrices of
+/// `matrix_rows` rows, one below the other, has so many `a` below each other as well, and each belongs to one of them.
 pub(super) fn add_factors(
     (b, a): (&dyn ScaleMatrix, &dyn ScaleMatrix),
-    (rank, scale): (usize, f64),
+    (rank, scale, matrix_rows): (usize, f64, usize),
     tile: &Tile,
     buffers: &mut Buffers,
 ) -> Result<()> {
@@ -43,16 +47,24 @@ pub(super) fn add_factors(
         staging,
         ..
     } = buffers;
-    let (height, width) = (tile.rows.len(), tile.cols.len());
-    // At least one rank at a time, however large the tile is.
-    let piece = (PIECE / (height + width).max(1)).max(1);
-    for first in (0..rank).step_by(piece) {
-        let ranks = first..(first + piece).min(rank);
-        factors.clear();
-        b.extend(tile.rows.clone(), ranks.clone(), staging, factors)?;
-        a.extend(ranks.clone(), tile.cols.clone(), staging, factors)?;
-        let both = factors.split_at(height * ranks.len());
-        add_product(both, scale, ranks.len(), width, sums);
+    let (width, mut row) = (tile.cols.len(), tile.rows.start);
+    while row < tile.rows.end {
+        let matrix = row / matrix_rows.max(1);
+        let rows = row..tile.rows.end.min((matrix + 1) * matrix_rows.max(1));
+        let sums = &mut sums[(row - tile.rows.start) * width..][..rows.len() * width];
+        // At least one rank at a time, however large the tile is.
+        let piece = (PIECE / (rows.len() + width).max(1)).clamp(1, MAX_RANKS);
+        for first in (0..rank).step_by(piece) {
+            let ranks = first..(first + piece).min(rank);
+            let a_rows = matrix * rank + ranks.start..matrix * rank + ranks.end;
+            factors.clear();
+            b.extend(rows.clone(), ranks.clone(), staging, factors)?;
+            a.extend(a_rows, tile.cols.clone(), staging, factors)?;
+            let both = factors.split_at(rows.len() * ranks.len());
+            let sizes = (ranks.len(), width);
+            add_product(both, scale, sizes, Level::default(), sums);
+        }
+        row = rows.end;
     }
     Ok(())
 }
@@ -81,7 +93,8 @@ impl Decode for LowRankSum<'_> {
         buffers.sums.clear();
         buffers.sums.resize(tile.values(), 0.0);
         let LowRankFactors { a, b, rank, .. } = &self.factors;
-        add_factors((&**b, &**a), (*rank, 1.0), tile, buffers)?;
+        let all = self.grid().rows;
+        add_factors((&**b, &**a), (*rank, 1.0, all), tile, buffers)?;
         let Buffers {
             factors, staging, ..
         } = buffers;

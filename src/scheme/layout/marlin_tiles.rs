@@ -33,22 +33,42 @@ pub(crate) enum TileOrder {
 }
 
 impl TileOrder {
-    /// The nibble of each code.
-    fn nibbles(self) -> [usize; 8] {
+    /// The first four codes of a word, a byte each, and the others. Those of [`UpperHalvesOfBytes`](Self::UpperHalvesOfBytes) are
+    /// the upper halves of their bytes.
+    fn codes(self, word: u32) -> [u32; 2] {
+        let pair = |word: u32| (word & NIBBLES | (word & NIBBLES) >> 8) & 0xffff;
+        let four = |word: u32| pair(word) | pair(word >> 4) << 16;
         match self {
-            Self::Halves | Self::HalvesOfBytes => [0, 4, 1, 5, 2, 6, 3, 7],
-            Self::UpperHalvesOfBytes => [1, 3, 5, 7, 0, 2, 4, 6],
+            // Nibbles 0, 4, 1, 5, and 2, 6, 3, 7.
+            Self::Halves | Self::HalvesOfBytes => [four(word), four(word >> 8)],
+            // Nibbles 1, 3, 5, 7, and 0, 2, 4, 6. They keep their places in their bytes.
+            Self::UpperHalvesOfBytes => [word & 0xf0f0_f0f0, word << 4 & 0xf0f0_f0f0],
         }
     }
 
-    /// The input, within its tile, of code `j` of lane `lane`, as `_get_perms` lists them.
-    fn input(self, lane: usize, j: usize) -> usize {
-        match self {
-            Self::Halves => j / 2 % 2 * 8 + lane % 4 * 2 + j % 2,
-            Self::HalvesOfBytes | Self::UpperHalvesOfBytes => lane % 4 * 4 + j % 4,
+    /// The codes of an output for the 16 inputs of a tile, of four lanes' four codes.
+    fn line(self, lanes: [u32; 4]) -> [u8; TILE_INPUTS] {
+        let [a, b, c, d] = lanes;
+        let words = match self {
+            // Each lane has two adjacent inputs, and the two that are eight after them.
+            Self::Halves => [
+                a & 0xffff | b << 16,
+                c & 0xffff | d << 16,
+                a >> 16 | b & 0xffff_0000,
+                c >> 16 | d & 0xffff_0000,
+            ],
+            Self::HalvesOfBytes | Self::UpperHalvesOfBytes => lanes,
+        };
+        let mut line = [0; TILE_INPUTS];
+        for (bytes, word) in line.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
         }
+        line
     }
 }
+
+/// A nibble of each half of a word.
+const NIBBLES: u32 = 0x000f_000f;
 
 /// Codes in Marlin tiles.
 pub(crate) struct MarlinCodes<'m> {
@@ -92,20 +112,22 @@ impl Unpack for MarlinCodes<'_> {
 
 /// Unpacks a tile into 16 columns, from `left` on, of the 64 rows of `rows`, which are `width` wide.
 fn unpack_tile(order: TileOrder, tile: &[u8], rows: &mut [u8], width: usize, left: usize) {
-    // A code that is the upper half of a byte keeps its place there.
-    let shift = if order == TileOrder::UpperHalvesOfBytes {
-        4
-    } else {
-        0
-    };
-    let nibbles = order.nibbles();
-    for (i, word) in tile.as_chunks().0.iter().enumerate() {
-        let (lane, block, word) = (i / 4, i % 4, u32::from_le_bytes(*word));
-        for (j, nibble) in nibbles.into_iter().enumerate() {
-            // Lane l holds output l / 4 of each eight.
-            let row = block * 16 + j / 4 * 8 + lane / 4;
-            let col = left + order.input(lane, j);
-            rows[row * width + col] = ((word >> (nibble * 4) & 15) as u8) << shift;
+    const BLOCKS: usize = 4;
+    let mut codes = [[0; 2]; TILE_BYTES / 4];
+    for (codes, &word) in codes.iter_mut().zip(tile.as_chunks().0) {
+        *codes = order.codes(u32::from_le_bytes(word));
+    }
+    // Word 4l + t is that of lane l for block t of 16 outputs. Four lanes have an output of each eight.
+    for (i, lanes) in codes.as_chunks::<{ 4 * BLOCKS }>().0.iter().enumerate() {
+        for block in 0..BLOCKS {
+            let four = [0, 1, 2, 3].map(|lane| lanes[lane * BLOCKS + block]);
+            let first = (block * 16 + i) * width + left;
+            for (at, codes) in [
+                (first, four.map(|[codes, _]| codes)),
+                (first + 8 * width, four.map(|[_, codes]| codes)),
+            ] {
+                rows[at..at + TILE_INPUTS].copy_from_slice(&order.line(codes));
+            }
         }
     }
 }

@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 use super::assembled::{decode_values, load_values};
 use crate::containers::model::Tensor;
 use crate::element::Out;
-use crate::kernels::remember::transform::BlockMatrix;
+use crate::kernels::remember::transform::{BlockMatrix, BlockProduct, TransformedRows};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Tile, is_plain_float, lcm, read, refused, wrong,
 };
-use crate::simd::Level;
+use crate::simd::{Level, perform};
 use crate::{Dtype, Result};
 
 /// Values of a stored matrix that are read at once.
@@ -152,14 +152,15 @@ pub(crate) struct BlockTransform<'m> {
 }
 
 impl BlockTransform<'_> {
-    fn apply(&self, values: &mut [f64], width: usize) -> Result<()> {
-        let matrix = self.matrix.of_blocks(self.is_transposed)?;
-        let factor = match self.is_normalized {
-            true => 1.0 / (self.size as f64).sqrt(),
-            false => 1.0,
-        };
-        matrix.multiply(values, self.size, width, factor);
-        Ok(())
+    fn product(&self) -> Result<BlockProduct<'_>> {
+        Ok(BlockProduct {
+            matrix: self.matrix.of_blocks(self.is_transposed)?,
+            size: self.size,
+            factor: match self.is_normalized {
+                true => 1.0 / (self.size as f64).sqrt(),
+                false => 1.0,
+            },
+        })
     }
 }
 
@@ -190,20 +191,23 @@ impl Decode for Transformed<'_> {
             let rows = tile.rows.clone();
             self.stored
                 .decode(tile, rows, buffers, Level::default(), out);
-            let mut exact = std::mem::take(&mut buffers.sums);
-            exact.clear();
-            exact.extend(values.iter().copied().map(f64::from));
-            let columns = self.columns.iter().map(|columns| (columns, 1));
-            let rows = self.rows.iter().map(|rows| (rows, tile.cols.len()));
-            let result = columns
-                .chain(rows)
-                .try_for_each(|(side, width)| side.apply(&mut exact, width));
-            for (value, exact) in values.iter_mut().zip(&exact) {
-                // A sum of zeros is +0.
-                *value = *exact as f32 + 0.0;
-            }
-            buffers.sums = exact;
-            result
+            let mut routine = TransformedRows {
+                values,
+                width: tile.cols.len(),
+                columns: self
+                    .columns
+                    .as_ref()
+                    .map(BlockTransform::product)
+                    .transpose()?,
+                rows: self
+                    .rows
+                    .as_ref()
+                    .map(BlockTransform::product)
+                    .transpose()?,
+                exact: &mut buffers.sums,
+            };
+            perform(Level::default(), &mut routine);
+            Ok(())
         })
     }
 

@@ -52,9 +52,9 @@ impl ExpertStack<'_> {
             read_transposed::<1>(
                 part,
                 self.inputs / rows_per_byte,
-                lines,
-                bytes,
+                [lines, bytes],
                 staging,
+                line,
                 matrix,
             )?;
             (rest, row) = (next, row + end - first);

@@ -213,9 +213,8 @@ impl<'m> SdnqWeight<'_, 'm> {
         let all = [numbers].into_iter().chain(stored).collect();
         let scale = matrix(&scale)?;
         let decoder: Box<dyn Decode + 'm> = match has_codebook {
-            true if !matches!(dtype, SdnqDtype::Uint(_)) => {
-                let what =
-                    "`use_codebook_scale` is decoded only for unsigned integer dtypes of scales";
+            true if !matches!(dtype, SdnqDtype::Uint(..=8)) => {
+                let what = "`use_codebook_scale` is decoded only for unsigned integer dtypes of up to eight bits";
                 return Err(refused(&self.t, FAMILY, what));
             }
             true => Box::new(CodebookWeight {

@@ -83,13 +83,11 @@ impl SdnqShape {
     ) -> Result<Self> {
         let t = &codes.tensor;
         let misfit = || {
-            wrong(
-                t,
-                format!(
-                    "its {} codes do not fit scales of shape {scales:?}",
-                    codes.count
-                ),
-            )
+            let what = format!(
+                "its {} codes do not fit scales of shape {scales:?}",
+                codes.count
+            );
+            wrong(t, what)
         };
         // Of a convolution whose codes are multiplied, the file has a matrix, and its kernel nowhere.
         if settings.has_convolutions && settings.multiplies_convolutions && codes.has_shape() {
@@ -97,105 +95,109 @@ impl SdnqShape {
             return Err(refused(t, FAMILY, what));
         }
         let layout = ScaleLayout::of(scales).ok_or_else(misfit)?;
-        let stored = t.shape();
-        let mut out = match (layout, codes.has_shape()) {
-            (
-                ScaleLayout::Rows {
-                    rows,
-                    groups,
-                    kernel,
-                },
-                _,
-            ) => Self {
+        let mut out = match layout {
+            ScaleLayout::Rows {
                 rows,
-                inputs: 0,
-                kernel: kernel.to_vec(),
                 groups,
-                is_transposed: false,
+                kernel,
+            } => Self {
+                kernel: kernel.to_vec(),
+                ..Self::of_rows(rows, groups)
             },
-            (ScaleLayout::Transposed(rows), true) => Self {
-                rows,
-                inputs: 0,
-                kernel: vec![],
-                groups: 1,
+            ScaleLayout::Transposed(rows) if codes.has_shape() => Self {
                 is_transposed: true,
+                ..Self::of_rows(rows, 1)
             },
-            (ScaleLayout::Transposed(_), false) => return Err(misfit()),
-            (ScaleLayout::One, true) => {
+            ScaleLayout::Transposed(_) => return Err(misfit()),
+            ScaleLayout::One if codes.has_shape() => {
                 let found = Self::with_one_scale(t, settings).ok_or_else(misfit)?;
-                // Outputs that are neither dimension are those of another layer, as far as the config can tell.
-                let is_other_way = |&n: &usize| n != found.rows && n == found.inputs;
-                return match rows.filter(is_other_way) {
-                    Some(rows) => Err(wrong(
-                        t,
-                        format!(
-                            "by `use_quantized_matmul` it has {} outputs, and a bias, factors or config.json tell of {rows}",
-                            found.rows
-                        ),
-                    )),
-                    None => Ok(found),
-                };
+                return found.checked_outputs(t, rows);
             }
-            // A weight of one row that has a scale for each row has one scale as well.
-            (ScaleLayout::One, false) => Self {
-                rows: match settings.has_one_scale() {
-                    false => 1,
-                    true => rows.ok_or_else(|| {
-                        let what = "its packed codes have one scale, and neither a bias nor config.json tells its shape";
-                        refused(t, FAMILY, what)
-                    })?,
-                },
-                inputs: 0,
-                kernel: vec![],
-                groups: 0,
-                is_transposed: false,
-            },
+            ScaleLayout::One => Self::of_rows(packed_rows(t, settings, rows)?, 0),
         };
         // One output in groups, or a transposed convolution with a kernel of one place.
         let is_ambiguous = settings.has_convolutions && matches!(scales, [1, _, 1]);
-        if out.kernel.len() > MOST_KERNEL_DIMENSIONS {
+        let has_odd_kernel = out.kernel.len() > MOST_KERNEL_DIMENSIONS
+            || !settings.has_convolutions && !out.kernel.is_empty();
+        if is_ambiguous || has_odd_kernel {
             return Err(misfit());
         }
-        if is_ambiguous || !settings.has_convolutions && !out.kernel.is_empty() {
-            return Err(misfit());
+        out.inputs = out.inputs_of(codes).ok_or_else(misfit)?;
+        out.check_transposition(codes, scales, settings)?;
+        Ok(out)
+    }
+
+    /// A matrix of `rows`, whose inputs are not known yet.
+    fn of_rows(rows: usize, groups: usize) -> Self {
+        Self {
+            rows,
+            inputs: 0,
+            kernel: vec![],
+            groups,
+            is_transposed: false,
         }
-        let kernel = out.kernel.iter().try_fold(1usize, |n, &k| n.checked_mul(k));
-        let per_input = kernel
-            .and_then(|k| k.checked_mul(out.rows))
-            .filter(|&n| n > 0);
-        let per_input = per_input.ok_or_else(misfit)?;
-        if !codes.count.is_multiple_of(per_input) {
-            return Err(misfit());
+    }
+
+    /// The weight, if it has `rows` outputs as far as that is known. Outputs that are neither dimension are those of another layer, as
+    /// far as the config can tell.
+    fn checked_outputs(self, t: &Tensor<'_>, rows: Option<usize>) -> Result<Self> {
+        match rows.filter(|&n| n != self.rows && n == self.inputs) {
+            Some(rows) => {
+                let what = format!(
+                    "by `use_quantized_matmul` it has {} outputs, and a bias, factors or config.json tell of {rows}",
+                    self.rows
+                );
+                Err(wrong(t, what))
+            }
+            None => Ok(self),
         }
-        out.inputs = codes.count / per_input;
-        if !out.inputs.is_multiple_of(out.groups.max(1)) {
-            return Err(misfit());
-        }
-        if codes.has_shape() && !out.is_stored_as(stored) {
-            return Err(misfit());
-        }
+    }
+
+    /// Inputs of the weight, whose other sizes are known; `None` if `codes` do not fit those.
+    fn inputs_of(&self, codes: &StoredCodes<'_>) -> Option<usize> {
+        let kernel = self
+            .kernel
+            .iter()
+            .try_fold(1usize, |n, &k| n.checked_mul(k))?;
+        let per_input = kernel.checked_mul(self.rows).filter(|&n| n > 0)?;
+        let inputs = codes.count / per_input;
+        let fits = codes.count.is_multiple_of(per_input)
+            && inputs.is_multiple_of(self.groups.max(1))
+            && (!codes.has_shape() || self.is_stored_as(inputs, codes.tensor.shape()));
+        fits.then_some(inputs)
+    }
+
+    /// # Errors
+    /// The weight could be a transposed one as well, or has too large a kernel.
+    fn check_transposition(
+        &self,
+        codes: &StoredCodes<'_>,
+        scales: &[usize],
+        settings: &SdnqSettings,
+    ) -> Result<()> {
+        let t = &codes.tensor;
         // Shapes of a square matrix do not tell whether it is stored transposed, and its scales alone may be wrong.
-        let is_square = out.rows == out.inputs && out.groups == 1 && out.kernel.is_empty();
+        let is_square = self.rows == self.inputs && self.groups == 1 && self.kernel.is_empty();
         if codes.has_shape()
             && is_square
             && !settings.has_convolutions
-            && out.is_transposed != settings.transposes(out.rows, out.inputs)
+            && self.is_transposed != settings.transposes(self.rows, self.inputs)
         {
             let what = format!(
                 "scales of shape {scales:?} and `use_quantized_matmul` contradict each other on whether it is stored transposed"
             );
             return Err(refused(t, FAMILY, what));
         }
-        if out.kernel_size() > MAX_PLACES {
+        if self.kernel_size() > MAX_PLACES {
             let what = format!("its kernel has more than {MAX_PLACES} places");
             return Err(refused(t, FAMILY, what));
         }
-        if out.may_be_transposed_convolution(settings) {
+        if self.may_be_transposed_convolution(settings) {
             let what = "its scales may be those of a transposed convolution in groups, which is not decoded \
                         (`group_size` -1 would exclude it)";
             return Err(refused(t, FAMILY, what));
         }
-        Ok(out)
+        Ok(())
     }
 
     /// The shape of codes that have their own, and one scale.
@@ -230,14 +232,14 @@ impl SdnqShape {
             && groups.saturating_mul(least) <= self.rows
     }
 
-    /// Whether codes that are not packed have this shape.
-    fn is_stored_as(&self, stored: &[usize]) -> bool {
+    /// Whether codes that are not packed have this shape, with so many inputs.
+    fn is_stored_as(&self, inputs: usize, stored: &[usize]) -> bool {
         if self.is_transposed {
-            return stored == [self.inputs, self.rows];
+            return stored == [inputs, self.rows];
         }
         let behind = |front: &[usize]| stored.strip_prefix(front) == Some(self.kernel.as_slice());
         let groups = self.groups.max(1);
-        behind(&[self.rows, self.inputs]) || behind(&[self.rows, groups, self.inputs / groups])
+        behind(&[self.rows, inputs]) || behind(&[self.rows, groups, inputs / groups])
     }
 
     /// Values at each input: those of the kernel.
@@ -254,6 +256,18 @@ impl SdnqShape {
     pub(super) fn dims(&self) -> Vec<usize> {
         [&[self.rows, self.inputs], self.kernel.as_slice()].concat()
     }
+}
+
+/// Rows of packed codes with one scale. A weight of one row that has a scale for each row has one scale as well.
+fn packed_rows(t: &Tensor<'_>, settings: &SdnqSettings, rows: Option<usize>) -> Result<usize> {
+    if !settings.has_one_scale() {
+        return Ok(1);
+    }
+    rows.ok_or_else(|| {
+        let what =
+            "its packed codes have one scale, and neither a bias nor config.json tells its shape";
+        refused(t, FAMILY, what)
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The decoder that most schemes share: codes of one to eight bits, and for each group of them a scale and often a zero
+//! The decoder that most schemes share: codes of one to sixteen bits, and for each group of them a scale and often a zero
 //! point or an offset. A scheme describes where they are stored; the arithmetic is `kernels::remember::grouped`.
 
 mod formula;
@@ -10,7 +10,8 @@ use crate::containers::model::Part;
 use crate::element::Out;
 use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid};
 use crate::kernels::remember::grouped::{
-    CodeValue, E2M1, E2M3, E3M2, GroupedRows, Int, Minifloat, SignMagnitude,
+    Bf16Code, CodeValue, E2M1, E2M3, E3M2, GroupedRows, HalfCode, Int, Minifloat, SignMagnitude,
+    WideInt, WideMinifloat,
 };
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::seam::numbers::ScaleMatrix;
@@ -39,6 +40,11 @@ pub(crate) enum CodeFormat {
     E5M2Fnuz,
     /// A float of any sizes, all of whose codes are finite.
     Minifloat(Minifloat),
+    /// The same and integers of nine to sixteen bits.
+    WideMinifloat(WideMinifloat),
+    WideInt(WideInt),
+    F16,
+    BF16,
 }
 
 impl CodeFormat {
@@ -51,6 +57,14 @@ impl CodeFormat {
             Dtype::F8E4M3Fnuz => Some(Self::E4M3Fnuz),
             _ => None,
         }
+    }
+
+    /// Whether unpacked codes take two bytes.
+    fn is_wide(self) -> bool {
+        matches!(
+            self,
+            Self::WideMinifloat(_) | Self::WideInt(_) | Self::F16 | Self::BF16
+        )
     }
 
     /// The format of FP8 codes.
@@ -68,13 +82,13 @@ impl CodeFormat {
 pub(crate) enum Codes<'m> {
     /// Rows of `row_bytes` bytes, each a bit stream, least significant bit first.
     Rows { part: Part<'m>, row_bytes: usize },
-    /// Any other layout. Loading a tile unpacks its codes, one byte each.
+    /// Any other layout. Loading a tile unpacks its codes, one byte each, or two if the format is wider than a byte.
     Unpacked(Box<dyn Unpack + 'm>),
 }
 
 /// A layout of codes other than bit streams in rows.
 pub(crate) trait Unpack: Send + Sync {
-    /// Replaces `out` with the codes of `tile`, row-major, one byte each. `staging` is scratch.
+    /// Replaces `out` with the codes of `tile`, row-major, in bytes of their own. `staging` is scratch.
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()>;
 
     /// Multiples of rows and columns at which tiles start.
@@ -91,7 +105,7 @@ pub(crate) trait Unpack: Send + Sync {
 /// The decoder of a weight whose values share scales in groups. All dimensions but the last are its rows.
 pub(crate) struct Grouped<'m> {
     pub codes: Codes<'m>,
-    /// Bits of a code. Unpacked codes take a byte each whatever this is.
+    /// Bits of a code. Unpacked codes take whole bytes whatever this is.
     pub bits: usize,
     pub code_format: CodeFormat,
     pub rows: usize,
@@ -134,6 +148,7 @@ impl<'m> Grouped<'m> {
     fn loaded_bits(&self) -> usize {
         match self.codes {
             Codes::Rows { .. } => self.bits,
+            Codes::Unpacked(_) if self.code_format.is_wide() => 16,
             Codes::Unpacked(_) => 8,
         }
     }
@@ -212,8 +227,8 @@ impl Decode for Grouped<'_> {
             self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
         let load_bits = self.loaded_bits() as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
-            // A byte is a code, so a tile may begin at any column.
-            Codes::Rows { .. } if self.bits == 8 => ((1, 1), None),
+            // Codes are whole bytes, so a tile may begin at any column.
+            Codes::Rows { .. } if self.bits.is_multiple_of(8) => ((1, 1), None),
             // A chunk is 32 codes: it begins at a whole byte at any width, and the kernel unpacks whole chunks.
             Codes::Rows { .. } => ((1, CHUNK), None),
             Codes::Unpacked(layout) => (layout.align(), layout.transposed()),
@@ -298,6 +313,10 @@ impl Decode for Grouped<'_> {
             CodeFormat::E4M3Fnuz => run!(E4M3Fnuz),
             CodeFormat::E5M2Fnuz => run!(E5M2Fnuz),
             CodeFormat::Minifloat(float) => run!(float),
+            CodeFormat::WideMinifloat(float) => run!(float),
+            CodeFormat::WideInt(int) => run!(int),
+            CodeFormat::F16 => run!(HalfCode),
+            CodeFormat::BF16 => run!(Bf16Code),
         }
     }
 

@@ -94,6 +94,10 @@ pub enum CodeType {
     Fp6E3M2,
     /// Eight-bit floats.
     Fp8,
+    /// IEEE's floats of sixteen bits.
+    Fp16,
+    /// Floats of sixteen bits with the exponent of F32.
+    Bf16,
     /// Floats of any sizes, all of whose codes are finite.
     Minifloat {
         /// Bits of the exponent.
@@ -122,6 +126,8 @@ impl fmt::Display for CodeType {
             Self::Fp6E2M3 => f.write_str("FP6 (E2M3)"),
             Self::Fp6E3M2 => f.write_str("FP6 (E3M2)"),
             Self::Fp8 => f.write_str("FP8"),
+            Self::Fp16 => f.write_str("FP16"),
+            Self::Bf16 => f.write_str("BF16"),
             Self::Minifloat {
                 exponent,
                 mantissa,

@@ -38,6 +38,7 @@ impl StatedCodes {
                 CodeType::Fp4 | CodeType::Mxfp4 | CodeType::Nvfp4 => Self::Float(4, None),
                 CodeType::Fp6 | CodeType::Fp6E2M3 | CodeType::Fp6E3M2 => Self::Float(6, None),
                 CodeType::Fp8 | CodeType::Mxfp8 => Self::Float(8, None),
+                CodeType::Fp16 | CodeType::Bf16 => Self::Float(16, None),
                 // Their scheme's configs are its own.
                 CodeType::Ternary | CodeType::Minifloat { .. } => return None,
             },

@@ -132,23 +132,7 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
             self.need("zeros", TensorRole::ZeroPoint)?,
         );
         let shape = self.shape()?;
-        let bits = self.number("bits", Dtype::U8)?;
-        let group = self.number("group_size", Dtype::U32)?;
-        let axis = self.number("axis", Dtype::U8)?;
-        // How the codes were found.
-        for (name, dtype) in [
-            ("optimization_steps", Dtype::U32),
-            ("round_zeros", Dtype::U8),
-        ] {
-            self.number(name, dtype)?;
-        }
-        let channel_wise = self.number("channel_wise", Dtype::U8)?;
-        if axis != 0 || channel_wise == 0 || !matches!(bits, 4 | 8) {
-            let what = format!(
-                "HQQ of {bits} bits along axis {axis} (channel_wise {channel_wise}) is not written by mistral.rs"
-            );
-            return Err(refused(&self.t, FAMILY, what));
-        }
+        let (bits, group) = self.hqq_packing()?;
         let (per_byte, product) = (8 / bits, shape.iter().product::<usize>());
         let &[packed, cols] = self.t.shape() else {
             return self.wrong("packed codes have two dimensions");
@@ -169,6 +153,40 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
                 zeros.shape()
             ));
         }
+        let decoder = self.hqq_decoder(bits, [packed, rows, cols], &scales, &zeros)?;
+        let scheme = grouped(CodeType::Int(bits as u8), group);
+        Ok((shape, scheme, Box::new(decoder)))
+    }
+
+    /// Bits of a code and values of a group.
+    ///
+    /// # Errors
+    /// mistral.rs does not write such codes.
+    fn hqq_packing(&mut self) -> Result<(usize, usize)> {
+        let bits = self.number("bits", Dtype::U8)?;
+        let group = self.number("group_size", Dtype::U32)?;
+        let axis = self.number("axis", Dtype::U8)?;
+        // How the codes were found.
+        self.number("optimization_steps", Dtype::U32)?;
+        self.number("round_zeros", Dtype::U8)?;
+        let channel_wise = self.number("channel_wise", Dtype::U8)?;
+        if axis != 0 || channel_wise == 0 || !matches!(bits, 4 | 8) {
+            let what = format!(
+                "HQQ of {bits} bits along axis {axis} (channel_wise {channel_wise}) is not written by mistral.rs"
+            );
+            return Err(refused(&self.t, FAMILY, what));
+        }
+        Ok((bits, group))
+    }
+
+    /// The decoder of `[rows, cols]` codes in `packed` rows, whose columns are groups.
+    fn hqq_decoder(
+        &self,
+        bits: usize,
+        [packed, rows, cols]: [usize; 3],
+        scales: &Tensor<'m>,
+        zeros: &Tensor<'m>,
+    ) -> Result<Grouped<'m>> {
         let packed_codes = StridedRows {
             part: self.t.part(),
             stride: packed,
@@ -191,17 +209,13 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
             CodeFormat::Int(Int::UNSIGNED),
             [rows, cols],
             grid,
-            matrix(&scales, cols)?,
+            matrix(scales, cols)?,
         );
         // mistral.rs computes in the type of the scales, and rounds the difference and the product.
-        let zeros = GroupOffsets::new(matrix(&zeros, cols)?);
+        let zeros = GroupOffsets::new(matrix(zeros, cols)?);
         let zeros = zeros.computed_in(TargetDtype::of(scales.dtype()));
         decoder.formula = GroupFormula::ShiftScale(zeros);
-        Ok((
-            shape,
-            grouped(CodeType::Int(bits as u8), group),
-            Box::new(decoder),
-        ))
+        Ok(decoder)
     }
 
     fn fp8(&mut self) -> Result<Decoded<'m>> {

@@ -45,9 +45,64 @@ impl<'m> VptqLayer<'m> {
             let what = "codes of VPTQ are I32 [groups, vectors of a column, words]";
             return Err(wrong(t, what));
         };
-        let [outlier_vector, vector] = sizes(t, &module, "vector_lens")?;
-        let [outlier_entries, entries] = sizes(t, &module, "num_centroids")?;
-        let [outlier_residual, residual] = sizes(t, &module, "num_res_centroids")?;
+        let books = VptqBooks::new(t, &module)?;
+        let has_order = module.flag("enable_perm") == Some(true);
+        let order = companion(t, base, "perm", has_order, all)?;
+        let norm = norm_axis(t, &module)?;
+        let outliers = outliers(t, base, &module, books.outliers, all)?;
+        let count = outliers.as_ref().map_or(0, |outliers| outliers.inputs);
+        let inputs = inputs(t, base, &module, order.as_ref(), norm, all)?;
+        check_stated(t, &module, groups, [inputs, count])?;
+        let packing = VptqPacking {
+            groups,
+            inputs: group_inputs(t, &module, inputs, count, groups)?,
+            entries: books.entries,
+            residual: books.residual,
+        };
+        let (n, bits) = (packing.inputs, packing.bits());
+        let needed = n.checked_mul(bits).map(|bits| bits.div_ceil(WORD));
+        if bits > WORD || needed != Some(words) {
+            let what = format!("{n} codes of {bits} bits do not take {words} words");
+            return Err(wrong(t, what));
+        }
+        let vector = books.vector;
+        let outputs = outputs(t, base, &module, vector, blocks, all)?;
+        if let Some(outliers) = &outliers {
+            if books.outliers[0] != Some(vector) {
+                let what = "outliers whose vectors have another length are not decoded";
+                return Err(refused(t, FAMILY, what));
+            }
+            require_shape(t, &outliers.codes, &[1, blocks, outliers.inputs])?;
+        }
+        if let Some(order) = &order {
+            check_order(t, order, inputs)?;
+        }
+        Ok(Self {
+            shape: [outputs, inputs],
+            vector,
+            packing,
+            outliers,
+            order,
+            norm,
+        })
+    }
+}
+
+/// What the config says of codebooks.
+struct VptqBooks {
+    /// Values of a vector, vectors of a codebook and of a second one.
+    vector: usize,
+    entries: usize,
+    residual: Option<usize>,
+    /// Values of a vector of outliers, and their number.
+    outliers: [Option<usize>; 2],
+}
+
+impl VptqBooks {
+    fn new(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
+        let [outlier_vector, vector] = sizes(t, module, "vector_lens")?;
+        let [outlier_entries, entries] = sizes(t, module, "num_centroids")?;
+        let [outlier_residual, residual] = sizes(t, module, "num_res_centroids")?;
         if outlier_residual.is_some() {
             let what = "its config says a second codebook of outliers, which the library has not";
             return Err(refused(t, FAMILY, what));
@@ -63,73 +118,56 @@ impl<'m> VptqLayer<'m> {
             );
             return Err(refused(t, FAMILY, what));
         }
-        let order = companion(
-            t,
-            base,
-            "perm",
-            module.flag("enable_perm") == Some(true),
-            all,
-        )?;
-        let has_norm = module.flag("enable_norm") == Some(true);
-        let axis = module.int(&["norm_dim"]).map_or(0, |(axis, _)| axis);
-        let norm = match (has_norm, axis) {
-            (false, _) => None,
-            (true, 0) => Some(0),
-            (true, 1) => Some(1),
-            (true, _) => return Err(wrong(t, "`norm_dim` of its config is neither 0 nor 1")),
-        };
-        let outliers = outliers(t, base, &module, [outlier_vector, outlier_entries], all)?;
-        let count = outliers.as_ref().map_or(0, |outliers| outliers.inputs);
-        let inputs = inputs(t, base, &module, order.as_ref(), norm, all)?;
-        let stated_groups = stated(t, &module, "group_num")?;
-        if let Some(stated) = stated_groups.filter(|stated| *stated != groups) {
-            let what = format!("its config says {stated} groups, and there are {groups}");
-            return Err(wrong(t, what));
-        }
-        if let Some(share) = module.number("npercent") {
-            let stated = outliers_of_share(share, inputs, stated_groups);
-            if stated != count {
-                let what = format!("its config says {stated} outliers, and there are {count}");
-                return Err(wrong(t, what));
-            }
-        }
-        let packing = VptqPacking {
-            groups,
-            inputs: group_inputs(t, &module, inputs, count, groups)?,
+        Ok(Self {
+            vector,
             entries,
             residual,
-        };
-        let (n, bits) = (packing.inputs, packing.bits());
-        let needed = n.checked_mul(bits).map(|bits| bits.div_ceil(WORD));
-        if bits > WORD || needed != Some(words) {
-            let what = format!("{n} codes of {bits} bits do not take {words} words");
+            outliers: [outlier_vector, outlier_entries],
+        })
+    }
+}
+
+/// The axis over which there is one factor, if the config says that there are factors.
+fn norm_axis(t: &Tensor<'_>, module: &Module<'_>) -> Result<Option<usize>> {
+    let axis = module.int(&["norm_dim"]).map_or(0, |(axis, _)| axis);
+    match (module.flag("enable_norm") == Some(true), axis) {
+        (false, _) => Ok(None),
+        (true, 0) => Ok(Some(0)),
+        (true, 1) => Ok(Some(1)),
+        (true, _) => Err(wrong(t, "`norm_dim` of its config is neither 0 nor 1")),
+    }
+}
+
+/// # Errors
+/// The config says another number of groups, or of outliers among the inputs.
+fn check_stated(
+    t: &Tensor<'_>,
+    module: &Module<'_>,
+    groups: usize,
+    [inputs, outliers]: [usize; 2],
+) -> Result<()> {
+    let stated_groups = stated(t, module, "group_num")?;
+    if let Some(stated) = stated_groups.filter(|stated| *stated != groups) {
+        let what = format!("its config says {stated} groups, and there are {groups}");
+        return Err(wrong(t, what));
+    }
+    if let Some(share) = module.number("npercent") {
+        let stated = outliers_of_share(share, inputs, stated_groups);
+        if stated != outliers {
+            let what = format!("its config says {stated} outliers, and there are {outliers}");
             return Err(wrong(t, what));
         }
-        let outputs = outputs(t, base, &module, vector, blocks, all)?;
-        if let Some(outliers) = &outliers {
-            if outlier_vector != Some(vector) {
-                let what = "outliers whose vectors have another length are not decoded";
-                return Err(refused(t, FAMILY, what));
-            }
-            require_shape(t, &outliers.codes, &[1, blocks, outliers.inputs])?;
-        }
-        if let Some(order) = &order {
-            require_shape(t, order, &[inputs])?;
-            if !matches!(
-                order.dtype(),
-                Dtype::I16 | Dtype::U16 | Dtype::I32 | Dtype::I64
-            ) {
-                return Err(wrong(order, "the order of inputs is I16, U16, I32 or I64"));
-            }
-        }
-        Ok(Self {
-            shape: [outputs, inputs],
-            vector,
-            packing,
-            outliers,
-            order,
-            norm,
-        })
+    }
+    Ok(())
+}
+
+/// # Errors
+/// `order` is no number for each input.
+fn check_order(t: &Tensor<'_>, order: &Tensor<'_>, inputs: usize) -> Result<()> {
+    require_shape(t, order, &[inputs])?;
+    match order.dtype() {
+        Dtype::I16 | Dtype::U16 | Dtype::I32 | Dtype::I64 => Ok(()),
+        _ => Err(wrong(order, "the order of inputs is I16, U16, I32 or I64")),
     }
 }
 

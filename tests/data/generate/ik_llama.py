@@ -145,4 +145,5 @@ def main():
         save_file(decoded, directory / "expected-f32.safetensors")
 
 
-main()
+if __name__ == "__main__":
+    main()

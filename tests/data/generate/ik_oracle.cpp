@@ -41,8 +41,40 @@ struct Type {
     X(IQ2_KT, iq2_kt, QK_K, 4, block) X(IQ3_KT, iq3_kt, QK_K, 4, block) X(IQ4_KT, iq4_kt, QK_K, 4, block) \
     X(IQ3_KS, iq3_ks, QK_K, 2, block) X(IQ2_KL, iq2_kl, QK_K, 2, block) X(IQ1_KT, iq1_kt, QK_K, 4, block)
 
+// Types whose rows are interleaved, with the type of the rows. `repack_*` of iqk_quantize.cpp interleaves them.
+#define REPACKED(X) \
+    X(Q4_0_R8, q4_0_r8, block_iq4_nl_r8, 8, Q4_0, q4_0, QK4_0) X(Q5_0_R4, q5_0_r4, block_q5_0_r4, 4, Q5_0, q5_0, QK5_0) \
+    X(Q8_0_R8, q8_0_r8, block_q8_0_r8, 8, Q8_0, q8_0, QK8_0) X(Q2_K_R4, q2_k_r4, block_q2_k_r4, 4, Q2_K, q2_K, QK_K) \
+    X(Q3_K_R4, q3_k_r4, block_q3_k_r4, 4, Q3_K, q3_K, QK_K) X(Q4_K_R4, q4_k_r4, block_q4_k_r4, 4, Q4_K, q4_K, QK_K) \
+    X(Q5_K_R4, q5_k_r4, block_q5_k_r4, 4, Q5_K, q5_K, QK_K) X(Q6_K_R4, q6_k_r4, block_q6_k_r4, 4, Q6_K, q6_K, QK_K) \
+    X(IQ2_XXS_R4, iq2_xxs_r4, block_iq2_xxs_r4, 4, IQ2_XXS, iq2_xxs, QK_K) \
+    X(IQ2_XS_R4, iq2_xs_r4, block_iq2_xs_r4, 4, IQ2_XS, iq2_xs, QK_K) \
+    X(IQ3_XXS_R4, iq3_xxs_r4, block_iq3_xxs_r4, 4, IQ3_XXS, iq3_xxs, QK_K) \
+    X(IQ4_NL_R4, iq4_nl_r4, block_iq4_nl_r4, 4, IQ4_NL, iq4_nl, QK4_NL) \
+    X(IQ3_S_R4, iq3_s_r4, block_iq3_s_r4, 4, IQ3_S, iq3_s, QK_K) X(IQ2_S_R4, iq2_s_r4, block_iq2_s_r4, 4, IQ2_S, iq2_s, QK_K) \
+    X(IQ4_XS_R8, iq4_xs_r8, block_iq4_xs_r8, 8, IQ4_XS, iq4_xs, QK_K) X(Q6_0_R4, q6_0_r4, block_q6_0_r4, 4, Q6_0, q6_0, QK6_0) \
+    X(IQ2_K_R4, iq2_k_r4, block_iq2_k_r4, 4, IQ2_K, iq2_k, QK_K) X(IQ3_K_R4, iq3_k_r4, block_iq3_k_r4, 4, IQ3_K, iq3_k, QK_K) \
+    X(IQ4_K_R4, iq4_k_r4, block_iq4_k_r4, 4, IQ4_K, iq4_k, QK_K) X(IQ5_K_R4, iq5_k_r4, block_iq5_k_r4, 4, IQ5_K, iq5_k, QK_K) \
+    X(IQ4_KS_R4, iq4_ks_r4, block_iq4_ks_r4, 4, IQ4_KS, iq4_ks, QK_K) \
+    X(IQ5_KS_R4, iq5_ks_r4, block_iq5_ks_r4, 4, IQ5_KS, iq5_ks, QK_K) X(MXFP4_R8, mxfp4_r8, block_mxfp4_r8, 8, MXFP4, mxfp4, QK_MXFP4) \
+    X(Q8_K_R8, q8_k_r8, block_q8_k_r8, 8, Q8_K, q8_K, QK_K) X(IQ2_BN_R4, iq2_bn_r4, block_iq2_bn, 4, IQ2_BN, iq2_bn, QK_IQ1BN)
+
+// Types of rows that are interleaved which the list above has not, with the header.
+#define BASES(X) X(Q4_0, q4_0, QK4_0) X(Q5_0, q5_0, QK5_0) X(Q8_0, q8_0, QK8_0) X(Q2_K, q2_K, QK_K) X(Q3_K, q3_K, QK_K) \
+    X(Q4_K, q4_K, QK_K) X(Q5_K, q5_K, QK_K) X(Q6_K, q6_K, QK_K) X(IQ2_XXS, iq2_xxs, QK_K) X(IQ2_XS, iq2_xs, QK_K) \
+    X(IQ3_XXS, iq3_xxs, QK_K) X(IQ4_NL, iq4_nl, QK4_NL) X(IQ3_S, iq3_s, QK_K) X(IQ2_S, iq2_s, QK_K) X(IQ4_XS, iq4_xs, QK_K) \
+    X(MXFP4, mxfp4, QK_MXFP4) X(Q8_K, q8_K, QK_K)
+
 static Type type_of(int id) {
     switch (id) {
+#define BASE(ID, name, qk) case GGML_TYPE_##ID: return { qk, sizeof(block_##name), 0 };
+        BASES(BASE)
+#undef BASE
+#define TYPE(ID, name, block, rows, base, base_name, qk) \
+    case GGML_TYPE_##ID: return { qk, (int64_t) (GGML_TYPE_##ID == GGML_TYPE_IQ2_BN_R4 ? sizeof(block) : sizeof(block) / rows), \
+        type_of(GGML_TYPE_##base).header };
+        REPACKED(TYPE)
+#undef TYPE
 #define TYPE(ID, name, qk, header, scale) case GGML_TYPE_##ID: return { qk, sizeof(block_##name), header };
         TYPES(TYPE)
 #undef TYPE
@@ -88,6 +120,34 @@ extern "C" int oracle_dequantize(int id, const char * x, float * y, int64_t k) {
         TYPES(TYPE)
 #undef TYPE
         case GGML_TYPE_Q8_KV: dequantize_row_q8_KV(x, y, k); return 1;
+#define BASE(ID, name, qk) case GGML_TYPE_##ID: dequantize_row_##name((const block_##name *) x, y, k); return 1;
+        BASES(BASE)
+#undef BASE
+        default: return 0;
+    }
+}
+
+// The type of the rows that are interleaved in type `id`, and how many.
+extern "C" int oracle_repacked(const char * name, int * numbers) {
+#define TYPE(ID, lower, block, rows, base, base_name, qk) \
+    if (!strcmp(name, #ID)) { numbers[0] = GGML_TYPE_##ID, numbers[1] = GGML_TYPE_##base, numbers[2] = rows; return 1; }
+    REPACKED(TYPE)
+#undef TYPE
+    return 0;
+}
+
+// Interleaves `rows` rows of type `base`.
+extern "C" void oracle_repack(int base, int rows, int k, const char * x, char * y) {
+    get_repack_info((ggml_type) base)->repack(rows, k, x, y, false);
+}
+
+// As many rows of `k` values as are interleaved, decoded as they are.
+extern "C" int oracle_dequantize_repacked(int id, const char * x, float * y, int64_t k) {
+    switch (id) {
+#define TYPE(ID, lower, block, rows, base, base_name, qk) \
+    case GGML_TYPE_##ID: dequantize_row_##lower((const block *) x, y, rows * k); return 1;
+        REPACKED(TYPE)
+#undef TYPE
         default: return 0;
     }
 }

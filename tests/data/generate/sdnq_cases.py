@@ -146,6 +146,35 @@ def every_dtype():
         Case(f"every_{name}", layers, modules_dtype_dict=entries, group_size=20 if name == "floats" else 0)
 
 
+def wide_dtypes():
+    """Dtypes of more than eight bits: rows that begin within a unit of codes, and last units that lack codes."""
+    from sdnq.common import dtype_dict, weights_dtype_order
+
+    wide = [d for d in weights_dtype_order if dtype_dict[d]["num_bits"] > 8] + ["bfloat16", "fp12", "ufp10"]
+    integers = [d for d in wide if dtype_dict[d]["is_integer"]]
+    floats = [d for d in wide if not dtype_dict[d]["is_integer"]]
+    for name, dtypes, size in (("integers", integers, (4, 60)), ("floats", floats, (2, 24))):
+        layers, entries = by_dtype(dtypes, *size)
+        Case(f"wide_{name}", layers, modules_dtype_dict=entries, group_size=size[1] // 3)
+    odd = {"uint12": ["a"], "int12": ["b"], "uint10": ["c"], "int14": ["d"], "uint9": ["e"], "int15": ["f"]}
+    sizes = {"a": (3, 12), "b": (1, 4), "c": (3, 8), "d": (5, 24), "e": (16, 3), "f": (2, 8)}
+    Case("wide_odd", linears(sizes), modules_dtype_dict=odd, group_size=-1)
+    Case("wide_tensorwise", linears({"a": (6, 32), "b": (6, 24)}, bias=True), modules_dtype_dict={"uint11": ["a"], "float16": ["b"]}, group_size=-2)
+    Case("wide_matmul", linears({"a": (32, 48), "b": (4, 64), "c": (32, 32)}), weights_dtype="float16", use_quantized_matmul=True, modules_dtype_dict={"int16": ["c"]})
+    Case("wide_matmul_float8", linears({"a": (32, 48)}), weights_dtype="float16", use_quantized_matmul=True, quantized_matmul_dtype="float8_e4m3fn", group_size=-1)
+    Case("wide_nested", linears({"a": (8, 64)}, bias=True), weights_dtype="uint9", scale_dtype="uint12", zero_point_dtype="float16_e4m12fnu", group_size=16)
+    Case("wide_svd_hadamard", linears({"a": (3, 64)}), weights_dtype="uint13", use_hadamard=True, use_svd=True, svd_rank=2, group_size=16)
+    Case("wide_conv", {"c": nn.Conv2d(8, 2, 2)}, weights_dtype="uint10", quant_conv=True, group_size=4)
+    Case("wide_hostile", linears({"a": (4, 64), "b": (4, 64), "c": (4, 64)}), modules_dtype_dict={"uint9": ["a"], "float16": ["b"], "bfloat16": ["c"]}, group_size=32, edit=hostile)
+
+
+def special_codes(tensor):
+    """Infinities, NaN, zeros and subnormals among the codes of a float."""
+    if tensor.dtype in (F16, BF16):
+        numbers = [0, 0x8000, 1, 0x8001, 0x3FF, 0x7C00, 0xFC00, 0x7E00, 0x7F80, 0xFF80, 0x7FC1]
+        tensor.view(-1).view(torch.int16)[:: 5][: len(numbers)] = torch.tensor(numbers, dtype=torch.int32).to(torch.int16)
+
+
 def hostile(tensors):
     for name in [n for n in tensors if n.endswith((".scale", ".zero_point"))]:
         flat = tensors[name].view(-1)
@@ -153,6 +182,8 @@ def hostile(tensors):
         shift = 3 * name.endswith(".zero_point")
         for i in range(min(len(numbers), len(flat))):
             flat[i] = numbers[(i + shift) % len(numbers)]
+    for name in [n for n in tensors if n.endswith(".weight") and n.startswith("blocks")]:
+        special_codes(tensors[name])
 
 
 def main():
@@ -196,6 +227,7 @@ def main():
     )
     Case("metadata", linears({"a": (4, 64)}), weights_dtype="uint5", place="metadata")
     Case("hostile", linears({"a": (12, 64), "b": (12, 64)}), modules_dtype_dict={"uint4": ["a"], "int8": ["b"]}, group_size=32, edit=hostile)
+    wide_dtypes()
     total("sdnq")
 
 

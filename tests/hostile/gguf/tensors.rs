@@ -282,10 +282,10 @@ fn tensors_that_are_not_decoded() {
             &["`X`", "type 31", "removed"],
         ),
         (
-            "type 339",
-            one(339, &[256, 4], 576),
+            "type 397",
+            one(397, &[256, 16], 4128),
             Unsupported,
-            &["`X`", "type 339", "IQ4_K_R4", "ik_llama", "interleaved"],
+            &["`X`", "type 397", "Q8_K_R16", "ik_llama", "interleaved"],
         ),
         (
             "type 150",

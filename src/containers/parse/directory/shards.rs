@@ -9,6 +9,7 @@ use std::path::{Component, Path};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::uqff::find_uqff;
+use super::zero::{find_latest_zero, find_zero};
 use super::{join_first, list};
 use crate::config::read_small;
 use crate::limits::Budget;
@@ -75,9 +76,21 @@ pub(crate) fn is_weights(name: &str) -> bool {
 /// Names of tensors, each with the file that has it.
 type WeightMap = Vec<(String, String)>;
 
+/// How the weight files of a directory are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShardKind {
+    /// Each by itself, by the container that it begins as.
+    Single,
+    /// As a checkpoint whose files a file [`DISTRIBUTED`] describes.
+    Distributed,
+    /// As a checkpoint of DeepSpeed's ZeRO, by the state of the model.
+    Zero,
+}
+
 /// The weight files of a directory, in order.
 pub(super) struct FoundShards {
     pub files: Vec<String>,
+    pub kind: ShardKind,
     /// The index, and its map, if there is one.
     pub index: Option<CompanionFile>,
     pub map: Option<WeightMap>,
@@ -87,16 +100,25 @@ impl From<Vec<String>> for FoundShards {
     fn from(files: Vec<String>) -> Self {
         Self {
             files,
+            kind: ShardKind::Single,
             index: None,
             map: None,
         }
     }
 }
 
+/// The two files of a model of Nunchaku before it had one. Neither has metadata, and which layers are modulations depends on the class
+/// of the model, which is an argument of `nunchaku.merge_safetensors`.
+const NUNCHAKU_PAIR: [&str; 2] = [
+    "transformer_blocks.safetensors",
+    "unquantized_layers.safetensors",
+];
+
 /// Finds the weight files of a directory with entries `names`.
 ///
 /// # Errors
-/// `Parse` if several sets of files could be the model, or none; `Io`; `LimitExceeded`.
+/// `Parse` if several sets of files could be the model, or none; `Unsupported` if they are the older ones of Nunchaku; `Io`;
+/// `LimitExceeded`.
 pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Result<FoundShards> {
     let preferred = |list: &[&str]| {
         list.iter()
@@ -120,16 +142,32 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
         }
     };
     let other = preferred(INDEXES).or_else(|| preferred(SINGLE));
+    if other.is_none()
+        && NUNCHAKU_PAIR
+            .iter()
+            .all(|file| names.iter().any(|name| name == file))
+    {
+        let [one, two] = NUNCHAKU_PAIR;
+        return Err(AnamnesisError::unsupported(
+            format!("Nunchaku's older format ({one}, {two})"),
+            "it does not name the class of the model; `python -m nunchaku.merge_safetensors` makes one file of it",
+        ));
+    }
     if let Some(metadata) = find_distributed(names, other.as_deref())? {
         return Ok(FoundShards {
             files: vec![metadata.to_owned()],
+            kind: ShardKind::Distributed,
             index: Some(CompanionFile::new(dir.join(metadata))),
             map: None,
         });
     }
+    if let Some(found) = find_zero(dir, names, other.as_deref())? {
+        return Ok(found);
+    }
     if let Some((files, report)) = find_uqff(dir, names, other.as_deref(), budget)? {
         return Ok(FoundShards {
             files,
+            kind: ShardKind::Single,
             index: Some(report),
             map: None,
         });
@@ -152,6 +190,7 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
         }
         return Ok(FoundShards {
             files,
+            kind: ShardKind::Single,
             index: Some(companion),
             map: Some(map),
         });
@@ -161,6 +200,9 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     }
     if let Some(set) = find_numbered(names)? {
         return Ok(set.into());
+    }
+    if let Some(found) = find_latest_zero(dir, names, budget)? {
+        return Ok(found);
     }
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::files::take_files;
 use super::other_layers::notes_on;
 use super::{Layers, OllamaLayer, Weights, find_blob, read_layers_of};
 use crate::containers::parse::safetensors;
@@ -48,7 +49,10 @@ pub(in crate::containers::parse) fn read(
         .next()
         .is_some_and(|top| top.file_name() == Some("manifests".as_ref()));
     let root = parents.next().filter(|_| is_in_store).ok_or_else(outside)?;
-    let Layers { weights, others } = read_layers_of(path)?;
+    let Layers {
+        weights,
+        mut others,
+    } = read_layers_of(path)?;
     let layers = match weights {
         Weights::Tensors(layers) => layers,
         Weights::File(layer) => {
@@ -58,6 +62,7 @@ pub(in crate::containers::parse) fn read(
         }
     };
     let mut model = read_layers(root, path, &layers, budget)?;
+    model.beside = take_files(&mut others, root, path)?;
     model.notes.extend(notes_on(&others, root, path));
     Ok(model)
 }

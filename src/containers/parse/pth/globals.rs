@@ -45,6 +45,8 @@ pub(super) enum Global {
     Encode,
     /// A class of the metadata of distributed checkpoints.
     Record(Record),
+    /// A class whose objects are numbers, made of a number.
+    Number,
     /// Allowed, and holds no tensor.
     Opaque,
 }
@@ -293,6 +295,10 @@ impl Global {
                 _ => return Err(wrong("an encoding of what is no text")),
             },
             Self::Record(record) => Node::Record(record, None),
+            Self::Number => match args.first().map(|&id| values.node(id)) {
+                Some(&Node::Int(n)) => Node::Int(n),
+                _ => return Err(wrong("a number made of none")),
+            },
             Self::Opaque => Node::Opaque,
             Self::Storage(_) | Self::Dtype(_) => {
                 return Err(wrong("a call of what is no function"));

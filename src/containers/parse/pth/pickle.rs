@@ -52,7 +52,12 @@ pub(super) struct PickleMachine<'a> {
     /// Whether the machine only collects the names of globals: it goes on past errors as long as it can tell where the
     /// next opcode begins, and calls give opaque values.
     pub lenient: bool,
+    /// Globals that are allowed besides those of all checkpoints.
+    pub more_globals: MoreGlobals,
 }
+
+/// Looks up a global by its module and its name.
+pub(super) type MoreGlobals = fn(&str, &str) -> Option<Global>;
 
 /// A `Parse` error of a pickle.
 pub(super) fn wrong(what: &str) -> AnamnesisError {
@@ -72,6 +77,7 @@ impl<'a> PickleMachine<'a> {
             seen,
             looked_up,
             lenient,
+            more_globals: |_, _| None,
         }
     }
 

@@ -48,7 +48,7 @@ struct DecodeCase {
 
 macro_rules! tested_types {
     ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* }
-     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* }) => {
+     { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* } $interleaved:tt) => {
         const TYPES: &[DecodeCase] = &[$(DecodeCase {
             dtype: Dtype::$block,
             bytes: $bytes,
@@ -220,7 +220,14 @@ fn hostile_scales() {
 #[test]
 fn every_block_type_has_a_decoder() {
     for &dtype in Dtype::ALL {
-        assert_eq!(decoder(dtype).is_some(), dtype.is_ggml_block(), "{dtype}");
+        let is_interleaved = interleaved::RowsDecoder::new(dtype).is_some();
+        assert_eq!(
+            is_interleaved,
+            dtype.interleaved_rows().is_some(),
+            "{dtype}"
+        );
+        let has_decoder = decoder(dtype).is_some() || is_interleaved;
+        assert_eq!(has_decoder, dtype.is_ggml_block(), "{dtype}");
     }
     for t in TYPES {
         let mut out = vec![f32::INFINITY; t.values];

@@ -1,13 +1,79 @@
 //! The values that codes stand for, before their scales.
 
+use crate::element::{f32_from_bf16, f32_from_f16};
 use crate::kernels::remember::fp8::{Float8, finite};
+use crate::kernels::remember::packed::unpack_bytes;
 
 /// A code format: the value that a code stands for.
 pub(crate) trait CodeValue: Copy + Sync {
+    type Code: UnpackedCode;
+
     /// Whether codes have an exponent, which takes several operations to widen.
     const IS_FLOAT: bool = true;
 
-    fn value(self, code: u8) -> f32;
+    fn value(self, code: Self::Code) -> f32;
+}
+
+/// A code that is unpacked: a byte, or two of them in little-endian order.
+pub(crate) trait UnpackedCode: Copy + Sync + 'static {
+    /// The first `n` codes of `bytes`, which has `bits` bits a code. Codes narrower than a byte are unpacked into `unpacked`.
+    fn first_of<'b>(bits: usize, bytes: &'b [u8], n: usize, unpacked: &'b mut [u8]) -> &'b [Self];
+
+    /// The codes, if they are a byte each.
+    fn bytes(codes: &[Self]) -> Option<&[u8]>;
+
+    /// The code of this number.
+    fn from_number(number: u8) -> Self;
+
+    fn number(self) -> usize;
+}
+
+impl UnpackedCode for u8 {
+    #[inline(always)]
+    fn first_of<'b>(bits: usize, bytes: &'b [u8], n: usize, unpacked: &'b mut [u8]) -> &'b [u8] {
+        if bits == 8 {
+            return &bytes[..n];
+        }
+        unpack_bytes(bits, bytes, &mut unpacked[..n]);
+        &unpacked[..n]
+    }
+
+    #[inline(always)]
+    fn bytes(codes: &[u8]) -> Option<&[u8]> {
+        Some(codes)
+    }
+
+    #[inline(always)]
+    fn from_number(number: u8) -> Self {
+        number
+    }
+
+    #[inline(always)]
+    fn number(self) -> usize {
+        usize::from(self)
+    }
+}
+
+impl UnpackedCode for [u8; 2] {
+    #[inline(always)]
+    fn first_of<'b>(_bits: usize, bytes: &'b [u8], n: usize, _: &'b mut [u8]) -> &'b [Self] {
+        &bytes.as_chunks().0[..n]
+    }
+
+    #[inline(always)]
+    fn bytes(_codes: &[Self]) -> Option<&[u8]> {
+        None
+    }
+
+    #[inline(always)]
+    fn from_number(number: u8) -> Self {
+        [number, 0]
+    }
+
+    #[inline(always)]
+    fn number(self) -> usize {
+        usize::from(u16::from_le_bytes(self))
+    }
 }
 
 /// An integer: `(code ^ flip) - offset`. Flipping the sign bit turns two's complement into an offset.
@@ -41,6 +107,8 @@ impl Int {
 }
 
 impl CodeValue for Int {
+    type Code = u8;
+
     const IS_FLOAT: bool = false;
 
     #[inline(always)]
@@ -58,6 +126,8 @@ pub(crate) struct E2M1 {
 }
 
 impl CodeValue for E2M1 {
+    type Code = u8;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         // The sign moves to bit 7, where an eight-bit float has it.
@@ -72,6 +142,8 @@ impl CodeValue for E2M1 {
 pub(crate) struct SignMagnitude;
 
 impl CodeValue for SignMagnitude {
+    type Code = u8;
+
     const IS_FLOAT: bool = false;
 
     #[inline(always)]
@@ -86,13 +158,82 @@ impl CodeValue for SignMagnitude {
 pub(crate) struct E2M3;
 
 impl CodeValue for E2M3 {
+    type Code = u8;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         finite::<3, 1>(code & 31 | (code & 32) << 2)
     }
 }
 
-/// A float of up to eight bits whose codes are all finite: `mantissa` bits, exponents above them with the bias of a field
+/// An integer of nine to sixteen bits: `(code ^ flip) - offset`, as [`Int`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WideInt {
+    flip: u16,
+    offset: f32,
+}
+
+impl WideInt {
+    pub(crate) const UNSIGNED: Self = Self {
+        flip: 0,
+        offset: 0.0,
+    };
+
+    /// Sixteen bits in two's complement.
+    pub(crate) const I16: Self = Self {
+        flip: 1 << 15,
+        offset: 32_768.0,
+    };
+
+    /// Stored with half of its range added.
+    pub(crate) fn offset_binary(bits: usize) -> Self {
+        Self {
+            flip: 0,
+            offset: (1u32 << (bits - 1)) as f32,
+        }
+    }
+}
+
+impl CodeValue for WideInt {
+    type Code = [u8; 2];
+
+    const IS_FLOAT: bool = false;
+
+    #[inline(always)]
+    fn value(self, code: [u8; 2]) -> f32 {
+        f32::from(u16::from_le_bytes(code) ^ self.flip) - self.offset
+    }
+}
+
+/// IEEE's float of sixteen bits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HalfCode;
+
+impl CodeValue for HalfCode {
+    type Code = [u8; 2];
+
+    #[inline(always)]
+    fn value(self, code: [u8; 2]) -> f32 {
+        f32_from_f16(u16::from_le_bytes(code))
+    }
+}
+
+/// BF16.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bf16Code;
+
+impl CodeValue for Bf16Code {
+    type Code = [u8; 2];
+
+    const IS_FLOAT: bool = false;
+
+    #[inline(always)]
+    fn value(self, code: [u8; 2]) -> f32 {
+        f32_from_bf16(u16::from_le_bytes(code))
+    }
+}
+
+/// A float of up to sixteen bits whose codes are all finite: `mantissa` bits, exponents above them with the bias of a field
 /// of so many bits, and a sign on top, if it has one. Zero has no sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Minifloat {
@@ -104,7 +245,7 @@ pub(crate) struct Minifloat {
 }
 
 impl Minifloat {
-    /// At most five bits of exponent, and eight bits in all.
+    /// At most five bits of exponent, and sixteen bits in all; eight if codes are a byte each.
     pub(crate) fn new(exponent: u32, mantissa: u32) -> Self {
         let bias = (1 << (exponent - 1)) - 1;
         Self {
@@ -113,12 +254,9 @@ impl Minifloat {
             magnitude: exponent + mantissa,
         }
     }
-}
 
-impl CodeValue for Minifloat {
     #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        let code = u32::from(code);
+    fn widen(self, code: u32) -> f32 {
         let magnitude = code & ((1 << self.magnitude) - 1);
         let aligned = magnitude << (23 - self.mantissa);
         // As in `finite`: the excess over the smallest normal is a subnormal, one place up.
@@ -133,11 +271,35 @@ impl CodeValue for Minifloat {
     }
 }
 
+impl CodeValue for Minifloat {
+    type Code = u8;
+
+    #[inline(always)]
+    fn value(self, code: u8) -> f32 {
+        self.widen(u32::from(code))
+    }
+}
+
+/// A [`Minifloat`] of nine to sixteen bits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WideMinifloat(pub Minifloat);
+
+impl CodeValue for WideMinifloat {
+    type Code = [u8; 2];
+
+    #[inline(always)]
+    fn value(self, code: [u8; 2]) -> f32 {
+        self.0.widen(u32::from(u16::from_le_bytes(code)))
+    }
+}
+
 /// FP6 with two bits of mantissa.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct E3M2;
 
 impl CodeValue for E3M2 {
+    type Code = u8;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         finite::<2, 3>(code & 31 | (code & 32) << 2)
@@ -145,6 +307,8 @@ impl CodeValue for E3M2 {
 }
 
 impl<F: Float8> CodeValue for F {
+    type Code = u8;
+
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
         F::widen(code)

@@ -86,6 +86,18 @@ impl Arithmetic for FusedOp {
     }
 }
 
+/// [`Formula::FusedScaleShift`] on a CPU with an instruction for it.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct FmaOp;
+
+#[cfg(target_arch = "x86_64")]
+impl Arithmetic for FmaOp {
+    #[inline(always)]
+    fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
+        value.mul_add(scale, offset)
+    }
+}
+
 /// [`Formula::ScaleToInt8`].
 pub(super) struct ScaleToInt8Op;
 
@@ -103,7 +115,7 @@ impl Arithmetic for ScaleToInt8Op {
     }
 }
 
-/// `value * scale + offset`, rounded once. No level has instructions for it, and the function of the C library is a call.
+/// `value * scale + offset`, rounded once. The baseline has no instruction for it, and the function of the C library is a call.
 ///
 /// The product is exact in F64. If the sum is not, it is rounded to odd: it then lies on no tie between two F32, and on the
 /// side of each on which the exact sum lies, so that the second rounding gives what one alone would.

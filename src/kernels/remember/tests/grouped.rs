@@ -5,7 +5,8 @@ use half::{bf16, f16};
 use super::{bytes, check as check_one_rounding, each_level, scales};
 use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, Float8, ScaleGrid};
 use crate::kernels::remember::grouped::{
-    CodeValue, E2M1, E2M3, E3M2, Formula, GroupedRows, Int, Minifloat, SignMagnitude, fused,
+    Bf16Code, CodeValue, E2M1, E2M3, E3M2, Formula, GroupedRows, HalfCode, Int, Minifloat,
+    SignMagnitude, WideInt, WideMinifloat, fused,
 };
 use crate::test_utils::miri_or;
 
@@ -285,6 +286,29 @@ fn integers() {
     check_stored(8, 4, Int::signed(4), &nibbles, |c| signed(c, 4));
 }
 
+/// Codes of two bytes each, of which the highest bits are zeros if a code has fewer.
+#[test]
+fn wide_codes() {
+    fn sized<V: CodeValue>(bits: usize, format: V, twin: impl Fn(u32) -> f32) {
+        let stored = bytes(2 * ROWS * COLS);
+        let codes = stored.as_chunks().0.iter();
+        let codes = codes.map(|&code| u16::from_le_bytes(code) >> (16 - bits));
+        let stored: Vec<u8> = codes.flat_map(u16::to_le_bytes).collect();
+        check_stored(16, bits, format, &stored, twin);
+    }
+    sized(9, WideInt::UNSIGNED, |c| c as f32);
+    sized(12, WideInt::offset_binary(12), |c| c as f32 - 2048.0);
+    sized(16, WideInt::UNSIGNED, |c| c as f32);
+    sized(16, WideInt::I16, |c| f32::from(c as i16));
+    for (bits, exponent, mantissa) in [(9, 4, 4), (13, 1, 12), (16, 5, 10), (16, 5, 11)] {
+        let format = WideMinifloat(Minifloat::new(exponent, mantissa));
+        let bias = (1 << (exponent - 1)) - 1;
+        sized(bits, format, |c| float(c, mantissa, exponent, bias) + 0.0);
+    }
+    sized(16, HalfCode, |c| f16::from_bits(c as u16).to_f32_const());
+    sized(16, Bf16Code, |c| f32::from_bits(c << 16));
+}
+
 /// Numbers of all exponents, and pairs whose sum lies close to a tie of F32.
 #[test]
 fn fused_is_rounded_once() {
@@ -440,16 +464,25 @@ fn stacks_of_fp8() {
 #[test]
 fn fp4_of_two_rows_in_a_byte() {
     use crate::kernels::remember::fp4_pairs::{BLOCK, Fp4Pairs};
-    // Rows end in a block, and columns in a strip.
-    for (cols, first, rows) in [
+    // Rows end in a block, and columns in a strip. Values of all exponents are normal numbers of both types of two bytes, of BF16
+    // alone, or of neither.
+    let exponents: [&[u8]; 3] = [
+        &[127, 114, 140, 120],
+        &[127, 2, 252, 113, 141],
+        &[127, 0, 255, 1, 254, 2, 120],
+    ];
+    for ((cols, first, rows), all) in [
         (miri_or(33usize, 1049), 0usize, 96usize),
         (7, 40, 50),
         (1, 63, 1),
-    ] {
+    ]
+    .into_iter()
+    .flat_map(|size| exponents.map(|all| (size, all)))
+    {
         let pitch = cols + 3;
         let codes = bytes((first + rows).div_ceil(2) * pitch);
         let exponents: Vec<u8> = (0..(first + rows).div_ceil(BLOCK) * pitch)
-            .map(|i| [127, 0, 255, 1, 254, 2, 120][i % 7])
+            .map(|i| all[i % all.len()])
             .collect();
         let kernel = Fp4Pairs {
             codes: &codes,

@@ -135,7 +135,7 @@ impl PickleMachine<'_> {
         // Usually the user has named none, and grading each global would take most of the time of a long list.
         let is_opaque =
             || limits.is_opaque(&module, &name) && risk_of(&module, &name) != PickleRisk::Dangerous;
-        let found = Global::find(&module, &name);
+        let found = Global::find(&module, &name).or_else(|| (self.more_globals)(&module, &name));
         let found = found.or_else(|| is_opaque().then_some(Global::Opaque));
         let named = NamedGlobal {
             module,

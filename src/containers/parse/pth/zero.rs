@@ -1,0 +1,185 @@
+//! Checkpoints of DeepSpeed's ZeRO, stages 1 to 3: the weights in F32 that the optimizer keeps, joined from the files of all
+//! processes as DeepSpeed's own `zero_to_fp32.py` joins them.
+//!
+//! ```text
+//! mp_rank_00_model_states.pt                     stages 1 and 2: names and shapes of parameters by group, buffers, frozen parameters
+//! zero_pp_rank_R_mp_rank_00_model_states.pt      stage 3: the same, and process R's part of each frozen parameter
+//! [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   process R's part of each group, a flat tensor
+//! ```
+//!
+//! In stages 1 and 2 the parts of a group are one vector, in which the parameters follow each other. In stage 3 each parameter is
+//! divided among the processes by itself. The module in 16 bits and the optimizer's own tensors are left out.
+//!
+//! Format: DeepSpeed
+//! [`zero_to_fp32.py`](https://github.com/deepspeedai/DeepSpeed/blob/edaa7221267243c7be7fb49c5d5f5c4fb97b4641/deepspeed/utils/zero_to_fp32.py).
+
+mod files;
+mod join;
+mod states;
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use self::files::CheckpointFiles;
+use self::join::{Joined, align_parts, join_frozen, join_groups, join_partitioned};
+use self::states::{ModelState, OptimizerState, read_model_state, read_optimizer_state};
+use super::not_empty;
+use super::views::check_ratio;
+use crate::containers::model::TensorInfo;
+use crate::limits::Budget;
+use crate::source::{FilePool, Pieced, Source};
+use crate::{AnamnesisError, Container, ParsedModel, Result};
+
+/// Reads the checkpoint with the model's state in `source`, at `path`, and all files beside it that belong to it.
+///
+/// # Errors
+/// `Parse` if the file of a process is missing, or the sizes in the files contradict each other; `Unsupported` for a checkpoint of
+/// tensor, pipeline or expert parallelism; `DisallowedGlobal`; `LimitExceeded`; `Io`.
+pub(in crate::containers::parse) fn read(
+    source: &Source,
+    path: &Path,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let files = CheckpointFiles::find(path)?;
+    let pool = Arc::new(FilePool::default());
+    let mut opened = vec![source.share()];
+    let mut open = |name: &str| -> Result<usize> {
+        // Number 0 is that of the file that the caller has opened, in a pool of its own.
+        opened.push(Source::open_pooled(
+            &pool,
+            opened.len(),
+            &path.with_file_name(name),
+        )?);
+        Ok(opened.len() - 1)
+    };
+    let optimizers: Vec<usize> = files
+        .optimizers
+        .iter()
+        .map(|name| open(name))
+        .collect::<Result<_>>()?;
+    let others: Vec<usize> = files
+        .model_states
+        .iter()
+        .skip(1)
+        .map(|name| open(name))
+        .collect::<Result<_>>()?;
+    let mut places = vec![];
+    let mut state = |number: usize, name: &str| {
+        let read = read_model_state(&opened[number], number, &mut places, budget);
+        read.map_err(|e| e.about(format_args!("`{name}`")))
+    };
+    let mut models = vec![state(0, &files.model_states[0])?];
+    // Only frozen parameters lie in the files of the other processes.
+    if !models[0].frozen.is_empty() {
+        for (&number, name) in others.iter().zip(&files.model_states[1..]) {
+            models.push(state(number, name)?);
+        }
+    }
+    let mut parts = vec![];
+    for (&number, name) in optimizers.iter().zip(&files.optimizers) {
+        let part = read_optimizer_state(&opened[number], number, &mut places, budget);
+        parts.push(part.map_err(|e| e.about(format_args!("`{name}`")))?);
+    }
+    let stage = files.require_complete(&parts)?;
+    let joined = join(stage, &models, &parts)?;
+    let mut model = assemble(joined, models.swap_remove(0), &opened, budget)?;
+    check_ratio(&model, places.iter())?;
+    let n = parts.len();
+    model.notes.push(format!(
+        "the weights in F32 of a DeepSpeed checkpoint (ZeRO stage {stage}, {n} processes); the state of the optimizer and the module in 16 bits are left out"
+    ));
+    not_empty(model)
+}
+
+/// The tensors of frozen and of trained parameters, in this order, as `zero_to_fp32.py` has them.
+fn join(stage: u8, models: &[ModelState], parts: &[OptimizerState]) -> Result<Vec<Joined>> {
+    let groups = align_parts(parts)?;
+    let mut joined = join_frozen(stage, models, parts.len())?;
+    joined.extend(match stage {
+        3 => join_partitioned(&models[0].groups, &groups)?,
+        _ => join_groups(&models[0].groups, &groups)?,
+    });
+    Ok(joined)
+}
+
+/// Makes the model: buffers, joined tensors, and those that share the values of another.
+fn assemble(
+    joined: Vec<Joined>,
+    state: ModelState,
+    opened: &[Source],
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    let mut model = ParsedModel::new(Container::Pth, state.header_size);
+    model.sources = opened.iter().map(Source::share).collect();
+    model.tensors = state.buffers;
+    model.skipped = state.skipped;
+    let pieces = joined.iter().map(|tensor| tensor.pieces.len() as u64).sum();
+    let count = (joined.len() + model.tensors.len() + state.shared.len()) as u64;
+    let bytes = opened.iter().filter_map(Source::len).sum();
+    budget.items(count, "tensors")?;
+    budget.tables(count, pieces, bytes)?;
+    let files: Arc<[Source]> = opened.iter().map(Source::share).collect();
+    for tensor in joined {
+        let info = tensor_of(tensor, &files, &mut model.sources)?;
+        model.tensors.push(info);
+    }
+    let names: HashMap<String, usize> = model
+        .tensors
+        .iter()
+        .enumerate()
+        .map(|(at, t)| (t.name.clone(), at))
+        .collect();
+    for (name, other) in state.shared {
+        let Some(&at) = names.get(&other) else {
+            let what =
+                format!("tensor `{name}`: it has the values of `{other}`, which is not there");
+            return Err(AnamnesisError::parse(what));
+        };
+        let same = model.tensors[at].clone();
+        model.tensors.push(TensorInfo { name, ..same });
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = model.tensors.iter().find(|t| !seen.insert(&*t.name)) {
+        let what = format!("tensor `{}`: the checkpoint has it twice", twice.name);
+        return Err(AnamnesisError::parse(what));
+    }
+    Ok(model)
+}
+
+/// The tensor of `joined`: a part of a file if it is one piece, else with a source of its own.
+fn tensor_of(
+    joined: Joined,
+    files: &Arc<[Source]>,
+    sources: &mut Vec<Source>,
+) -> Result<TensorInfo> {
+    let Joined {
+        name,
+        dtype,
+        shape,
+        len,
+        mut pieces,
+    } = joined;
+    let (source, offset, check) = match pieces.as_mut_slice() {
+        [] => (0, 0, None),
+        [only] => (only.piece.source, only.piece.offset, only.check.take()),
+        _ => {
+            let pieces = pieces.into_iter().map(|piece| piece.piece).collect();
+            let pieced = Pieced::new(files.clone(), vec![len], pieces)
+                .map_err(|e| e.about(format_args!("tensor `{name}`")))?;
+            sources.push(Source::Pieced(Box::new(pieced)));
+            (sources.len() - 1, 0, None)
+        }
+    };
+    Ok(TensorInfo {
+        name,
+        dtype,
+        shape,
+        source,
+        offset,
+        len,
+        strides: None,
+        big_endian: false,
+        check,
+    })
+}

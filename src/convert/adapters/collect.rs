@@ -1,0 +1,348 @@
+//! Collects what an adapter changes, by the weights of the model.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::factors::{FactorForm, Factors, ProductSize};
+use super::matrices::{AdapterMatrix, AdapterTensor, Ones};
+use super::merge::WeightChange;
+use super::parameters::{Assigner, Assignment, Parameters};
+use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
+use super::{Adapter, Settings};
+use crate::config::what_was_meant;
+use crate::containers::model::Tensor;
+use crate::scheme::ResolvedItem;
+use crate::scheme::layout::adapted::ScaledProduct;
+use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::wrong;
+use crate::{AnamnesisError, Result};
+
+/// Collects the changes of one adapter.
+pub(super) struct Collector<'a, 'm> {
+    pub number: usize,
+    pub adapter: &'a Adapter,
+    pub names: &'a HashMap<String, usize>,
+    pub items: &'a [ResolvedItem<'m>],
+    pub changes: &'a mut BTreeMap<usize, WeightChange>,
+}
+
+impl Collector<'_, '_> {
+    /// # Errors
+    /// As [`merge`](super::merge::merge).
+    pub(super) fn collect(&mut self) -> Result<()> {
+        if !self.adapter.weight.is_finite() {
+            let what = format!("its weight is {}", self.adapter.weight);
+            return Err(AnamnesisError::unsupported("an adapter", what));
+        }
+        let files = self.adapter.files.clone();
+        let sorted = match &files.settings {
+            Settings::Peft(_) => SortedTensors::new(&files.tensors)?,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => SortedTensors::of_gguf(&files.tensors)?,
+        };
+        if sorted.lora.is_empty() && sorted.replacements.is_empty() {
+            return Err(AnamnesisError::parse("it has no tensors"));
+        }
+        for (weight, index) in &sorted.replacements {
+            self.replace(weight, *index)?;
+        }
+        let parameters = self.parameters(&sorted)?;
+        for (module, tensors) in &sorted.lora {
+            let weight = parameters.weight(module);
+            self.add_product(module, *tensors, weight)?;
+        }
+        self.require_biases(&sorted)
+    }
+
+    /// The parameters that the adapter names one by one, and which pair of factors belongs to which.
+    fn parameters(&self, sorted: &SortedTensors<'_>) -> Result<Parameters> {
+        let config = match &self.adapter.files.settings {
+            Settings::Peft(config) => config,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => return Ok(Parameters::default()),
+        };
+        let assigner = Assigner {
+            shape_of: &|weight| {
+                let at = self.names.get(weight)?;
+                Some(shape(&self.items[*at]).to_vec())
+            },
+            tensor: &|index| self.tensor(index),
+        };
+        let names = self.names.keys().map(String::as_str);
+        assigner.assign(&config.parameters, names, &sorted.lora)
+    }
+
+    fn tensor(&self, index: usize) -> AdapterTensor {
+        let model = self.adapter.files.tensors.clone();
+        AdapterTensor { model, index }
+    }
+
+    /// The item that the adapter's tensor `t` changes: its number and its shape.
+    fn item(&self, weight: &str, t: &Tensor<'_>) -> Result<(usize, Vec<usize>)> {
+        let Some(&index) = self.names.get(weight) else {
+            let meant = what_was_meant(weight, self.names.keys().map(String::as_str));
+            let is_ggml = self.names.contains_key("token_embd.weight");
+            let hint = match (is_ggml, self.adapter.has_gguf_names()) {
+                (true, false) => {
+                    "; its names are llama.cpp's, and an output directory (-o) gives it those of Hugging Face first"
+                }
+                (false, true) => {
+                    "; the adapter's names are llama.cpp's, which models in GGUF have, and those that become GGUF (--to gguf)"
+                }
+                _ => "",
+            };
+            let what = format!("the model has no `{weight}` that it could change; {meant}{hint}");
+            return Err(wrong(t, what));
+        };
+        Ok((index, shape(&self.items[index]).to_vec()))
+    }
+
+    /// The changes of item `index`, which this adapter is about to make.
+    fn change(&mut self, index: usize) -> &mut WeightChange {
+        let change = self.changes.entry(index).or_default();
+        if change.last.replace(self.number) != Some(self.number) {
+            change.adapters += 1;
+        }
+        change
+    }
+
+    /// A weight that was trained as a whole.
+    fn replace(&mut self, weight: &str, index: usize) -> Result<()> {
+        let tensor = self.tensor(index);
+        let t = tensor.get();
+        let (item, shape) = self.item(weight, &t)?;
+        if t.shape() != shape {
+            return Err(wrong(&t, format!("`{weight}` of the model is {shape:?}")));
+        }
+        if self.adapter.weight != 1.0 {
+            let what =
+                "it replaces a weight, of which there is no part: the adapter's weight must be 1";
+            return Err(wrong(&t, what));
+        }
+        let replacement = Replacement::new(tensor.clone())?;
+        self.change(item).replacement = Some(replacement);
+        self.require_alone(item, &t)
+    }
+
+    /// A product of low rank, with the lengths of DoRA and what is added to the bias. It belongs to the weight of the module, or to
+    /// the parameter that `assigned` names.
+    fn add_product(
+        &mut self,
+        module: &str,
+        tensors: LoraTensors,
+        assigned: Option<&Assignment>,
+    ) -> Result<()> {
+        let any = [tensors.a, tensors.b, tensors.lengths, tensors.bias];
+        let Some(first) = any.into_iter().flatten().next() else {
+            return Ok(());
+        };
+        let (Some(a), Some(b)) = (tensors.a, tensors.b) else {
+            let what = "one of the two factors (A, B) of the module is missing";
+            return Err(wrong(&self.tensor(first).get(), what));
+        };
+        let (a, b) = (self.tensor(a), self.tensor(b));
+        let (weight, form) = match assigned {
+            Some(assigned) => (assigned.weight.clone(), assigned.form),
+            None => (format!("{module}.weight"), self.form(tensors, &a.get())),
+        };
+        let (item, shape) = self.item(&weight, &a.get())?;
+        let factors = Factors {
+            form,
+            a: a.clone(),
+            b,
+        };
+        let size = factors.fit((&weight, &shape))?;
+        // Patterns of ranks and scales name a parameter by its own name.
+        let pattern_name = assigned.map_or(module, |assigned| &assigned.weight);
+        let scale = self.scale(pattern_name, &a.get(), size.rank)? * self.adapter.weight;
+        let product = factors.scaled(size, scale)?;
+        let lengths = self.lengths(&a.get(), tensors, (size, form))?;
+        self.add(item, (size.whole(), product), &a.get())?;
+        let change = self.change(item);
+        change.lengths = change.lengths.take().or(lengths);
+        self.require_alone(item, &a.get())?;
+        self.add_bias((module, assigned), (tensors, scale), &a.get())
+    }
+
+    /// Adds a product to item `index`, of which the product makes a matrix of `size`.
+    fn add(
+        &mut self,
+        index: usize,
+        (size, product): ([usize; 2], ScaledProduct),
+        t: &Tensor<'_>,
+    ) -> Result<()> {
+        let change = self.change(index);
+        if *change.size.get_or_insert(size) != size {
+            let what = "the weight has other rows and columns for another tensor of an adapter";
+            return Err(wrong(t, what));
+        }
+        change.products.push(product);
+        Ok(())
+    }
+
+    /// What the second factor of a module adds to the bias, where the settings say so (`lora_bias`).
+    fn add_bias(
+        &mut self,
+        (module, assigned): (&str, Option<&Assignment>),
+        (tensors, scale): (LoraTensors, f64),
+        a: &Tensor<'_>,
+    ) -> Result<()> {
+        let is_expected = match &self.adapter.files.settings {
+            Settings::Peft(config) => config.has_bias_of_b,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => false,
+        };
+        let Some(index) = tensors.bias else {
+            return match is_expected {
+                true => Err(wrong(
+                    a,
+                    "the settings say `lora_bias`, and the module has no `lora_B.bias`",
+                )),
+                false => Ok(()),
+            };
+        };
+        let tensor = self.tensor(index);
+        let t = tensor.get();
+        if !is_expected || assigned.is_some() {
+            let what =
+                "the settings of the adapter do not say that the module has it (`lora_bias`)";
+            return Err(wrong(&t, what));
+        }
+        let name = format!("{module}.bias");
+        let (item, shape) = self.item(&name, &t)?;
+        let &[n] = t.shape() else {
+            return Err(wrong(&t, "it is no vector"));
+        };
+        if shape != [n] {
+            return Err(wrong(
+                &t,
+                format!("it has {n} values, and `{name}` is {shape:?}"),
+            ));
+        }
+        let product = ScaledProduct {
+            a: AdapterMatrix::boxed(tensor.clone(), [1, n], false)?,
+            b: Box::new(Ones),
+            rank: 1,
+            scale,
+            matrix_rows: 1,
+        };
+        self.add(item, ([1, n], product), &t)?;
+        self.require_alone(item, &t)
+    }
+
+    /// Fails if the settings say that biases were trained, the model has one for a module of the adapter, and the adapter has none:
+    /// the output would have the untrained one.
+    fn require_biases(&self, sorted: &SortedTensors<'_>) -> Result<()> {
+        match &self.adapter.files.settings {
+            Settings::Peft(config) if config.has_trained_biases => {}
+            _ => return Ok(()),
+        }
+        for (module, tensors) in &sorted.lora {
+            let name = format!("{module}.bias");
+            let is_left =
+                self.names.contains_key(&name) && !sorted.replacements.contains_key(&name);
+            if let (true, Some(a)) = (is_left, tensors.a) {
+                let what = format!(
+                    "the settings say that biases were trained (`bias`), and the adapter has no `{name}`"
+                );
+                return Err(wrong(&self.tensor(a).get(), what));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the factors of a module are stored.
+    fn form(&self, tensors: LoraTensors, a: &Tensor<'_>) -> FactorForm {
+        match &self.adapter.files.settings {
+            // Convolutions have one order, whatever the settings say of other modules.
+            Settings::Peft(_) if a.shape().len() > 2 => FactorForm::OutIn,
+            // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
+            Settings::Peft(config) if tensors.is_embedding || config.is_transposed => {
+                FactorForm::InOut
+            }
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) if tensors.is_embedding => FactorForm::Rows,
+            _ => FactorForm::OutIn,
+        }
+    }
+
+    /// The factor of the product of a module, whose A is `a` and whose rank is `stored`.
+    fn scale(&self, module: &str, a: &Tensor<'_>, stored: usize) -> Result<f64> {
+        let config = match &self.adapter.files.settings {
+            Settings::Peft(config) => config,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(settings) => return Ok(settings.scale(stored)),
+        };
+        let (rank, scale) = config.rank_and_scale(module)?;
+        if stored as f64 != rank {
+            let what = format!("its rank is {stored}, and {rank} in the settings of the adapter");
+            return Err(wrong(a, what));
+        }
+        Ok(scale)
+    }
+
+    /// The lengths that an adapter of DoRA has for the rows of the weight of `a`.
+    fn lengths(
+        &self,
+        a: &Tensor<'_>,
+        tensors: LoraTensors,
+        (size, form): (ProductSize, FactorForm),
+    ) -> Result<Option<Box<dyn ScaleMatrix>>> {
+        let is_dora = match &self.adapter.files.settings {
+            Settings::Peft(config) => config.has_lengths,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => false,
+        };
+        let Some(index) = tensors.lengths else {
+            return match is_dora {
+                true => Err(wrong(
+                    a,
+                    "the settings say DoRA, and the module has no `lora_magnitude_vector`",
+                )),
+                false => Ok(None),
+            };
+        };
+        let tensor = self.tensor(index);
+        let t = tensor.get();
+        if !is_dora {
+            return Err(wrong(
+                &t,
+                "the settings of the adapter do not say DoRA (`use_dora`)",
+            ));
+        }
+        if form != FactorForm::OutIn || self.adapter.weight != 1.0 {
+            let what = format!(
+                "tensor `{}`: DoRA is merged into weights [out, in] alone, with weight 1",
+                t.name()
+            );
+            return Err(AnamnesisError::unsupported("an adapter", what));
+        }
+        let rows = size.rows;
+        if t.elements() != rows {
+            return Err(wrong(&t, format!("the weight has {rows} rows")));
+        }
+        AdapterMatrix::boxed(tensor.clone(), [rows, 1], false).map(Some)
+    }
+
+    /// Fails if several adapters change an item that one of them replaces, or whose rows get lengths: the order would count.
+    fn require_alone(&self, item: usize, t: &Tensor<'_>) -> Result<()> {
+        let Some(change) = self.changes.get(&item) else {
+            return Ok(());
+        };
+        let is_whole = change.replacement.is_some() || change.lengths.is_some();
+        if is_whole && change.adapters > 1 {
+            let what = format!(
+                "tensor `{}`: several adapters change the weight, and one of them replaces it or is DoRA",
+                t.name()
+            );
+            return Err(AnamnesisError::unsupported("several adapters", what));
+        }
+        Ok(())
+    }
+}
+
+fn shape<'i>(item: &'i ResolvedItem<'_>) -> &'i [usize] {
+    match item {
+        ResolvedItem::Group(group) => &group.shape,
+        ResolvedItem::Plain(t) => t.stored.shape(),
+    }
+}

@@ -1,0 +1,114 @@
+//! Tensors of ik_llama.cpp's types whose rows are interleaved.
+
+use std::ops::Range;
+
+use crate::Result;
+use crate::containers::model::{Part, Tensor};
+use crate::element::Out;
+use crate::kernels::remember::ggml::interleaved::RowsDecoder;
+use crate::kernels::remember::ggml::row_scale;
+use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile, read};
+use crate::simd::Level;
+
+/// Decoder of a tensor whose rows are interleaved. Loading a tile moves its blocks apart, so that its bytes are blocks row by row.
+pub(super) struct InterleavedWeight<'m> {
+    codes: Part<'m>,
+    decoder: RowsDecoder,
+    /// Values of a block in each row, and the bytes that a row has of a stored block.
+    block: usize,
+    block_bytes: usize,
+    /// Bytes of the header of a row.
+    header: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl<'m> InterleavedWeight<'m> {
+    /// The decoder of `t`, which has whole blocks of as many rows as are interleaved.
+    pub(super) fn new(t: &Tensor<'m>, decoder: RowsDecoder) -> Self {
+        let (rows, cols) = rows_and_cols(t.shape());
+        Self {
+            codes: t.part(),
+            decoder,
+            block: t.dtype().block_size(),
+            block_bytes: t.dtype().type_size().unwrap_or(1),
+            header: if cols > 0 { t.dtype().row_header() } else { 0 },
+            rows,
+            cols,
+        }
+    }
+
+    /// Bytes of the rows that are interleaved.
+    fn stride(&self) -> usize {
+        self.decoder.rows * (self.header + self.cols / self.block * self.block_bytes)
+    }
+}
+
+impl Decode for InterleavedWeight<'_> {
+    fn grid(&self) -> Grid {
+        let row_bytes = self.cols / self.block * self.decoder.row_block + 4;
+        Grid {
+            rows: self.rows,
+            cols: self.cols,
+            row_align: self.decoder.rows,
+            col_align: self.block,
+            load_bits: row_bytes as f64 * 8.0 / self.cols.max(1) as f64,
+            transposed: None,
+        }
+    }
+
+    fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let Buffers {
+            bytes,
+            scales,
+            staging,
+            ..
+        } = buffers;
+        let (together, stride) = (self.decoder.rows, self.stride());
+        let groups = tile.rows.start / together..tile.rows.end / together;
+        scales.clear();
+        if self.header > 0 {
+            let headers = 0..together * self.header;
+            read(&self.codes, stride, groups.clone(), headers, staging)?;
+            scales.extend(staging.chunks_exact(self.header).map(row_scale));
+        }
+        let stored_block = together * self.block_bytes;
+        let at = |col: usize| together * self.header + col / self.block * stored_block;
+        let cols = at(tile.cols.start)..at(tile.cols.end);
+        read(&self.codes, stride, groups, cols.clone(), staging)?;
+        let blocks = tile.cols.len() / self.block;
+        let row_block = self.decoder.row_block;
+        let out = bytes.buffer();
+        out.clear();
+        out.resize(tile.rows.len() * blocks * row_block, 0);
+        let rows = out.chunks_exact_mut((blocks * row_block).max(1));
+        for (r, row) in rows.enumerate() {
+            let group = &staging[r / together * cols.len()..][..cols.len()];
+            let stored = group.chunks_exact(stored_block);
+            for (stored, out) in stored.zip(row.chunks_exact_mut(row_block)) {
+                self.decoder.row_of(stored, r % together, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        mut out: Out<'_>,
+    ) {
+        let row_bytes = tile.cols.len() / self.block * self.decoder.row_block;
+        for row in rows {
+            let at = row - tile.rows.start;
+            let (now, rest) = out.split_at(tile.cols.len());
+            let scale = buffers.scales.get(at).copied();
+            let bytes = &buffers.bytes[at * row_bytes..][..row_bytes];
+            (self.decoder.decode)(bytes, scale, level, now);
+            out = rest;
+        }
+    }
+}

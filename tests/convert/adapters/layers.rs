@@ -1,0 +1,301 @@
+//! Adapters of convolutions, of biases and of stacks of experts that do not fit, and stacks that are quantized. What fits is compared
+//! with PEFT in `values_are_those_of_peft`.
+
+use super::refused::{named, refusal_by};
+use super::*;
+
+/// Tensors of a base, all 1.
+fn base_of(tensors: &[(&str, &[usize])]) -> Vec<Raw> {
+    let tensor = |(name, shape): &(&str, &[usize])| {
+        raw(name, "F32", shape, f32s(&vec![1.0; shape.iter().product()]))
+    };
+    tensors.iter().map(tensor).collect()
+}
+
+fn pair(module: &str, a: &[usize], b: &[usize]) -> Vec<Raw> {
+    vec![
+        named(&format!("{module}.lora_A.weight"), a),
+        named(&format!("{module}.lora_B.weight"), b),
+    ]
+}
+
+#[test]
+fn convolutions_that_do_not_fit_are_errors() {
+    let base = base_of(&[("c.weight", &[6, 4, 3, 2]), ("l.weight", &[6, 4, 5])]);
+    let refusal = |tensors: &[Raw]| refusal_by(&base, tensors, &json!({"r": 2}));
+    assert_eq!(refusal(&pair("c", &[2, 4, 3, 2], &[6, 2, 1, 1])), "");
+    assert_eq!(refusal(&pair("l", &[2, 4, 5], &[6, 2, 1])), "");
+    for (module, a, b, what) in [
+        // Of the size of B there is no product.
+        (
+            "c",
+            &[2, 4, 3, 2][..],
+            &[6, 2, 3, 2][..],
+            "convolution of any size and one of size 1",
+        ),
+        ("c", &[2, 4, 3, 2], &[6, 2], "convolution of any size"),
+        ("c", &[2, 24], &[6, 2], "`c.weight` is [6, 4, 3, 2]"),
+        (
+            "c",
+            &[2, 4, 2, 3],
+            &[6, 2, 1, 1],
+            "`c.weight` is [6, 4, 3, 2]",
+        ),
+        ("c", &[3, 4, 3, 2], &[6, 3, 1, 1], "rank is 3, and 2"),
+        ("c", &[2, 4, 3, 2], &[6, 3, 1, 1], "rank is 2, and that of"),
+        // Two groups, for which PEFT does not merge: A has the channels of all groups, B the ranks of one.
+        ("c", &[2, 8, 3, 2], &[6, 1, 1, 1], "rank is 2, and that of"),
+        ("l", &[2, 4, 5, 1], &[6, 2, 1, 1], "`l.weight` is [6, 4, 5]"),
+        ("l", &[2, 4], &[6, 2], "`l.weight` is [6, 4, 5]"),
+        ("l", &[2], &[6], "neither matrices"),
+    ] {
+        let error = refusal(&pair(module, a, b));
+        assert!(error.contains(what), "{what}: `{error}`");
+    }
+}
+
+#[test]
+fn biases_that_do_not_fit_are_errors() {
+    let base = base_of(&[
+        ("q.weight", &[3, 2]),
+        ("q.bias", &[3]),
+        ("k.weight", &[3, 2]),
+    ]);
+    let of = |module: &str, bias: &[usize]| {
+        let mut tensors = pair(module, &[1, 2], &[3, 1]);
+        tensors.push(named(&format!("{module}.lora_B.bias"), bias));
+        tensors
+    };
+    let trained = |bias: &str| {
+        let mut tensors = pair("q", &[1, 2], &[3, 1]);
+        tensors.push(named(bias, &[3]));
+        tensors
+    };
+    let (on, all) = (json!({"lora_bias": true}), json!({"bias": "all"}));
+    let lora_only = json!({"bias": "lora_only"});
+    assert_eq!(refusal_by(&base, &of("q", &[3]), &on), "");
+    assert_eq!(refusal_by(&base, &trained("q.base_layer.bias"), &all), "");
+    // As releases saved it that had no `base_layer`.
+    assert_eq!(refusal_by(&base, &trained("q.bias"), &lora_only), "");
+    assert_eq!(refusal_by(&base, &pair("k", &[1, 2], &[3, 1]), &all), "");
+    let plain = || pair("q", &[1, 2], &[3, 1]);
+    for (tensors, settings, what) in [
+        (of("q", &[2]), &on, "`q.bias` is [3]"),
+        (of("q", &[1, 3]), &on, "no vector"),
+        (of("k", &[3]), &on, "no `k.bias`"),
+        (plain(), &on, "no `lora_B.bias`"),
+        (of("q", &[3]), &json!({}), "`lora_bias`"),
+        (
+            vec![named("q.lora_B.bias", &[3])],
+            &on,
+            "one of the two factors",
+        ),
+        (plain(), &all, "no `q.bias`"),
+        (plain(), &lora_only, "no `q.bias`"),
+    ] {
+        let error = refusal_by(&base, &tensors, settings);
+        assert!(error.contains(what), "{what}: `{error}`");
+    }
+}
+
+#[test]
+fn stacks_that_do_not_fit_are_errors() {
+    let base = base_of(&[
+        ("a.e.up", &[3, 6, 4]),
+        ("a.e.down", &[3, 4, 5]),
+        ("a.e.square", &[3, 4, 4]),
+        ("a.e.copy", &[3, 4, 5]),
+        ("a.e.router.weight", &[3, 4]),
+        ("b.e.square", &[3, 4, 4]),
+        ("b.e.weight", &[2, 2, 2, 2]),
+    ]);
+    let named_in = |names: &[&str]| json!({"r": 2, "target_parameters": names});
+    let one = |a, b| pair("a.e", a, b);
+    let both = |first: Vec<Raw>, second: [&[usize]; 2]| {
+        [first, pair("a.e.base_layer", second[0], second[1])].concat()
+    };
+    let up = || one(&[6, 4], &[6, 6]);
+    let down: [&[usize]; 2] = [&[6, 5], &[4, 6]];
+    let square: [&[usize]; 2] = [&[6, 4], &[4, 6]];
+    assert_eq!(refusal_by(&base, &up(), &named_in(&["e.up"])), "");
+    assert_eq!(
+        refusal_by(&base, &one(&[6, 6], &[4, 6]), &named_in(&["a.e.up"])),
+        ""
+    );
+    assert_eq!(
+        refusal_by(&base, &both(up(), down), &named_in(&["e.up", "e.down"])),
+        ""
+    );
+    assert_eq!(
+        refusal_by(
+            &base,
+            &both(up(), square),
+            &named_in(&["e.up", "a.e.square"])
+        ),
+        ""
+    );
+    let cases = [
+        // Nothing names the parameter, and the module has no weight of its own.
+        (up(), named_in(&[]), "no `a.e.weight`"),
+        (up(), named_in(&["x.up"]), "no `a.e.weight`"),
+        (up(), named_in(&["p"]), "no `a.e.weight`"),
+        (up(), named_in(&["e.up", "e.down"]), "1 pairs of factors"),
+        (both(up(), down), named_in(&["e.up"]), "2 pairs of factors"),
+        (
+            one(&[6, 4], &[5, 6]),
+            named_in(&["e.up"]),
+            "none or several",
+        ),
+        (
+            both(one(down[0], down[1]), down),
+            named_in(&["e.down", "e.copy"]),
+            "none or several",
+        ),
+        (
+            one(square[0], square[1]),
+            named_in(&["a.e.square"]),
+            "as many rows as columns",
+        ),
+        (
+            one(&[4, 4], &[6, 4]),
+            named_in(&["e.up"]),
+            "4 rows are not of 3 matrices",
+        ),
+        (
+            one(&[9, 4], &[6, 9]),
+            named_in(&["e.up"]),
+            "rank is 3, and 2",
+        ),
+        (
+            one(&[6, 4], &[6, 3]),
+            named_in(&["e.up"]),
+            "rank is 6, and that of",
+        ),
+        (
+            pair("b.e", &[2, 2], &[2, 2]),
+            named_in(&["b.e.weight"]),
+            "none or several",
+        ),
+        (
+            one(&[6, 4, 1], &[6, 6, 1]),
+            named_in(&["e.up"]),
+            "are matrices",
+        ),
+        (
+            vec![named("a.e.lora_A.weight", &[6, 4])],
+            named_in(&["e.up"]),
+            "one of the two factors",
+        ),
+        (
+            [up(), vec![named("a.e.lora_B.bias", &[6])]].concat(),
+            json!({"r": 2, "lora_bias": true, "target_parameters": ["e.up"]}),
+            "`lora_bias`",
+        ),
+        (
+            [up(), vec![named("a.e.lora_magnitude_vector", &[6])]].concat(),
+            json!({"r": 2, "use_dora": true, "target_parameters": ["e.up"]}),
+            "DoRA is merged into weights [out, in] alone",
+        ),
+    ];
+    for (tensors, settings, what) in cases {
+        let error = refusal_by(&base, &tensors, &settings);
+        assert!(error.contains(what), "{what}: {settings}: `{error}`");
+    }
+}
+
+/// A stack that is stored as MXFP4 gets what its decoded values get.
+#[test]
+fn quantized_stacks_are_merged() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let stored = parse(data().join("mxfp4/tiny_gpt_oss/model")).unwrap();
+    stored
+        .convert(at("decoded"), options(TargetDtype::F32, vec![]))
+        .unwrap();
+    let decoded = parse(at("decoded")).unwrap();
+    let module = "model.layers.0.mlp.experts";
+    let mut factors = vec![];
+    for (key, weight) in [
+        (module.to_owned(), "down_proj"),
+        (format!("{module}.base_layer"), "gate_up_proj"),
+    ] {
+        let &[n, rows, cols] = decoded
+            .tensor(&format!("{module}.{weight}"))
+            .unwrap()
+            .shape()
+        else {
+            panic!("{weight}");
+        };
+        let numbers = |shape: [usize; 2]| {
+            let values = (0..shape[0] * shape[1]).map(|i| (i * 37 % 101) as f32 / 64.0 - 0.7);
+            f32s(&values.collect::<Vec<_>>())
+        };
+        for (half, shape) in [("A", [2 * n, rows]), ("B", [cols, 2 * n])] {
+            let name = format!("base_model.model.{key}.lora_{half}.weight");
+            factors.push(raw(&name, "F32", &shape, numbers(shape)));
+        }
+    }
+    let config = json!({
+        "peft_type": "LORA", "r": 2, "lora_alpha": 3, "target_parameters": ["experts.down_proj", "experts.gate_up_proj"],
+    });
+    std::fs::create_dir(at("adapter")).unwrap();
+    std::fs::write(at("adapter/adapter_config.json"), config.to_string()).unwrap();
+    std::fs::write(at("adapter/adapter_model.safetensors"), file(&factors, &[])).unwrap();
+    for (model, out) in [(&stored, "one"), (&decoded, "two")] {
+        let adapters = vec![Adapter::open(at("adapter")).unwrap()];
+        model
+            .convert(at(out), options(TargetDtype::F32, adapters))
+            .unwrap();
+    }
+    let (one, two) = (parse(at("one")).unwrap(), parse(at("two")).unwrap());
+    let mut changed = 0;
+    for t in one.tensors() {
+        let bytes = |model: &ParsedModel| {
+            model
+                .tensor(t.name())
+                .unwrap()
+                .bytes()
+                .unwrap()
+                .into_owned()
+        };
+        assert!(bytes(&one) == bytes(&two), "{}", t.name());
+        changed += usize::from(bytes(&one) != bytes(&decoded));
+    }
+    assert_eq!(changed, 2);
+}
+
+/// LoRA of programs other than PEFT, as a file and in a directory of PEFT's.
+#[test]
+fn files_of_other_programs_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("style.safetensors");
+    let tensors = [
+        raw(
+            "lora_unet_mid_block_attentions_0_proj_in.lora_down.weight",
+            "F32",
+            &[1, 2],
+            f32s(&[0.0; 2]),
+        ),
+        raw(
+            "lora_unet_mid_block_attentions_0_proj_in.lora_up.weight",
+            "F32",
+            &[2, 1],
+            f32s(&[0.0; 2]),
+        ),
+        raw(
+            "lora_unet_mid_block_attentions_0_proj_in.alpha",
+            "F32",
+            &[],
+            f32s(&[1.0]),
+        ),
+    ];
+    std::fs::write(&path, file(&tensors, &[])).unwrap();
+    let error = Adapter::open(&path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("`lora_down`"), "{error}");
+    let error = refusal_by(&base_of(&[("a.weight", &[2, 2])]), &tensors, &json!({}));
+    assert!(
+        error.contains("does not begin with `base_model.model.`"),
+        "{error}"
+    );
+}
