@@ -38,7 +38,7 @@ static IDENTITY: Identity = Identity {
     codes: &[".dense_weights"],
     companions: &[
         (Ends(".row_offsets"), TensorRole::QuantState),
-        (Ends(".col_vals"), TensorRole::QuantState),
+        (Ends(".col_vals"), TensorRole::GroupIndex),
         (Ends(".in_perm"), TensorRole::GroupIndex),
     ],
     optional: &[],
@@ -80,7 +80,7 @@ impl Scheme for Spqr {
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::QuantState, offsets),
-            (TensorRole::QuantState, singles),
+            (TensorRole::GroupIndex, singles),
             (TensorRole::GroupIndex, order),
         ];
         let dims = vec![shape.rows, shape.cols];
@@ -173,7 +173,7 @@ impl SpqrWeight<'_> {
     /// those of each row begin.
     ///
     /// # Errors
-    /// Offsets do not ascend or lie beyond the last value, or a column beyond the last column.
+    /// Offsets do not ascend from the first value to the last, or a column lies beyond the last column.
     fn load_singles(
         &self,
         rows: Range<usize>,
@@ -188,11 +188,13 @@ impl SpqrWeight<'_> {
         read(&self.offsets.part(), count * 4, 0..1, bytes, staging)?;
         let offsets: Vec<usize> = words(staging).map(|offset| offset as usize).collect();
         let total = self.singles.elements();
-        if !offsets.is_sorted() || offsets.last().is_some_and(|&last| last > total) {
-            let what = format!("offsets do not ascend to at most {total}");
+        let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+        let has_odd_end =
+            rows.start == 0 && first != 0 || rows.end == self.shape.rows && last != total;
+        if !offsets.is_sorted() || last > total || has_odd_end {
+            let what = format!("offsets do not ascend from 0 to {total}");
             return Err(wrong(&self.offsets, what));
         }
-        let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
         read(
             &self.singles.part(),
             total * 4,

@@ -78,6 +78,8 @@ fn places_outside_of_the_weight() {
         ),
         (rows(&|i| if i == 3 { -1 } else { 0 }), "ascend"),
         (rows(&|i| if i == 32 { 5 } else { 4 }), "ascend"),
+        (rows(&|i| (i / 9) as i32), "ascend"),
+        (rows(&|i| 1 + (i / 11) as i32), "ascend"),
         (vec![0, 16, 4], "ascend"),
     ] {
         let result = decode(&offsets, ones, &|i| i);
