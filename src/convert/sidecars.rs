@@ -76,7 +76,7 @@ impl Sidecars {
         Ok(search.found)
     }
 
-    /// The files `files`, except weights and files that describe only the quantization.
+    /// The files `files`, except weights, which get a note, and files that describe only the quantization.
     ///
     /// # Errors
     /// `Parse` if the content of a file has another SHA-256 than it is to have; `Io` if it cannot be read.

@@ -122,7 +122,7 @@ impl Budget {
             taken,
             most,
             format_args!(
-                "bytes of memory for {tensors} tensors and {keys} keys of a file of {len} bytes"
+                "bytes of memory for tables of {bytes} bytes of files, with {tensors} more tensors and {keys} more keys"
             ),
         )
     }

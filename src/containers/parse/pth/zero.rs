@@ -16,6 +16,7 @@
 
 mod files;
 mod join;
+mod reader;
 mod states;
 
 use std::collections::{HashMap, HashSet};
@@ -87,7 +88,7 @@ pub(in crate::containers::parse) fn read(
     }
     let stage = files.require_complete(&parts)?;
     let joined = join(stage, (&state, &others_fragments), &parts, budget)?;
-    let only_in_module = note_on_module(&state.only_in_module);
+    let only_in_module = note_on_module(&state.module.parameters);
     let mut model = assemble(joined, state, &opened, budget)?;
     check_ratio(&model, places.iter())?;
     let n = parts.len();
@@ -133,8 +134,8 @@ fn assemble(
 ) -> Result<ParsedModel> {
     let mut model = ParsedModel::new(Container::Pth, state.header_size);
     model.sources = opened.iter().map(Source::share).collect();
-    model.tensors = state.stored;
-    model.skipped = state.skipped;
+    model.tensors = state.module.tensors;
+    model.skipped = state.module.skipped;
     let count = (joined.len() + model.tensors.len() + state.shared.len()) as u64;
     budget.items(count, "tensors")?;
     let files: Arc<[Source]> = opened.iter().map(Source::share).collect();

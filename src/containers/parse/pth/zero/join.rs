@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::states::{OptimizerState, Shapes};
+use super::reader::Shapes;
+use super::states::OptimizerState;
 use crate::containers::model::{Check, TensorInfo};
 use crate::limits::Budget;
 use crate::source::{StorageCheck, TensorPiece};
