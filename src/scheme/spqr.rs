@@ -173,7 +173,8 @@ impl SpqrWeight<'_> {
     /// those of each row begin.
     ///
     /// # Errors
-    /// Offsets do not ascend or lie beyond the last value, or a column beyond the last column.
+    /// Offsets do not ascend from the first value to the last, rows have more values than columns, or a column lies beyond the
+    /// last.
     fn load_singles(
         &self,
         rows: Range<usize>,
@@ -188,11 +189,21 @@ impl SpqrWeight<'_> {
         read(&self.offsets.part(), count * 4, 0..1, bytes, staging)?;
         let offsets: Vec<usize> = words(staging).map(|offset| offset as usize).collect();
         let total = self.singles.elements();
-        if !offsets.is_sorted() || offsets.last().is_some_and(|&last| last > total) {
-            let what = format!("offsets do not ascend to at most {total}");
+        let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+        // Values that belong to no row would be left out.
+        let has_all =
+            (rows.start > 0 || first == 0) && (rows.end < self.shape.rows || last == total);
+        if !offsets.is_sorted() || last > total || !has_all {
+            let what = format!("offsets do not ascend from 0 to {total}");
             return Err(wrong(&self.offsets, what));
         }
-        let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+        // Their number is what bounds the memory that is taken.
+        let most = per_offset * self.shape.cols;
+        let counts = offsets.windows(2).map(|ends| ends[1] - ends[0]);
+        if let Some(count) = counts.max().filter(|&count| count > most) {
+            let what = format!("{count} single values in {most} places");
+            return Err(wrong(&self.offsets, what));
+        }
         read(
             &self.singles.part(),
             total * 4,
