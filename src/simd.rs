@@ -126,6 +126,10 @@ pub(crate) trait Kernel {
 /// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
 /// of its caller.
 pub(crate) trait Routine {
+    /// Whether the body has a copy for AVX-512, as [`Kernel::HAS_AVX512`] says of kernels.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    const HAS_AVX512: bool = false;
+
     /// Computes all results and writes them to the fields.
     fn run(&mut self);
 
@@ -281,8 +285,10 @@ impl LookUp for InMemory {
 }
 
 /// Runs `routine` at `level`, or at the best level of this CPU if that is lower.
-pub(crate) fn perform(level: Level, routine: &mut impl Routine) {
+pub(crate) fn perform<R: Routine>(level: Level, routine: &mut R) {
     match level.min(Level::detect()) {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 if R::HAS_AVX512 => avx512::perform(routine),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => avx2::perform(routine),
         _ => routine.run(),

@@ -35,6 +35,7 @@ use super::overlap::require_apart;
 use super::plan::{Plan, PlannedFile};
 use super::sidecars::Sidecars;
 use crate::containers::model::ParsedModel;
+use crate::containers::parse::directory::is_zero_state;
 use crate::containers::write::atomic::directory_of;
 use crate::source::platform::available_space;
 use crate::{AnamnesisError, Result};
@@ -148,7 +149,16 @@ impl PartWriter<'_, '_> {
     /// The files of the input directory that are copied to `output`, or those that belong to an input file.
     fn find_sidecars(&self, output: &Path) -> Result<Sidecars> {
         match &self.model.directory {
-            Some(directory) => Sidecars::find(&directory.path, &[&partial_path(output)?, output]),
+            Some(directory) => {
+                // Of a checkpoint of many processes, the first file stands for all.
+                let is_zero = directory
+                    .files
+                    .first()
+                    .is_some_and(|name| is_zero_state(name));
+                let is_part = |name: &str| is_zero && is_zero_state(name);
+                let outputs: [&Path; 2] = [&partial_path(output)?, output];
+                Sidecars::find(&directory.path, &outputs, &is_part)
+            }
             None => Sidecars::of_files(&self.model.beside),
         }
     }

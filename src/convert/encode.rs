@@ -37,7 +37,7 @@ use crate::kernels::lethe::distance::{
     DistanceSums, compare, first_not_finite, largest_magnitudes,
 };
 use crate::kernels::lethe::mean::Mean;
-use crate::scheme::{Buffers, Decode, GroupCodes};
+use crate::scheme::{Buffers, Decode, GroupCodes, Tile};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
@@ -125,6 +125,7 @@ impl<'m> Encoding<'m> {
         };
         let input = EncodeInput {
             name,
+            strip_rows: input::strip_rows(&cut, &*encoder, &*decoder),
             decoder: Arc::from(decoder),
             dtype,
             cut,
@@ -156,6 +157,11 @@ impl<'m> Encoding<'m> {
             .sum()
     }
 
+    /// Whether tiles are encoded in several strips.
+    fn has_strips(&self) -> bool {
+        self.input.strip_rows < self.input.cut.tile_rows
+    }
+
     fn surveyed_inputs(&self) -> impl Iterator<Item = &EncodeInput<'m>> {
         std::iter::once(&self.input).chain(&self.siblings)
     }
@@ -184,18 +190,22 @@ impl<'m> Encoding<'m> {
         scratch: &mut Scratch,
         level: Level,
     ) -> Result<()> {
-        let mut tile = no;
+        let (mut tile, mut maxima) = (no, Vec::new());
         for input in self.surveyed_inputs() {
             if tile < input.cut.tiles() {
-                input.load_values(&input.cut.tile(tile), &self.scheme, buffers, scratch, level)?;
+                let tile = input.cut.tile(tile);
+                // If only the maximum is wanted, a strip is one run. Runs of a fixed length follow one another in the tensor, so
+                // an encoder that wants such has strips of whole runs; `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
+                let add_maxima = |_: &Tile, scratch: &mut Scratch| {
+                    let run = run_len(&*self.encoder).unwrap_or(scratch.values.len().max(1));
+                    maxima.extend(largest_magnitudes(&scratch.values, run, level));
+                    Ok(())
+                };
+                input.for_each_strip(&tile, &self.scheme, buffers, scratch, level, add_maxima)?;
                 break;
             }
             tile -= input.cut.tiles();
         }
-        // If only the maximum is wanted, the tile is one run. Runs of a fixed length follow one another in the tensor, so
-        // an encoder that wants such has tiles of whole runs; `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
-        let run = run_len(&*self.encoder).unwrap_or(scratch.values.len().max(1));
-        let maxima = largest_magnitudes(&scratch.values, run, level);
         self.surveyed.add(no, maxima);
         Ok(())
     }
@@ -221,8 +231,30 @@ impl<'m> Encoding<'m> {
             let sides = (source, &target);
             return self.relay_tile((no, tile), sides, buffers, scratch, level, put);
         }
+        let mut sums = DistanceSums::default();
+        let encode_strip = |strip: &Tile, scratch: &mut Scratch| {
+            sums += self.encode_strip(strip, survey, scratch, level, put)?;
+            Ok(())
+        };
         self.input
-            .load_values(tile, &self.scheme, buffers, scratch, level)?;
+            .for_each_strip(tile, &self.scheme, buffers, scratch, level, encode_strip)?;
+        self.distance.add(no, sums);
+        Ok(())
+    }
+
+    /// Encodes `scratch.values`, which are those of `strip`, and passes the stored bytes to `put`. Returns the distance of what
+    /// they decode to.
+    ///
+    /// # Errors
+    /// Storing fails, or a value has no finite code.
+    fn encode_strip(
+        &self,
+        strip: &Tile,
+        survey: f64,
+        scratch: &mut Scratch,
+        level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<DistanceSums> {
         let Scratch {
             values,
             back,
@@ -231,7 +263,7 @@ impl<'m> Encoding<'m> {
         } = scratch;
         back.resize(values.len(), 0.0);
         let input = TileValues {
-            tile,
+            tile: strip,
             values,
             survey,
             level,
@@ -244,10 +276,9 @@ impl<'m> Encoding<'m> {
         {
             let (x, scheme) = (values[i], &self.scheme);
             let what = format!("{x:e} would be {} in {scheme}", back[i]);
-            return Err(self.input.refused(tile, i, scheme, &what));
+            return Err(self.input.refused(strip, i, scheme, &what));
         }
-        self.distance.add(no, sums);
-        Ok(())
+        Ok(sums)
     }
 }
 

@@ -13,7 +13,7 @@ use super::directory::UnfinishedDirectory;
 use super::overlap::place_at;
 use crate::config::{edit, read_small};
 use crate::containers::model::FileBeside;
-use crate::containers::parse::directory::{is_weights, is_zero_state};
+use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
@@ -50,17 +50,23 @@ pub(super) struct Sidecars {
 
 impl Sidecars {
     /// All files in `from`, except weights and files that describe only the quantization. The directories `outputs` may lie
-    /// below `from`, and are skipped.
+    /// below `from`, and are skipped. Weights in directories below `from` get a note, unless `is_part` says that they are a part of
+    /// the model.
     ///
     /// # Errors
     /// `Io` if a directory cannot be read.
-    pub(super) fn find(from: &Path, outputs: &[&Path]) -> Result<Self> {
+    pub(super) fn find(
+        from: &Path,
+        outputs: &[&Path],
+        is_part: &dyn Fn(&str) -> bool,
+    ) -> Result<Self> {
         let root = resolve_links(from);
         let mut search = SidecarSearch {
             blobs: blobs_of_snapshot(&root),
             root,
             outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
             places: outputs.iter().filter_map(|path| place_at(path)).collect(),
+            is_part,
             found: Self {
                 files: vec![],
                 notes: vec![],
@@ -216,7 +222,7 @@ fn is_blob_name(name: &OsStr) -> bool {
 }
 
 /// Finds the files beside the weights.
-struct SidecarSearch {
+struct SidecarSearch<'a> {
     /// The input with all links resolved.
     root: PathBuf,
     /// The blob store that the input's links lead to, with all links resolved.
@@ -225,10 +231,12 @@ struct SidecarSearch {
     outputs: Vec<PathBuf>,
     /// Device and inode of these directories: a bind mount gives a directory another path.
     places: Vec<(u64, u64)>,
+    /// Whether a file of this name is a part of the model.
+    is_part: &'a dyn Fn(&str) -> bool,
     found: Sidecars,
 }
 
-impl SidecarSearch {
+impl SidecarSearch<'_> {
     /// Finds the files in `from`, which is the directory `below` of the input.
     fn directory(&mut self, from: &Path, below: &Path, depth: usize) -> Result<()> {
         let failed = |e: &std::io::Error| AnamnesisError::io_at(from, e);
@@ -248,7 +256,7 @@ impl SidecarSearch {
                     self.directory(&path, &below, depth + 1)?;
                 }
             } else if is_excluded(&text) {
-                if depth > 0 && is_weights(&text) && !is_zero_state(&text) {
+                if depth > 0 && is_weights(&text) && !(self.is_part)(&text) {
                     let note = format!("`{}` is not converted, and was left out", below.display());
                     self.found.notes.push(note);
                 }

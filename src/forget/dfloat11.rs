@@ -226,6 +226,10 @@ impl Encode for DFloat11Encoder {
         self.grid
     }
 
+    fn takes_any_rows(&self) -> bool {
+        false
+    }
+
     fn encode(
         &self,
         values: &TileValues<'_>,

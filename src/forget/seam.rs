@@ -157,6 +157,12 @@ pub(crate) trait Encode: Send + Sync {
         1
     }
 
+    /// Whether tiles may be cut once more along their rows, and the parts encoded one after the other. Not if an encoder knows
+    /// tiles by where they begin.
+    fn takes_any_rows(&self) -> bool {
+        true
+    }
+
     /// A warning for the user, asked for once all tiles are encoded.
     fn warning(&self) -> Option<String> {
         None

@@ -172,7 +172,8 @@ fn are_half_codes(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> bool {
             SdnqDtype::Native(NativeFloat::BF16) => Dtype::BF16,
             _ => return false,
         };
-        let is_weight = t.shape().len() == 2 || settings.has_convolutions;
+        // Codes in groups have three dimensions.
+        let is_weight = t.shape().len() <= 3 || settings.has_convolutions;
         let has_scale = all.at(base, "scale").is_some();
         let is_listed = all.config.skips(base.trim_end_matches('.'));
         t.dtype() == dtype && is_weight && (has_scale || !is_listed)

@@ -38,7 +38,7 @@ static IDENTITY: Identity = Identity {
     codes: &[".dense_weights"],
     companions: &[
         (Ends(".row_offsets"), TensorRole::QuantState),
-        (Ends(".col_vals"), TensorRole::QuantState),
+        (Ends(".col_vals"), TensorRole::GroupIndex),
         (Ends(".in_perm"), TensorRole::GroupIndex),
     ],
     optional: &[],
@@ -80,7 +80,7 @@ impl Scheme for Spqr {
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::QuantState, offsets),
-            (TensorRole::QuantState, singles),
+            (TensorRole::GroupIndex, singles),
             (TensorRole::GroupIndex, order),
         ];
         let dims = vec![shape.rows, shape.cols];
@@ -190,10 +190,9 @@ impl SpqrWeight<'_> {
         let offsets: Vec<usize> = words(staging).map(|offset| offset as usize).collect();
         let total = self.singles.elements();
         let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
-        // Values that belong to no row would be left out.
-        let has_all =
-            (rows.start > 0 || first == 0) && (rows.end < self.shape.rows || last == total);
-        if !offsets.is_sorted() || last > total || !has_all {
+        let has_odd_end =
+            rows.start == 0 && first != 0 || rows.end == self.shape.rows && last != total;
+        if !offsets.is_sorted() || last > total || has_odd_end {
             let what = format!("offsets do not ascend from 0 to {total}");
             return Err(wrong(&self.offsets, what));
         }

@@ -312,7 +312,9 @@ fn a_model_in_layers_of_tensors() {
     let output = run(&["remember", "ollama:layers"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    let written = directory.path().join("layers-bf16.safetensors");
+    // A directory, for the model has a config.
+    let written = directory.path().join("layers-BF16");
+    assert!(written.join("config.json").is_file());
     let expected = golden.join("mixed/expected-bf16.safetensors");
     let [written, expected] = [written, expected].map(|path| path.display().to_string());
     assert!(

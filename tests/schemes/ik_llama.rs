@@ -7,7 +7,7 @@ use anamnesis::{
 use safetensors::SafeTensors;
 
 use crate::common::gguf::Gguf;
-use crate::common::verdict::{Parse, verdict};
+use crate::common::verdict::{Parse, Unsupported, verdict};
 use crate::common::{Random, TARGETS, data};
 
 /// Types with headers of each size: number, values and bytes of a block, bytes of a header.
@@ -136,10 +136,72 @@ fn what_llama_cpp_does_not_read_is_noted() {
     assert!(outputs.outputs().all(|t| t.dtype == Dtype::BF16));
 }
 
+/// Q8_0 with the bytes of each block of eight rows as Q8_0_R8 has them.
+fn interleaved(bytes: &[u8], rows: usize, cols: usize) -> Vec<u8> {
+    let row_bytes = cols / 32 * 34;
+    let mut out = Vec::with_capacity(bytes.len());
+    for first in (0..rows).step_by(8) {
+        for block in 0..cols / 32 {
+            let block = |row| &bytes[(first + row) * row_bytes + block * 34..][..34];
+            (0..8).for_each(|row| out.extend_from_slice(&block(row)[..2]));
+            for four in (2..34).step_by(4) {
+                (0..8).for_each(|row| out.extend_from_slice(&block(row)[four..four + 4]));
+            }
+        }
+    }
+    out
+}
+
+/// Rows that are interleaved are decoded to what they were, also where a tensor is cut into tiles.
+#[test]
+fn interleaved_rows() {
+    for shape in [
+        &[8, 32][..],
+        &[40, 4096],
+        &[2, 16, 96],
+        &[8, 300 << 10],
+        &[0, 32],
+    ] {
+        let cols = shape[shape.len() - 1];
+        let rows = shape[..shape.len() - 1].iter().product();
+        let mut bytes = Random(9).bytes(rows * cols / 32 * 34);
+        for block in bytes.chunks_exact_mut(34) {
+            block[..2].copy_from_slice(&half::f16::from_f32(0.01).to_le_bytes());
+        }
+        let dims: Vec<u64> = shape.iter().rev().map(|&n| n as u64).collect();
+        let decoded = |number, bytes: &[u8]| {
+            let file = Gguf::default().tensor("w", number, &dims, bytes).file();
+            let model = parse_bytes(file).unwrap();
+            values(&model.remember_to_bytes(TargetDtype::BF16).unwrap())
+        };
+        let want = decoded(8, &bytes);
+        assert!(
+            decoded(208, &interleaved(&bytes, rows, cols)) == want,
+            "{shape:?}"
+        );
+    }
+    // Other numbers of rows, also of the matrices of a stack, and rows alone.
+    for shape in [&[12, 32][..], &[4, 12, 32], &[32]] {
+        let dims: Vec<u64> = shape.iter().rev().map(|&n| n as u64).collect();
+        let bytes = vec![0; shape.iter().product::<usize>() / 32 * 34];
+        let file = Gguf::default().tensor("w", 208, &dims, &bytes).file();
+        let result = parse_bytes(file).and_then(|model| model.remember_to_bytes(TargetDtype::F32));
+        assert_eq!(
+            verdict(result, Parse, &["`w`", "8 rows"]),
+            None,
+            "{shape:?}"
+        );
+    }
+    let result = dequantize_gguf_to_bf16(&[0; 8 * 34], Dtype::Q8_0_R8, 256);
+    assert_eq!(
+        verdict(result, Unsupported, &["Q8_0_R8", "interleaved"]),
+        None
+    );
+}
+
 #[cfg(feature = "lethe")]
 #[test]
 fn nothing_is_encoded_to_them() {
-    use crate::common::verdict::Unsupported;
     use anamnesis::{ForgetScheme, GgufTypes};
 
     for name in ["iq4_k", "gguf:IQ2_KT", "q8_kv"] {

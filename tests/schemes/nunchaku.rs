@@ -5,6 +5,23 @@ use anamnesis::{TargetDtype, parse, parse_bytes};
 use crate::common::verdict::{Kind, Parse, Unsupported, check, recover, tensors, verdict};
 use crate::common::{data, file};
 
+/// A model in two files, which do not name its class.
+#[test]
+fn files_of_the_older_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let layer = file(&tensors("X.qweight I8 128,64; X.wscales BF16 2,128"), &[]);
+    for name in ["transformer_blocks", "unquantized_layers"] {
+        std::fs::write(directory.path().join(format!("{name}.safetensors")), &layer).unwrap();
+    }
+    let result = parse(directory.path());
+    let named = [
+        "Nunchaku",
+        "transformer_blocks.safetensors",
+        "merge_safetensors",
+    ];
+    assert_eq!(verdict(result, Unsupported, &named), None);
+}
+
 #[test]
 fn nunchaku() {
     let text = r#"

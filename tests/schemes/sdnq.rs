@@ -79,7 +79,7 @@ fn sdnq() {
         # A weight of the dtype of its codes without a scale, or with that of a norm.
         X.weight F16 4,8 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & X.scale
         X.weight F16 4,8; X.scale F32 4 | {u4,"modules_dtype_dict":{"float16":["X"]}} | Parse: `X.weight` & [4]
-        X.weight BF16 4,8 | {u4,"modules_dtype_dict":{"bfloat16":["X"]}} | Parse: `X.weight` & X.scale
+        X.weight BF16 4,2,4 | {u4,"modules_dtype_dict":{"bfloat16":["X"]}} | Parse: `X.weight` & X.scale
         X.weight I32 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"int32":["X"]}} | Unsupported: `X.weight` & Int(32)
         X.weight F32 4,8; X.scale F32 4,1 | {u4,"modules_dtype_dict":{"float32":["X"]}} | Unsupported: `X.weight` & F32
         X.weight I16 2,9; X.scale F32 4,512 | {u4,"use_codebook":true,"modules_dtype_dict":{"uint9":["X"]}} | Unsupported: `X.weight` & use_codebook

@@ -104,11 +104,12 @@ impl OutputFile {
         let temporary = builder
             .tempfile_in(&directory)
             .map_err(|e| AnamnesisError::io_at(&directory, &e))?;
-        let file = temporary.as_file().try_clone();
-        let written = file.and_then(|file| WrittenFile::new(file, len, is_uncached));
+        let file = temporary.as_file();
+        let written = file.set_len(len).and_then(|()| file.try_clone());
+        let written = written.map_err(|e| AnamnesisError::io_at(path, &e))?;
         Ok(Self {
             temporary,
-            written: written.map_err(|e| AnamnesisError::io_at(path, &e))?,
+            written: WrittenFile::new(written, is_uncached),
             directory,
             path: path.to_path_buf(),
             force,

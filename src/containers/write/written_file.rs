@@ -40,16 +40,12 @@ enum LastSync {
 }
 
 impl WrittenFile {
-    /// Makes `file`, which is empty, `len` bytes long. If `is_uncached`, nothing of it stays in the system's cache.
-    ///
-    /// # Errors
-    /// The file cannot be extended.
-    pub(crate) fn new(file: File, len: u64, is_uncached: bool) -> Result<Self> {
-        file.set_len(len)?;
-        Ok(Self {
+    /// `file` is empty. If `is_uncached`, nothing of it stays in the system's cache.
+    pub(crate) fn new(file: File, is_uncached: bool) -> Self {
+        Self {
             is_uncached,
             ..Self::with_step(file, STEP)
-        })
+        }
     }
 
     fn with_step(file: File, step: u64) -> Self {

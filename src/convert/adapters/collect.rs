@@ -55,8 +55,10 @@ impl Collector<'_, '_> {
 
     /// The parameters that the adapter names one by one, and which pair of factors belongs to which.
     fn parameters(&self, sorted: &SortedTensors<'_>) -> Result<Parameters> {
-        let Settings::Peft(config) = &self.adapter.files.settings else {
-            return Ok(Parameters::default());
+        let config = match &self.adapter.files.settings {
+            Settings::Peft(config) => config,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => return Ok(Parameters::default()),
         };
         let assigner = Assigner {
             shape_of: &|weight| {

@@ -39,13 +39,16 @@ impl ShardFile {
         let temporary = format!("{name}.partial");
         let file = directory.handle().create_anew(temporary.as_ref(), false);
         let path = directory.path().join(&temporary);
-        let file = file.and_then(|file| WrittenFile::new(file, len, is_uncached));
-        Ok(Self {
-            file: file.map_err(|e| AnamnesisError::io_at(&path, &e))?,
+        let file = file.map_err(|e| AnamnesisError::io_at(&path, &e))?;
+        let shard = Self {
+            file: WrittenFile::new(file, is_uncached),
             directory: directory.clone(),
             temporary,
             name: name.to_owned(),
-        })
+        };
+        let extended = shard.file.file().set_len(len);
+        extended.map_err(|e| AnamnesisError::io_at(&path, &e))?;
+        Ok(shard)
     }
 
     /// Syncs the data and renames the file to the shard's name. The rename itself is durable once the directory is synced,

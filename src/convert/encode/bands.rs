@@ -83,7 +83,8 @@ impl Bands {
 /// Bytes for several output tensors, collected in any order and written in as few runs as possible.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    bytes: Vec<u8>,
+    /// The bytes for each output, in the order in which they were added.
+    bytes: Vec<Vec<u8>>,
     pieces: Vec<Piece>,
     /// Scratch for merging adjacent pieces into one write.
     merged: Vec<u8>,
@@ -95,7 +96,7 @@ struct Piece {
     output: usize,
     /// Offset in the output tensor.
     at: u64,
-    /// Offset in [`Pieces::bytes`].
+    /// Offset in the output's [`Pieces::bytes`].
     start: usize,
     len: usize,
 }
@@ -103,19 +104,32 @@ struct Piece {
 impl Pieces {
     /// Removes all pieces. The buffers are kept.
     pub(super) fn clear(&mut self) {
-        self.bytes.clear();
+        self.bytes.iter_mut().for_each(Vec::clear);
         self.pieces.clear();
     }
 
     /// Adds `bytes` for output `output` at its byte `at`.
     pub(super) fn add(&mut self, output: usize, at: u64, bytes: &[u8]) {
-        self.pieces.push(Piece {
-            output,
-            at,
-            start: self.bytes.len(),
-            len: bytes.len(),
-        });
-        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() <= output {
+            self.bytes.resize_with(output + 1, Vec::new);
+        }
+        let all = &mut self.bytes[output];
+        // Bytes of one output lie behind one another, so that what follows its last piece makes that longer.
+        let last = self
+            .pieces
+            .iter_mut()
+            .rev()
+            .find(|piece| piece.output == output);
+        match last {
+            Some(last) if last.at + last.len as u64 == at => last.len += bytes.len(),
+            _ => self.pieces.push(Piece {
+                output,
+                at,
+                start: all.len(),
+                len: bytes.len(),
+            }),
+        }
+        all.extend_from_slice(bytes);
     }
 
     /// Passes all pieces to `write` in the order of outputs and offsets, adjacent ones merged, and removes them.
@@ -129,7 +143,7 @@ impl Pieces {
         self.pieces.sort_unstable();
         let follows = |a: &Piece, b: &Piece| a.output == b.output && a.at + a.len as u64 == b.at;
         for run in self.pieces.chunk_by(follows) {
-            let bytes = |piece: &Piece| &self.bytes[piece.start..][..piece.len];
+            let bytes = |piece: &Piece| &self.bytes[piece.output][piece.start..][..piece.len];
             if let [piece] = run {
                 write(piece.output, piece.at, bytes(piece))?;
                 continue;

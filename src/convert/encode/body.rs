@@ -43,8 +43,8 @@ impl<'m> Body<'m> for EncodeBody<'m> {
             job.put_in(part, at, bytes)
         };
         let tiles = encoding.bands.tiles(job.no - survey_jobs);
-        // A lone tile needs no putting together: neighbours that its bytes could be merged with are in other jobs.
-        if let (1, Some(tile)) = (tiles.len(), tiles.clone().next()) {
+        // A lone strip needs no putting together: neighbours that its bytes could be merged with are in other jobs.
+        if let (1, Some(tile), false) = (tiles.len(), tiles.clone().next(), encoding.has_strips()) {
             encoding.encode_tile(tile, survey, input, scratch, level, &mut write)?;
             return Ok(written);
         }

@@ -50,9 +50,11 @@ pub(super) fn count_exponents(
         let Some(grid) = method.counting_grid(&weight) else {
             continue;
         };
+        let cut = input::cut(&grid, 1, &decoder.grid());
         let input = EncodeInput {
             name: item.name().to_owned(),
-            cut: input::cut(&grid, 1, &decoder.grid()),
+            strip_rows: cut.tile_rows,
+            cut,
             decoder: Arc::new(decoder),
             dtype,
         };

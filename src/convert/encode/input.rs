@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Scratch;
 use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
+use crate::forget::Encode;
 use crate::kernels::lethe::distance::first_not_finite;
 use crate::scheme::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
 use crate::simd::Level;
@@ -12,6 +13,10 @@ use crate::{AnamnesisError, Result, TargetDtype};
 /// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has, so that they are still
 /// in the cache when they are encoded.
 const TILE_VALUES: usize = SLAB_VALUES;
+
+/// Values of a strip, about: with what they become, and with what they decode to, they stay in the L1 cache or pass through it in
+/// order.
+const STRIP_VALUES: usize = 8 << 10;
 
 /// Columns of a tile if the decoder's input runs down the columns: tall tiles read longer pieces than wide ones.
 const TRANSPOSED_INPUT_COLS: usize = 256;
@@ -32,29 +37,57 @@ pub(super) struct EncodeInput<'m> {
     /// Values are rounded to this dtype before they are encoded, as they would be if the decoded tensor were stored.
     pub(super) dtype: TargetDtype,
     pub cut: Cut,
+    /// Rows of a strip: what is decoded, and encoded, at once. A tile is read as a whole.
+    pub strip_rows: usize,
 }
 
 impl EncodeInput<'_> {
-    /// Decodes the values of `tile` into `scratch.values`, row by row.
+    /// Reads `tile`, decodes its values into `scratch.values` strip by strip, and passes each strip to `each`.
     ///
     /// # Errors
-    /// Reading fails, or a value is not finite: no scheme has a code for it. `scheme` is named in the message.
-    pub(super) fn load_values(
+    /// Reading fails, or a value is not finite: no scheme has a code for it. `scheme` is named in the message. The errors of
+    /// `each`.
+    pub(super) fn for_each_strip(
         &self,
         tile: &Tile,
         scheme: &str,
         buffers: &mut Buffers,
         scratch: &mut Scratch,
         level: Level,
+        mut each: impl FnMut(&Tile, &mut Scratch) -> Result<()>,
     ) -> Result<()> {
-        self.decode_values(tile, buffers, scratch, level)?;
-        let values = &scratch.values;
-        match first_not_finite(values, level) {
-            Some(i) => {
-                let what = format!("{} cannot be encoded to {scheme}", values[i]);
-                Err(self.refused(tile, i, scheme, &what))
+        let is_cut = self.strip_rows < tile.rows.len();
+        if is_cut {
+            self.decoder.load(tile, buffers)?;
+        }
+        for first in tile.rows.clone().step_by(self.strip_rows.max(1)) {
+            let strip = Tile {
+                rows: first..(first + self.strip_rows).min(tile.rows.end),
+                cols: tile.cols.clone(),
+            };
+            if is_cut {
+                scratch.values.resize(strip.values(), 0.0);
+                let (values, rounded) = (&mut scratch.values, &mut scratch.rounded);
+                let rows = strip.rows.clone();
+                self.widening(level)
+                    .decode(&*self.decoder, (tile, rows), buffers, rounded, values);
+            } else {
+                self.decode_values(&strip, buffers, scratch, level)?;
             }
-            None => Ok(()),
+            let values = &scratch.values;
+            if let Some(i) = first_not_finite(values, level) {
+                let what = format!("{} cannot be encoded to {scheme}", values[i]);
+                return Err(self.refused(&strip, i, scheme, &what));
+            }
+            each(&strip, scratch)?;
+        }
+        Ok(())
+    }
+
+    fn widening(&self, level: Level) -> Widening {
+        Widening {
+            dtype: self.dtype,
+            level,
         }
     }
 
@@ -103,12 +136,9 @@ impl EncodeInput<'_> {
         out: &mut [f32],
     ) -> Result<()> {
         self.decoder.load(tile, buffers)?;
-        let widening = Widening {
-            dtype: self.dtype,
-            level,
-        };
         let rows = tile.rows.clone();
-        widening.decode(&*self.decoder, (tile, rows), buffers, rounded, out);
+        self.widening(level)
+            .decode(&*self.decoder, (tile, rows), buffers, rounded, out);
         Ok(())
     }
 
@@ -164,6 +194,20 @@ pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut
         cols,
         tile_rows,
         tile_cols: tile_cols.max(1),
+    }
+}
+
+/// The rows of a strip of tiles of `cut`. Strips are for decoders that have nothing to prepare, and for encoders that write rows
+/// one after the other; otherwise a tile is one strip.
+pub(super) fn strip_rows(cut: &Cut, encoder: &dyn Encode, decoder: &dyn Decode) -> usize {
+    let grid = encoder.grid();
+    let is_cut = encoder.takes_any_rows()
+        && grid.transposed.is_none()
+        && decoder.stored_dtype().is_some()
+        && decoder.grid().cols == cut.cols;
+    match is_cut {
+        true => round_down(STRIP_VALUES / cut.tile_cols, grid.row_align),
+        false => cut.tile_rows,
     }
 }
 

@@ -19,6 +19,14 @@ pub(crate) trait ComputeDtype: Element {
     fn round(x: f32) -> f32 {
         Self::rounded(x)
     }
+
+    /// A factor that does what division by `divisor` does: `round(x * factor)` is `round(x / divisor)` for all finite `x` of the
+    /// dtype. `None` if there may be no such factor. `divisor` is of the dtype, too.
+    #[inline(always)]
+    fn reciprocal(divisor: f32) -> Option<f32> {
+        let _ = divisor;
+        None
+    }
 }
 
 impl ComputeDtype for f32 {
@@ -42,5 +50,50 @@ impl ComputeDtype for bf16 {
         // NaN that an operation on these gives has no payload but the quiet bit: it stays NaN.
         let bits = x.to_bits();
         f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+    }
+
+    /// The reciprocal itself, unless it is subnormal or infinite in F32.
+    ///
+    /// It is off by 2^-24 of its value at most, and the product by 2^-24 more. A middle between two values has 9 bits, the
+    /// divisor and `x` have 8. The product of middle and divisor is a whole number of units of 17 bits, so `x / divisor` is off
+    /// the middle by 2^-17 at least, or is the middle. That takes an `x` of 9 bits, unless the middle is subnormal and has fewer.
+    /// F32 holds such middles exactly, and the product, which is off by less than half a place there, is rounded to them.
+    #[inline(always)]
+    fn reciprocal(divisor: f32) -> Option<f32> {
+        (f32::MIN_POSITIVE..=1.0 / f32::MIN_POSITIVE)
+            .contains(&divisor)
+            .then_some(1.0 / divisor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_utils::miri_or;
+
+    /// All values of BF16 by divisors of all mantissas, and by those at the ends of where there is a reciprocal.
+    #[test]
+    fn products_with_reciprocals_are_quotients() {
+        let of = |bits: u16| bf16::from_bits(bits).to_f32();
+        let middle = (0x3f80..0x4000u16).step_by(miri_or(64, 1));
+        let ends = [0x0080, 0x0081, 0x00ff, 0x0100, 0x7e7f, 0x7e80];
+        let sizes = (0x0093..0x7e80).step_by(miri_or(8011, 97));
+        for divisor in middle.chain(ends).chain(sizes).map(of) {
+            let factor = bf16::reciprocal(divisor).unwrap();
+            for x in (0..0x7f80u16).step_by(miri_or(1021, 1)).map(of) {
+                for x in [x, -x] {
+                    let (quotient, product) = (bf16::round(x / divisor), bf16::round(x * factor));
+                    assert!(
+                        quotient.to_bits() == product.to_bits(),
+                        "{x:e} / {divisor:e}: {quotient:e}, {product:e}"
+                    );
+                }
+            }
+        }
+        for divisor in [0x0000, 0x007f, 0x7e81, 0x7f80, 0x7fc0, 0xbf80] {
+            assert_eq!(bf16::reciprocal(of(divisor)), None);
+        }
+        assert_eq!(<f32 as ComputeDtype>::reciprocal(3.0), None);
+        assert_eq!(f16::reciprocal(3.0), None);
     }
 }

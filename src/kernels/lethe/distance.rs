@@ -111,6 +111,8 @@ struct Compare<'a> {
 }
 
 impl Routine for Compare<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let mut lanes = LaneSums::default();
@@ -154,6 +156,8 @@ struct Largest<'a> {
 }
 
 impl Routine for Largest<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         for (largest, values) in self.largest.iter_mut().zip(self.values.chunks(self.run)) {

@@ -24,6 +24,20 @@ pub(crate) trait Fp8Arithmetic: Sync {
 
     /// `x` over the block's scale, rounded as the library rounds.
     fn scaled(x: f32, factor: f32) -> f32;
+
+    /// The other operand of a product that [`scaled_by_product`](Self::scaled_by_product) computes in place of a quotient, bit for
+    /// bit the same; `None` if there is none for `factor`, or if nothing is divided.
+    #[inline(always)]
+    fn reciprocal(factor: f32) -> Option<f32> {
+        let _ = factor;
+        None
+    }
+
+    /// What [`scaled`](Self::scaled) gives, from a [`reciprocal`](Self::reciprocal).
+    #[inline(always)]
+    fn scaled_by_product(x: f32, reciprocal: f32) -> f32 {
+        Self::scaled(x, reciprocal)
+    }
 }
 
 /// `Fp8Quantize` of transformers. With `POWERS` scales are powers of two (`scale_fmt` is `ue8m0`).
@@ -77,6 +91,16 @@ impl<E: ComputeDtype> Fp8Arithmetic for CompressedTensorsFp8<E> {
         // The library adds a zero point of +0, which makes +0 of -0.
         E::round(x / factor) + 0.0
     }
+
+    #[inline(always)]
+    fn reciprocal(factor: f32) -> Option<f32> {
+        E::reciprocal(factor)
+    }
+
+    #[inline(always)]
+    fn scaled_by_product(x: f32, reciprocal: f32) -> f32 {
+        E::round(x * reciprocal) + 0.0
+    }
 }
 
 /// `quantize_per_tensor_fp8` of comfy-kitchen, for a model in `E`.
@@ -124,6 +148,8 @@ pub(crate) struct EncodeFp8Blocks<'a, A> {
 }
 
 impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let width = self.width.max(1);
@@ -151,7 +177,21 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
                     .zip(codes.chunks_exact_mut(width));
                 for ((values, codes), back) in rows.zip(back.chunks_exact_mut(width)) {
                     let (values, codes) = (&values[cols.clone()], &mut codes[cols.clone()]);
-                    encode_row::<A>(values, factor, scale, codes, &mut back[cols.clone()]);
+                    let back = &mut back[cols.clone()];
+                    match A::reciprocal(factor) {
+                        Some(factor) => encode_row::<A>(values, scale, codes, back, |x| {
+                            A::scaled_by_product(x, factor)
+                        }),
+                        None => {
+                            encode_row::<A>(values, scale, codes, back, |x| A::scaled(x, factor));
+                        }
+                    }
+                    if !factor.is_finite() {
+                        // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the code of NaN.
+                        for (back, &code) in back.iter_mut().zip(&*codes) {
+                            *back = A::Code::widen(code) * scale;
+                        }
+                    }
                 }
             }
         }
@@ -161,23 +201,17 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
 #[inline(always)]
 fn encode_row<A: Fp8Arithmetic>(
     values: &[f32],
-    factor: f32,
     scale: f32,
     codes: &mut [u8],
     back: &mut [f32],
+    scaled: impl Fn(f32) -> f32,
 ) {
-    for ((&x, code), back) in values.iter().zip(codes.iter_mut()).zip(back.iter_mut()) {
-        let (bits, value) = narrow::<A::Code>(A::scaled(x, factor));
+    for ((&x, code), back) in values.iter().zip(codes).zip(back) {
+        let (bits, value) = narrow::<A::Code>(scaled(x));
         *code = bits as u8;
         // Decoding multiplies by the stored scale, which need not be the reciprocal of `factor`
         // after rounding.
         *back = value * scale;
-    }
-    if !factor.is_finite() {
-        // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the code of NaN.
-        back.iter_mut()
-            .zip(codes)
-            .for_each(|(back, code)| *back = A::Code::widen(*code) * scale);
     }
 }
 
@@ -199,7 +233,7 @@ mod tests {
         };
         let mut values: Vec<f32> = (0..n).map(|_| bf16::from_f32(next()).to_f32()).collect();
         values[..4].copy_from_slice(&[0.0, -0.0, f32::from_bits(1 << 16), -f32::MIN_POSITIVE]);
-        values[n / 2] = 1e30;
+        values[n / 2] = bf16::from_f32(1e30).to_f32();
         values
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct EncodeGroups<'a, A, const GROUP: usize> {
 }
 
 impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_, A, GROUP> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let is_four_bits = A::Code::SIGN_BIT == 8;
@@ -63,10 +65,7 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
             .zip(self.scale_bytes.chunks_mut(BATCH));
         for ((values, back), (codes, scale_bytes)) in batches.zip(stored) {
             let values = values.as_chunks::<GROUP>().0;
-            let mut maxima = [0.0; BATCH];
-            for (values, max) in values.iter().zip(&mut maxima) {
-                *max = max_abs(values, 0.0);
-            }
+            let maxima = largest_of_groups(values);
             // One array for each field, so that LLVM finds several scales in a register.
             let mut bytes_of_scales = [0; BATCH];
             let (mut factors, mut scales) = ([0.0; BATCH], [0.0; BATCH]);
@@ -77,13 +76,22 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 scales[g] = scale.scale;
             }
             scale_bytes.copy_from_slice(&bytes_of_scales[..scale_bytes.len()]);
+            let mut unpacked = [[0u8; GROUP]; BATCH];
+            let code_bytes = match is_four_bits {
+                true => &mut unpacked[..],
+                false => codes.as_chunks_mut::<GROUP>().0,
+            };
             let groups = values
                 .iter()
                 .zip(back.as_chunks_mut::<GROUP>().0)
-                .zip(codes.chunks_exact_mut(bytes));
+                .zip(code_bytes);
             let scales = factors.into_iter().zip(scales);
             for (((values, back), codes), scale) in groups.zip(scales) {
                 encode_group::<A, GROUP>(self.arithmetic, values, scale, codes, back);
+            }
+            if is_four_bits {
+                // All groups at once: a vector load of what narrower stores have just written would wait for them.
+                pack_pairs(unpacked.as_flattened(), codes);
             }
         }
     }
@@ -126,30 +134,76 @@ impl GroupBuffers<'_> {
 /// Groups whose scales are found before any of them is encoded: a scale is one long chain of dependent operations.
 const BATCH: usize = 16;
 
+/// Values of a group of an MX format. Those of NVFP4 have half as many.
+const MOST_IN_GROUP: usize = 32;
+
 /// Encodes one group under the factor and the scale of its [`GroupScale`].
 #[inline(always)]
 fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
     arithmetic: &A,
     values: &[f32; GROUP],
     (factor, scale): (f32, f32),
-    codes: &mut [u8],
+    codes: &mut [u8; GROUP],
     back: &mut [f32; GROUP],
 ) {
-    let mut unpacked = [0u8; GROUP];
-    for ((&x, code), back) in values.iter().zip(&mut unpacked).zip(back) {
+    for ((&x, code), back) in values.iter().zip(codes).zip(back) {
         let (bits, value) = arithmetic.code(arithmetic.scaled(x, factor));
         *code = bits as u8;
         *back = value * scale;
     }
-    if A::Code::SIGN_BIT == 8 {
+}
+
+/// Packs as many codes of four bits as `codes` has room for.
+#[inline(always)]
+fn pack_pairs(unpacked: &[u8], codes: &mut [u8]) {
+    for (out, pair) in codes.iter_mut().zip(unpacked.as_chunks::<2>().0) {
         // Of two codes in a word of 16 bits, the second is shifted down onto the high nibble of the first.
-        for (out, pair) in codes.iter_mut().zip(unpacked.as_chunks::<2>().0) {
-            let pair = u16::from_le_bytes(*pair);
-            *out = (pair | pair >> 4) as u8;
-        }
-    } else {
-        codes.copy_from_slice(&unpacked);
+        let pair = u16::from_le_bytes(*pair);
+        *out = (pair | pair >> 4) as u8;
     }
+}
+
+/// The largest magnitudes of up to [`BATCH`] groups of finite values; 0 for those that are not there.
+#[inline(always)]
+fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH] {
+    let mut maxima = [0.0; BATCH];
+    let Some(groups) = groups.first_chunk::<BATCH>() else {
+        for (values, max) in groups.iter().zip(&mut maxima) {
+            *max = max_abs(values, 0.0);
+        }
+        return maxima;
+    };
+    // Neighbours are compared until each group has one left: as many groups as lanes end in one register, where the maximum of each
+    // group by itself would take as many steps for one. Magnitudes are ordered as their bits are.
+    const { assert!(GROUP == MOST_IN_GROUP || GROUP == MOST_IN_GROUP / 2) };
+    let mut magnitudes = [0; MOST_IN_GROUP * BATCH];
+    for (magnitude, x) in magnitudes.iter_mut().zip(groups.as_flattened()) {
+        *magnitude = (x.to_bits() & 0x7fff_ffff).cast_signed();
+    }
+    let of_16 = match GROUP {
+        MOST_IN_GROUP => larger_of_pairs::<{ 16 * BATCH }>(&magnitudes),
+        _ => magnitudes[..16 * BATCH]
+            .try_into()
+            .unwrap_or([0; 16 * BATCH]),
+    };
+    let of_8 = larger_of_pairs::<{ 8 * BATCH }>(&of_16);
+    let of_4 = larger_of_pairs::<{ 4 * BATCH }>(&of_8);
+    let of_2 = larger_of_pairs::<{ 2 * BATCH }>(&of_4);
+    let of_1 = larger_of_pairs::<BATCH>(&of_2);
+    for (max, magnitude) in maxima.iter_mut().zip(of_1) {
+        *max = f32::from_bits(magnitude.cast_unsigned());
+    }
+    maxima
+}
+
+/// The larger number of each pair of neighbours.
+#[inline(always)]
+fn larger_of_pairs<const N: usize>(numbers: &[i32]) -> [i32; N] {
+    let mut larger = [0; N];
+    for (larger, [a, b]) in larger.iter_mut().zip(numbers.as_chunks().0) {
+        *larger = *a.max(b);
+    }
+    larger
 }
 
 #[cfg(test)]

@@ -66,6 +66,8 @@ const CHUNK: usize = 256;
 const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
 impl Routine for EncodeInt8Rows<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         let width = self.cols.max(1);

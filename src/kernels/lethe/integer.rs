@@ -48,7 +48,7 @@ pub(crate) struct IntegerGroups {
 }
 
 /// The scale and the offset of a group: with which values are encoded, and as they are stored.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct QuantParams {
     scale: f32,
     offset: f32,
@@ -61,11 +61,31 @@ trait IntegerArithmetic: Copy {
     /// `x` in the dtype to which the library casts weights before anything else.
     fn cast(self, x: f32) -> f32;
 
+    /// The bounds of a group of cast values, for [`params`](Self::params): its smallest and its largest value.
+    #[inline(always)]
+    fn bounds(self, values: &[f32]) -> (f32, f32) {
+        min_max(values, |x| self.cast(x))
+    }
+
     /// Scale and offset of a group whose cast values lie in `min..=max`.
     fn params(self, min: f32, max: f32) -> QuantParams;
 
-    /// The unsigned code of a cast value, an integer.
-    fn code(self, x: f32, params: &QuantParams) -> f32;
+    /// What is divided by the group's scale for the code of the cast value `x`.
+    #[inline(always)]
+    fn dividend(self, x: f32, params: &QuantParams) -> f32 {
+        let _ = params;
+        x
+    }
+
+    /// A factor with which [`code`](Self::code) gives for a product what it gives for the quotient of dividend and `scale`.
+    #[inline(always)]
+    fn reciprocal(self, scale: f32) -> Option<f32> {
+        let _ = scale;
+        None
+    }
+
+    /// The unsigned code, an integer, of a value whose dividend has this quotient by the scale.
+    fn code(self, quotient: f32, params: &QuantParams) -> f32;
 
     /// The value that decoding gives.
     fn decode(self, code: f32, params: &QuantParams) -> f32;
@@ -100,23 +120,34 @@ fn min_max(values: &[f32], cast: impl Fn(f32) -> f32) -> (f32, f32) {
     for chunk in chunks {
         for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(chunk) {
             let x = cast(x);
-            // `min`, not a comparison, of which LLVM would make a store under a mask.
-            *low = low.min(x);
-            *high = high.max(x);
+            *low = smaller(*low, x);
+            *high = larger(*high, x);
         }
     }
     for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(rest) {
-        *low = low.min(cast(x));
-        *high = high.max(cast(x));
+        *low = smaller(*low, cast(x));
+        *high = larger(*high, cast(x));
     }
     // Half of the lanes at a time: lane by lane would be a chain of comparisons, as long as two rows of a short group.
     for half in [8, 4, 2, 1] {
         for l in 0..half {
-            low[l] = low[l].min(low[l + half]);
-            high[l] = high[l].max(high[l + half]);
+            low[l] = smaller(low[l], low[l + half]);
+            high[l] = larger(high[l], high[l + half]);
         }
     }
     (low[0], high[0])
+}
+
+/// The smaller of two numbers, by one instruction: `f32::min` heeds NaN.
+#[inline(always)]
+fn smaller(a: f32, b: f32) -> f32 {
+    if a < b { a } else { b }
+}
+
+/// The larger of two numbers, as [`smaller`].
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
 }
 
 /// Encodes whole groups that lie one after the other.
@@ -129,28 +160,101 @@ struct EncodeIntegerGroups<'a, A> {
 }
 
 impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
-        let arithmetic = self.arithmetic;
-        let groups = self
+        let (arithmetic, group) = (self.arithmetic, self.group);
+        let batch = (BATCH_VALUES / group).clamp(1, BATCH);
+        let batches = self
             .values
-            .chunks_exact(self.group)
-            .zip(self.back.chunks_exact_mut(self.group));
-        let params = self.out.scales.iter_mut().zip(&mut self.out.offsets);
-        let codes = self.out.codes.chunks_exact_mut(self.group);
-        for (((values, back), codes), (scale, offset)) in groups.zip(codes).zip(params) {
-            let (low, high) = min_max(values, |x| arithmetic.cast(x));
-            let params = arithmetic.params(low, high);
-            (*scale, *offset) = (params.stored_scale, params.stored_offset);
-            for ((&x, back), code) in values.iter().zip(back).zip(codes) {
-                // The cast is repeated rather than kept, for a group may be a whole row.
-                let integer = arithmetic.code(arithmetic.cast(x), &params);
-                *back = arithmetic.decode(integer, &params);
-                // The integer lies in the low byte of the sum, so no conversion instruction is
-                // needed.
-                *code = (integer + ROUND_TO_INTEGER).to_bits() as u8;
+            .chunks(group * batch)
+            .zip(self.back.chunks_mut(group * batch))
+            .zip(self.out.codes.chunks_mut(group * batch));
+        let stored = self
+            .out
+            .scales
+            .chunks_mut(batch)
+            .zip(self.out.offsets.chunks_mut(batch));
+        for (((values, back), codes), (scales, offsets)) in batches.zip(stored) {
+            let (mut low, mut high) = ([0.0; BATCH], [0.0; BATCH]);
+            for (g, values) in values.chunks_exact(group).enumerate().take(BATCH) {
+                (low[g], high[g]) = arithmetic.bounds(values);
+            }
+            let params = params_of_groups(arithmetic, &low, &high);
+            for ((scale, offset), params) in scales.iter_mut().zip(offsets).zip(&params) {
+                (*scale, *offset) = (params.stored_scale, params.stored_offset);
+            }
+            let groups = values
+                .chunks_exact(group)
+                .zip(back.chunks_exact_mut(group))
+                .zip(codes.chunks_exact_mut(group));
+            for (((values, back), codes), params) in groups.zip(&params) {
+                match arithmetic.reciprocal(params.scale) {
+                    Some(factor) => {
+                        encode_group(arithmetic, params, values, codes, back, |x| x * factor);
+                    }
+                    None => encode_group(arithmetic, params, values, codes, back, |x| {
+                        x / params.scale
+                    }),
+                }
             }
         }
+    }
+}
+
+/// Groups whose parameters are found before any of them is encoded, at most: parameters are one long chain of dependent operations.
+const BATCH: usize = 16;
+
+/// Values of such groups, at most: they are still in the L1 cache when they are encoded. A group may have more.
+const BATCH_VALUES: usize = 4 << 10;
+
+/// The parameters of [`BATCH`] groups, of which some may not be there.
+#[inline(always)]
+fn params_of_groups<A: IntegerArithmetic>(
+    arithmetic: A,
+    low: &[f32; BATCH],
+    high: &[f32; BATCH],
+) -> [QuantParams; BATCH] {
+    // One array for each field, so that LLVM finds several groups' in a register.
+    let (mut scale, mut offset) = ([0.0; BATCH], [0.0; BATCH]);
+    let (mut stored_scale, mut stored_offset) = ([0.0; BATCH], [0.0; BATCH]);
+    for g in 0..BATCH {
+        let params = arithmetic.params(low[g], high[g]);
+        (scale[g], offset[g]) = (params.scale, params.offset);
+        (stored_scale[g], stored_offset[g]) = (params.stored_scale, params.stored_offset);
+    }
+    let mut all = [QuantParams::default(); BATCH];
+    for (g, params) in all.iter_mut().enumerate() {
+        *params = QuantParams {
+            scale: scale[g],
+            offset: offset[g],
+            stored_scale: stored_scale[g],
+            stored_offset: stored_offset[g],
+        };
+    }
+    all
+}
+
+/// Encodes one group. `quotient` divides by its scale.
+#[inline(always)]
+fn encode_group<A: IntegerArithmetic>(
+    arithmetic: A,
+    params: &QuantParams,
+    values: &[f32],
+    codes: &mut [u8],
+    back: &mut [f32],
+    quotient: impl Fn(f32) -> f32,
+) {
+    // A copy cannot change when codes are stored, so that it stays in registers.
+    let params = *params;
+    for ((&x, back), code) in values.iter().zip(back).zip(codes) {
+        // The cast is repeated rather than kept, for a group may be a whole row.
+        let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
+        let integer = arithmetic.code(quotient(dividend), &params);
+        *back = arithmetic.decode(integer, &params);
+        // The integer lies in the low byte of the sum, so no conversion instruction is needed.
+        *code = (integer + ROUND_TO_INTEGER).to_bits() as u8;
     }
 }
 

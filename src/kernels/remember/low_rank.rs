@@ -86,13 +86,20 @@ impl Kernel for Corrected<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_utils::miri_or;
 
     /// Against sums of one value at a time, in pieces of the rank, at every level.
     #[test]
     fn products() {
-        let rank = 7;
         let number = |i: usize| (i * 37 % 101) as f32 / 7.0 - 6.0;
-        for (rows, width, scale) in [(5, 11, 1.0), (4, 8, 0.3), (9, 24, 1.0), (1, 3, -1.7)] {
+        for (rows, width, rank, scale) in [
+            (5, 11, 7, 1.0),
+            (4, 8, 7, 0.3),
+            (9, 24, 7, 1.0),
+            (1, 3, 7, -1.7),
+            (3, miri_or(9, 603), 7, 1.0),
+            (2, 19, miri_or(5, 700), 1.0),
+        ] {
             let b: Vec<f32> = (0..rows * rank).map(number).collect();
             let a: Vec<f32> = (5..5 + rank * width).map(number).collect();
             let want: Vec<u64> = (0..rows * width)
@@ -107,7 +114,7 @@ mod tests {
                 .collect();
             for level in Level::available() {
                 let mut sums = vec![0.0; rows * width];
-                for ranks in [0..3, 3..7, 7..7] {
+                for ranks in [0..3, 3..rank, rank..rank] {
                     let piece: Vec<f32> = b
                         .chunks(rank)
                         .flat_map(|b| &b[ranks.clone()])

@@ -3,6 +3,8 @@
 //! Four rows and eight columns of sums are computed at once: they fill half of the registers of AVX2, and every number that is
 //! loaded is used four or eight times. What is read in the inner loop is packed before, so that it lies together.
 
+use std::ops::Range;
+
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
 use crate::simd::Routine;
@@ -12,6 +14,10 @@ const ROWS: usize = 4;
 
 /// Columns of sums that are computed at once.
 const COLS: usize = 8;
+
+/// Rows of eight numbers of the right matrix that are packed together: 32 KiB. So the sums of a row that follow each other are
+/// visited one after the other, and the rows, whose distance is often a power of two, do not push each other out of the cache.
+const PACKED: usize = 512;
 
 /// Adds the product of two matrices to sums.
 pub(crate) struct MatrixProduct<'a, T> {
@@ -118,36 +124,46 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
         if depth == 0 || width == 0 {
             return;
         }
-        let mut panel = vec![[0.0; COLS]; depth];
-        let whole = width / COLS * COLS;
-        for first in (0..whole).step_by(COLS) {
-            self.add_panel::<true>(unit, first, &mut panel);
+        let mut packed = vec![[0.0; COLS]; (PACKED / depth).max(1) * depth];
+        let (whole, step) = (width / COLS * COLS, packed.len() / depth * COLS);
+        for first in (0..whole).step_by(step) {
+            self.add_block::<true>(unit, first..whole.min(first + step), &mut packed);
         }
         if whole < width {
-            self.add_panel::<false>(unit, whole, &mut panel);
+            self.add_block::<false>(unit, whole..width, &mut packed);
         }
     }
 
-    /// Adds to the sums of some columns. `panel` is scratch.
+    /// Adds to the sums of columns `cols`. `packed` is scratch for as many numbers of the right matrix.
     #[inline(always)]
-    fn add_panel<const IS_WHOLE: bool>(
+    fn add_block<const IS_WHOLE: bool>(
         &mut self,
         unit: impl MulAdd,
-        first: usize,
-        panel: &mut [[f64; COLS]],
+        cols: Range<usize>,
+        packed: &mut [[f64; COLS]],
     ) {
-        for (panel, row) in panel.iter_mut().zip(self.right.chunks_exact(self.width)) {
-            load::<_, IS_WHOLE>(&row[first..], panel);
-        }
-        let quads = self.left.chunks_exact(self.depth);
-        for (left, lines) in quads.zip(self.sums.chunks_mut(ROWS * self.width)) {
-            let mut sums = [[0.0; COLS]; ROWS];
-            for (sums, line) in sums.iter_mut().zip(lines.chunks_exact(self.width)) {
-                load::<_, IS_WHOLE>(&line[first..], sums);
+        let (depth, width) = (self.depth, self.width);
+        let firsts = || cols.clone().step_by(COLS);
+        for (first, panel) in firsts().zip(packed.chunks_exact_mut(depth)) {
+            for (panel, row) in panel.iter_mut().zip(self.right.chunks_exact(width)) {
+                load::<_, IS_WHOLE>(&row[first..], panel);
             }
-            let sums = add_tile(unit, left, panel, sums);
-            for (sums, line) in sums.iter().zip(lines.chunks_exact_mut(self.width)) {
-                store::<IS_WHOLE>(sums, &mut line[first..]);
+        }
+        let quads = self.left.chunks_exact(depth);
+        for (left, lines) in quads.zip(self.sums.chunks_mut(ROWS * width)) {
+            for (first, panel) in firsts().zip(packed.chunks_exact(depth)) {
+                let mut sums = [[0.0; COLS]; ROWS];
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    if let Some(line) = lines.get(r * width + first..(r + 1) * width) {
+                        load::<_, IS_WHOLE>(line, sums);
+                    }
+                }
+                let sums = add_tile(unit, left, panel, sums);
+                for (r, sums) in sums.iter().enumerate() {
+                    if let Some(line) = lines.get_mut(r * width + first..(r + 1) * width) {
+                        store::<IS_WHOLE>(sums, line);
+                    }
+                }
             }
         }
     }

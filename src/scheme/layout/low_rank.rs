@@ -14,6 +14,9 @@ use crate::simd::{Level, dispatch};
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
 const PIECE: usize = 64 << 10;
 
+/// Most ranks whose terms are added at once: the kernel copies eight columns of them.
+const MAX_RANKS: usize = 4096;
+
 /// The two factors of the product that belongs to a weight.
 pub(crate) struct LowRankFactors<'m> {
     pub tensors: [Tensor<'m>; 2],
@@ -50,7 +53,7 @@ pub(super) fn add_factors(
         let rows = row..tile.rows.end.min((matrix + 1) * matrix_rows.max(1));
         let sums = &mut sums[(row - tile.rows.start) * width..][..rows.len() * width];
         // At least one rank at a time, however large the tile is.
-        let piece = (PIECE / (rows.len() + width).max(1)).max(1);
+        let piece = (PIECE / (rows.len() + width).max(1)).clamp(1, MAX_RANKS);
         for first in (0..rank).step_by(piece) {
             let ranks = first..(first + piece).min(rank);
             let a_rows = matrix * rank + ranks.start..matrix * rank + ranks.end;

@@ -120,11 +120,13 @@ fn unpack_tile(order: TileOrder, tile: &[u8], rows: &mut [u8], width: usize, lef
     // Word 4l + t is that of lane l for block t of 16 outputs. Four lanes have an output of each eight.
     for (i, lanes) in codes.as_chunks::<{ 4 * BLOCKS }>().0.iter().enumerate() {
         for block in 0..BLOCKS {
-            for half in 0..2 {
-                let row = block * 16 + half * 8 + i;
-                let four = [0, 1, 2, 3].map(|lane| lanes[lane * BLOCKS + block][half]);
-                let at = row * width + left;
-                rows[at..at + TILE_INPUTS].copy_from_slice(&order.line(four));
+            let four = [0, 1, 2, 3].map(|lane| lanes[lane * BLOCKS + block]);
+            let first = (block * 16 + i) * width + left;
+            for (at, codes) in [
+                (first, four.map(|[codes, _]| codes)),
+                (first + 8 * width, four.map(|[_, codes]| codes)),
+            ] {
+                rows[at..at + TILE_INPUTS].copy_from_slice(&order.line(codes));
             }
         }
     }

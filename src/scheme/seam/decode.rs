@@ -4,11 +4,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::exl2::CodeRun;
 use crate::scheme::seam::{CodeBytes, RelaySource, TileTable};
 use crate::simd::Level;
+use crate::{Result, TargetDtype};
 
 /// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of the tensor in row-major
 /// order, whatever the tensor's rank.
@@ -167,6 +167,12 @@ pub(crate) trait Decode: Send + Sync {
         out: Out<'_>,
     );
 
+    /// The dtype of the values, if they are stored as they are: then they are decoded to F32, and to this dtype, without rounding.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    fn stored_dtype(&self) -> Option<TargetDtype> {
+        None
+    }
+
     /// Decides whether the codes can be relayed, and how to get at them. `None` if no other scheme has such codes.
     ///
     /// The planner asks once for each tensor. The answer may depend on data: GPTQ reads its group index and all of its
@@ -198,6 +204,10 @@ impl Decode for &dyn Decode {
         out: Out<'_>,
     ) {
         (**self).decode(tile, rows, buffers, level, out);
+    }
+
+    fn stored_dtype(&self) -> Option<TargetDtype> {
+        (**self).stored_dtype()
     }
 }
 
@@ -250,6 +260,10 @@ impl Decode for Window<'_> {
             level,
             out,
         );
+    }
+
+    fn stored_dtype(&self) -> Option<TargetDtype> {
+        self.inner.stored_dtype()
     }
 
     // What is extracted depends on a tile's size alone, so the rows need no translation.

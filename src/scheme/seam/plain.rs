@@ -111,4 +111,8 @@ impl Decode for PlainFloats<'_> {
             out,
         );
     }
+
+    fn stored_dtype(&self) -> Option<TargetDtype> {
+        TargetDtype::of(self.dtype)
+    }
 }

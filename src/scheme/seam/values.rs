@@ -29,7 +29,7 @@ impl Widening {
         out: &mut [f32],
     ) {
         let Self { dtype, level } = self;
-        if dtype == TargetDtype::F32 {
+        if dtype == TargetDtype::F32 || decoder.stored_dtype() == Some(dtype) {
             decoder.decode(tile, rows, buffers, level, Out::F32(out));
             return;
         }

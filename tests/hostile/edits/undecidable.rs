@@ -100,6 +100,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "offsets of SpQR say which row a single value is of, and nothing else does",
+        applies: |edit| edit.kind == "description" && edit.place.ends_with(".row_offsets"),
+    },
+    Rule {
         reason: "nothing but SDNQ's config tells whether columns are rotated, and how many together",
         applies: |edit| edit.place.contains("hadamard"),
     },

@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::uqff::find_uqff;
-use super::zero::find_zero;
+use super::zero::{find_latest_zero, find_zero};
 use super::{join_first, list};
 use crate::config::read_small;
 use crate::limits::Budget;
@@ -107,10 +107,18 @@ impl From<Vec<String>> for FoundShards {
     }
 }
 
+/// The two files of a model of Nunchaku before it had one. Neither has metadata, and which layers are modulations depends on the class
+/// of the model, which is an argument of `nunchaku.merge_safetensors`.
+const NUNCHAKU_PAIR: [&str; 2] = [
+    "transformer_blocks.safetensors",
+    "unquantized_layers.safetensors",
+];
+
 /// Finds the weight files of a directory with entries `names`.
 ///
 /// # Errors
-/// `Parse` if several sets of files could be the model, or none; `Io`; `LimitExceeded`.
+/// `Parse` if several sets of files could be the model, or none; `Unsupported` if they are the older ones of Nunchaku; `Io`;
+/// `LimitExceeded`.
 pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Result<FoundShards> {
     let preferred = |list: &[&str]| {
         list.iter()
@@ -134,6 +142,17 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
         }
     };
     let other = preferred(INDEXES).or_else(|| preferred(SINGLE));
+    if other.is_none()
+        && NUNCHAKU_PAIR
+            .iter()
+            .all(|file| names.iter().any(|name| name == file))
+    {
+        let [one, two] = NUNCHAKU_PAIR;
+        return Err(AnamnesisError::unsupported(
+            format!("Nunchaku's older format ({one}, {two})"),
+            "it does not name the class of the model; `python -m nunchaku.merge_safetensors` makes one file of it",
+        ));
+    }
     if let Some(metadata) = find_distributed(names, other.as_deref())? {
         return Ok(FoundShards {
             files: vec![metadata.to_owned()],
@@ -142,7 +161,7 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
             map: None,
         });
     }
-    if let Some(found) = find_zero(dir, names, other.as_deref(), budget)? {
+    if let Some(found) = find_zero(dir, names, other.as_deref())? {
         return Ok(found);
     }
     if let Some((files, report)) = find_uqff(dir, names, other.as_deref(), budget)? {
@@ -181,6 +200,9 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     }
     if let Some(set) = find_numbered(names)? {
         return Ok(set.into());
+    }
+    if let Some(found) = find_latest_zero(dir, names, budget)? {
+        return Ok(found);
     }
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);

@@ -1,7 +1,7 @@
 //! Finds a checkpoint of DeepSpeed's ZeRO: in the directory that has its files, or in the one above it, whose file `latest` names
 //! it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::list;
 use super::shards::{FoundShards, ShardKind, is_inside};
@@ -22,52 +22,73 @@ const MODEL_STATES: [&str; 2] = [
     "zero_pp_rank_0_mp_rank_00_model_states.pt",
 ];
 
-/// Finds the file with the state of the model in `dir`, whose entries are `names`, or in the directory that `latest` names. `other` is
-/// the file of another model in the directory, which counts rather than a checkpoint below it.
+/// Finds the file with the state of the model in a directory with the entries `names`. `other` is the file of another model there.
 ///
 /// # Errors
-/// `Parse` if both models are in the directory, or the states of optimizers are there without that of the model; `Io`;
-/// `LimitExceeded`.
+/// `Parse` if both models are there, or the states of optimizers are without that of the model.
 pub(super) fn find_zero(
     dir: &Path,
     names: &[String],
     other: Option<&str>,
+) -> Result<Option<FoundShards>> {
+    match (has_optimizers(names), other) {
+        (false, _) => Ok(None),
+        (true, Some(other)) => Err(AnamnesisError::parse(format!(
+            "which of two models? there is {other}, and files *{OPTIMIZER_ENDING} of DeepSpeed"
+        ))),
+        (true, None) => {
+            let states = model_state(names)?;
+            let index = dir.join(states);
+            Ok(Some(found(states.to_owned(), index)))
+        }
+    }
+}
+
+/// Finds the file with the state of the model in the directory that the file `latest` in `dir` names. `names` are the entries of `dir`.
+///
+/// # Errors
+/// As [`find_zero`]; `Io`; `LimitExceeded`.
+pub(super) fn find_latest_zero(
+    dir: &Path,
+    names: &[String],
     budget: &Budget,
 ) -> Result<Option<FoundShards>> {
-    let (above, files) = match (has_optimizers(names), other) {
-        (true, None) => (String::new(), names.to_vec()),
-        (true, Some(other)) => {
-            let what = format!(
-                "which of two models? there is {other}, and files *{OPTIMIZER_ENDING} of DeepSpeed"
-            );
-            return Err(AnamnesisError::parse(what));
-        }
-        (false, Some(_)) => return Ok(None),
-        (false, None) => match latest(dir, names, budget)? {
-            Some(found) => found,
-            None => return Ok(None),
-        },
+    if !names.iter().any(|name| name == LATEST) {
+        return Ok(None);
+    }
+    let index = dir.join(LATEST);
+    let tag = read_small(&index, budget)?.and_then(|text| String::from_utf8(text).ok());
+    let tag = tag.as_deref().map(str::trim);
+    let Some(tag) = tag.filter(|tag| is_inside(tag) && dir.join(tag).is_dir()) else {
+        return Ok(None);
     };
-    let Some(states) = MODEL_STATES
-        .iter()
-        .find(|name| files.iter().any(|file| file == *name))
-    else {
-        let [first, third] = MODEL_STATES;
-        let what = format!(
-            "there are files *{OPTIMIZER_ENDING} of DeepSpeed, and neither `{first}` nor `{third}`, which say what is in them"
-        );
-        return Err(AnamnesisError::parse(what));
-    };
-    let index = match above.is_empty() {
-        true => dir.join(states),
-        false => dir.join(LATEST),
-    };
-    Ok(Some(FoundShards {
-        files: vec![format!("{above}{states}")],
+    let names = list(&dir.join(tag))?;
+    if !has_optimizers(&names) {
+        return Ok(None);
+    }
+    let states = format!("{tag}/{}", model_state(&names)?);
+    Ok(Some(found(states, index)))
+}
+
+fn found(states: String, index: PathBuf) -> FoundShards {
+    FoundShards {
+        files: vec![states],
         kind: ShardKind::Zero,
         index: Some(CompanionFile::new(index)),
         map: None,
-    }))
+    }
+}
+
+/// The name of the file with the state of the model.
+fn model_state(names: &[String]) -> Result<&'static str> {
+    let is_there = |name: &&&str| names.iter().any(|file| file == **name);
+    let found = MODEL_STATES.iter().find(is_there).copied();
+    found.ok_or_else(|| {
+        let [first, third] = MODEL_STATES;
+        AnamnesisError::parse(format!(
+            "there are files *{OPTIMIZER_ENDING} of DeepSpeed, and neither `{first}` nor `{third}`, which say what is in them"
+        ))
+    })
 }
 
 /// Whether a file of this name is one of a checkpoint of ZeRO, whose weights are those of the model.
@@ -77,21 +98,4 @@ pub(crate) fn is_zero_state(name: &str) -> bool {
 
 fn has_optimizers(names: &[String]) -> bool {
     names.iter().any(|name| name.ends_with(OPTIMIZER_ENDING))
-}
-
-/// The directory that `latest` names, with a slash, and its entries; `None` if it is no checkpoint of ZeRO.
-fn latest(dir: &Path, names: &[String], budget: &Budget) -> Result<Option<(String, Vec<String>)>> {
-    if !names.iter().any(|name| name == LATEST) {
-        return Ok(None);
-    }
-    let tag = read_small(&dir.join(LATEST), budget)?;
-    let Some(tag) = tag.and_then(|text| String::from_utf8(text).ok()) else {
-        return Ok(None);
-    };
-    let tag = tag.trim();
-    if !is_inside(tag) || !dir.join(tag).is_dir() {
-        return Ok(None);
-    }
-    let files = list(&dir.join(tag))?;
-    Ok(has_optimizers(&files).then(|| (format!("{tag}/"), files)))
 }

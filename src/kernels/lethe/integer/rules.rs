@@ -4,9 +4,10 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::{IntegerArithmetic, QuantParams, clamp, round_to_even};
+use super::{IntegerArithmetic, QuantParams, clamp, min_max, round_to_even};
 use crate::element::Element;
 use crate::kernels::lethe::compute_dtype::ComputeDtype;
+use crate::kernels::lethe::narrow::max_abs;
 
 /// The largest code of `bits` bits.
 fn max_code(bits: usize) -> f32 {
@@ -42,6 +43,16 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
     }
 
     #[inline(always)]
+    fn bounds(self, values: &[f32]) -> (f32, f32) {
+        if SYMMETRIC {
+            // Only the larger magnitude counts, which takes half of the comparisons.
+            let max = max_abs(values, 0.0);
+            return (-max, max);
+        }
+        min_max(values, |x| x)
+    }
+
+    #[inline(always)]
     fn params(self, min: f32, max: f32) -> QuantParams {
         // The range always contains 0, so that 0 has a code.
         let (min, max) = (min.min(0.0), max.max(0.0));
@@ -73,8 +84,13 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
     }
 
     #[inline(always)]
-    fn code(self, x: f32, params: &QuantParams) -> f32 {
-        let mut x = E::round(x / params.scale);
+    fn reciprocal(self, scale: f32) -> Option<f32> {
+        E::reciprocal(scale)
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, params: &QuantParams) -> f32 {
+        let mut x = E::round(quotient);
         if !SYMMETRIC {
             x = E::round(x + params.offset);
         }
@@ -143,12 +159,13 @@ impl IntegerArithmetic for GptqInt {
     }
 
     #[inline(always)]
-    fn code(self, x: f32, params: &QuantParams) -> f32 {
-        round_to_even(clamp(
-            (x + params.offset) / params.scale,
-            0.0,
-            self.max_code,
-        ))
+    fn dividend(self, x: f32, params: &QuantParams) -> f32 {
+        x + params.offset
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, _: &QuantParams) -> f32 {
+        round_to_even(clamp(quotient, 0.0, self.max_code))
     }
 
     #[inline(always)]
@@ -187,9 +204,9 @@ impl IntegerArithmetic for AwqInt {
     }
 
     #[inline(always)]
-    fn code(self, x: f32, params: &QuantParams) -> f32 {
+    fn code(self, quotient: f32, params: &QuantParams) -> f32 {
         // Beyond ±16 the sum with a zero point of 0..=15 is outside 0..=15 in any case.
-        let steps = round_to_even(clamp(f16::rounded(x / params.scale), -16.0, 16.0));
+        let steps = round_to_even(clamp(f16::rounded(quotient), -16.0, 16.0));
         clamp(steps + params.offset, 0.0, 15.0)
     }
 
@@ -256,12 +273,13 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
     }
 
     #[inline(always)]
-    fn code(self, x: f32, params: &QuantParams) -> f32 {
-        round_to_even(clamp(
-            (x - params.offset) / params.scale,
-            0.0,
-            self.max_code,
-        ))
+    fn dividend(self, x: f32, params: &QuantParams) -> f32 {
+        x - params.offset
+    }
+
+    #[inline(always)]
+    fn code(self, quotient: f32, _: &QuantParams) -> f32 {
+        round_to_even(clamp(quotient, 0.0, self.max_code))
     }
 
     #[inline(always)]

@@ -128,7 +128,6 @@ fn in_words(moves: &[BytesMove]) -> (Vec<BytesMove>, Vec<BytesMove>) {
         if is_taken[i] {
             continue;
         }
-        // A byte has few moves, so that the next ones are near.
         let find = |n: usize| {
             let next = BytesMove {
                 to: first.to + n,
