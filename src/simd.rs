@@ -12,8 +12,9 @@
 //! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`]). A
 //! kernel that gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
-//! All levels give the same bits. The level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel writes `mul_add` in its body
-//! for AVX2 where the product is exact, or where the library rounds a product and a sum once.
+//! All levels give the same bits, except for the sign and the payload of a NaN that comes of two NaN or infinite operands. The
+//! level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel writes `mul_add` in its body for AVX2 where the product is
+//! exact, or where the library rounds a product and a sum once.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -93,7 +93,7 @@ impl Scheme for Ggml {
             .as_ref()
             .map(|s| Floats::ieee(s).map(|floats| (floats, s.elements())))
             .transpose()?;
-        let decoder: Box<dyn Decode> = match RowsDecoder::new(t.dtype()) {
+        let decoder: Box<dyn Decode> = match RowsDecoder::of(t.dtype()) {
             Some(rows) => Box::new(interleaved::InterleavedWeight::new(t, rows)),
             None => match GgmlWeight::new(t.part(), t.dtype(), t.shape(), scales) {
                 Some(decoder) => Box::new(decoder),

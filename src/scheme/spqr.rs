@@ -173,7 +173,8 @@ impl SpqrWeight<'_> {
     /// those of each row begin.
     ///
     /// # Errors
-    /// Offsets do not ascend from the first value to the last, or a column lies beyond the last column.
+    /// Offsets do not ascend from the first value to the last, rows have more values than columns, or a column lies beyond the
+    /// last.
     fn load_singles(
         &self,
         rows: Range<usize>,
@@ -193,6 +194,13 @@ impl SpqrWeight<'_> {
             rows.start == 0 && first != 0 || rows.end == self.shape.rows && last != total;
         if !offsets.is_sorted() || last > total || has_odd_end {
             let what = format!("offsets do not ascend from 0 to {total}");
+            return Err(wrong(&self.offsets, what));
+        }
+        // Their number is what bounds the memory that is taken.
+        let most = per_offset * self.shape.cols;
+        let counts = offsets.windows(2).map(|ends| ends[1] - ends[0]);
+        if let Some(count) = counts.max().filter(|&count| count > most) {
+            let what = format!("{count} single values in {most} places");
             return Err(wrong(&self.offsets, what));
         }
         read(

@@ -50,8 +50,9 @@ fn parts_that_do_not_fit() {
 }
 
 /// A layer with these offsets, single values and order of inputs.
-fn layer(offsets: &[i32], singles: [i32; 4], order: impl Fn(u16) -> u16) -> Vec<Raw> {
-    let text = format!("{{w}}; X.row_offsets I32 {}; {{v}}; {{p}}", offsets.len());
+fn layer(offsets: &[i32], singles: &[i32], order: impl Fn(u16) -> u16) -> Vec<Raw> {
+    let (offset_count, count) = (offsets.len(), singles.len());
+    let text = format!("{{w}}; X.row_offsets I32 {offset_count}; X.col_vals I32 {count}; {{p}}");
     let mut all = tensors(&spelled_out(&text));
     all[1].bytes = offsets.iter().flat_map(|n| n.to_le_bytes()).collect();
     all[2].bytes = singles.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -64,8 +65,8 @@ fn places_outside_of_the_weight() {
     let rows = |of: &dyn Fn(usize) -> i32| -> Vec<i32> { (0..33).map(of).collect() };
     let even = rows(&|i| (i / 8) as i32);
     let ones = [0x3c00_0000; 4];
-    let decode = |offsets: &[i32], singles, order: &dyn Fn(u16) -> u16| {
-        recover(file(&layer(offsets, singles, order), &[]), "")
+    let decode = |offsets: &[i32], singles: [i32; 4], order: &dyn Fn(u16) -> u16| {
+        recover(file(&layer(offsets, &singles, order), &[]), "")
     };
     for order in [|i| i, |i: u16| 15 - i, |i: u16| i ^ 5] {
         assert!(decode(&even, ones, &order).is_ok());
@@ -81,6 +82,9 @@ fn places_outside_of_the_weight() {
         (rows(&|i| (i / 9) as i32), "ascend"),
         (rows(&|i| 1 + (i / 11) as i32), "ascend"),
         (vec![0, 16, 4], "ascend"),
+        // Values before the first offset or behind the last would be left out.
+        (vec![0, 2, 3], "ascend"),
+        (vec![1, 2, 4], "ascend"),
     ] {
         let result = decode(&offsets, ones, &|i| i);
         assert_eq!(verdict(result, Parse, &["`X.row_offsets`", what]), None);
@@ -94,4 +98,16 @@ fn places_outside_of_the_weight() {
         let result = decode(&even, ones, &order);
         assert_eq!(verdict(result, Parse, &["`X.in_perm`"]), None);
     }
+}
+
+/// Rows whose single values are more than their columns. Their number bounds what is loaded at once.
+#[test]
+fn more_single_values_than_columns() {
+    let decode = |count: i32| {
+        let singles = vec![0x3c00_0000; count as usize];
+        recover(file(&layer(&[0, count, count], &singles, |i| i), &[]), "")
+    };
+    assert!(decode(256).is_ok());
+    let named = ["`X.row_offsets`", "272 single values"];
+    assert_eq!(verdict(decode(272), Parse, &named), None);
 }

@@ -16,7 +16,8 @@ const STEP: u64 = 64 << 20;
 /// A file that several threads write to, at any positions.
 ///
 /// A sync at the end alone takes as long as the disk needs for all of the file. So another thread syncs it after each
-/// [`STEP`] bytes, while the writers go on.
+/// [`STEP`] bytes, while the writers go on. A file that is dropped before its last sync does not wait for a running one: cancelling
+/// would take as long as the disk does.
 #[derive(Debug)]
 pub(crate) struct WrittenFile {
     file: Arc<File>,

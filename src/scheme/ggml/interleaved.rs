@@ -14,7 +14,7 @@ use crate::simd::Level;
 /// Decoder of a tensor whose rows are interleaved. Loading a tile moves its blocks apart, so that its bytes are blocks row by row.
 pub(super) struct InterleavedWeight<'m> {
     codes: Part<'m>,
-    decoder: RowsDecoder,
+    decoder: &'static RowsDecoder,
     /// Values of a block in each row, and the bytes that a row has of a stored block.
     block: usize,
     block_bytes: usize,
@@ -26,7 +26,7 @@ pub(super) struct InterleavedWeight<'m> {
 
 impl<'m> InterleavedWeight<'m> {
     /// The decoder of `t`, which has whole blocks of as many rows as are interleaved.
-    pub(super) fn new(t: &Tensor<'m>, decoder: RowsDecoder) -> Self {
+    pub(super) fn new(t: &Tensor<'m>, decoder: &'static RowsDecoder) -> Self {
         let (rows, cols) = rows_and_cols(t.shape());
         Self {
             codes: t.part(),

@@ -4,8 +4,9 @@
 mod moves;
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
-use self::moves::{BitMove, moves};
+use self::moves::{BitMove, MOVES, moves};
 use super::{GgmlDecoder, decoder};
 use crate::Dtype;
 use crate::element::Out;
@@ -42,18 +43,25 @@ struct BytesMove {
 }
 
 impl RowsDecoder {
-    /// The decoder of `dtype`; `None` if its rows are not interleaved.
-    pub(crate) fn new(dtype: Dtype) -> Option<Self> {
+    /// The decoder of `dtype`; `None` if its rows are not interleaved. It is made once for all tensors: a file may have many small
+    /// ones, and a decoder takes more memory and time than they do.
+    pub(crate) fn of(dtype: Dtype) -> Option<&'static Self> {
+        static DECODERS: [OnceLock<RowsDecoder>; MOVES.len()] =
+            [const { OnceLock::new() }; MOVES.len()];
         let (rows, base) = dtype.interleaved_rows()?;
-        let (words, bytes) = in_words(&in_bytes(moves(dtype)));
         let blocks = dtype.block_size() / base.block_size();
-        Some(Self {
-            rows,
-            row_block: blocks * base.type_size()?,
-            decode: decoder(base).unwrap_or(decode_bf16),
-            words,
-            bytes,
-        })
+        let row_block = blocks * base.type_size()?;
+        let place = MOVES.iter().position(|(row, _)| *row == dtype)?;
+        Some(DECODERS[place].get_or_init(|| {
+            let (words, bytes) = in_words(&in_bytes(moves(dtype)));
+            Self {
+                rows,
+                row_block,
+                decode: decoder(base).unwrap_or(decode_bf16),
+                words,
+                bytes,
+            }
+        }))
     }
 
     /// Writes what the interleaved `block` has of row `row` to `out`, which is zeros.
@@ -152,7 +160,7 @@ mod tests {
     #[test]
     fn bits_go_where_the_table_says() {
         for &dtype in Dtype::ALL {
-            let Some(decoder) = RowsDecoder::new(dtype) else {
+            let Some(decoder) = RowsDecoder::of(dtype) else {
                 continue;
             };
             let block_bytes = decoder.rows * dtype.type_size().unwrap();
@@ -174,7 +182,7 @@ mod tests {
     #[test]
     fn blocks_are_moved_whole() {
         for &dtype in Dtype::ALL {
-            let Some(decoder) = RowsDecoder::new(dtype) else {
+            let Some(decoder) = RowsDecoder::of(dtype) else {
                 continue;
             };
             let mut is_read = vec![false; decoder.rows * dtype.type_size().unwrap() * 8];
@@ -185,6 +193,19 @@ mod tests {
             }
             assert!(is_read.into_iter().all(|read| read), "{dtype}");
             assert!(is_written.into_iter().all(|written| written), "{dtype}");
+        }
+    }
+
+    /// A file may have a million tensors without values, and a decoder has some thousand moves.
+    #[test]
+    fn tensors_share_a_decoder() {
+        for &dtype in Dtype::ALL {
+            let [first, second] = [(); 2].map(|()| RowsDecoder::of(dtype));
+            assert_eq!(first.is_some(), dtype.interleaved_rows().is_some());
+            assert_eq!(
+                first.map(std::ptr::from_ref),
+                second.map(std::ptr::from_ref)
+            );
         }
     }
 }

@@ -220,7 +220,7 @@ fn hostile_scales() {
 #[test]
 fn every_block_type_has_a_decoder() {
     for &dtype in Dtype::ALL {
-        let is_interleaved = interleaved::RowsDecoder::new(dtype).is_some();
+        let is_interleaved = interleaved::RowsDecoder::of(dtype).is_some();
         assert_eq!(
             is_interleaved,
             dtype.interleaved_rows().is_some(),

@@ -45,7 +45,7 @@ pub(super) fn moves(dtype: Dtype) -> &'static [BitMove] {
 /// The moves of each type. Bits that several moves bring to one place are added without carry: the last moves of types of grids
 /// undo `scrambled_sign`, by which each of seven signs is the sum of those up to its own.
 #[rustfmt::skip]
-const MOVES: &[(Dtype, &[BitMove])] = &[
+pub(super) const MOVES: &[(Dtype, &[BitMove])] = &[
     (Dtype::Q4_0_R8, &[
         moved(0, 0, 16, 16, &[]), moved(16, 128, 32, 32, &[(4, 32, 256)]),
     ]),
