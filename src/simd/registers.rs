@@ -1,0 +1,144 @@
+//! What bodies that are generic over levels do in registers where the CPU can, and in memory elsewhere: look-ups and transpositions.
+
+use super::LANES;
+use crate::element::Element;
+
+/// How a body that is generic over levels looks up entries of small tables. A value of it is proof that the CPU can.
+///
+/// A table of terms has one for each of up to eight codes. Without tables, searches of ggml's IQ types take three to five times as
+/// long as with the instruction for look-ups, and twice as long as with look-ups in memory.
+/// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+pub(crate) trait LookUp: Copy {
+    /// Whether a table of entries of two bytes is looked up in registers.
+    const IN_REGISTERS: bool = false;
+
+    /// In each lane, a packed code of each chunk picks a term of every table, by the `BITS` of the code that belong to the
+    /// table, the first lowest. Returns the least sum of the terms of each lane, and the first chunk that has it. Terms are
+    /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that is NaN is passed over.
+    fn least_sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        chunks: &[[u16; LANES]],
+    ) -> ([f32; LANES], [u32; LANES]);
+
+    /// The number of bounds below each value, 0 for NaN.
+    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES];
+
+    /// The entry of `table` at each of `codes`, which are below 16.
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]);
+}
+
+/// Bytes of a line that are transposed together.
+pub(crate) const LINE: usize = 32;
+
+/// How a body that is generic over levels transposes bytes. LLVM keeps every number of eight bytes in a register of its own.
+pub(crate) trait Transpose: Copy {
+    /// The bytes of each column of eight lines, those of the first line lowest.
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE];
+}
+
+impl Transpose for InMemory {
+    /// Eight bytes of eight lines at a time: each is a number of 64 bits, and halves, quarters and eighths of two numbers change
+    /// places.
+    #[inline(always)]
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
+        let mut columns = [0; LINE];
+        for (left, columns) in columns.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            for (number, line) in columns.iter_mut().zip(lines) {
+                *number = u64::from_le_bytes(line.as_chunks().0[left]);
+            }
+            for (distance, mask) in [
+                (4, !0 >> 32),
+                (2, 0xffff_0000_ffff),
+                (1, 0xff_00ff_00ff_00ff),
+            ] {
+                for r in (0..8).filter(|r| r & distance == 0) {
+                    let (upper, lower) = (columns[r], columns[r + distance]);
+                    let swapped = (upper >> (distance * 8) ^ lower) & mask;
+                    columns[r] = upper ^ swapped << (distance * 8);
+                    columns[r + distance] = lower ^ swapped;
+                }
+            }
+        }
+        columns
+    }
+}
+
+/// Codes that are looked up together: those of a vector of AVX2.
+pub(crate) const LOOKED_UP: usize = 32;
+
+/// Fifteen bounds between sixteen ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    /// The bounds in ascending order.
+    pub all: [f32; 15],
+    /// The bounds that halve what is left after one, two and three comparisons, by the number of bounds of the steps before
+    /// that are below the value. What repeats is never looked up.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(super) steps: [[f32; LANES]; 3],
+}
+
+impl Bounds {
+    /// `all` ascend.
+    #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
+    pub(crate) fn new(all: [f32; 15]) -> Self {
+        let step = |first: usize, distance: usize| {
+            std::array::from_fn(|i| all[(first + i * distance) % 16])
+        };
+        Self {
+            all,
+            steps: [step(3, 8), step(1, 4), step(0, 2)],
+        }
+    }
+}
+
+/// Look-ups in memory, at every level.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+#[derive(Clone, Copy)]
+pub(crate) struct InMemory;
+
+impl LookUp for InMemory {
+    #[inline(always)]
+    fn least_sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        chunks: &[[u16; LANES]],
+    ) -> ([f32; LANES], [u32; LANES]) {
+        let (mut least, mut at) = ([f32::MAX; LANES], [0; LANES]);
+        for (number, codes) in chunks.iter().enumerate() {
+            // Table by table: the sums of the lanes do not wait for each other.
+            let mut sums = [0.0; LANES];
+            for (i, table) in tables.iter().enumerate() {
+                for (sum, &code) in sums.iter_mut().zip(codes) {
+                    *sum += table[usize::from(code >> (BITS * i)) & 7];
+                }
+            }
+            for l in 0..LANES {
+                let better = sums[l] < least[l];
+                least[l] = if better { sums[l] } else { least[l] };
+                at[l] = if better { number as u32 } else { at[l] };
+            }
+        }
+        (least, at)
+    }
+
+    /// Fifteen comparisons without a branch are vectorised, which a search by halves in memory is not.
+    #[inline(always)]
+    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {
+        let mut ranks = [0; LANES];
+        for &bound in &bounds.all {
+            for (rank, &x) in ranks.iter_mut().zip(&values) {
+                *rank += u32::from(x > bound);
+            }
+        }
+        ranks
+    }
+
+    #[inline(always)]
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
+        for (out, &code) in out.iter_mut().zip(codes) {
+            *out = table[usize::from(code) & 15];
+        }
+    }
+}
