@@ -5,11 +5,9 @@
 
 use std::ops::Range;
 
+pub(crate) use super::transpose::PER_WORD;
 use crate::element::Element;
 use crate::simd::Kernel;
-
-/// Codes in a word.
-pub(crate) const PER_WORD: usize = 8;
 
 /// Position in a word of output column `c` of its eight.
 pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];

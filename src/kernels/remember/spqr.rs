@@ -34,6 +34,7 @@ pub(crate) struct SpqrRows<'a> {
 
 impl SpqrRows<'_> {
     /// The stored values of a row.
+    #[inline(always)]
     fn row(&self, row: usize, values: &mut [f32]) {
         let tiles = values.len().div_ceil(TILE);
         let group = &self.words[row / TILE * tiles * TILE..][..tiles * TILE];
@@ -71,22 +72,26 @@ impl Kernel for SpqrRows<'_> {
 }
 
 /// The nearest half, in F32.
+#[inline(always)]
 fn half(x: f32) -> f32 {
     <f16 as Element>::rounded(x)
 }
 
 /// Code `i` of a stored row of a tile.
+#[inline(always)]
 fn code(word: u64, i: u32) -> usize {
     (word >> (BITS * i) & 7) as usize
 }
 
 /// `(q - z) * s` in halves.
+#[inline(always)]
 fn dequantized(q: usize, scale: f32, zero: f32) -> f32 {
     half(half(q as f32 - zero) * scale)
 }
 
 /// The scales and zero points of a tile: of scales, then of zero points. Each two rows of the tile have a byte of them above
 /// their codes, of which every bit is set that either row has.
+#[inline(always)]
 fn second_order(tile: &[[u8; 8]; TILE]) -> [[f32; 2]; 2] {
     let fragment = |row: usize| u64::from_le_bytes(tile[row]) >> (BITS * CODES);
     let bits = (0..TILE).fold(0, |bits, row| bits | fragment(row) << (8 * (row / 2)));
@@ -95,6 +100,7 @@ fn second_order(tile: &[[u8; 8]; TILE]) -> [[f32; 2]; 2] {
 }
 
 /// The values that the codes of a row of a tile stand for.
+#[inline(always)]
 fn row_values(word: u64, [of_scales, of_zeros]: [[f32; 2]; 2]) -> [f32; 8] {
     let scale = dequantized(code(word, 0), of_scales[0], of_scales[1]);
     let zero = dequantized(code(word, 1), of_zeros[0], of_zeros[1]);
