@@ -20,12 +20,12 @@ use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::awq::{OUTPUTS, PER_WORD, POSITION};
-use crate::kernels::remember::grouped::{Formula, GroupedRows, Int};
 use crate::scheme::layout::group_size::{ShortGroup, group_size};
-use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros, load_scales};
+use crate::scheme::layout::packed::{
+    BitStreams, PackedLayer, PackedLayout, for_each_zeros, grouped_rows, load_scales,
+};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
-use crate::scheme::seam::grouped::row_groups;
 use crate::scheme::seam::load::{read_transposed_codes, transposed_code_words};
 use crate::scheme::seam::wrong;
 use crate::scheme::seam::{
@@ -262,26 +262,13 @@ impl Decode for AwqWeight<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let first = rows.start - tile.rows.start;
-        let row_bytes = 4 * transposed_code_words(tile.cols.len());
-        let kernel = GroupedRows {
-            bytes: &buffers.words.as_bytes()[first * row_bytes..],
-            row_bytes,
+        let codes = BitStreams {
+            bytes: buffers.words.as_bytes(),
+            row_bytes: 4 * transposed_code_words(tile.cols.len()),
             bits: 4,
             code_bits: 4,
-            rows,
-            cols: tile.cols.clone(),
-            format: Int::UNSIGNED,
-            grid: row_groups(self.k, self.group_size),
-            scales: &buffers.scales,
-            offsets: &buffers.zeros,
-            scale_rows: tile.rows.clone(),
-            scale_cols: tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size),
-            formula: Formula::ShiftScale,
-            // The difference of two integers of four bits is exact, so that a compute dtype changes nothing.
-            round: false,
-            columns: &[],
         };
+        let kernel = grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers);
         dispatch(level, &kernel, out);
     }
 

@@ -2,8 +2,6 @@
 //! tensor, row, column or block. Stacked experts `X` have `X_scale_inv`, `X_scale` or `X_weight_scale` beside them.
 //! ModelOpt's weights may have been divided by [`pre_quant_scale`], column by column.
 
-use std::ops::Range;
-
 use super::modelopt::pre_quant_scale;
 use super::mxfp4::BLOCK as MX_BLOCK;
 use crate::config::QuantMethod;
@@ -12,7 +10,7 @@ use crate::kernels::remember::fp8::ScaleGrid;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped};
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::numbers::{Matrix, Ones, ScaleMatrix};
 use crate::scheme::seam::{
     Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
 };
@@ -223,7 +221,8 @@ impl Scheme for Fp8 {
                 floats,
                 cols: grid.cols,
             }),
-            None => Box::new(UnitScale),
+            // A weight that was cast to FP8 has no scale: a product with 1 is exact.
+            None => Box::new(Ones),
         };
         let code_format = CodeFormat::of_fp8(format);
         let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, matrix);
@@ -246,22 +245,6 @@ impl Scheme for Fp8 {
             parts,
             Box::new(decoder),
         )))
-    }
-}
-
-/// The scale of a weight that was cast to FP8 and has none: 1, with which a product is exact.
-struct UnitScale;
-
-impl ScaleMatrix for UnitScale {
-    fn extend(
-        &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        _staging: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        out.resize(out.len() + rows.len() * cols.len(), 1.0);
-        Ok(())
     }
 }
 

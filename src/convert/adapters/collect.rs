@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::factors::{FactorForm, Factors, ProductSize};
-use super::matrices::{AdapterMatrix, AdapterTensor, Ones};
+use super::matrices::{AdapterMatrix, AdapterTensor};
 use super::merge::WeightChange;
 use super::parameters::{Assigner, Assignment, Parameters};
 use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
@@ -12,7 +12,7 @@ use crate::config::what_was_meant;
 use crate::containers::model::Tensor;
 use crate::scheme::ResolvedItem;
 use crate::scheme::layout::adapted::ScaledProduct;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::numbers::{Ones, ScaleMatrix};
 use crate::scheme::seam::wrong;
 use crate::{AnamnesisError, Result};
 

@@ -122,22 +122,6 @@ impl ScaleMatrix for InterleavedMatrices {
     }
 }
 
-/// 1 in all places.
-pub(super) struct Ones;
-
-impl ScaleMatrix for Ones {
-    fn extend(
-        &self,
-        rows: Range<usize>,
-        cols: Range<usize>,
-        _staging: &mut Vec<u8>,
-        out: &mut Vec<f32>,
-    ) -> Result<()> {
-        out.resize(out.len() + rows.len() * cols.len(), 1.0);
-        Ok(())
-    }
-}
-
 impl ScaleMatrix for AdapterMatrix {
     fn extend(
         &self,

@@ -8,10 +8,8 @@ use super::Zeros;
 use crate::containers::model::Part;
 use crate::element::Out;
 use crate::kernels::remember::gptq::{GptqPacking, IndexedRows};
-use crate::kernels::remember::grouped::{Formula, GroupedRows, Int};
 use crate::kernels::remember::packed::CHUNK;
-use crate::scheme::layout::packed::{for_each_zeros, load_scales};
-use crate::scheme::seam::grouped::row_groups;
+use crate::scheme::layout::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, StoredRows,
     Tile, load, read,
@@ -260,16 +258,20 @@ impl Decode for GptqWeight<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let first = rows.start - tile.rows.start;
         let (bytes, bits) = self.code_rows(buffers);
-        let row_bytes = bytes.len() / tile.rows.len();
-        let bytes = &bytes[first * row_bytes..];
+        let codes = BitStreams {
+            bytes,
+            row_bytes: bytes.len() / tile.rows.len(),
+            bits,
+            code_bits: self.packing.bits,
+        };
         // `load` leaves the index empty where columns run in groups.
         if !buffers.index.is_empty() {
+            let first = rows.start - tile.rows.start;
             let groups = buffers.scales.len() / tile.rows.len();
             let kernel = IndexedRows {
-                bytes,
-                row_bytes,
+                bytes: &bytes[first * codes.row_bytes..],
+                row_bytes: codes.row_bytes,
                 bits,
                 cols: tile.cols.len(),
                 scales: &buffers.scales[first * groups..],
@@ -279,25 +281,7 @@ impl Decode for GptqWeight<'_> {
             };
             return dispatch(level, &kernel, out);
         }
-        let kernel = GroupedRows {
-            bytes,
-            row_bytes,
-            bits,
-            code_bits: self.packing.bits,
-            rows,
-            cols: tile.cols.clone(),
-            format: Int::UNSIGNED,
-            grid: row_groups(self.k, self.group_size),
-            scales: &buffers.scales,
-            offsets: &buffers.zeros,
-            scale_rows: tile.rows.clone(),
-            scale_cols: tile.cols.start / self.group_size..tile.cols.end.div_ceil(self.group_size),
-            formula: Formula::ShiftScale,
-            // gptqmodel's difference is exact and its product is rounded once, so a compute dtype
-            // changes nothing.
-            round: false,
-            columns: &[],
-        };
+        let kernel = grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers);
         dispatch(level, &kernel, out);
     }
 

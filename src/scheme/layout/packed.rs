@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
-use crate::scheme::seam::{Floats, Index, base_of, read, refused, wrong};
+use crate::kernels::remember::grouped::{Formula, GroupedRows, Int};
+use crate::scheme::seam::grouped::row_groups;
+use crate::scheme::seam::{Buffers, Floats, Index, Tile, base_of, read, refused, wrong};
 use crate::{Dtype, Result};
 
 /// The tensors of one packed linear layer.
@@ -334,4 +336,43 @@ pub(crate) fn for_each_zeros(
         each(g, words);
     }
     Ok(())
+}
+
+/// Codes of a tile's rows, once they are transposed: bit streams, least significant bit first.
+pub(crate) struct BitStreams<'a> {
+    pub bytes: &'a [u8],
+    pub row_bytes: usize,
+    /// Stored bits of a code.
+    pub bits: usize,
+    /// Every code is below two to this power.
+    pub code_bits: usize,
+}
+
+/// Rows `rows` of a loaded tile of a layer with `k` inputs in groups of `group_size`: codes less their zero points, times their
+/// scales.
+pub(crate) fn grouped_rows<'a>(
+    codes: &BitStreams<'a>,
+    [k, group_size]: [usize; 2],
+    tile: &Tile,
+    rows: Range<usize>,
+    buffers: &'a Buffers,
+) -> GroupedRows<'a, Int> {
+    GroupedRows {
+        bytes: &codes.bytes[(rows.start - tile.rows.start) * codes.row_bytes..],
+        row_bytes: codes.row_bytes,
+        bits: codes.bits,
+        code_bits: codes.code_bits,
+        rows,
+        cols: tile.cols.clone(),
+        format: Int::UNSIGNED,
+        grid: row_groups(k, group_size),
+        scales: &buffers.scales,
+        offsets: &buffers.zeros,
+        scale_rows: tile.rows.clone(),
+        scale_cols: tile.cols.start / group_size..tile.cols.end.div_ceil(group_size),
+        formula: Formula::ShiftScale,
+        // The difference of two integers is exact and the product is rounded once, so a compute dtype changes nothing.
+        round: false,
+        columns: &[],
+    }
 }

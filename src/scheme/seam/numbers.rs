@@ -52,6 +52,22 @@ impl ScaleMatrix for Matrix<'_> {
     }
 }
 
+/// 1 in all places.
+pub(crate) struct Ones;
+
+impl ScaleMatrix for Ones {
+    fn extend(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        _staging: &mut Vec<u8>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        out.resize(out.len() + rows.len() * cols.len(), 1.0);
+        Ok(())
+    }
+}
+
 /// One number in all places.
 pub(crate) struct Repeated<'m>(pub Floats<'m>);
 
