@@ -28,6 +28,16 @@ impl<'m> Part<'m> {
         self.info.dtype
     }
 
+    /// What tells the tensor from all others while their models live.
+    pub(crate) fn identity(&self) -> usize {
+        std::ptr::from_ref(self.info).addr()
+    }
+
+    /// Whether positional reads are copies of memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.shared_at(0, 0).is_some()
+    }
+
     /// Whether the elements are stored with gaps, or in an order other than row-major.
     pub(crate) fn is_strided(&self) -> bool {
         self.info.strides.is_some()
