@@ -196,6 +196,15 @@ impl<'m> Job<'_, 'm> {
         self.put_in(0, at, bytes)
     }
 
+    /// Has the system copy `len` bytes of `part` from `at` on to the same place of the job's tensor. `false` if they have to be
+    /// written: the system cannot copy them, or they are summed on the way.
+    pub(super) fn copy(&self, part: &Part<'_>, at: u64, len: u64) -> bool {
+        let output = self.output();
+        let is_summed = self.checksums[0].output.is_some() || part.exact_check().is_some();
+        let file = self.sink.written_file(output.file);
+        !is_summed && file.is_some_and(|file| file.copy_at(output.offset + at, part, at, len))
+    }
+
     /// Writes `bytes` at byte `at` of the output tensor that is `index` places behind the job's tensor.
     ///
     /// # Errors
