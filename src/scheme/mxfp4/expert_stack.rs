@@ -16,8 +16,8 @@ use crate::simd::{Level, dispatch};
 /// The decoder of a stack of matrices `[inputs, outputs]`, each of which is stored as `[outputs, inputs / 2]` codes and
 /// `[outputs, inputs / 32]` exponents.
 ///
-/// The shared decoder would keep a byte for each code and an F32 for each exponent. A tile of half the size has twice as many
-/// rows, so it reads stored rows in pieces of twice the length: the whole run takes half the time.
+/// The shared decoder would keep a byte for each code and an F32 for each exponent. With half of that twice as many rows stay in the
+/// cache.
 pub(super) struct ExpertStack<'m> {
     pub codes: Part<'m>,
     pub exponents: Part<'m>,
