@@ -1,7 +1,7 @@
 //! How an output tensor is cut into tiles: the unit of work of a decoding job.
 
 use crate::Dtype;
-use crate::scheme::{Grid, StoredRows, Tile};
+use crate::scheme::{Decode, Grid, StoredRectangle, StoredRows, Tile};
 
 /// Values that are decoded at once (a slab). 128 Ki values are at most 512 KiB of output, which stays in the L2 cache
 /// until it is written.
@@ -14,8 +14,14 @@ const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 /// buffers, a worker stays below 8 MiB.
 const TRANSPOSED_LOAD_BYTES: f64 = 5.5 * 1024.0 * 1024.0;
 
+/// The same for tiles whose stored rows are read together: what a thread loads stays in its cache.
+const TOGETHER_LOAD_BYTES: f64 = 1024.0 * 1024.0;
+
+/// Stored bytes of the tiles that are read together, for each thread.
+const TOGETHER_BYTES: usize = 5 << 20;
+
 /// Values of such a tile at most: a stream holds the output of a row of tiles for each thread.
-const TRANSPOSED_VALUES: usize = 64 * SLAB_VALUES;
+pub(super) const TRANSPOSED_VALUES: usize = 64 * SLAB_VALUES;
 
 /// Bytes that a tile reads of each stored row of a transposed matrix, at most: bounds the staging buffer of the transposition.
 const STORED_ROW_BYTES: usize = 16 << 10;
@@ -44,6 +50,8 @@ pub(super) struct Cut {
     pub cols: usize,
     pub tile_rows: usize,
     pub tile_cols: usize,
+    /// Tiles below each other that are made one after another for each thread, because they take pieces of the same stored rows.
+    pub together: usize,
 }
 
 impl Cut {
@@ -54,6 +62,7 @@ impl Cut {
         cols: 0,
         tile_rows: 1,
         tile_cols: 1,
+        together: 1,
     };
 
     /// One tile of `len` bytes.
@@ -63,6 +72,7 @@ impl Cut {
             cols: len,
             tile_rows: 1,
             tile_cols: len.max(1),
+            together: 1,
         }
     }
 
@@ -75,6 +85,7 @@ impl Cut {
             cols,
             tile_rows: (GATHER_BYTES / (cols * element_size).max(1)).max(1),
             tile_cols: cols.max(1),
+            together: 1,
         }
     }
 
@@ -85,6 +96,34 @@ impl Cut {
             cols: len,
             tile_rows: 1,
             tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)),
+            together: 1,
+        }
+    }
+
+    /// Tiles of a decoder. Those whose stored rows are read together are so small that they stay in the cache.
+    pub(super) fn of_decoder(decoder: &dyn Decode) -> Self {
+        let grid = decoder.grid();
+        let cut = Self::of_grid(&grid);
+        let values = (TOGETHER_LOAD_BYTES * 8.0 / grid.load_bits) as usize;
+        let most = values / grid.cols.max(1);
+        let Some(stored) = &grid.transposed else {
+            return cut;
+        };
+        if most < grid.row_align || grid.cols > SLAB_VALUES {
+            return cut;
+        }
+        let matrix_rows = stored.matrix_rows.clamp(1, grid.rows.max(1));
+        let most = round_down(most, grid.row_align);
+        let rows = Self::height(matrix_rows, most, &grid).min(grid.rows);
+        let bytes = |part: StoredRectangle<'_>| part.rows.len().saturating_mul(part.bytes.len());
+        let Some(bytes) = decoder.stored_codes(&(0..rows)).map(bytes) else {
+            return cut;
+        };
+        Self {
+            tile_rows: rows.max(1),
+            tile_cols: grid.cols.max(1),
+            together: (TOGETHER_BYTES / bytes.max(1)).max(1),
+            ..cut
         }
     }
 
@@ -107,6 +146,7 @@ impl Cut {
             cols: grid.cols,
             tile_rows: tile_rows.max(1),
             tile_cols: tile_cols.max(1),
+            together: 1,
         }
     }
 
@@ -130,6 +170,7 @@ impl Cut {
                 cols: grid.cols,
                 tile_rows: rows.min(grid.rows).max(1),
                 tile_cols: cols,
+                together: 1,
             }
         });
         let cost = |cut: &Self| {

@@ -178,4 +178,8 @@ impl Sink for Vec<OutputFile> {
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self[file].write_at(offset, bytes)
     }
+
+    fn written_file(&self, file: usize) -> Option<&WrittenFile> {
+        self.get(file).map(|file| &file.written)
+    }
 }

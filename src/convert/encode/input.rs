@@ -194,6 +194,7 @@ pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut
         cols,
         tile_rows,
         tile_cols: tile_cols.max(1),
+        together: 1,
     }
 }
 
