@@ -18,6 +18,7 @@ mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
 mod gptq;
+mod higgs;
 mod hqq;
 mod int8;
 pub(crate) mod layout;
@@ -105,6 +106,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &fp_quant::FpQuant,
     &exl2::Exl2,
     &exl3::Exl3,
+    &higgs::Higgs,
     &spqr::Spqr,
     &aqlm::Aqlm,
     &vptq::Vptq,

@@ -125,6 +125,15 @@ impl<'m> Floats<'m> {
         }
     }
 
+    /// BF16 under dtype F16.
+    pub(crate) fn bf16_as_f16(t: &Tensor<'m>) -> Self {
+        Self {
+            part: t.part(),
+            dtype: Dtype::BF16,
+            exponents: ExponentForm::Plain,
+        }
+    }
+
     /// Dtype that the values are stored in.
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype
