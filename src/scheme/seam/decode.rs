@@ -181,6 +181,14 @@ pub(crate) trait Decode: Send + Sync {
         None
     }
 
+    /// The little-endian bytes of the values of `tile`, row-major, of the [`stored_dtype`](Self::stored_dtype). `buffers` are those
+    /// into which the tile has been loaded.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
+        let _ = (tile, buffers);
+        None
+    }
+
     /// Decides whether the codes can be relayed, and how to get at them. `None` if no other scheme has such codes.
     ///
     /// The planner asks once for each tensor. The answer may depend on data: GPTQ reads its group index and all of its
@@ -220,6 +228,10 @@ impl Decode for &dyn Decode {
 
     fn stored_dtype(&self) -> Option<TargetDtype> {
         (**self).stored_dtype()
+    }
+
+    fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
+        (**self).stored_bytes(tile, buffers)
     }
 }
 
@@ -276,6 +288,10 @@ impl Decode for Window<'_> {
 
     fn stored_dtype(&self) -> Option<TargetDtype> {
         self.inner.stored_dtype()
+    }
+
+    fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
+        self.inner.stored_bytes(&self.inner_tile(tile), buffers)
     }
 
     // What is extracted depends on a tile's size alone, so the rows need no translation.
