@@ -1,4 +1,4 @@
-//! Models of vectors of codebooks, and of EETQ, each with its config in the file's metadata.
+//! Models of vectors of codebooks, of SpQR and of EETQ, each with its config in the file's metadata.
 
 use super::{COLS, Part, ROWS, codes, f16s, file_with};
 
@@ -98,6 +98,31 @@ fn higgs(bits: usize) -> Vec<u8> {
     model(&config.to_string(), &parts)
 }
 
+/// Tiles with 40 single values in each row, a hundredth of them.
+fn spqr() -> Vec<u8> {
+    let words = random(ROWS * COLS / 2);
+    // Scales and zero points of the tiles are halves whose bytes are all 0x2d.
+    let words = words.as_chunks::<8>().0.iter().flat_map(|&word| {
+        let codes = u64::from_le_bytes(word) & ((1 << 54) - 1);
+        (codes | 0x2d << 54).to_le_bytes()
+    });
+    let starts = (0..=ROWS).flat_map(|row| (row as u32 * 40).to_le_bytes());
+    let singles = (0..ROWS * 40).flat_map(|i| ((i * 97 % COLS) as u32 | 0x3000_0000).to_le_bytes());
+    let order = (0..COLS).flat_map(|i| ((i * 31 % COLS) as u16).to_le_bytes());
+    let parts = [
+        Part(
+            "w.dense_weights",
+            "I64",
+            vec![ROWS * COLS / 16],
+            words.collect(),
+        ),
+        Part("w.row_offsets", "I32", vec![ROWS + 1], starts.collect()),
+        Part("w.col_vals", "I32", vec![ROWS * 40], singles.collect()),
+        Part("w.in_perm", "I32", vec![COLS / 2], order.collect()),
+    ];
+    model(r#"{"quant_method":"spqr","bits":3}"#, &parts)
+}
+
 /// Bytes of all values, unlike those of `codes`: a code of some bits picks any vector.
 fn random(n: usize) -> Vec<u8> {
     let mut state = 1u64;
@@ -127,6 +152,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         ("vptq-8", vptq(8, 1 << 16, -1)),
         ("vptq-8-256", vptq(8, 1 << 16, 256)),
         ("vptq-16", vptq(16, 1 << 16, -1)),
+        ("spqr", spqr()),
     ]
     .into_iter()
 }

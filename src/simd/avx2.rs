@@ -4,12 +4,13 @@ use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_GT_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT,
     _mm_cvtsi32_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
     _mm256_blendv_epi8, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps,
-    _mm256_cvtepu16_epi32, _mm256_cvtps_ph, _mm256_or_ps, _mm256_permute4x64_epi64,
-    _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps, _mm256_set1_epi8, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_shuffle_epi8, _mm256_slli_epi32, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_sub_epi32,
-    _mm256_unpackhi_epi8, _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpacklo_epi8,
-    _mm256_unpacklo_epi16, _mm256_unpacklo_epi32,
+    _mm256_cvtepu16_epi32, _mm256_cvtps_ph, _mm256_or_ps, _mm256_permute2f128_ps,
+    _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps,
+    _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32,
+    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_shuffle_ps,
+    _mm256_slli_epi32, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_sub_epi32, _mm256_unpackhi_epi8,
+    _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_ps, _mm256_unpacklo_epi8,
+    _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -197,6 +198,36 @@ impl Transpose for Avx2 {
                 columns[1][i] = high;
             }
             transmute::<[[[u64; 2]; 8]; 2], [u64; LINE]>(columns)
+        }
+    }
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let rows = transmute::<[[f32; LANES]; LANES], [__m256; 8]>(rows);
+            // Values of two rows alternate, then those of four. Each half has the columns of its own.
+            let mut pairs = [_mm256_setzero_ps(); 8];
+            let mut fours = pairs;
+            let mut columns = pairs;
+            for i in 0..4 {
+                pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            }
+            for i in 0..4 {
+                // Rows 0 to 3 for i below 2, and rows 4 to 7.
+                let at = i / 2 * 4 + i % 2;
+                let (upper, lower) = (pairs[at], pairs[at + 2]);
+                let at = i / 2 * 4 + i % 2 * 2;
+                fours[at] = _mm256_shuffle_ps::<0b01_00_01_00>(upper, lower);
+                fours[at + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(upper, lower);
+            }
+            for i in 0..4 {
+                columns[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
+                columns[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
+            }
+            transmute::<[__m256; 8], [[f32; LANES]; LANES]>(columns)
         }
     }
 }

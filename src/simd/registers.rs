@@ -29,10 +29,14 @@ pub(crate) trait LookUp: Copy {
 /// Bytes of a line that are transposed together.
 pub(crate) const LINE: usize = 32;
 
-/// How a body that is generic over levels transposes bytes. LLVM keeps every number of eight bytes in a register of its own.
+/// How a body that is generic over levels transposes. LLVM keeps every number of eight bytes in a register of its own, and loads the
+/// columns of a square value by value.
 pub(crate) trait Transpose: Copy {
     /// The bytes of each column of eight lines, those of the first line lowest.
     fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE];
+
+    /// The columns of a square.
+    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES];
 }
 
 impl Transpose for InMemory {
@@ -56,6 +60,17 @@ impl Transpose for InMemory {
                     columns[r] = upper ^ swapped << (distance * 8);
                     columns[r + distance] = lower ^ swapped;
                 }
+            }
+        }
+        columns
+    }
+
+    #[inline(always)]
+    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
+        let mut columns = rows;
+        for (c, column) in columns.iter_mut().enumerate() {
+            for (value, row) in column.iter_mut().zip(&rows) {
+                *value = row[c];
             }
         }
         columns

@@ -32,40 +32,34 @@ pub(crate) struct SpqrRows<'a> {
     pub singles: &'a [u32],
 }
 
-impl SpqrRows<'_> {
-    /// The stored values of a row.
-    #[inline(always)]
-    fn row(&self, row: usize, values: &mut [f32]) {
-        let tiles = values.len().div_ceil(TILE);
-        let group = &self.words[row / TILE * tiles * TILE..][..tiles * TILE];
-        for (tile, values) in group
-            .as_chunks::<TILE>()
-            .0
-            .iter()
-            .zip(values.chunks_mut(TILE))
-        {
-            let word = u64::from_le_bytes(tile[row % TILE]);
-            let table = row_values(word, second_order(tile));
-            for (i, value) in (2..).zip(values) {
-                *value = table[code(word, i)];
-            }
-        }
-        let singles = self.starts[row] as usize..self.starts[row + 1] as usize;
-        for &single in &self.singles[singles] {
-            values[(single & 0xffff) as usize] += f32_from_f16((single >> 16) as u16);
-        }
-    }
-}
-
 impl Kernel for SpqrRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         let cols = self.order.len().max(1);
-        let mut values = vec![0.0; self.order.len()];
+        let width = cols.div_ceil(TILE) * TILE;
+        let (mut values, mut rounded) = (vec![0.0; width], vec![E::from_f32(0.0); width]);
+        let mut numbers = Vec::new();
         for (row, out) in (self.first..).zip(out.chunks_exact_mut(cols)) {
-            self.row(row, &mut values);
-            for (&value, &column) in values.iter().zip(self.order) {
-                out[column as usize] = E::from_f32(half(value));
+            let tiles = self.words[row / TILE * width..][..width].as_chunks().0;
+            if row == self.first || row.is_multiple_of(TILE) {
+                numbers.clear();
+                numbers.extend(tiles.iter().map(TileNumbers::new));
+            }
+            let places = values.as_chunks_mut().0.iter_mut();
+            for ((tile, numbers), values) in tiles.iter().zip(&numbers).zip(places) {
+                numbers.fill(tile, row % TILE, values);
+            }
+            let singles = self.starts[row] as usize..self.starts[row + 1] as usize;
+            for &single in &self.singles[singles] {
+                values[(single & 0xffff) as usize] += f32_from_f16((single >> 16) as u16);
+            }
+            for value in &mut values {
+                *value = half(*value);
+            }
+            // Rounded before they are scattered: vectors of values, and not one by one.
+            E::store(&values, &mut rounded);
+            for (&value, &column) in rounded.iter().zip(self.order) {
+                out[column as usize] = value;
             }
         }
     }
@@ -77,32 +71,57 @@ fn half(x: f32) -> f32 {
     <f16 as Element>::rounded(x)
 }
 
-/// Code `i` of a stored row of a tile.
-#[inline(always)]
-fn code(word: u64, i: u32) -> usize {
-    (word >> (BITS * i) & 7) as usize
-}
-
 /// `(q - z) * s` in halves.
 #[inline(always)]
-fn dequantized(q: usize, scale: f32, zero: f32) -> f32 {
+fn dequantized(q: u32, scale: f32, zero: f32) -> f32 {
     half(half(q as f32 - zero) * scale)
 }
 
-/// The scales and zero points of a tile: of scales, then of zero points. Each two rows of the tile have a byte of them above
-/// their codes, of which every bit is set that either row has.
-#[inline(always)]
-fn second_order(tile: &[[u8; 8]; TILE]) -> [[f32; 2]; 2] {
-    let fragment = |row: usize| u64::from_le_bytes(tile[row]) >> (BITS * CODES);
-    let bits = (0..TILE).fold(0, |bits, row| bits | fragment(row) << (8 * (row / 2)));
-    let number = |at: u32| f32_from_f16((bits >> at) as u16);
-    [[number(0), number(32)], [number(16), number(48)]]
+/// What the rows of a tile are decoded with.
+struct TileNumbers {
+    scales: [f32; TILE],
+    zeros: [f32; TILE],
 }
 
-/// The values that the codes of a row of a tile stand for.
-#[inline(always)]
-fn row_values(word: u64, [of_scales, of_zeros]: [[f32; 2]; 2]) -> [f32; 8] {
-    let scale = dequantized(code(word, 0), of_scales[0], of_scales[1]);
-    let zero = dequantized(code(word, 1), of_zeros[0], of_zeros[1]);
-    std::array::from_fn(|q| dequantized(q, scale, zero))
+impl TileNumbers {
+    /// The scales and zero points of scales and of zero points are halves: each two rows of the tile have a byte of them above
+    /// their codes, of which every bit is set that either row has.
+    #[inline(always)]
+    fn new(tile: &[[u8; 8]; TILE]) -> Self {
+        let mut bits = 0;
+        let mut codes = [[0; TILE]; 2];
+        for (row, word) in tile.iter().enumerate() {
+            let word = u64::from_le_bytes(*word);
+            bits |= word >> (BITS * CODES) << (8 * (row / 2));
+            codes[0][row] = word as u32 & 7;
+            codes[1][row] = (word as u32 >> BITS) & 7;
+        }
+        let number = |at: u32| f32_from_f16((bits >> at) as u16);
+        Self {
+            scales: codes[0].map(|q| dequantized(q, number(0), number(32))),
+            zeros: codes[1].map(|q| dequantized(q, number(16), number(48))),
+        }
+    }
+
+    /// The values of a row of the tile.
+    #[inline(always)]
+    fn fill(&self, tile: &[[u8; 8]; TILE], row: usize, values: &mut [f32; TILE]) {
+        let (word, scale, zero) = (
+            u64::from_le_bytes(tile[row]),
+            self.scales[row],
+            self.zeros[row],
+        );
+        // Eight codes lie in 32 bits, whose shifts are vectors.
+        let halves = [2, 2 + TILE as u32 / 2].map(|first| (word >> (BITS * first)) as u32);
+        for (values, codes) in values
+            .as_chunks_mut::<{ TILE / 2 }>()
+            .0
+            .iter_mut()
+            .zip(halves)
+        {
+            for (i, value) in (0..).zip(values) {
+                *value = dequantized(codes >> (BITS * i) & 7, scale, zero);
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ mod exl3;
 mod grouped;
 mod hadamard;
 mod rotated;
+mod spqr;
 mod transpose;
 mod vectors;
 

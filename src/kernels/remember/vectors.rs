@@ -8,7 +8,9 @@
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::simd::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{InMemory, Kernel, LANES, Transpose};
 
 /// Most values of a vector.
 pub(crate) const MAX_VECTOR: usize = 64;
@@ -35,6 +37,9 @@ pub(crate) enum VectorNorm<'a> {
     Groups { factors: &'a [f32], size: usize },
 }
 
+/// Columns and rows that are transposed in registers.
+const SQUARE: usize = LANES;
+
 /// Rows of blocks, each the sum of vectors.
 pub(crate) struct VectorBlocks<'a> {
     /// Vectors, one after another.
@@ -54,22 +59,37 @@ pub(crate) struct VectorBlocks<'a> {
 impl Kernel for VectorBlocks<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        // The shapes that libraries write have loops of known lengths.
-        match self.block {
-            [1, 2] => self.decode::<E, 1, 2>(out),
-            [1, 8] => self.decode::<E, 1, 8>(out),
-            [1, 16] => self.decode::<E, 1, 16>(out),
-            [8, 1] => self.decode::<E, 8, 1>(out),
-            [16, 1] => self.decode::<E, 16, 1>(out),
-            _ => self.decode::<E, 0, 0>(out),
-        }
+        self.each_shape(InMemory, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.each_shape(avx2, out);
     }
 }
 
 impl VectorBlocks<'_> {
+    #[inline(always)]
+    fn each_shape<E: Element>(&self, by: impl Transpose, out: &mut [E]) {
+        // The shapes that libraries write have loops of known lengths.
+        match self.block {
+            [1, 2] => self.decode::<E, 1, 2>(by, out),
+            [1, 8] => self.decode::<E, 1, 8>(by, out),
+            [1, 16] => self.decode::<E, 1, 16>(by, out),
+            [8, 1] => self.decode::<E, 8, 1>(by, out),
+            [16, 1] => self.decode::<E, 16, 1>(by, out),
+            _ => self.decode::<E, 0, 0>(by, out),
+        }
+    }
+
     /// Decodes blocks of `H` × `W` values, or of any size if these are zero.
     #[inline(always)]
-    fn decode<E: Element, const H: usize, const W: usize>(&self, out: &mut [E]) {
+    fn decode<E: Element, const H: usize, const W: usize>(
+        &self,
+        by: impl Transpose,
+        out: &mut [E],
+    ) {
         let [height, width] = if H > 0 { [H, W] } else { self.block };
         let mut buffer = [0.0; BUFFER];
         let across = self.cols / width;
@@ -87,7 +107,7 @@ impl VectorBlocks<'_> {
                 .zip(all.chunks(blocks * self.terms.max(1)))
             {
                 if W == 1 {
-                    self.columns::<H>(vectors, pitch, &mut buffer);
+                    self.columns::<H>(vectors, pitch, by, &mut buffer);
                 } else {
                     self.blocks::<H, W>(vectors, pitch, &mut buffer);
                 }
@@ -107,7 +127,7 @@ impl VectorBlocks<'_> {
         &self,
         vectors: &[u32],
         pitch: usize,
-        buffer: &mut [f32; BUFFER],
+        buffer: &mut [f32],
     ) {
         let [height, width] = if H > 0 { [H, W] } else { self.block };
         let len = height * width;
@@ -132,33 +152,53 @@ impl VectorBlocks<'_> {
         }
     }
 
-    /// Looks up blocks of one column and `H` rows, as many at a time, whose squares are transposed in registers.
+    /// Looks up blocks of one column, whose rows are so many [`SQUARE`]s, and transposes them a square at a time.
     #[inline(always)]
-    fn columns<const H: usize>(&self, vectors: &[u32], pitch: usize, buffer: &mut [f32; BUFFER]) {
-        for (i, vectors) in vectors.chunks(H.max(1) * self.terms.max(1)).enumerate() {
-            let mut square = [[0.0; H]; H];
-            for (sum, terms) in square
-                .iter_mut()
-                .zip(vectors.chunks_exact(self.terms.max(1)))
-            {
-                for (j, &vector) in terms.iter().enumerate() {
-                    let values = &self.table[vector as usize * H..][..H];
-                    if j == 0 {
-                        sum.copy_from_slice(values);
-                    } else {
-                        for (sum, &value) in sum.iter_mut().zip(values) {
-                            *sum += value;
-                        }
+    fn columns<const H: usize>(
+        &self,
+        vectors: &[u32],
+        pitch: usize,
+        by: impl Transpose,
+        buffer: &mut [f32; BUFFER],
+    ) {
+        match self.terms {
+            1 => self.squares::<H, 1>(vectors, pitch, by, buffer),
+            2 => self.squares::<H, 2>(vectors, pitch, by, buffer),
+            _ => self.blocks::<H, 1>(vectors, pitch, buffer),
+        }
+    }
+
+    #[inline(always)]
+    fn squares<const H: usize, const TERMS: usize>(
+        &self,
+        vectors: &[u32],
+        pitch: usize,
+        by: impl Transpose,
+        buffer: &mut [f32; BUFFER],
+    ) {
+        let table = self.table.as_chunks::<H>().0;
+        let (squares, rest) = vectors.as_chunks::<TERMS>().0.as_chunks::<SQUARE>();
+        for (i, vectors) in squares.iter().enumerate() {
+            for top in (0..H).step_by(SQUARE) {
+                let mut square = [[0.0; SQUARE]; SQUARE];
+                for (sum, terms) in square.iter_mut().zip(vectors) {
+                    for (j, &vector) in terms.iter().enumerate() {
+                        let values = &table[vector as usize];
+                        let Some(values) = values[top..].first_chunk::<SQUARE>() else {
+                            continue;
+                        };
+                        *sum = if j == 0 { *values } else { added(sum, values) };
+                    }
+                }
+                for (r, row) in by.columns(square).iter().enumerate() {
+                    if let Some(out) = buffer[(top + r) * pitch + i * SQUARE..].first_chunk_mut() {
+                        *out = *row;
                     }
                 }
             }
-            for r in 0..H {
-                let row = &mut buffer[r * pitch + i * H..][..H];
-                for c in 0..H {
-                    row[c] = square[c][r];
-                }
-            }
         }
+        let first = squares.len() * SQUARE;
+        self.blocks::<H, 1>(rest.as_flattened(), pitch, &mut buffer[first..]);
     }
 
     /// Applies factors and offsets to `values` of row `r`, from column `at` on.
@@ -194,4 +234,13 @@ impl VectorBlocks<'_> {
             }
         }
     }
+}
+
+#[inline(always)]
+fn added(a: &[f32; SQUARE], b: &[f32; SQUARE]) -> [f32; SQUARE] {
+    let mut sums = *a;
+    for (sum, b) in sums.iter_mut().zip(b) {
+        *sum += b;
+    }
+    sums
 }
