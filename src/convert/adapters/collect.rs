@@ -273,7 +273,8 @@ impl Collector<'_, '_> {
             },
             #[cfg(feature = "gguf")]
             Settings::Gguf(_) if tensors.is_embedding => FactorForm::Rows,
-            _ => FactorForm::OutIn,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => FactorForm::OutIn,
         }
     }
 
