@@ -73,6 +73,8 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
     /// Whether ggml refuses to encode the type without importance.
     const REQUIRES_IMPORTANCE: bool = false;
 
+    const HAS_AVX512: bool = false;
+
     /// Encodes one block. Must be `#[inline(always)]` with everything it calls, as [`Routine`]
     /// demands.
     fn encode(
@@ -158,6 +160,8 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
 impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Routine
     for GgmlRows<'_, P, BYTES, VALUES>
 {
+    const HAS_AVX512: bool = P::HAS_AVX512;
+
     #[inline(always)]
     fn run(&mut self) {
         self.encode_rows(InMemory);

@@ -235,6 +235,7 @@ fn importance_weights(values: &[f32; 32], importance: BlockImportance<'_, 32>) -
 }
 
 impl EncodeBlock<18, 32> for Q4_0 {
+    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -266,6 +267,7 @@ fn store_q5_1((d, min, codes): (f32, f32, [u8; 32]), out: &mut [u8; 24]) {
 }
 
 impl EncodeBlock<20, 32> for Q4_1 {
+    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -288,6 +290,7 @@ impl EncodeBlock<20, 32> for Q4_1 {
 }
 
 impl EncodeBlock<22, 32> for Q5_0 {
+    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -303,6 +306,7 @@ impl EncodeBlock<22, 32> for Q5_0 {
 }
 
 impl EncodeBlock<24, 32> for Q5_1 {
+    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -337,6 +341,7 @@ fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
 }
 
 impl EncodeBlock<34, 32> for Q8_0 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -352,6 +357,7 @@ impl EncodeBlock<34, 32> for Q8_0 {
 }
 
 impl EncodeBlock<36, 32> for Q8_1 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
