@@ -133,7 +133,11 @@ fn signed(
 ) -> (f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
-        let fit = fit_symmetric_group(values, &importance_weights(values, importance), half);
+        let (weights, peak) = (
+            importance_weights(values, importance),
+            signed_max_abs(values),
+        );
+        let fit = fit_symmetric_group::<true, 32>(values, &weights, peak, half);
         codes
             .iter_mut()
             .zip(values)
@@ -235,7 +239,6 @@ fn importance_weights(values: &[f32; 32], importance: BlockImportance<'_, 32>) -
 }
 
 impl EncodeBlock<18, 32> for Q4_0 {
-    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -290,7 +293,6 @@ impl EncodeBlock<20, 32> for Q4_1 {
 }
 
 impl EncodeBlock<22, 32> for Q5_0 {
-    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
