@@ -7,14 +7,20 @@
 mod schemes;
 
 use anamnesis::benchable_apis::{decode, levels};
-use anamnesis::{RememberOptions, TargetDtype};
+use anamnesis::{RememberOptions, TargetDtype, parse, parse_bytes};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-use schemes::{COLS, ROWS, models};
+const ROWS: usize = 1024;
+const COLS: usize = 4096;
 
 fn kernels(criterion: &mut Criterion) {
     let scratch = tempfile::tempdir().unwrap();
-    for (name, model) in models(scratch.path()) {
+    for (name, file) in schemes::files() {
+        let model = match schemes::config(name) {
+            Some(_) => parse(schemes::write(scratch.path(), name, &file)),
+            None => parse_bytes(file),
+        };
+        let model = model.unwrap();
         for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {
             let recovery = model.recovery(RememberOptions::new(target)).unwrap();
             let mut group = criterion.benchmark_group(format!("{name}/{target}"));

@@ -1,6 +1,7 @@
 //! The conversion pipeline: options, a plan of every output tensor and its offset, workers that write the data, and a report.
 
 mod adapters;
+mod ahead;
 mod bodies;
 mod cast;
 mod checksum;

@@ -83,7 +83,8 @@ macro_rules! dtypes {
             /// Every dtype but `UnknownGgml`.
             pub(crate) const ALL: &[Self] = &[$(Self::$variant,)* $(Self::$block,)* $(Self::$ik,)* $(Self::$mixed),*];
 
-            /// How many rows are interleaved, and the type of their blocks when they are not; `None` if the type interleaves none.
+            /// How many rows are interleaved, and the type of their blocks when they are not, or `self` if there is none; `None` if the
+            /// type interleaves no rows.
             #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
             pub(crate) fn interleaved_rows(self) -> Option<(usize, Self)> {
                 match self {

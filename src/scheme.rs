@@ -18,6 +18,7 @@ mod gemma_qat;
 #[cfg(feature = "gguf")]
 mod ggml;
 mod gptq;
+mod higgs;
 mod hqq;
 mod int8;
 pub(crate) mod layout;
@@ -60,7 +61,8 @@ pub(crate) use self::seam::Window;
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::covering;
 pub(crate) use self::seam::{
-    Buffers, Decode, Grid, Group, Resolution, ResolvedItem, StoredRows, Tile, count, lcm,
+    Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle, StoredRows,
+    Tile, count, lcm,
 };
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
@@ -104,6 +106,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &fp_quant::FpQuant,
     &exl2::Exl2,
     &exl3::Exl3,
+    &higgs::Higgs,
     &spqr::Spqr,
     &aqlm::Aqlm,
     &vptq::Vptq,

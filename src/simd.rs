@@ -9,7 +9,7 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
-//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`]). A
+//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`], [`Ranks`]). A
 //! kernel that gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
 //! All levels give the same bits, except for the sign and the payload of a NaN that comes of two NaN or infinite operands. The
@@ -22,6 +22,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod ranks;
 mod registers;
 
 use std::cell::RefCell;
@@ -31,8 +32,13 @@ use half::f16;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use self::avx2::{Avx2, NibbleTable};
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
+pub(crate) use self::avx512::Avx512;
+#[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
+pub(crate) use self::ranks::{Bounds, RANKED, Ranks};
 #[cfg_attr(not(feature = "lethe"), allow(unused_imports))]
-pub(crate) use self::registers::{Bounds, InMemory, LINE, LOOKED_UP, LookUp, Transpose};
+pub(crate) use self::registers::{InMemory, LINE, LOOKED_UP, LookUp, Transpose};
 use crate::element::{Element, Out};
 
 /// An instruction set that kernels are compiled for.
@@ -140,6 +146,13 @@ pub(crate) trait Routine {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2(&mut self, _: Avx2) {
+        self.run();
+    }
+
+    /// The body at [`Level::Avx512`], of routines that have a copy for it.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512(&mut self, _: Avx512) {
         self.run();
     }
 }

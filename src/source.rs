@@ -32,7 +32,7 @@ pub(crate) use self::files::FilePool;
 pub(crate) use self::pieced::Pieced;
 #[cfg(feature = "pth")]
 pub(crate) use self::pieced::{StorageCheck, TensorPiece};
-use self::platform::read_exact_at;
+use self::platform::{copy_range, read_exact_at};
 pub(crate) use self::seeking::{ReadSeek, Seeking};
 pub(crate) use self::sha256::{FileHasher, sha256_of_file};
 use self::state::state_of_name;
@@ -249,6 +249,16 @@ impl Source {
             Self::Deflated(member) => member.read_at(offset, out),
             Self::Pieced(tensor) => tensor.read_at(offset, out),
             Self::HeaderOnly => Err(header_only()),
+        }
+    }
+
+    /// Has the system copy `len` bytes from `offset` on to `to.1` of a file. `false` if this is no file, or the system cannot.
+    pub(crate) fn copy_to(&self, offset: u64, to: (&File, u64), len: u64) -> bool {
+        match self {
+            Self::File { file, .. } => file
+                .get()
+                .is_ok_and(|file| copy_range((file.as_ref(), offset), to, len)),
+            _ => false,
         }
     }
 

@@ -1,9 +1,9 @@
-//! The models that `kernels` decodes: one tensor of 1024 × 4096 in each scheme.
+//! The models that are decoded: one tensor of `ROWS` × `COLS` in each scheme. The program says how many these are.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anamnesis::ParsedModel;
+use crate::{COLS, ROWS};
 
 mod exl;
 mod ggml;
@@ -13,9 +13,6 @@ mod nunchaku;
 mod sdnq;
 mod transforms;
 mod vectors;
-
-pub const ROWS: usize = 1024;
-pub const COLS: usize = 4096;
 
 struct Part(&'static str, &'static str, Vec<usize>, Vec<u8>);
 
@@ -488,9 +485,9 @@ fn file_with(parts: &[Part], mut header: serde_json::Map<String, serde_json::Val
     out
 }
 
-/// Every model, parsed, by the name of its scheme. `scratch` is a directory for those that need a config.
-pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel)> {
-    let files = schemes()
+/// The file of every model, by the name of its scheme.
+pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    schemes()
         .into_iter()
         .map(|(name, parts)| (name, file(&parts)))
         .chain(nunchaku::files())
@@ -499,29 +496,27 @@ pub fn models(scratch: &Path) -> impl Iterator<Item = (&'static str, ParsedModel
         .chain(vectors::files())
         .chain(ggml::files())
         .chain(ggml::ik_files())
-        .chain(ggml::interleaved_files());
-    files.map(|(name, file)| {
-        if name == "sinq4" {
-            let dir = scratch.join(name);
-            fs::create_dir_all(&dir).unwrap();
-            fs::write(dir.join("model.safetensors"), file).unwrap();
-            fs::write(
-                dir.join("model.safetensors.index.json.meta.json"),
-                sinq_meta(),
-            )
-            .unwrap();
-            return (
-                name,
-                anamnesis::parse(dir.join("model.safetensors")).unwrap(),
-            );
-        }
-        let Some(bits) = name.strip_prefix("mlx").filter(|bits| bits.len() == 1) else {
-            return (name, anamnesis::parse_bytes(file).unwrap());
-        };
-        let config = format!(r#"{{"quantization": {{"group_size": 64, "bits": {bits}}}}}"#);
-        fs::write(scratch.join("config.json"), config).unwrap();
-        let path = scratch.join(format!("{name}.safetensors"));
-        fs::write(&path, file).unwrap();
-        (name, anamnesis::parse(path).unwrap())
-    })
+        .chain(ggml::interleaved_files())
+}
+
+/// The name and the text of the file that has to lie beside the model of a scheme, if there is one.
+pub fn config(name: &str) -> Option<(&'static str, String)> {
+    if name == "sinq4" {
+        return Some(("model.safetensors.index.json.meta.json", sinq_meta()));
+    }
+    let bits = name.strip_prefix("mlx").filter(|bits| bits.len() == 1)?;
+    let text = format!(r#"{{"quantization": {{"group_size": 64, "bits": {bits}}}}}"#);
+    Some(("config.json", text))
+}
+
+/// Writes the file of the scheme `name` with what belongs beside it into a directory of its own in `scratch`.
+pub fn write(scratch: &Path, name: &str, file: &[u8]) -> PathBuf {
+    let dir = scratch.join(name);
+    fs::create_dir_all(&dir).unwrap();
+    if let Some((name, text)) = config(name) {
+        fs::write(dir.join(name), text).unwrap();
+    }
+    let path = dir.join("model.safetensors");
+    fs::write(&path, file).unwrap();
+    path
 }

@@ -90,6 +90,39 @@ fn spqr() -> Vec<u8> {
     model(r#"{"quant_method":"spqr","bits":3}"#, &parts)
 }
 
+/// Pairs of codes of so many bits, rotated in groups of 512.
+fn higgs(bits: usize) -> Vec<u8> {
+    let (words, entries) = (ROWS * bits / 16, 1 << bits);
+    let tuned = serde_json::json!({ "w": {
+        "num_bits": bits, "group_size": 256, "N": ROWS, "K": COLS, "dtype": "torch.float16", "template_id": 35,
+    }});
+    let config = serde_json::json!({
+        "quant_method": "higgs", "bits": bits, "hadamard_size": 512, "group_size": 256, "tune_metadata": tuned,
+    });
+    let parts = [
+        Part(
+            "w.weight",
+            "I16",
+            vec![words, COLS],
+            random(words * COLS * 2),
+        ),
+        Part("w.tables", "F16", vec![entries], f16s(entries)),
+        Part(
+            "w.tables2",
+            "F16",
+            vec![entries, entries, 2],
+            f16s(entries * entries * 2),
+        ),
+        Part(
+            "w.scales",
+            "F16",
+            vec![ROWS, COLS / 256],
+            f16s(ROWS * COLS / 256),
+        ),
+    ];
+    model(&config.to_string(), &parts)
+}
+
 /// Bytes of all values, unlike those of `codes`: a code of some bits picks any vector.
 fn random(n: usize) -> Vec<u8> {
     let mut state = 1u64;
@@ -113,6 +146,9 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         ("aqlm-1x16", aqlm(1, 16, 8)),
         ("aqlm-2x8", aqlm(2, 8, 8)),
         ("aqlm-1x16-g16", aqlm(1, 16, 16)),
+        ("higgs-2", higgs(2)),
+        ("higgs-3", higgs(3)),
+        ("higgs-4", higgs(4)),
         ("vptq-8", vptq(8, 1 << 16, -1)),
         ("vptq-8-256", vptq(8, 1 << 16, 256)),
         ("vptq-16", vptq(16, 1 << 16, -1)),

@@ -202,8 +202,8 @@ pub fn encode_bnb4_compute_absmax(
             &widened(bf16),
             block_size,
             Level::detect(),
-            &mut made,
-            &mut absmax,
+            (&mut made, &mut absmax),
+            &mut [],
         );
         codes.copy_from_slice(&made);
         scales.copy_from_slice(absmax.as_bytes());

@@ -21,6 +21,7 @@ pub(crate) enum QuantMethod {
     FpQuant,
     Gemma,
     Gptq,
+    Higgs,
     Hqq,
     /// transformers' name for MLX's layout.
     Metal,
@@ -69,6 +70,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::FpQuant, &["fp_quant"]),
     (QuantMethod::Gemma, &["gemma"]),
     (QuantMethod::Gptq, &["gptq"]),
+    (QuantMethod::Higgs, &["higgs"]),
     (QuantMethod::Hqq, &["hqq"]),
     (QuantMethod::Metal, &["metal"]),
     (QuantMethod::Mxfp4, &["mxfp4"]),

@@ -13,6 +13,7 @@ mod target;
 pub(crate) mod written_file;
 
 pub use self::target::ConvertTarget;
+use self::written_file::WrittenFile;
 use crate::{Dtype, Result};
 
 /// One tensor of an output file.
@@ -64,4 +65,9 @@ impl OutputLayout {
 pub(crate) trait Sink: Sync {
     /// Writes all of `bytes` at `offset` of file number `file`.
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// File number `file`, if what is written to it goes there and nowhere else.
+    fn written_file(&self, _file: usize) -> Option<&WrittenFile> {
+        None
+    }
 }

@@ -18,7 +18,10 @@ impl<'m> Body<'m> for CopyBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let (output, bytes) = (job.output(), &mut worker.input.bytes);
         let range = output.cut.tile(job.no).cols;
-        let at = range.start as u64;
+        let (at, len) = (range.start as u64, range.len() as u64);
+        if job.copy(&self.0, at, len) {
+            return Ok(len);
+        }
         bytes.load_at(&self.0, at, range.len())?;
         // The pieces cover exactly the bytes of the checksum, so it needs no reading of its own.
         if self.0.exact_check().is_some() {
@@ -83,7 +86,7 @@ pub(super) struct DecodeBody<'m> {
 impl<'m> Body<'m> for DecodeBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let tile = &job.output().cut.tile(job.no);
-        self.decoder.load(tile, &mut worker.input)?;
+        job.ahead.load(&*self.decoder, job, &mut worker.input)?;
         // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
         let slab_rows = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
         let element_size = self.target.byte_size();

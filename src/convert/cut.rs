@@ -1,7 +1,7 @@
 //! How an output tensor is cut into tiles: the unit of work of a decoding job.
 
 use crate::Dtype;
-use crate::scheme::{Grid, StoredRows, Tile};
+use crate::scheme::{Decode, Grid, StoredRows, Tile};
 
 /// Values that are decoded at once (a slab). 128 Ki values are at most 512 KiB of output, which stays in the L2 cache
 /// until it is written.
@@ -14,8 +14,17 @@ const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 /// buffers, a worker stays below 8 MiB.
 const TRANSPOSED_LOAD_BYTES: f64 = 5.5 * 1024.0 * 1024.0;
 
-/// Values of such a tile at most: a stream holds the output of a row of tiles for each thread.
-const TRANSPOSED_VALUES: usize = 64 * SLAB_VALUES;
+/// The same for tiles whose stored rows are read together: what a thread loads stays in its cache.
+const TOGETHER_LOAD_BYTES: f64 = 1024.0 * 1024.0;
+
+/// Stored bytes of the tiles that are read together, for each thread.
+const TOGETHER_BYTES: usize = 5 << 20;
+
+/// Bytes of a stored row that a tile reads as fast for itself.
+const LONG_PIECE: usize = 8 << 10;
+
+/// Values of a transposed tile at most: a stream holds the output of a row of tiles for each thread.
+pub(super) const TRANSPOSED_VALUES: usize = 64 * SLAB_VALUES;
 
 /// Bytes that a tile reads of each stored row of a transposed matrix, at most: bounds the staging buffer of the transposition.
 const STORED_ROW_BYTES: usize = 16 << 10;
@@ -44,6 +53,8 @@ pub(super) struct Cut {
     pub cols: usize,
     pub tile_rows: usize,
     pub tile_cols: usize,
+    /// Tiles below each other that are made one after another for each thread, because they take pieces of the same stored rows.
+    pub together: usize,
 }
 
 impl Cut {
@@ -54,6 +65,7 @@ impl Cut {
         cols: 0,
         tile_rows: 1,
         tile_cols: 1,
+        together: 1,
     };
 
     /// One tile of `len` bytes.
@@ -63,6 +75,7 @@ impl Cut {
             cols: len,
             tile_rows: 1,
             tile_cols: len.max(1),
+            together: 1,
         }
     }
 
@@ -75,6 +88,7 @@ impl Cut {
             cols,
             tile_rows: (GATHER_BYTES / (cols * element_size).max(1)).max(1),
             tile_cols: cols.max(1),
+            together: 1,
         }
     }
 
@@ -85,6 +99,37 @@ impl Cut {
             cols: len,
             tile_rows: 1,
             tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)),
+            together: 1,
+        }
+    }
+
+    /// Tiles of a decoder. Those whose stored rows are read together are so small that they stay in the cache.
+    pub(super) fn of_decoder(decoder: &dyn Decode) -> Self {
+        let grid = decoder.grid();
+        let cut = Self::of_grid(&grid);
+        let values = (TOGETHER_LOAD_BYTES * 8.0 / grid.load_bits) as usize;
+        let most = values / grid.cols.max(1);
+        let Some(stored) = &grid.transposed else {
+            return cut;
+        };
+        if most < grid.row_align || grid.cols > SLAB_VALUES {
+            return cut;
+        }
+        let matrix_rows = stored.matrix_rows.clamp(1, grid.rows.max(1));
+        let most = round_down(most, grid.row_align);
+        let rows = Self::height(matrix_rows, most, &grid).min(grid.rows);
+        let Some(first) = decoder.stored_codes(&(0..rows)) else {
+            return cut;
+        };
+        let together = match first.bytes.len() {
+            LONG_PIECE.. => 1,
+            piece => TOGETHER_BYTES / piece.saturating_mul(first.rows.len()).max(1),
+        };
+        Self {
+            tile_rows: rows.max(1),
+            tile_cols: grid.cols.max(1),
+            together: together.max(1),
+            ..cut
         }
     }
 
@@ -107,6 +152,7 @@ impl Cut {
             cols: grid.cols,
             tile_rows: tile_rows.max(1),
             tile_cols: tile_cols.max(1),
+            together: 1,
         }
     }
 
@@ -130,6 +176,7 @@ impl Cut {
                 cols: grid.cols,
                 tile_rows: rows.min(grid.rows).max(1),
                 tile_cols: cols,
+                together: 1,
             }
         });
         let cost = |cut: &Self| {
@@ -195,7 +242,13 @@ pub(super) fn round_down(n: usize, align: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
+    use crate::containers::model::Part;
+    use crate::element::Out;
+    use crate::scheme::{Buffers, StoredRectangle};
+    use crate::simd::Level;
 
     fn cut(rows: usize, cols: usize, row_bits: usize, cols_per_row: usize) -> Cut {
         Cut::of_grid(&Grid {
@@ -261,5 +314,72 @@ mod tests {
         assert!(cut(4096, 14_336, 4, 1).across() > 1);
         // Pieces of a KiB are long enough to write whole rows.
         assert_eq!(cut(14_336, 4096, 4, 1).across(), 1);
+    }
+
+    /// Matrices of four bits whose stored rows run down the columns.
+    struct Transposed<'m> {
+        grid: Grid,
+        part: Part<'m>,
+    }
+
+    impl Decode for Transposed<'_> {
+        fn grid(&self) -> Grid {
+            self.grid
+        }
+
+        fn load(&self, _tile: &Tile, _buffers: &mut Buffers) -> crate::Result<()> {
+            Ok(())
+        }
+
+        fn decode(&self, _: &Tile, _: Range<usize>, _: &Buffers, _: Level, _: Out<'_>) {}
+
+        fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
+            let matrix_rows = self.grid.transposed?.matrix_rows;
+            (rows.len() <= matrix_rows).then(|| StoredRectangle {
+                part: self.part,
+                stride: matrix_rows.min(self.grid.rows) / 2,
+                rows: 0..self.grid.cols,
+                bytes: rows.start / 2..rows.end / 2,
+            })
+        }
+    }
+
+    #[test]
+    fn tiles_that_are_read_together_fit_the_memory() {
+        let header = br#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let len = header.len() as u64;
+        let file = [&len.to_le_bytes(), header.as_slice(), b"!"].concat();
+        let model = crate::parse_bytes(file).unwrap();
+        for matrix_rows in [8, 64, 1000, 4096, 14_336, 151_936, usize::MAX] {
+            for (rows, cols) in [
+                (4096, 4096),
+                (14_336, 40),
+                (151_936, 1024),
+                (64, 1 << 20),
+                (8, 8),
+            ] {
+                let decoder = Transposed {
+                    grid: Grid {
+                        rows,
+                        cols,
+                        row_align: 8,
+                        col_align: 1,
+                        load_bits: 4.5,
+                        transposed: Some(StoredRows {
+                            row_bits: 4,
+                            cols: 1,
+                            matrix_rows,
+                        }),
+                    },
+                    part: model.tensors().next().unwrap().part(),
+                };
+                let cut = Cut::of_decoder(&decoder);
+                let last = cut.tile(cut.tiles() - 1);
+                assert_eq!((last.rows.end, last.cols.end), (rows, cols));
+                assert!(cut.together == 1 || cut.across() == 1, "{cut:?}");
+                let bytes = cut.together * cut.tile_rows * cols / 2;
+                assert!(cut.together == 1 || bytes <= TOGETHER_BYTES, "{cut:?}");
+            }
+        }
     }
 }

@@ -175,7 +175,7 @@ impl<'m> Draft<'m> {
         Ok(Self {
             len: byte_len(&name, dtype, &shape)?,
             dtype,
-            cut: Cut::of_grid(&decoder.grid()),
+            cut: Cut::of_decoder(&*decoder),
             body: body(decoder),
             verify: parts_with_checksum(parts.iter().map(|(_, t)| t)),
             verified_before: vec![],

@@ -18,6 +18,7 @@ mod in_order;
 mod input;
 mod options;
 mod relay;
+mod strips;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -32,10 +33,9 @@ use self::input::EncodeInput;
 pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
+use self::strips::Strips;
 use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
-use crate::kernels::lethe::distance::{
-    DistanceSums, compare, first_not_finite, largest_magnitudes,
-};
+use crate::kernels::lethe::distance::{Comparison, DistanceSums};
 use crate::kernels::lethe::mean::Mean;
 use crate::scheme::{Buffers, Decode, GroupCodes, Tile};
 use crate::simd::Level;
@@ -125,7 +125,7 @@ impl<'m> Encoding<'m> {
         };
         let input = EncodeInput {
             name,
-            strip_rows: input::strip_rows(&cut, &*encoder, &*decoder),
+            strips: Strips::new(&cut, &*encoder, &*decoder),
             decoder: Arc::from(decoder),
             dtype,
             cut,
@@ -155,11 +155,6 @@ impl<'m> Encoding<'m> {
             .flatten()
             .map(|input| input.cut.tiles())
             .sum()
-    }
-
-    /// Whether tiles are encoded in several strips.
-    fn has_strips(&self) -> bool {
-        self.input.strip_rows < self.input.cut.tile_rows
     }
 
     fn surveyed_inputs(&self) -> impl Iterator<Item = &EncodeInput<'m>> {
@@ -194,14 +189,11 @@ impl<'m> Encoding<'m> {
         for input in self.surveyed_inputs() {
             if tile < input.cut.tiles() {
                 let tile = input.cut.tile(tile);
-                // If only the maximum is wanted, a strip is one run. Runs of a fixed length follow one another in the tensor, so
-                // an encoder that wants such has strips of whole runs; `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
-                let add_maxima = |_: &Tile, scratch: &mut Scratch| {
-                    let run = run_len(&*self.encoder).unwrap_or(scratch.values.len().max(1));
-                    maxima.extend(largest_magnitudes(&scratch.values, run, level));
-                    Ok(())
-                };
-                input.for_each_strip(&tile, &self.scheme, buffers, scratch, level, add_maxima)?;
+                // Runs of a fixed length follow one another in the tensor, so an encoder that wants such has parts of whole runs;
+                // `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
+                let run = run_len(&*self.encoder);
+                maxima =
+                    input.largest_of_runs(&tile, run, &self.scheme, buffers, scratch, level)?;
                 break;
             }
             tile -= input.cut.tiles();
@@ -210,14 +202,14 @@ impl<'m> Encoding<'m> {
         Ok(())
     }
 
-    /// Encodes tile `no`, or relays its codes, and passes the stored bytes to `put`. `survey` is the
+    /// Encodes tile `no`, which may lie in a `band` that is loaded, or relays its codes, and passes the stored bytes to `put`. `survey` is the
     /// [`survey_result`](Self::survey_result).
     ///
     /// # Errors
     /// Reading or storing fails, or a value is not finite, or has no finite code.
     fn encode_tile(
         &self,
-        no: usize,
+        (no, band): (usize, Option<&Tile>),
         survey: f64,
         buffers: &mut Buffers,
         scratch: &mut Scratch,
@@ -231,30 +223,40 @@ impl<'m> Encoding<'m> {
             let sides = (source, &target);
             return self.relay_tile((no, tile), sides, buffers, scratch, level, put);
         }
-        let mut sums = DistanceSums::default();
-        let encode_strip = |strip: &Tile, scratch: &mut Scratch| {
-            sums += self.encode_strip(strip, survey, scratch, level, put)?;
+        let (mut sums, mut strip) = (DistanceSums::default(), Comparison::default());
+        let encode_part = |part: &Tile, ends_strip: bool, scratch: &mut Scratch| {
+            self.encode_part(part, survey, scratch, level, put, &mut strip)?;
+            if ends_strip {
+                sums += std::mem::take(&mut strip).sums();
+            }
             Ok(())
         };
-        self.input
-            .for_each_strip(tile, &self.scheme, buffers, scratch, level, encode_strip)?;
+        self.input.for_each_part(
+            (tile, band),
+            &self.scheme,
+            buffers,
+            scratch,
+            level,
+            encode_part,
+        )?;
         self.distance.add(no, sums);
         Ok(())
     }
 
-    /// Encodes `scratch.values`, which are those of `strip`, and passes the stored bytes to `put`. Returns the distance of what
-    /// they decode to.
+    /// Encodes `scratch.values`, which are those of `part`, and passes the stored bytes to `put`. Adds the distance of what they
+    /// decode to.
     ///
     /// # Errors
     /// Storing fails, or a value has no finite code.
-    fn encode_strip(
+    fn encode_part(
         &self,
-        strip: &Tile,
+        part: &Tile,
         survey: f64,
         scratch: &mut Scratch,
         level: Level,
         put: &mut Put<'_>,
-    ) -> Result<DistanceSums> {
+        distance: &mut Comparison,
+    ) -> Result<()> {
         let Scratch {
             values,
             back,
@@ -263,22 +265,22 @@ impl<'m> Encoding<'m> {
         } = scratch;
         back.resize(values.len(), 0.0);
         let input = TileValues {
-            tile: strip,
+            tile: part,
             values,
             survey,
             level,
         };
         self.encoder.encode(&input, buffers, back, put)?;
-        let sums = compare(values, back, level);
+        distance.add(values, back, level);
         // A finite value can be too large for the scheme. Its library would store the infinity without a word.
-        if !sums.is_finite()
-            && let Some(i) = first_not_finite(back, level)
+        if !distance.sums().is_finite()
+            && let Some(i) = back.iter().position(|x| !x.is_finite())
         {
             let (x, scheme) = (values[i], &self.scheme);
             let what = format!("{x:e} would be {} in {scheme}", back[i]);
-            return Err(self.input.refused(strip, i, scheme, &what));
+            return Err(self.input.refused(part, i, scheme, &what));
         }
-        Ok(sums)
+        Ok(())
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use super::ahead::AheadSlot;
 use super::checksum::TensorChecksums;
-use super::cut::Cut;
+use super::cut::{Cut, TRANSPOSED_VALUES};
 #[cfg(feature = "lethe")]
 use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
@@ -52,6 +53,13 @@ impl Output<'_> {
             1 => 1,
             _ => self.cut.across(),
         }
+    }
+
+    /// The number of tiles whose bytes are contiguous and that are best made together.
+    pub(super) fn tiles_of_piece(&self) -> usize {
+        let cut = &self.cut;
+        let most = TRANSPOSED_VALUES / cut.tile_rows.saturating_mul(cut.cols).max(1);
+        self.tiles_of_rows() * cut.together.min(most).max(1)
     }
 
     /// Bytes of one value of the cut: an element, or a byte where the cut counts bytes.
@@ -154,6 +162,10 @@ pub(super) trait Body<'m>: Send + Sync {
 pub(super) struct Job<'a, 'm> {
     /// Number of the job among the jobs of its tensor.
     pub no: usize,
+    /// The jobs of its tensor that the lane has.
+    pub of_tensor: Range<usize>,
+    /// What the jobs of the lane read together.
+    pub ahead: &'a AheadSlot,
     /// The tensor of the job, followed by all later output tensors. Encoders write to several of them.
     pub outputs: &'a [Output<'m>],
     /// The checksums of `outputs`, as many as the run makes.
@@ -161,10 +173,6 @@ pub(super) struct Job<'a, 'm> {
     pub sink: &'a dyn Sink,
     pub options: &'a RememberOptions,
     /// Number of the job among all jobs of the plan.
-    #[cfg_attr(
-        not(feature = "lethe"),
-        expect(dead_code, reason = "only encoders wait")
-    )]
     pub number: usize,
     /// Lets a job wait for lower-numbered jobs of its tensor.
     #[cfg_attr(
@@ -186,6 +194,15 @@ impl<'m> Job<'_, 'm> {
     /// The sink cannot write.
     pub(super) fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.put_in(0, at, bytes)
+    }
+
+    /// Has the system copy `len` bytes of `part` from `at` on to the same place of the job's tensor. `false` if they have to be
+    /// written: the system cannot copy them, or they are summed on the way.
+    pub(super) fn copy(&self, part: &Part<'_>, at: u64, len: u64) -> bool {
+        let output = self.output();
+        let is_summed = self.checksums[0].output.is_some() || part.exact_check().is_some();
+        let file = self.sink.written_file(output.file);
+        !is_summed && file.is_some_and(|file| file.copy_at(output.offset + at, part, at, len))
     }
 
     /// Writes `bytes` at byte `at` of the output tensor that is `index` places behind the job's tensor.

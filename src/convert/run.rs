@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use super::ahead::AheadSlot;
 use super::checksum::{ChecksumAccumulator, TensorChecksums, checksum_of_pieces};
 use super::options::RememberOptions;
 use super::outcome::Outcome;
@@ -122,20 +123,23 @@ impl<'a, 'm> Run<'a, 'm> {
         let files = outputs.chunk_by(|a, b| a.file == b.file).map(|outputs| {
             let jobs = plan.first_job[first]..plan.first_job[first + outputs.len()];
             first += outputs.len();
-            Lane::new(self, jobs, sink)
+            jobs
         });
-        let files: Vec<Lane<'_, '_>> = files.collect();
-        for lanes in files.chunks(files_side_by_side(self.options)) {
-            run_lanes(lanes, self.options)?;
+        let files: Vec<Range<usize>> = files.collect();
+        for files in files.chunks(files_side_by_side(self.options)) {
+            let lanes = files.iter();
+            let lanes = lanes.map(|jobs| Lane::new(self, jobs.clone(), sink, files.len()));
+            run_lanes(&lanes.collect::<Vec<_>>(), self.options)?;
         }
         self.finish()
     }
 
-    /// All jobs of the run as one lane, to be done beside other runs. [`finish`](Self::finish) is called when they are done.
-    pub(super) fn lane<'l>(&'l self, sink: &'l dyn Sink) -> Lane<'l, 'm> {
+    /// All jobs of the run as one of `lanes` lanes, to be done beside those of other runs. [`finish`](Self::finish) is called when
+    /// they are done.
+    pub(super) fn lane<'l>(&'l self, sink: &'l dyn Sink, lanes: usize) -> Lane<'l, 'm> {
         let first_job = &self.plan.first_job;
         let jobs = first_job[self.outputs.start]..first_job[self.outputs.end];
-        Lane::new(self, jobs, sink)
+        Lane::new(self, jobs, sink, lanes)
     }
 
     /// Counts what has no jobs, and compares the checksums of copied inputs. All jobs are done.
@@ -163,7 +167,7 @@ impl<'a, 'm> Run<'a, 'm> {
     /// # Errors
     /// The error of the lowest job that failed.
     pub(super) fn run_jobs(&self, jobs: Range<usize>, sink: &dyn Sink) -> Result<()> {
-        run_lanes(&[Lane::new(self, jobs, sink)], self.options)
+        run_lanes(&[Lane::new(self, jobs, sink, 1)], self.options)
     }
 
     /// Does the jobs `jobs` of the plan on the calling thread, one after another, without comparing checksums.
@@ -176,7 +180,11 @@ impl<'a, 'm> Run<'a, 'm> {
         sink: &dyn Sink,
         worker: &mut Worker,
     ) -> Result<()> {
-        let (lane, outcome) = (Lane::new(self, 0..0, sink), Outcome::new());
+        let outcome = Outcome::new();
+        let lane = Lane {
+            ahead: AheadSlot::of_thread(),
+            ..Lane::new(self, jobs.clone(), sink, 1)
+        };
         jobs.try_for_each(|job| lane.run_job(job, worker, &outcome).map(drop))
     }
 
@@ -259,11 +267,14 @@ pub(super) struct Lane<'a, 'm> {
     jobs: Range<usize>,
     /// Number of jobs that are done.
     done: AtomicUsize,
+    ahead: AheadSlot,
 }
 
 impl<'a, 'm> Lane<'a, 'm> {
-    fn new(run: &'a Run<'a, 'm>, jobs: Range<usize>, sink: &'a dyn Sink) -> Self {
+    /// One of `lanes` lanes that are done side by side.
+    fn new(run: &'a Run<'a, 'm>, jobs: Range<usize>, sink: &'a dyn Sink, lanes: usize) -> Self {
         Self {
+            ahead: AheadSlot::new(threads(run.options), lanes),
             run,
             sink,
             next: AtomicUsize::new(jobs.start),
@@ -290,8 +301,11 @@ impl<'a, 'm> Lane<'a, 'm> {
         if no == 0 && run.verifies {
             outputs[0].verify.iter().try_for_each(Part::verify)?;
         }
+        let first = number - no;
         let job = Job {
             no,
+            of_tensor: self.jobs.start.max(first) - first..self.jobs.end - first,
+            ahead: &self.ahead,
             outputs,
             checksums: &run.checksums[index - run.outputs.start..],
             sink: self.sink,

@@ -235,17 +235,17 @@ impl<'a, 'm> OutputStream<'a, 'm> {
         let Recovery { plan, options, .. } = recovery;
         let output = &plan.outputs[i];
         let (tiles, threads) = (output.cut.tiles(), run::threads(&options.run));
-        let step = output.tiles_of_rows();
+        let step = output.tiles_of_piece();
         let max_bytes = max_bytes.saturating_mul(threads as u64);
         let run = Run::new(plan, i..i + 1, &options.run, done);
         let mut no = 0;
         while no < tiles {
-            let (start, mut end) = (output.tile_offset(no), no + step);
+            let (start, mut end) = (output.tile_offset(no), (no + step).min(tiles));
             let fits = |end: usize| {
                 output.tile_offset(end) - start <= max_bytes || end - no <= step * threads
             };
             while end < tiles && fits(end + step) {
-                end += step;
+                end = (end + step).min(tiles);
             }
             recovery.make_tiles(&run, i, no..end, bytes)?;
             if end == tiles {

@@ -18,6 +18,8 @@
 /// name   type number in GGUF   number of rows `of` their type   bytes before each row + bytes a row has of a block / its values;
 /// ```
 ///
+/// Rows are of the same type where no other has such blocks. They are decoded by the struct of that name.
+///
 /// A name is the variant of [`Dtype`](super::Dtype), the type's name in GGUF, and the struct that
 /// implements `DecodeBlock` in `kernels::remember::ggml` and `EncodeBlock` in `kernels::lethe::ggml`. All of these
 /// are made from this table, and so are the lists of the tests, which also ask for a naive twin of
@@ -98,9 +100,11 @@ macro_rules! ggml_block_types {
                 IQ2_XS_R4 217 4 of IQ2_XS 0 + 74 / 256;
                 IQ3_XXS_R4 218 4 of IQ3_XXS 0 + 98 / 256;
                 IQ4_NL_R4 220 4 of IQ4_NL 0 + 18 / 32;
+                IQ1_S_R4 219 4 of IQ1_S_R4 2 + 6 / 32;
                 IQ3_S_R4 221 4 of IQ3_S 0 + 110 / 256;
                 IQ2_S_R4 222 4 of IQ2_S 0 + 82 / 256;
                 IQ4_XS_R8 223 8 of IQ4_XS 0 + 136 / 256;
+                IQ1_M_R4 229 4 of IQ1_M_R4 2 + 7 / 32;
                 BF16_R16 230 16 of BF16 0 + 4 / 2;
                 Q6_0_R4 233 4 of Q6_0 0 + 26 / 32;
                 IQ2_BN_R4 335 4 of IQ2_BN 4 + 16 / 64;
@@ -111,6 +115,7 @@ macro_rules! ggml_block_types {
                 IQ4_KS_R4 344 4 of IQ4_KS 4 + 136 / 256;
                 IQ5_KS_R4 352 4 of IQ5_KS 4 + 168 / 256;
                 MXFP4_R8 353 8 of MXFP4 0 + 17 / 32;
+                Q8_KV_R8 398 8 of Q8_KV 4 + 32 / 32;
                 Q8_K_R8 399 8 of Q8_0 0 + 258 / 256;
             }
         }

@@ -267,7 +267,7 @@ impl Encode for MxMatrixEncoder {
     fn encode(
         &self,
         values: &TileValues<'_>,
-        _: &mut EncodeBuffers,
+        buffers: &mut EncodeBuffers,
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
@@ -277,18 +277,15 @@ impl Encode for MxMatrixEncoder {
             level,
             ..
         } = *values;
-        let (mut codes, mut shared) = (
-            vec![0; values.len() / self.unit],
-            vec![0; values.len() / BLOCK],
-        );
+        let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [self.unit, BLOCK]);
         (self.run)(GroupBuffers {
             values,
-            codes: &mut codes,
-            scale_bytes: &mut shared,
+            codes,
+            scale_bytes,
             back,
             level,
         });
-        self.store(tile, &codes, &shared, put)
+        self.store(tile, codes, scale_bytes, put)
     }
 
     fn relay(&self) -> Option<RelayTarget<'_>> {

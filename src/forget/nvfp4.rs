@@ -147,7 +147,7 @@ impl Encode for Nvfp4Encoder {
     fn encode(
         &self,
         values: &TileValues<'_>,
-        _: &mut EncodeBuffers,
+        buffers: &mut EncodeBuffers,
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
@@ -157,17 +157,17 @@ impl Encode for Nvfp4Encoder {
             survey,
             level,
         } = *values;
-        let (mut codes, mut shared) = (vec![0; values.len() / 2], vec![0; values.len() / BLOCK]);
+        let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [2, BLOCK]);
         let job = GroupBuffers {
             values,
-            codes: &mut codes,
-            scale_bytes: &mut shared,
+            codes,
+            scale_bytes,
             back,
             level,
         };
         // Every tile computes the global scale from the same survey; the first one writes it.
         let global = (self.run)(survey as f32, job);
-        put_codes_and_scales(tile, self.cols, [(2, &codes), (BLOCK, &shared)], put)?;
+        put_codes_and_scales(tile, self.cols, [(2, codes), (BLOCK, scale_bytes)], put)?;
         if tile.is_first() {
             put(2, 0, &global.to_le_bytes())
         } else {

@@ -87,8 +87,23 @@ pub(crate) struct TileValues<'a> {
 pub(crate) struct EncodeBuffers {
     pub groups: IntegerGroups,
     pub codes: Vec<u8>,
+    pub scale_bytes: Vec<u8>,
     pub words: WordBuffers,
     pub stream: EncodedRun,
+}
+
+impl EncodeBuffers {
+    /// Buffers for the bytes of codes and of scales of `values` values, with the number of values that a byte of each stands for.
+    /// What they hold does not matter.
+    pub(crate) fn codes_and_scales(
+        &mut self,
+        values: usize,
+        [codes, scales]: [usize; 2],
+    ) -> (&mut [u8], &mut [u8]) {
+        self.codes.resize(values / codes, 0);
+        self.scale_bytes.resize(values / scales, 0);
+        (&mut self.codes, &mut self.scale_bytes)
+    }
 }
 
 /// The exponents of a tile's values as BF16 or F32, counted while planning.

@@ -6,7 +6,7 @@
 //! - `groups` is the kernel that `mx` and `nvfp4` share, `narrow` the rounding to floats of eight bits and four,
 //!   `compute_dtype` the rounding to the model's dtype between operations.
 //! - `dfloat11` makes Huffman codes of exponents.
-//! - `pack` puts codes into words; `mean` and `distance` are sums over what was encoded.
+//! - `pack` puts codes into words; `magnitudes` finds the largest; `mean` and `distance` are sums over what was encoded.
 
 pub(crate) mod bnb;
 pub(crate) mod codebook;
@@ -26,6 +26,8 @@ pub(crate) mod ggml;
 pub(crate) mod groups;
 #[cfg(feature = "lethe")]
 pub(crate) mod integer;
+#[cfg(feature = "lethe")]
+pub(crate) mod magnitudes;
 #[cfg(feature = "lethe")]
 pub(crate) mod mean;
 #[cfg(feature = "lethe")]

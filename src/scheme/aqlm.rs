@@ -104,6 +104,7 @@ impl Scheme for Aqlm {
                 offsets: None,
             },
             has_whole_rows: false,
+            row_align: 1,
         };
         let scheme = QuantScheme::Vectors {
             family: FAMILY,

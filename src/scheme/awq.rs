@@ -26,11 +26,11 @@ use crate::scheme::layout::packed::{
 };
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
-use crate::scheme::seam::load::{read_transposed_codes, transposed_code_words};
+use crate::scheme::seam::load::{StoredWords, read_transposed_codes, transposed_code_words};
 use crate::scheme::seam::wrong;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
-    QuantScheme, RelaySource, Scheme, StoredRows, TensorRole, Tile,
+    QuantScheme, RelaySource, Scheme, StoredRectangle, StoredRows, TensorRole, Tile,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
@@ -241,11 +241,19 @@ impl Decode for AwqWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers { staging, words, .. } = &mut *buffers;
+        let Buffers {
+            staging,
+            words,
+            ahead,
+            ..
+        } = &mut *buffers;
         words.resize(tile.rows.len() * transposed_code_words(tile.cols.len()), 0);
         read_transposed_codes(
-            &self.qweight,
-            self.row_words(),
+            StoredWords {
+                part: &self.qweight,
+                stride: self.row_words(),
+                ahead: ahead.as_deref(),
+            },
             OUTPUTS,
             [tile.cols.clone(), Self::words(&tile.rows)],
             staging,
@@ -270,6 +278,16 @@ impl Decode for AwqWeight<'_> {
         };
         let kernel = grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers);
         dispatch(level, &kernel, out);
+    }
+
+    fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
+        let words = Self::words(rows);
+        Some(StoredRectangle {
+            part: self.qweight,
+            stride: self.row_words() * 4,
+            rows: 0..self.k,
+            bytes: words.start * 4..words.end * 4,
+        })
     }
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {

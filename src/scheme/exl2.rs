@@ -329,8 +329,11 @@ impl Decode for Exl2Weight<'_> {
         let column = load::transposed_words::<4>(rows);
         words.resize(tile.rows.len() * column, 0);
         load::read_transposed::<4>(
-            &self.words.part(),
-            outputs,
+            load::StoredWords {
+                part: &self.words.part(),
+                stride: outputs,
+                ahead: None,
+            },
             [0..rows, tile.rows.clone()],
             staging,
             column,

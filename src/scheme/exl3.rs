@@ -119,6 +119,13 @@ fn refuse_variants(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
         let what = "it is a slice of a layer, which exllamav3 has of layers that are very wide, and of DeepSeek-V4's `wo_a`";
         return Err(refused(t, FAMILY, what));
     }
+    if all.at(base, "SU").is_some() {
+        return Err(refused(
+            t,
+            "QTIP",
+            "recognised, not decoded by this version",
+        ));
+    }
     if let Some(scale) = all.at(base, "scale") {
         let what = format!("its `{}` is of a layout before EXL3 1.0", scale.name());
         return Err(refused(t, FAMILY, what));

@@ -54,8 +54,6 @@ const SIGNATURES: &[Signature] = &[
         &[],
         &[".weight_sf_rowmajor"],
     ),
-    // The order of the codes depends on the GPU.
-    signature("HIGGS", ".weight", &[Dtype::I16], &[".tables2"]),
     // Whatever packed weight is left here was taken neither by NVFP4 nor by compressed-tensors.
     signature("packed weights", ".weight_packed", &[], &[]),
     signature(

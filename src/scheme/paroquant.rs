@@ -14,7 +14,7 @@ use crate::kernels::remember::awq::PER_WORD;
 use crate::kernels::remember::paroquant::{MAX_GROUP, ParoRows};
 use crate::scheme::layout::packed::PackedLayer;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::load::read_transposed;
+use crate::scheme::seam::load::{StoredWords, read_transposed};
 use crate::scheme::seam::{
     Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme,
     Scheme, Sibling, TensorRole, Tile, base_of, read, refused, wrong,
@@ -240,8 +240,11 @@ impl Decode for ParoWeight<'_> {
         let runs = AwqWeight::words(&tile.rows);
         words.resize(tile.cols.len() * runs.len(), 0);
         read_transposed::<4>(
-            &self.inner.qweight,
-            self.inner.row_words(),
+            StoredWords {
+                part: &self.inner.qweight,
+                stride: self.inner.row_words(),
+                ahead: None,
+            },
             [tile.cols.clone(), runs],
             staging,
             tile.cols.len(),

@@ -139,6 +139,7 @@ fn claim<'m>(
         codes: Box::new(codes),
         norm,
         has_whole_rows: true,
+        row_align: 1,
     };
     let scheme = QuantScheme::Vectors {
         family: FAMILY,

@@ -3,12 +3,12 @@
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _CMP_GT_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT,
     _mm_cvtsi32_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256,
-    _mm256_blendv_epi8, _mm256_blendv_ps, _mm256_castps_si256, _mm256_cmp_ps,
+    _mm256_blendv_epi8, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps,
     _mm256_cvtepu16_epi32, _mm256_cvtps_ph, _mm256_or_ps, _mm256_permute2f128_ps,
     _mm256_permute4x64_epi64, _mm256_permutevar8x32_epi32, _mm256_permutevar8x32_ps,
     _mm256_set1_epi8, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi8, _mm256_setr_epi32,
     _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_shuffle_ps,
-    _mm256_srl_epi32, _mm256_srli_epi16, _mm256_sub_epi32, _mm256_unpackhi_epi8,
+    _mm256_slli_epi32, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_sub_epi32, _mm256_unpackhi_epi8,
     _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_ps, _mm256_unpacklo_epi8,
     _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_ps,
 };
@@ -18,7 +18,8 @@ use half::f16;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LookUp, Routine, Transpose,
+    Avx512, Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LookUp, RANKED, Ranks,
+    Routine, Transpose,
 };
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
@@ -26,6 +27,11 @@ use super::{
 pub(crate) struct Avx2(());
 
 impl Avx2 {
+    /// What every CPU with AVX-512 has, too.
+    pub(super) fn of(_: Avx512) -> Self {
+        Self(())
+    }
+
     /// A table of `entries`, for look-ups in registers.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
@@ -81,26 +87,6 @@ impl LookUp for Avx2 {
         }
     }
 
-    /// Four halving steps: each bound is looked up by the rank so far.
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
-        unsafe {
-            let values = transmute::<[f32; LANES], __m256>(values);
-            // A comparison that holds is -1.
-            let above = |bound| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(values, bound));
-            let mut rank =
-                _mm256_sub_epi32(_mm256_setzero_si256(), above(_mm256_set1_ps(bounds.all[7])));
-            for step in bounds.steps {
-                let bounds = transmute::<[f32; LANES], __m256>(step);
-                let is_above = above(_mm256_permutevar8x32_ps(bounds, rank));
-                rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), is_above);
-            }
-            transmute::<__m256i, [u32; LANES]>(rank)
-        }
-    }
-
     #[inline(always)]
     fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
         let mut at = 0;
@@ -118,6 +104,62 @@ impl LookUp for Avx2 {
             }
         }
         InMemory.pick(table, &codes[at..], &mut out[at..]);
+    }
+}
+
+impl Avx2 {
+    /// Four halving steps: each bound is looked up by the rank so far.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn ranks_of_lanes(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let values = transmute::<[f32; LANES], __m256>(values);
+            // A comparison that holds is -1.
+            let above = |bound| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(values, bound));
+            let mut rank =
+                _mm256_sub_epi32(_mm256_setzero_si256(), above(_mm256_set1_ps(bounds.all[7])));
+            for step in bounds.steps {
+                let bounds = transmute::<[f32; LANES], __m256>(step);
+                let is_above = above(_mm256_permutevar8x32_ps(bounds, rank));
+                rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), is_above);
+            }
+            transmute::<__m256i, [u32; LANES]>(rank)
+        }
+    }
+}
+
+impl Ranks for Avx2 {
+    #[inline(always)]
+    fn ranks(self, values: [f32; RANKED], bounds: &Bounds) -> [u32; RANKED] {
+        let mut ranks = [0; RANKED];
+        let halves = values.as_chunks().0.iter();
+        for (ranks, &values) in ranks.as_chunks_mut().0.iter_mut().zip(halves) {
+            *ranks = self.ranks_of_lanes(values, bounds);
+        }
+        ranks
+    }
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED]) -> [f32; RANKED] {
+        let mut entries = [0.0; RANKED];
+        let halves = ranks.as_chunks::<LANES>().0.iter();
+        for (entries, &ranks) in entries.as_chunks_mut::<LANES>().0.iter_mut().zip(halves) {
+            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+            unsafe {
+                let [low, high] = transmute::<[f32; 16], [__m256; 2]>(*table);
+                let ranks = transmute::<[u32; LANES], __m256i>(ranks);
+                // The instruction heeds the lowest three bits; the fourth, shifted to the sign, chooses the half.
+                let (low, high) = (
+                    _mm256_permutevar8x32_ps(low, ranks),
+                    _mm256_permutevar8x32_ps(high, ranks),
+                );
+                let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(ranks));
+                *entries = transmute::<__m256, [f32; LANES]>(_mm256_blendv_ps(low, high, is_high));
+            }
+        }
+        entries
     }
 }
 

@@ -1,6 +1,63 @@
 //! What kernels have at [`Level::Avx512`](super::Level::Avx512).
 
-use super::{Element, Kernel, Routine};
+use std::arch::x86_64::{
+    __m512, __m512i, _CMP_GT_OQ, _mm512_add_ps, _mm512_castps_si512, _mm512_cmp_ps_mask,
+    _mm512_mask_add_epi32, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_permutex2var_epi32,
+    _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps,
+};
+use std::mem::transmute;
+
+use super::ranks::BUCKET;
+use super::{Avx2, Bounds, Element, Kernel, RANKED, Ranks, Routine};
+
+/// Proof that the CPU has the instructions of this level. A value exists only inside of what `perform` calls.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Ranks for Avx512 {
+    /// Both the bound of a value's bucket and the number of those before it are one look-up among 32: half of the operations of
+    /// halving steps. LLVM makes look-ups of no plain Rust.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn ranks(self, values: [f32; RANKED], bounds: &Bounds) -> [u32; RANKED] {
+        let Some(buckets) = &bounds.buckets else {
+            return Avx2::of(self).ranks(values, bounds);
+        };
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of one vector or two.
+        unsafe {
+            let [low, high] = transmute::<[f32; 32], [__m512; 2]>(buckets.bounds);
+            let [below, below_high] = transmute::<[u32; 32], [__m512i; 2]>(buckets.below);
+            // Of NaN and a number, the maximum is the second.
+            let x = _mm512_max_ps(
+                transmute::<[f32; RANKED], __m512>(values),
+                _mm512_set1_ps(-1.0),
+            );
+            let x = _mm512_min_ps(x, _mm512_set1_ps(1.0));
+            let sum = _mm512_add_ps(
+                _mm512_mul_ps(x, _mm512_set1_ps(BUCKET.0)),
+                _mm512_set1_ps(BUCKET.1),
+            );
+            // The look-up heeds the lowest five bits alone.
+            let bucket = _mm512_castps_si512(sum);
+            let bound = _mm512_permutex2var_ps(low, bucket, high);
+            let below = _mm512_permutex2var_epi32(below, bucket, below_high);
+            let is_above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, bound);
+            let ranks = _mm512_mask_add_epi32(below, is_above, below, _mm512_set1_epi32(1));
+            transmute::<__m512i, [u32; RANKED]>(ranks)
+        }
+    }
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED]) -> [f32; RANKED] {
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let ranks = transmute::<[u32; RANKED], __m512i>(ranks);
+            let entries = _mm512_permutexvar_ps(ranks, transmute::<[f32; 16], __m512>(*table));
+            transmute::<__m512, [f32; RANKED]>(entries)
+        }
+    }
+}
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2")]
 fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
@@ -15,7 +72,7 @@ pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2")]
 fn run_routine(routine: &mut impl Routine) {
-    routine.run();
+    routine.run_avx512(Avx512(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]

@@ -22,9 +22,6 @@ pub(crate) trait LookUp: Copy {
         chunks: &[[u16; LANES]],
     ) -> ([f32; LANES], [u32; LANES]);
 
-    /// The number of bounds below each value, 0 for NaN.
-    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES];
-
     /// The entry of `table` at each of `codes`, which are below 16.
     fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]);
 }
@@ -83,31 +80,6 @@ impl Transpose for InMemory {
 /// Codes that are looked up together: those of a vector of AVX2.
 pub(crate) const LOOKED_UP: usize = 32;
 
-/// Fifteen bounds between sixteen ranks.
-#[derive(Debug, Clone)]
-pub(crate) struct Bounds {
-    /// The bounds in ascending order.
-    pub all: [f32; 15],
-    /// The bounds that halve what is left after one, two and three comparisons, by the number of bounds of the steps before
-    /// that are below the value. What repeats is never looked up.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    pub(super) steps: [[f32; LANES]; 3],
-}
-
-impl Bounds {
-    /// `all` ascend.
-    #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
-    pub(crate) fn new(all: [f32; 15]) -> Self {
-        let step = |first: usize, distance: usize| {
-            std::array::from_fn(|i| all[(first + i * distance) % 16])
-        };
-        Self {
-            all,
-            steps: [step(3, 8), step(1, 4), step(0, 2)],
-        }
-    }
-}
-
 /// Look-ups in memory, at every level.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 #[derive(Clone, Copy)]
@@ -136,18 +108,6 @@ impl LookUp for InMemory {
             }
         }
         (least, at)
-    }
-
-    /// Fifteen comparisons without a branch are vectorised, which a search by halves in memory is not.
-    #[inline(always)]
-    fn ranks(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {
-        let mut ranks = [0; LANES];
-        for &bound in &bounds.all {
-            for (rank, &x) in ranks.iter_mut().zip(&values) {
-                *rank += u32::from(x > bound);
-            }
-        }
-        ranks
     }
 
     #[inline(always)]

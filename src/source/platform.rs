@@ -1,10 +1,10 @@
 //! What the standard library has for one operating system alone, or for none: positional reads and writes, the identity of
 //! a file, free space. Targets without files (`wasm32-unknown-unknown`) have functions that fail.
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) use self::cached::*;
 #[cfg(not(any(unix, windows)))]
 pub(crate) use self::no_files::*;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::not_linux::*;
 #[cfg(not(unix))]
 pub(crate) use self::portable::*;
 #[cfg(unix)]
@@ -103,6 +103,33 @@ mod unix {
         file.write_all_at(bytes, offset)
     }
 
+    /// Has the system copy `len` bytes at `from.1` of a file to `to.1` of another. File systems that can let both share them. `false`
+    /// if they are not all copied.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn copy_range(mut from: (&File, u64), mut to: (&File, u64), mut len: u64) -> bool {
+        // Whole blocks alone are shared, from the first that both files have at a block's begin.
+        const BLOCK: u64 = 4096;
+        let to_block = match from.1 % BLOCK == to.1 % BLOCK {
+            true => from.1.next_multiple_of(BLOCK) - from.1,
+            false => 0,
+        };
+        let mut now = if (1..len).contains(&to_block) {
+            to_block
+        } else {
+            len
+        };
+        while len > 0 {
+            let wanted = usize::try_from(now).unwrap_or(usize::MAX);
+            let (from_at, to_at) = (Some(&mut from.1), Some(&mut to.1));
+            match rustix::fs::copy_file_range(from.0, from_at, to.0, to_at, wanted) {
+                Ok(0) | Err(_) => return false,
+                Ok(copied) => len -= copied as u64,
+            }
+            now = len;
+        }
+        true
+    }
+
     /// Lets the system's cache forget what of a file's contents is on the disk.
     #[cfg(target_os = "linux")]
     pub(crate) fn forget_cached(file: &File) {
@@ -121,10 +148,15 @@ mod unix {
     }
 }
 
-/// Where the system's cache cannot be told to forget a file.
+/// What Linux alone has.
 #[cfg(not(target_os = "linux"))]
-mod cached {
+mod not_linux {
     use std::fs::File;
+
+    /// Always `false`.
+    pub(crate) fn copy_range(_from: (&File, u64), _to: (&File, u64), _len: u64) -> bool {
+        false
+    }
 
     /// Does nothing.
     pub(crate) fn forget_cached(_file: &File) {}
@@ -254,5 +286,37 @@ mod no_files {
 
     pub(crate) fn available_space(_directory: &Path) -> Result<u64> {
         Err(ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_copies_ranges() {
+        let bytes: Vec<u8> = (0..40_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        let from = tempfile::tempfile().unwrap();
+        write_all_at(&from, 0, &bytes).unwrap();
+        // From block to block, at one distance to a block or at several, within a block, and nothing.
+        for (at, to_at, len) in [
+            (0, 4096, 30_000),
+            (100, 4196, 30_000),
+            (100, 77, 30_000),
+            (4000, 4000, 90),
+            (5, 0, 0),
+        ] {
+            let to = tempfile::tempfile().unwrap();
+            if !copy_range((&from, at), (&to, to_at), len) {
+                continue;
+            }
+            let mut copied = vec![0; len as usize];
+            read_exact_at(&to, to_at, &mut copied).unwrap();
+            assert_eq!(copied, bytes[at as usize..][..len as usize]);
+        }
+        // What the file does not have is not copied.
+        let to = tempfile::tempfile().unwrap();
+        assert!(!copy_range((&from, 39_000), (&to, 0), 1001));
     }
 }

@@ -79,7 +79,7 @@ fn ulps(a: f32, b: f32) -> u32 {
     ordered(a).abs_diff(ordered(b))
 }
 
-const CASES: [(&str, &str); 24] = [
+const CASES: [(&str, &str); 27] = [
     ("base", "plain"),
     ("base", "patterns"),
     ("base", "embedding"),
@@ -104,6 +104,9 @@ const CASES: [(&str, &str); 24] = [
     ("base-layers", "bias-lora-only"),
     ("base-layers", "experts"),
     ("base-layers", "experts-transposed"),
+    ("base-layers", "conv1d"),
+    ("base-layers", "conv1d-dora"),
+    ("base-layers", "embedding-dora"),
 ];
 
 fn base(name: &str) -> PathBuf {

@@ -16,6 +16,7 @@ mod ollama;
 mod pipeline;
 #[cfg(unix)]
 mod planted;
+mod read_ahead;
 mod resume;
 mod sharded;
 mod stream;

@@ -88,6 +88,7 @@ pub const FOREIGN: &[&str] = &[
     "exl2",
     "exl3",
     "fp_quant",
+    "higgs",
     "modelslim",
     "paroquant",
     "sdnq",

@@ -116,5 +116,5 @@ fn ik_llama() {
 #[cfg(feature = "gguf")]
 #[test]
 fn ik_interleaved() {
-    check("ik_interleaved", 26);
+    check("ik_interleaved", 29);
 }

@@ -13,6 +13,7 @@ mod experts;
 mod features;
 mod fp_quant;
 mod goldens;
+mod higgs;
 #[cfg(feature = "gguf")]
 mod ik_llama;
 mod libraries;

@@ -156,6 +156,11 @@ fn eetq() {
 }
 
 #[test]
+fn higgs() {
+    check("higgs", 6);
+}
+
+#[test]
 fn aqlm() {
     check("aqlm", 7);
 }

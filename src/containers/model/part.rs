@@ -1,5 +1,6 @@
 //! [`Part`]: one stored tensor as the conversion pipeline reads it, positionally and into the caller's buffer.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
@@ -26,6 +27,16 @@ pub(crate) struct Part<'m> {
 impl<'m> Part<'m> {
     fn dtype(&self) -> Dtype {
         self.info.dtype
+    }
+
+    /// What tells the tensor from all others while their models live.
+    pub(crate) fn identity(&self) -> usize {
+        std::ptr::from_ref(self.info).addr()
+    }
+
+    /// Whether positional reads are copies of memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.shared_at(0, 0).is_some()
     }
 
     /// Whether the elements are stored with gaps, or in an order other than row-major.
@@ -114,6 +125,13 @@ impl<'m> Part<'m> {
             self.dtype().swap_bytes(out);
         }
         Ok(())
+    }
+
+    /// Has the system copy `len` of the tensor's bytes from `at` on to `to.1` of a file. `false` if it cannot, or readers see other
+    /// bytes than are stored.
+    pub(crate) fn copy_to(&self, at: u64, to: (&File, u64), len: u64) -> bool {
+        let is_inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        is_inside && self.is_verbatim() && self.source.copy_to(self.info.offset + at, to, len)
     }
 
     /// Reads all stored bytes that the checksum covers, compressed or not, and compares it. Does nothing without a checksum.

@@ -49,22 +49,8 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     };
     let mut config = QuantConfig::read(&dir, budget)?;
     for (number, file) in files.iter().enumerate() {
-        let source = Source::open_pooled(&pool, number, &dir.join(file)).map_err(|e| match e {
-            AnamnesisError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                AnamnesisError::parse(format!("shard `{file}` is missing: {e}"))
-            }
-            e => e,
-        })?;
-        let full = dir.join(file);
-        let shard = match kind {
-            ShardKind::Distributed => {
-                READ_DISTRIBUTED.require("distributed checkpoint")?(&source, &full, budget)
-            }
-            ShardKind::Zero => {
-                READ_ZERO.require("checkpoint of DeepSpeed")?(&source, &full, budget)
-            }
-            ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(&full), budget),
-        };
+        let source = open_shard(&pool, number, &dir, file)?;
+        let shard = read_shard(source, kind, &dir.join(file), budget);
         let shard = shard.map_err(|e| e.about(format_args!("`{file}`")))?;
         if files.len() > 1 && describes_itself(&shard) {
             return Err(AnamnesisError::parse(format!(
@@ -81,32 +67,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     }
     directory.files = files;
     check(&contents, &directory, map.as_deref())?;
-    let strays: Vec<&String> = names
-        .iter()
-        .filter(|n| is_weights(n) && !n.ends_with(".json"))
-        .collect();
-    // Of a split GGUF model only the first file is listed; its reader has opened the others.
-    let sets: Vec<_> = directory
-        .files
-        .iter()
-        .filter_map(|file| Some(numbering(file)?.0))
-        .collect();
-    // Of a checkpoint of many processes only one file is listed, whose reader has opened the others.
-    let read = contents
-        .sources
-        .iter()
-        .filter_map(|source| source.path()?.file_name());
-    let read: HashSet<&OsStr> = read.collect();
-    let is_ours = |name: &String| {
-        directory.files.contains(name)
-            || read.contains(OsStr::new(name))
-            || numbering(name).is_some_and(|(set, ..)| sets.contains(&set))
-    };
-    let strays: Vec<&str> = strays
-        .into_iter()
-        .filter(|name| !is_ours(name))
-        .map(String::as_str)
-        .collect();
+    let strays = strays(&names, &directory, &contents);
     if !strays.is_empty() {
         contents.notes.push(format!(
             "not part of the model and left out: {}",
@@ -118,6 +79,53 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let mut model = contents.complete(config, Some(&dir), budget.limits());
     model.directory = Some(directory);
     Ok(model)
+}
+
+/// Opens shard `file`, number `number` of its directory.
+///
+/// # Errors
+/// `Parse` if it is missing; `Io`.
+fn open_shard(pool: &Arc<FilePool>, number: usize, dir: &Path, file: &str) -> Result<Source> {
+    Source::open_pooled(pool, number, &dir.join(file)).map_err(|e| match e {
+        AnamnesisError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            AnamnesisError::parse(format!("shard `{file}` is missing: {e}"))
+        }
+        e => e,
+    })
+}
+
+fn read_shard(
+    source: Source,
+    kind: ShardKind,
+    path: &Path,
+    budget: &Budget,
+) -> Result<ParsedModel> {
+    match kind {
+        ShardKind::Distributed => {
+            READ_DISTRIBUTED.require("distributed checkpoint")?(&source, path, budget)
+        }
+        ShardKind::Zero => READ_ZERO.require("checkpoint of DeepSpeed")?(&source, path, budget),
+        ShardKind::Single => detect::detect(&mut &source)?.read(source, Some(path), budget),
+    }
+}
+
+/// The files among `names` that hold weights and are no part of the model in `directory`.
+fn strays<'n>(names: &'n [String], directory: &Directory, contents: &ParsedModel) -> Vec<&'n str> {
+    // Of a split GGUF model only the first file is listed; its reader has opened the others.
+    let files = directory.files.iter();
+    let sets: Vec<_> = files.filter_map(|file| Some(numbering(file)?.0)).collect();
+    // Of a checkpoint of many processes only one file is listed, whose reader has opened the others.
+    let read = contents.sources.iter();
+    let read = read.filter_map(|source| source.path()?.file_name());
+    let read: HashSet<&OsStr> = read.collect();
+    let is_ours = |name: &str| {
+        directory.files.iter().any(|file| file == name)
+            || read.contains(OsStr::new(name))
+            || numbering(name).is_some_and(|(set, ..)| sets.contains(&set))
+    };
+    let weights = names.iter().map(String::as_str);
+    let weights = weights.filter(|name| is_weights(name) && !name.ends_with(".json"));
+    weights.filter(|name| !is_ours(name)).collect()
 }
 
 /// Reads the distributed checkpoint that a file `.metadata` describes.

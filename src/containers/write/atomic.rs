@@ -37,22 +37,13 @@ pub(crate) struct OutputPlace<'a> {
     pub is_uncached: bool,
 }
 
-impl OutputFile {
-    /// Checks the place for `path` and creates a temporary file of `len` bytes there.
-    ///
+impl OutputPlace<'_> {
     /// # Errors
-    /// `Io` if `path` is a directory or a device, an existing file without `force`, or an input under any of its names; if
-    /// the directory is missing or not writable; if the file system has not enough space.
-    pub(crate) fn create(path: &Path, len: u64, place: &OutputPlace<'_>) -> Result<Self> {
-        let &OutputPlace {
-            force,
-            inputs,
-            space,
-            is_uncached,
-        } = place;
+    /// `Io` if the file must not or cannot be written at `path`.
+    fn check(&self, path: &Path) -> Result<()> {
         let refuse =
             |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
-        if let Some(input) = inputs.iter().find(|input| input.is_file_at(path)) {
+        if let Some(input) = self.inputs.iter().find(|input| input.is_file_at(path)) {
             let named = input.path().filter(|input| *input != path);
             let named = named.map_or(String::new(), |input| format!(", `{}`", input.display()));
             let what = format!("the output is the input{named}");
@@ -66,7 +57,7 @@ impl OutputFile {
             Ok(there) if !is_replaceable(&there) => {
                 return refuse(ErrorKind::InvalidInput, "the output is not a regular file");
             }
-            Ok(_) if !force => {
+            Ok(_) if !self.force => {
                 return refuse(
                     ErrorKind::AlreadyExists,
                     "the output exists; --force (`force`) replaces it",
@@ -79,23 +70,37 @@ impl OutputFile {
         if path.file_name().is_none() {
             return refuse(ErrorKind::InvalidInput, "the output has no file name");
         }
-        let directory = directory_of(path).to_path_buf();
-        match directory.metadata() {
-            Ok(there) if there.is_dir() => {}
-            Ok(_) => {
-                return refuse(
-                    ErrorKind::NotADirectory,
-                    "the output's directory is not a directory",
-                );
-            }
-            Err(e) => return Err(AnamnesisError::io_at(&directory, &e)),
+        self.check_directory(path)
+    }
+
+    /// # Errors
+    /// `Io` if the directory of `path` is none, or its file system has not enough space.
+    fn check_directory(&self, path: &Path) -> Result<()> {
+        let directory = directory_of(path);
+        let failed = |e: Error| AnamnesisError::io_at(directory, &e);
+        if !directory.metadata().map_err(failed)?.is_dir() {
+            let what = "the output's directory is not a directory";
+            return Err(failed(Error::new(ErrorKind::NotADirectory, what)));
         }
-        let free =
-            available_space(&directory).map_err(|e| AnamnesisError::io_at(&directory, &e))?;
+        let (free, space) = (available_space(directory).map_err(failed)?, self.space);
         if free < space {
             let what = format!("the output takes {space} bytes, and {free} are free");
-            return refuse(ErrorKind::StorageFull, &what);
+            let error = Error::new(ErrorKind::StorageFull, what);
+            return Err(AnamnesisError::io_at(path, &error));
         }
+        Ok(())
+    }
+}
+
+impl OutputFile {
+    /// Checks the place for `path` and creates a temporary file of `len` bytes there.
+    ///
+    /// # Errors
+    /// `Io` if `path` is a directory or a device, an existing file without `force`, or an input under any of its names; if
+    /// the directory is missing or not writable; if the file system has not enough space.
+    pub(crate) fn create(path: &Path, len: u64, place: &OutputPlace<'_>) -> Result<Self> {
+        place.check(path)?;
+        let directory = directory_of(path).to_path_buf();
         // In the same directory, because a rename cannot cross file systems.
         let mut builder = tempfile::Builder::new();
         builder.prefix(".anamnesis-").suffix(".tmp");
@@ -109,10 +114,10 @@ impl OutputFile {
         let written = written.map_err(|e| AnamnesisError::io_at(path, &e))?;
         Ok(Self {
             temporary,
-            written: WrittenFile::new(written, is_uncached),
+            written: WrittenFile::new(written, place.is_uncached),
             directory,
             path: path.to_path_buf(),
-            force,
+            force: place.force,
         })
     }
 
@@ -177,5 +182,9 @@ fn is_replaceable(there: &Metadata) -> bool {
 impl Sink for Vec<OutputFile> {
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self[file].write_at(offset, bytes)
+    }
+
+    fn written_file(&self, file: usize) -> Option<&WrittenFile> {
+        self.get(file).map(|file| &file.written)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use crate::containers::model::Part;
 use crate::source::platform::{forget_cached, write_all_at};
 
 /// Bytes after which the data so far is sent to the disk. The system itself begins when a tenth of the memory is to be written, and
@@ -66,12 +67,25 @@ impl WrittenFile {
     /// Writes all of `bytes` at `offset`.
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         write_all_at(&self.file, offset, bytes)?;
-        let len = bytes.len() as u64;
+        self.count(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Has the system copy `len` bytes of `part` from `at` on to `offset`. `false` if they have to be written.
+    pub(crate) fn copy_at(&self, offset: u64, part: &Part<'_>, at: u64, len: u64) -> bool {
+        let is_copied = part.copy_to(at, (&*self.file, offset), len);
+        if is_copied {
+            self.count(len);
+        }
+        is_copied
+    }
+
+    /// Counts `len` bytes that were written, and syncs the file after each step.
+    fn count(&self, len: u64) {
         let before = self.written.fetch_add(len, Ordering::Relaxed);
         if before / self.step != (before + len) / self.step {
             self.begin_sync();
         }
-        Ok(())
     }
 
     /// Waits until all data and the length are on the disk. Nothing is written any more.

@@ -11,8 +11,8 @@ use super::{Adapter, Settings};
 use crate::config::what_was_meant;
 use crate::containers::model::Tensor;
 use crate::scheme::ResolvedItem;
-use crate::scheme::layout::adapted::ScaledProduct;
-use crate::scheme::seam::numbers::{Ones, ScaleMatrix};
+use crate::scheme::layout::adapted::{Lengths, ScaledProduct};
+use crate::scheme::seam::numbers::Ones;
 use crate::scheme::seam::wrong;
 use crate::{AnamnesisError, Result};
 
@@ -140,14 +140,15 @@ impl Collector<'_, '_> {
             return Err(wrong(&self.tensor(first).get(), what));
         };
         let (a, b) = (self.tensor(a), self.tensor(b));
-        let (weight, form) = match assigned {
-            Some(assigned) => (assigned.weight.clone(), assigned.form),
-            None => (
-                format!("{module}.weight"),
-                self.form(module, tensors, &a.get()),
-            ),
+        let weight = match assigned {
+            Some(assigned) => assigned.weight.clone(),
+            None => format!("{module}.weight"),
         };
         let (item, shape) = self.item(&weight, &a.get())?;
+        let form = match assigned {
+            Some(assigned) => assigned.form,
+            None => self.form((module, &shape), tensors, [&a.get(), &b.get()]),
+        };
         let factors = Factors {
             form,
             a: a.clone(),
@@ -253,20 +254,27 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// How the factors of a module are stored.
-    fn form(&self, module: &str, tensors: LoraTensors, a: &Tensor<'_>) -> FactorForm {
+    /// How the factors A and B of a module are stored, whose weight has `shape`.
+    fn form(
+        &self,
+        (module, shape): (&str, &[usize]),
+        tensors: LoraTensors,
+        [a, b]: [&Tensor<'_>; 2],
+    ) -> FactorForm {
         match &self.adapter.files.settings {
             // Convolutions have one order, whatever the settings say of other modules.
             Settings::Peft(_) if a.shape().len() > 2 => FactorForm::OutIn,
             // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
-            Settings::Peft(config)
-                if tensors.is_embedding || config.is_transposed || self.is_conv1d(module) =>
-            {
-                FactorForm::InOut
-            }
+            Settings::Peft(_) if tensors.is_embedding => FactorForm::InOut,
+            Settings::Peft(config) => match form_that_fits(shape, a, b) {
+                Some(form) => form,
+                None if config.is_transposed || self.is_conv1d(module) => FactorForm::InOut,
+                None => FactorForm::OutIn,
+            },
             #[cfg(feature = "gguf")]
             Settings::Gguf(_) if tensors.is_embedding => FactorForm::Rows,
-            _ => FactorForm::OutIn,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => FactorForm::OutIn,
         }
     }
 
@@ -296,13 +304,14 @@ impl Collector<'_, '_> {
         Ok(scale)
     }
 
-    /// The lengths that an adapter of DoRA has for the rows of the weight of `a`.
+    /// The lengths that an adapter of DoRA has for the outputs of the weight of `a`: rows of `[out, in]`, columns of `[in, out]` and
+    /// of embeddings.
     fn lengths(
         &self,
         a: &Tensor<'_>,
         tensors: LoraTensors,
         (size, form): (ProductSize, FactorForm),
-    ) -> Result<Option<Box<dyn ScaleMatrix>>> {
+    ) -> Result<Option<Lengths>> {
         let is_dora = match &self.adapter.files.settings {
             Settings::Peft(config) => config.has_lengths,
             #[cfg(feature = "gguf")]
@@ -325,18 +334,25 @@ impl Collector<'_, '_> {
                 "the settings of the adapter do not say DoRA (`use_dora`)",
             ));
         }
-        if form != FactorForm::OutIn || self.adapter.weight != 1.0 {
+        let is_matrix = matches!(form, FactorForm::OutIn | FactorForm::InOut);
+        if !is_matrix || self.adapter.weight != 1.0 {
             let what = format!(
-                "tensor `{}`: DoRA is merged into weights [out, in] alone, with weight 1",
+                "tensor `{}`: DoRA is merged into matrices and convolutions alone, with weight 1",
                 t.name()
             );
             return Err(AnamnesisError::unsupported("an adapter", what));
         }
-        let rows = size.rows;
-        if t.elements() != rows {
-            return Err(wrong(&t, format!("the weight has {rows} rows")));
+        let (n, what) = match form {
+            FactorForm::InOut => (size.cols, "columns"),
+            _ => (size.rows, "rows"),
+        };
+        if t.elements() != n {
+            return Err(wrong(&t, format!("the weight has {n} {what}")));
         }
-        AdapterMatrix::boxed(tensor.clone(), [rows, 1], false).map(Some)
+        Ok(Some(match form {
+            FactorForm::InOut => Lengths::Columns(AdapterMatrix::boxed(tensor, [1, n], false)?),
+            _ => Lengths::Rows(AdapterMatrix::boxed(tensor, [n, 1], false)?),
+        }))
     }
 
     /// Fails if several adapters change an item that one of them replaces, or whose rows get lengths: the order would count.
@@ -353,6 +369,19 @@ impl Collector<'_, '_> {
             return Err(AnamnesisError::unsupported("several adapters", what));
         }
         Ok(())
+    }
+}
+
+/// The form that makes a product of `shape` of two matrices, if only one does: whoever stores a weight as `[in, out]` has it from its
+/// class. PEFT goes by the class as well, and saves `fan_in_fan_out` as the last module of the adapter has it.
+fn form_that_fits(shape: &[usize], a: &Tensor<'_>, b: &Tensor<'_>) -> Option<FactorForm> {
+    let (&[_, inputs], &[outputs, _]) = (a.shape(), b.shape()) else {
+        return None;
+    };
+    match (shape == [outputs, inputs], shape == [inputs, outputs]) {
+        (true, false) => Some(FactorForm::OutIn),
+        (false, true) => Some(FactorForm::InOut),
+        _ => None,
     }
 }
 

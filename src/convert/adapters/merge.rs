@@ -12,8 +12,7 @@ use super::peft_tensors::Replacement;
 use crate::config::Texts;
 use crate::convert::report::Report;
 use crate::convert::whole::WholeModel;
-use crate::scheme::layout::adapted::{AdaptedWeight, ScaledProduct};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme, ResolvedItem, TensorRole};
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
@@ -24,7 +23,7 @@ pub(super) struct WeightChange {
     /// Rows and columns of the weight as the products see it, once there is one.
     pub size: Option<[usize; 2]>,
     pub replacement: Option<Replacement>,
-    pub lengths: Option<Box<dyn ScaleMatrix>>,
+    pub lengths: Option<Lengths>,
     /// Number of the last adapter that changes it, and how many do.
     pub last: Option<usize>,
     pub adapters: usize,

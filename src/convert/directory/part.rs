@@ -191,8 +191,8 @@ impl PartWork<'_, '_> {
         hashing.resize_with(files.len(), || None);
         let lanes = runs.iter().zip(&shards).zip(&hashing);
         let lanes = lanes.map(|((run, shard), hashing)| match hashing {
-            Some(hashing) => run.lane(hashing),
-            None => run.lane(shard),
+            Some(hashing) => run.lane(hashing, files.len()),
+            None => run.lane(shard, files.len()),
         });
         let lanes: Vec<run::Lane<'_, '_>> = lanes.collect();
         let failure = run::run_lanes(&lanes, &options.run).err();

@@ -74,6 +74,10 @@ impl Sink for ShardFile {
         let failed = |e| AnamnesisError::io_at(&self.directory.path().join(&self.temporary), &e);
         self.file.write_at(offset, bytes).map_err(failed)
     }
+
+    fn written_file(&self, _file: usize) -> Option<&WrittenFile> {
+        Some(&self.file)
+    }
 }
 
 impl ReadBack for ShardFile {

@@ -180,6 +180,7 @@ mod tests {
                             cols,
                             tile_rows,
                             tile_cols,
+                            together: 1,
                         },
                         is_transposed,
                     );

@@ -43,16 +43,22 @@ impl<'m> Body<'m> for EncodeBody<'m> {
             job.put_in(part, at, bytes)
         };
         let tiles = encoding.bands.tiles(job.no - survey_jobs);
-        // A lone strip needs no putting together: neighbours that its bytes could be merged with are in other jobs.
-        if let (1, Some(tile), false) = (tiles.len(), tiles.clone().next(), encoding.has_strips()) {
-            encoding.encode_tile(tile, survey, input, scratch, level, &mut write)?;
+        // A lone tile needs no putting together: neighbours that its bytes could be merged with are in other jobs.
+        if let (1, Some(tile), false) = (
+            tiles.len(),
+            tiles.clone().next(),
+            encoding.input.strips.is_some(),
+        ) {
+            encoding.encode_tile((tile, None), survey, input, scratch, level, &mut write)?;
             return Ok(written);
         }
+        let band = encoding.input.load_band(tiles.clone(), input)?;
         for tile in tiles {
             let mut collect = |part: usize, at, bytes: &[u8]| {
                 pieces.add(part, at, bytes);
                 Ok(())
             };
+            let tile = (tile, band.as_ref());
             encoding.encode_tile(tile, survey, input, scratch, level, &mut collect)?;
         }
         pieces.flush(write)?;

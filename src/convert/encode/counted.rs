@@ -53,7 +53,7 @@ pub(super) fn count_exponents(
         let cut = input::cut(&grid, 1, &decoder.grid());
         let input = EncodeInput {
             name: item.name().to_owned(),
-            strip_rows: cut.tile_rows,
+            strips: None,
             cut,
             decoder: Arc::new(decoder),
             dtype,

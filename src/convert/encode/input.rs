@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Scratch;
+use super::strips::Strips;
 use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
-use crate::forget::Encode;
-use crate::kernels::lethe::distance::first_not_finite;
+use crate::kernels::lethe::magnitudes::{are_finite, largest_halves, largest_magnitudes};
 use crate::scheme::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -13,10 +13,6 @@ use crate::{AnamnesisError, Result, TargetDtype};
 /// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has, so that they are still
 /// in the cache when they are encoded.
 const TILE_VALUES: usize = SLAB_VALUES;
-
-/// Values of a strip, about: with what they become, and with what they decode to, they stay in the L1 cache or pass through it in
-/// order.
-const STRIP_VALUES: usize = 8 << 10;
 
 /// Columns of a tile if the decoder's input runs down the columns: tall tiles read longer pieces than wide ones.
 const TRANSPOSED_INPUT_COLS: usize = 256;
@@ -37,51 +33,166 @@ pub(super) struct EncodeInput<'m> {
     /// Values are rounded to this dtype before they are encoded, as they would be if the decoded tensor were stored.
     pub(super) dtype: TargetDtype,
     pub cut: Cut,
-    /// Rows of a strip: what is decoded, and encoded, at once. A tile is read as a whole.
-    pub strip_rows: usize,
+    /// How a tile, which is read as a whole, is cut once more; `None` if it is encoded at once.
+    pub strips: Option<Strips>,
 }
 
 impl EncodeInput<'_> {
-    /// Reads `tile`, decodes its values into `scratch.values` strip by strip, and passes each strip to `each`.
+    /// Reads the rectangle that `tiles`, which lie side by side, are in, and returns it. `None` if each is read by itself.
+    ///
+    /// # Errors
+    /// Reading fails.
+    pub(super) fn load_band(
+        &self,
+        mut tiles: impl ExactSizeIterator<Item = usize>,
+        buffers: &mut Buffers,
+    ) -> Result<Option<Tile>> {
+        let (Some(_), 2.., Some(first)) = (&self.strips, tiles.len(), tiles.next()) else {
+            return Ok(None);
+        };
+        let mut band = self.cut.tile(first);
+        band.cols.end = tiles
+            .last()
+            .map_or(band.cols.end, |last| self.cut.tile(last).cols.end);
+        self.decoder.load(&band, buffers)?;
+        Ok(Some(band))
+    }
+
+    /// Reads `tile`, unless it lies in a `band` that is loaded, decodes its values into `scratch.values` part by part, and passes each
+    /// part to `each`, with whether its strip ends with it. Without strips the tile is the only part.
     ///
     /// # Errors
     /// Reading fails, or a value is not finite: no scheme has a code for it. `scheme` is named in the message. The errors of
     /// `each`.
-    pub(super) fn for_each_strip(
+    pub(super) fn for_each_part(
         &self,
-        tile: &Tile,
+        (tile, band): (&Tile, Option<&Tile>),
         scheme: &str,
         buffers: &mut Buffers,
         scratch: &mut Scratch,
         level: Level,
-        mut each: impl FnMut(&Tile, &mut Scratch) -> Result<()>,
+        mut each: impl FnMut(&Tile, bool, &mut Scratch) -> Result<()>,
     ) -> Result<()> {
-        let is_cut = self.strip_rows < tile.rows.len();
-        if is_cut {
+        if let Some(strips) = &self.strips {
+            if band.is_none() {
+                self.decoder.load(tile, buffers)?;
+            }
+            let loaded = band.unwrap_or(tile);
+            if let Some(stored) = self.stored(loaded, buffers) {
+                for (part, ends_strip) in strips.parts(tile) {
+                    let is_finite = self.widen_part(stored, (loaded, &part), scratch, level);
+                    self.refuse_unless(is_finite, &part, scheme, &scratch.values)?;
+                    each(&part, ends_strip, scratch)?;
+                }
+                return Ok(());
+            }
+        }
+        self.decode_values(tile, buffers, scratch, level)?;
+        let is_finite = are_finite(&scratch.values, level);
+        self.refuse_unless(is_finite, tile, scheme, &scratch.values)?;
+        each(tile, true, scratch)
+    }
+
+    /// Reads `tile`, and returns the largest magnitude of each `run` of its values, or of runs of any length if that is `None`.
+    ///
+    /// # Errors
+    /// Reading fails, or a value is not finite. `scheme` is named in the message.
+    pub(super) fn largest_of_runs(
+        &self,
+        tile: &Tile,
+        run: Option<usize>,
+        scheme: &str,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+        level: Level,
+    ) -> Result<Vec<f32>> {
+        if self.strips.is_some() {
             self.decoder.load(tile, buffers)?;
+            // Magnitudes of values of two bytes are found without widening them.
+            if let Some((dtype, bytes)) = self.stored(tile, buffers)
+                && self.are_kept_halves(dtype, level)
+            {
+                let largest = largest_halves(dtype, bytes, run.unwrap_or(tile.values()), level);
+                if largest.iter().all(|x| x.is_finite()) {
+                    return Ok(largest);
+                }
+                // The value that is not finite is found below.
+            }
         }
-        for first in tile.rows.clone().step_by(self.strip_rows.max(1)) {
-            let strip = Tile {
-                rows: first..(first + self.strip_rows).min(tile.rows.end),
-                cols: tile.cols.clone(),
+        let mut largest = Vec::new();
+        self.for_each_part(
+            (tile, None),
+            scheme,
+            buffers,
+            scratch,
+            level,
+            |_, _, scratch| {
+                let run = run.unwrap_or(scratch.values.len());
+                largest.extend(largest_magnitudes(&scratch.values, run, level));
+                Ok(())
+            },
+        )?;
+        Ok(largest)
+    }
+
+    /// The stored values of a loaded tile, if they are stored as they are.
+    fn stored<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<(TargetDtype, &'b [u8])> {
+        let dtype = self.decoder.stored_dtype()?;
+        Some((dtype, self.decoder.stored_bytes(tile, buffers)?))
+    }
+
+    /// Whether values of `dtype` have two bytes, and are encoded without being rounded.
+    fn are_kept_halves(&self, dtype: TargetDtype, level: Level) -> bool {
+        dtype != TargetDtype::F32 && self.widening(level).keeps(dtype)
+    }
+
+    /// Widens a part of a loaded rectangle, whose stored values are given, into `scratch.values`. Returns whether all are finite.
+    fn widen_part(
+        &self,
+        (dtype, bytes): (TargetDtype, &[u8]),
+        (loaded, part): (&Tile, &Tile),
+        scratch: &mut Scratch,
+        level: Level,
+    ) -> bool {
+        let (pitch, width, size) = (loaded.cols.len(), part.cols.len(), dtype.byte_size());
+        let first =
+            (part.rows.start - loaded.rows.start) * pitch + (part.cols.start - loaded.cols.start);
+        // Whole rows follow each other.
+        let run = if width == pitch { part.values() } else { width };
+        scratch.values.resize(part.values(), 0.0);
+        let mut is_finite = true;
+        for (row, values) in scratch.values.chunks_mut(run.max(1)).enumerate() {
+            let bytes = &bytes[(first + row * pitch) * size..][..run * size];
+            let rounded = &mut scratch.rounded;
+            self.widening(level).widen(dtype, bytes, rounded, values);
+            is_finite &= match self.are_kept_halves(dtype, level) {
+                true => largest_halves(dtype, bytes, run, level)
+                    .iter()
+                    .all(|x| x.is_finite()),
+                false => are_finite(values, level),
             };
-            if is_cut {
-                scratch.values.resize(strip.values(), 0.0);
-                let (values, rounded) = (&mut scratch.values, &mut scratch.rounded);
-                let rows = strip.rows.clone();
-                self.widening(level)
-                    .decode(&*self.decoder, (tile, rows), buffers, rounded, values);
-            } else {
-                self.decode_values(&strip, buffers, scratch, level)?;
-            }
-            let values = &scratch.values;
-            if let Some(i) = first_not_finite(values, level) {
-                let what = format!("{} cannot be encoded to {scheme}", values[i]);
-                return Err(self.refused(&strip, i, scheme, &what));
-            }
-            each(&strip, scratch)?;
         }
-        Ok(())
+        is_finite
+    }
+
+    /// Names the first of `values`, which are those of `tile`, that is not finite, unless `is_finite`.
+    fn refuse_unless(
+        &self,
+        is_finite: bool,
+        tile: &Tile,
+        scheme: &str,
+        values: &[f32],
+    ) -> Result<()> {
+        if is_finite {
+            return Ok(());
+        }
+        match values.iter().position(|x| !x.is_finite()) {
+            Some(i) => {
+                let what = format!("{} cannot be encoded to {scheme}", values[i]);
+                Err(self.refused(tile, i, scheme, &what))
+            }
+            None => Ok(()),
+        }
     }
 
     fn widening(&self, level: Level) -> Widening {
@@ -194,20 +305,7 @@ pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut
         cols,
         tile_rows,
         tile_cols: tile_cols.max(1),
-    }
-}
-
-/// The rows of a strip of tiles of `cut`. Strips are for decoders that have nothing to prepare, and for encoders that write rows
-/// one after the other; otherwise a tile is one strip.
-pub(super) fn strip_rows(cut: &Cut, encoder: &dyn Encode, decoder: &dyn Decode) -> usize {
-    let grid = encoder.grid();
-    let is_cut = encoder.takes_any_rows()
-        && grid.transposed.is_none()
-        && decoder.stored_dtype().is_some()
-        && decoder.grid().cols == cut.cols;
-    match is_cut {
-        true => round_down(STRIP_VALUES / cut.tile_cols, grid.row_align),
-        false => cut.tile_rows,
+        together: 1,
     }
 }
 

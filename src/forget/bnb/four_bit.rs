@@ -216,7 +216,7 @@ impl Encode for Bnb4Encoder {
     fn encode(
         &self,
         values: &TileValues<'_>,
-        _: &mut EncodeBuffers,
+        buffers: &mut EncodeBuffers,
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
@@ -227,20 +227,26 @@ impl Encode for Bnb4Encoder {
             ..
         } = &self.method;
         let (tables, offset) = (kind.tables(), values.survey as f32);
-        let (mut codes, mut scales) = (Vec::new(), Vec::new());
+        let (codes, mut scales) = (&mut buffers.codes, Vec::new());
         let (mut inner, mut outer) = (Vec::new(), Vec::new());
         // Every run begins with a block (`flat_block_grid`), and blocks have an even size, so that no byte is shared.
         for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();
+            // Decoding has these scales, or those that the quantized ones stand for.
+            let back = &mut back[run.clone()];
+            let (decoded_now, decoded_later) = match double_quant {
+                true => (&mut [][..], back),
+                false => (back, &mut [][..]),
+            };
             tables.encoder.encode(
-                &values.values[run.clone()],
+                &values.values[run],
                 block,
                 values.level,
-                &mut codes,
-                &mut scales,
+                (codes, &mut scales),
+                decoded_now,
             );
-            put(WEIGHT, start as u64 / 2, &codes)?;
+            put(WEIGHT, start as u64 / 2, codes)?;
             let first = start / block;
             if double_quant {
                 inner.clear();
@@ -253,7 +259,6 @@ impl Encode for Bnb4Encoder {
                     (first / NESTED_BLOCK * 4) as u64,
                     outer.as_bytes(),
                 )?;
-                // Decoding has the scales that the quantized ones stand for, and `back` must be what decoding gives.
                 scales.clear();
                 nested_absmax(
                     &inner,
@@ -264,17 +269,17 @@ impl Encode for Bnb4Encoder {
                     offset,
                     &mut scales,
                 );
+                let decoded = CodebookBlocks {
+                    pairs: &tables.pairs,
+                    bytes: codes,
+                    start: 0,
+                    block,
+                    scales: &scales,
+                };
+                dispatch(values.level, &decoded, Out::F32(decoded_later));
             } else {
                 put(ABSMAX, first as u64 * 4, scales.as_bytes())?;
             }
-            let decoded = CodebookBlocks {
-                pairs: &tables.pairs,
-                bytes: &codes,
-                start: 0,
-                block,
-                scales: &scales,
-            };
-            dispatch(values.level, &decoded, Out::F32(&mut back[run]));
         }
         // These tensors belong to no tile; the first one writes them, so that they are written
         // once.

@@ -4,14 +4,16 @@
 //! A level's *rank* is its place among the levels in ascending order; its code is what the codebook calls it.
 
 #[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
-use crate::simd::{Bounds, InMemory, LANES, Level, LookUp, Routine, perform};
+use crate::simd::{Avx2, Avx512};
+use crate::simd::{Bounds, InMemory, Level, RANKED, Ranks, Routine, perform};
 
 /// Encodes values with one codebook: which code a scaled value gets, and how two codes make a byte.
 #[derive(Debug, Clone)]
 pub(crate) struct CodebookEncoder {
     /// The rank of a scaled value is the number of bounds below it.
     pub bounds: Bounds,
+    /// The level of each rank.
+    levels: [f32; 16],
     /// The byte of two ranks, by `first << 4 | second`; `None` if that is the byte already.
     pub bytes: Option<Box<[u8; 256]>>,
     /// The rank that fills the last byte of a block with an odd number of values.
@@ -35,9 +37,10 @@ pub(crate) enum BlockNorm {
 pub(crate) const MIN_SCALE: f32 = 1e-38;
 
 impl CodebookEncoder {
-    /// An encoder of the codebook whose level of rank r has the code `codes[r]`. With `high_first` the first code of a
+    /// An encoder of `codebook`, whose level of rank r has the code `codes[r]`. With `high_first` the first code of a
     /// byte lies in its high nibble.
     pub(crate) fn new(
+        codebook: &[f32; 16],
         bounds: [f32; 15],
         codes: &[u8; 16],
         high_first: bool,
@@ -59,6 +62,7 @@ impl CodebookEncoder {
             .all(|(pair, &byte)| pair == usize::from(byte));
         Self {
             bounds: Bounds::new(bounds),
+            levels: codes.map(|code| codebook[usize::from(code & 15)]),
             bytes: (!is_identity).then_some(bytes),
             pad,
             norm,
@@ -66,14 +70,15 @@ impl CodebookEncoder {
     }
 
     /// Encodes blocks of `block` values, of which the last may be short. Appends the codes of each block, in whole bytes,
-    /// to `codes`, and its largest magnitude as its scale to `scales`.
+    /// to `codes`, and its largest magnitude as its scale to `scales`. `back`, if it is not empty, receives the values that
+    /// decoding gives under these scales.
     pub(crate) fn encode(
         &self,
         values: &[f32],
         block: usize,
         level: Level,
-        codes: &mut Vec<u8>,
-        scales: &mut Vec<f32>,
+        (codes, scales): (&mut Vec<u8>, &mut Vec<f32>),
+        back: &mut [f32],
     ) {
         let (codes, scales) = (
             extend_zeroed(codes, code_bytes(values.len(), block)),
@@ -88,6 +93,7 @@ impl CodebookEncoder {
                 codes,
                 scales,
                 has_scales: false,
+                back,
             },
         );
     }
@@ -111,6 +117,7 @@ impl CodebookEncoder {
                 codes: &mut codes,
                 scales,
                 has_scales: true,
+                back: &mut [],
             },
         );
         codes
@@ -142,9 +149,13 @@ struct EncodeCodebookBlocks<'a> {
     scales: &'a mut [f32],
     /// Whether `scales` holds the scales already, rather than takes the largest magnitudes.
     has_scales: bool,
+    /// Receives the values that decoding gives, unless it is empty.
+    back: &'a mut [f32],
 }
 
 impl Routine for EncodeCodebookBlocks<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.encode_blocks(InMemory);
@@ -155,11 +166,18 @@ impl Routine for EncodeCodebookBlocks<'_> {
     fn run_avx2(&mut self, avx2: Avx2) {
         self.encode_blocks(avx2);
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512(&mut self, avx512: Avx512) {
+        self.encode_blocks(avx512);
+    }
 }
 
 impl EncodeCodebookBlocks<'_> {
     #[inline(always)]
-    fn encode_blocks(&mut self, look_up: impl LookUp) {
+    fn encode_blocks(&mut self, ranks: impl Ranks) {
+        let mut all_back = &mut *self.back;
         let out = self.codes.chunks_mut(self.block.div_ceil(2));
         for ((values, codes), scale) in self
             .values
@@ -170,6 +188,9 @@ impl EncodeCodebookBlocks<'_> {
             if !self.has_scales {
                 *scale = absmax(values);
             }
+            let len = values.len().min(all_back.len());
+            let (back, rest) = std::mem::take(&mut all_back).split_at_mut(len);
+            all_back = rest;
             match self.encoder.norm {
                 BlockNorm::BitsAndBytes => {
                     let least = if scale.abs() < MIN_SCALE {
@@ -179,17 +200,23 @@ impl EncodeCodebookBlocks<'_> {
                     };
                     if values.len() == self.block {
                         let factor = 1.0 / least;
-                        encode_block(values, codes, self.encoder, look_up, |x| x * factor);
+                        encode_block(values, codes, self.encoder, ranks, *scale, back, |x| {
+                            x * factor
+                        });
                     } else {
                         *scale = least;
-                        encode_block(values, codes, self.encoder, look_up, |x| x / least);
+                        encode_block(values, codes, self.encoder, ranks, *scale, back, |x| {
+                            x / least
+                        });
                     }
                 }
                 BlockNorm::Qlora => {
                     // Stored as well: decoding a block of zeros multiplies by 1 then.
                     let divisor = if *scale == 0.0 { 1.0 } else { *scale };
                     *scale = divisor;
-                    encode_block(values, codes, self.encoder, look_up, |x| x / divisor);
+                    encode_block(values, codes, self.encoder, ranks, *scale, back, |x| {
+                        x / divisor
+                    });
                 }
             }
         }
@@ -213,48 +240,91 @@ fn magnitude(x: f32) -> i32 {
     (x.to_bits() & 0x7fff_ffff) as i32
 }
 
-/// Encodes one block into whole bytes.
+/// Encodes one block into whole bytes. `back`, if it is not empty, receives what decoding gives under `scale`.
 #[inline(always)]
 fn encode_block(
     values: &[f32],
     codes: &mut [u8],
     encoder: &CodebookEncoder,
-    look_up: impl LookUp,
+    rank: impl Ranks,
+    scale: f32,
+    back: &mut [f32],
     scaled: impl Fn(f32) -> f32,
 ) {
-    let mut ranks = [0u32; CHUNK];
-    for (values, codes) in values.chunks(CHUNK).zip(codes.chunks_mut(CHUNK / 2)) {
-        let (chunks, rest) = values.as_chunks::<LANES>();
-        for (ranks, values) in ranks.as_chunks_mut::<LANES>().0.iter_mut().zip(chunks) {
-            let mut values = *values;
-            for x in &mut values {
-                *x = scaled(*x);
-            }
-            *ranks = look_up.ranks(values, &encoder.bounds);
+    let (chunks, rest) = values.as_chunks::<CHUNK>();
+    let (codes, last_codes) = codes.split_at_mut(chunks.len() * (CHUNK / 2));
+    let (back, last_back) = back.split_at_mut(back.len().min(chunks.len() * CHUNK));
+    let mut back = back.as_chunks_mut::<CHUNK>().0.iter_mut();
+    for (values, codes) in chunks.iter().zip(codes.as_chunks_mut::<{ CHUNK / 2 }>().0) {
+        let ranks = ranks_of_chunk(values, encoder, rank, &scaled);
+        if let Some(back) = back.next() {
+            *back = decoded(&ranks, encoder, rank, scale);
         }
-        if !rest.is_empty() {
-            // The end of the block. The value after the last one of an odd number is a zero, as libraries pad it.
-            let mut last = [0.0; LANES];
-            for (last, &x) in last.iter_mut().zip(rest) {
-                *last = scaled(x);
-            }
-            let last = look_up.ranks(last, &encoder.bounds);
-            let end = &mut ranks[chunks.len() * LANES..][..LANES];
-            end.fill(u32::from(encoder.pad));
-            end[..rest.len()].copy_from_slice(&last[..rest.len()]);
+        *codes = packed(&ranks, encoder);
+    }
+    if !rest.is_empty() {
+        // The end of the block. The value after the last one of an odd number is a zero, as libraries pad it.
+        let mut last = [0.0; CHUNK];
+        last[..rest.len()].copy_from_slice(rest);
+        let mut ranks = ranks_of_chunk(&last, encoder, rank, &scaled);
+        ranks[rest.len()..].fill(u32::from(encoder.pad));
+        last_back.copy_from_slice(&decoded(&ranks, encoder, rank, scale)[..last_back.len()]);
+        last_codes.copy_from_slice(&packed(&ranks, encoder)[..last_codes.len()]);
+    }
+}
+
+#[inline(always)]
+fn ranks_of_chunk(
+    values: &[f32; CHUNK],
+    encoder: &CodebookEncoder,
+    rank: impl Ranks,
+    scaled: impl Fn(f32) -> f32,
+) -> [u32; CHUNK] {
+    let mut ranks = [0; CHUNK];
+    let parts = values.as_chunks::<RANKED>().0;
+    for (ranks, values) in ranks.as_chunks_mut::<RANKED>().0.iter_mut().zip(parts) {
+        let mut values = *values;
+        for x in &mut values {
+            *x = scaled(*x);
         }
-        // Both ranks of a pair are joined in one word: the first is its low half, for the host is little-endian. If each
-        // rank were narrowed by itself, LLVM would make each comparison's result a byte first.
-        let pairs: [u64; CHUNK / 2] = zerocopy::transmute!(ranks);
-        let mut packed = [0; CHUNK / 2];
-        for (packed, pair) in packed.iter_mut().zip(pairs) {
-            *packed = (pair << 4 | pair >> 32) as u8;
-        }
-        codes.copy_from_slice(&packed[..codes.len()]);
-        if let Some(bytes) = &encoder.bytes {
-            for code in codes {
-                *code = bytes[usize::from(*code)];
-            }
+        *ranks = rank.ranks(values, &encoder.bounds);
+    }
+    ranks
+}
+
+/// The values that decoding gives under `scale`.
+#[inline(always)]
+fn decoded(
+    ranks: &[u32; CHUNK],
+    encoder: &CodebookEncoder,
+    rank: impl Ranks,
+    scale: f32,
+) -> [f32; CHUNK] {
+    let mut values = [0.0; CHUNK];
+    let parts = ranks.as_chunks::<RANKED>().0;
+    for (values, ranks) in values.as_chunks_mut::<RANKED>().0.iter_mut().zip(parts) {
+        *values = rank.at_ranks(&encoder.levels, *ranks);
+        for value in values {
+            *value *= scale;
         }
     }
+    values
+}
+
+/// The bytes of a chunk's codes.
+#[inline(always)]
+fn packed(ranks: &[u32; CHUNK], encoder: &CodebookEncoder) -> [u8; CHUNK / 2] {
+    // Both ranks of a pair are joined in one word: the first is its low half, for the host is little-endian. If each
+    // rank were narrowed by itself, LLVM would make each comparison's result a byte first.
+    let pairs: [u64; CHUNK / 2] = zerocopy::transmute!(*ranks);
+    let mut packed = [0; CHUNK / 2];
+    for (packed, pair) in packed.iter_mut().zip(pairs) {
+        *packed = (pair << 4 | pair >> 32) as u8;
+    }
+    if let Some(bytes) = &encoder.bytes {
+        for code in &mut packed {
+            *code = bytes[usize::from(*code)];
+        }
+    }
+    packed
 }

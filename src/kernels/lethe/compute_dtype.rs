@@ -20,6 +20,13 @@ pub(crate) trait ComputeDtype: Element {
         Self::rounded(x)
     }
 
+    /// [`round`](Self::round) of a quotient of two values of the dtype, of what a [`reciprocal`](Self::reciprocal) gives for it, or of
+    /// a product with a power of two. Where that is no normal number of the dtype, no more than zero or not zero may be right.
+    #[inline(always)]
+    fn round_quotient(x: f32) -> f32 {
+        Self::round(x)
+    }
+
     /// A factor that does what division by `divisor` does: `round(x * factor)` is `round(x / divisor)` for all finite `x` of the
     /// dtype. `None` if there may be no such factor. `divisor` is of the dtype, too.
     #[inline(always)]
@@ -50,6 +57,13 @@ impl ComputeDtype for bf16 {
         // NaN that an operation on these gives has no payload but the quiet bit: it stays NaN.
         let bits = x.to_bits();
         f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+    }
+
+    /// Such a quotient is no middle between two values (see [`reciprocal`](Self::reciprocal)), unless it is subnormal: what is less
+    /// than a middle need not be told from it. So that half a place becomes zero, middles become the smaller magnitude.
+    #[inline(always)]
+    fn round_quotient(x: f32) -> f32 {
+        f32::from_bits(x.to_bits().wrapping_add(0x7fff) & 0xffff_0000)
     }
 
     /// The reciprocal itself, unless it is subnormal or infinite in F32.
@@ -87,6 +101,18 @@ mod tests {
                         quotient.to_bits() == product.to_bits(),
                         "{x:e} / {divisor:e}: {quotient:e}, {product:e}"
                     );
+                    for short in [
+                        bf16::round_quotient(x / divisor),
+                        bf16::round_quotient(x * factor),
+                    ] {
+                        assert!(
+                            quotient.to_bits() == short.to_bits()
+                                || quotient.abs() <= f32::MIN_POSITIVE
+                                    && short.abs() <= f32::MIN_POSITIVE
+                                    && (short == 0.0) == (quotient == 0.0),
+                            "{x:e} / {divisor:e}: {quotient:e}, {short:e}"
+                        );
+                    }
                 }
             }
         }

@@ -2,7 +2,6 @@
 
 use std::ops::AddAssign;
 
-use super::codebook::absmax;
 use crate::simd::{Level, Routine, perform};
 
 /// Sums over pairs of a value and what its code decodes to.
@@ -45,12 +44,15 @@ const LANES: usize = 16;
 /// of a report need. F64 throughout takes three times as long.
 const BLOCK: usize = 32;
 
+/// Values of such a block.
+pub(crate) const COMPARED: usize = BLOCK * LANES;
+
 /// Block sums of squares within these bounds are trusted. Outside, single squares may have overflowed or may have become zero,
 /// and the block is summed again in F64, which holds the squares of all F32.
 const TRUSTED: std::ops::Range<f32> = 1e-20..1e30;
 
 /// The sums of each lane.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct LaneSums {
     absolute: [f64; LANES],
     square: [f64; LANES],
@@ -107,7 +109,7 @@ impl LaneSums {
 struct Compare<'a> {
     values: &'a [f32],
     back: &'a [f32],
-    sums: DistanceSums,
+    lanes: &'a mut LaneSums,
 }
 
 impl Routine for Compare<'_> {
@@ -115,85 +117,69 @@ impl Routine for Compare<'_> {
 
     #[inline(always)]
     fn run(&mut self) {
-        let mut lanes = LaneSums::default();
+        let lanes = &mut *self.lanes;
         let (values, rest) = self.values.as_chunks::<LANES>();
         let (back, other) = self.back.as_chunks::<LANES>();
         for (x, y) in values.chunks(BLOCK).zip(back.chunks(BLOCK)) {
             lanes.add(x, y);
+        }
+        if rest.is_empty() {
+            return;
         }
         // The rest takes the lanes from the first on. What fills the last chunk adds zeros to sums that are not negative.
         let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
         x[..rest.len()].copy_from_slice(rest);
         y[..other.len()].copy_from_slice(other);
         lanes.add(&[x], &[y]);
-        self.sums.count = self.values.len() as u64;
+    }
+}
+
+/// A comparison of values that come in parts. Each part but the last is a multiple of [`COMPARED`] values, so that the sums do not
+/// depend on how values are parted.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    lanes: LaneSums,
+    count: u64,
+}
+
+impl Comparison {
+    /// Adds the distance of `back`, which decoding gives, from `values`.
+    pub(crate) fn add(&mut self, values: &[f32], back: &[f32], level: Level) {
+        let lanes = &mut self.lanes;
+        perform(
+            level,
+            &mut Compare {
+                values,
+                back,
+                lanes,
+            },
+        );
+        self.count += values.len() as u64;
+    }
+
+    /// The distance of all values that were added.
+    pub(crate) fn sums(&self) -> DistanceSums {
+        let (lanes, count) = (&self.lanes, self.count);
+        let mut sums = DistanceSums {
+            count,
+            ..DistanceSums::default()
+        };
         // Lane by lane in a fixed order, which makes the sum the same at every level.
         for i in 0..LANES {
-            self.sums.absolute += lanes.absolute[i];
-            self.sums.square += lanes.square[i];
-            self.sums.norm += lanes.norm[i];
-            self.sums.largest = self.sums.largest.max(lanes.largest[i]);
+            sums.absolute += lanes.absolute[i];
+            sums.square += lanes.square[i];
+            sums.norm += lanes.norm[i];
+            sums.largest = sums.largest.max(lanes.largest[i]);
         }
+        sums
     }
 }
 
 /// The distance of `back`, which decoding gives, from `values`.
 pub(crate) fn compare(values: &[f32], back: &[f32], level: Level) -> DistanceSums {
-    let mut compare = Compare {
-        values,
-        back,
-        sums: DistanceSums::default(),
-    };
-    perform(level, &mut compare);
-    compare.sums
-}
-
-/// Takes the largest magnitude of each run of values.
-struct Largest<'a> {
-    values: &'a [f32],
-    run: usize,
-    largest: &'a mut [f32],
-}
-
-impl Routine for Largest<'_> {
-    const HAS_AVX512: bool = true;
-
-    #[inline(always)]
-    fn run(&mut self) {
-        for (largest, values) in self.largest.iter_mut().zip(self.values.chunks(self.run)) {
-            *largest = absmax(values);
-        }
-    }
-}
-
-/// The largest magnitude of each `run` of values, of which the last may be shorter. Infinity and NaN are larger than numbers.
-pub(crate) fn largest_magnitudes(values: &[f32], run: usize, level: Level) -> Vec<f32> {
-    let run = run.max(1);
-    let mut largest = vec![0.0; values.len().div_ceil(run)];
-    let largest_of_runs = &mut Largest {
-        values,
-        run,
-        largest: &mut largest,
-    };
-    perform(level, largest_of_runs);
-    largest
-}
-
-/// Index of the first value that is NaN or infinite.
-pub(crate) fn first_not_finite(values: &[f32], level: Level) -> Option<usize> {
-    // The largest magnitude is vectorised, which a search that may end early is not. Only if that is not finite, values
-    // are searched one by one.
-    let mut largest = [0.0];
-    let largest_of_all = &mut Largest {
-        values,
-        run: values.len().max(1),
-        largest: &mut largest,
-    };
-    perform(level, largest_of_all);
-    if largest[0].is_finite() {
-        return None;
-    }
-    values.iter().position(|x| !x.is_finite())
+    let mut comparison = Comparison::default();
+    comparison.add(values, back, level);
+    comparison.sums()
 }
 
 #[cfg(test)]
@@ -239,21 +225,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_found() {
-        for level in Level::available() {
-            let mut values = vec![f32::MAX; 3000];
-            assert_eq!(first_not_finite(&values, level), None);
-            assert_eq!(
-                largest_magnitudes(&values, 1001, level),
-                [f32::MAX, f32::MAX, f32::MAX]
-            );
-            assert_eq!(largest_magnitudes(&[], 7, level), [0.0; 0]);
-            values[1500..].fill(-3.5);
-            assert_eq!(largest_magnitudes(&values, 1500, level), [f32::MAX, 3.5]);
-            values[2050] = f32::NAN;
-            assert_eq!(first_not_finite(&values, level), Some(2050));
-            values[7] = f32::NEG_INFINITY;
-            assert_eq!(first_not_finite(&values, level), Some(7));
+    fn sums_do_not_depend_on_the_parts() {
+        let values: Vec<f32> = (0..5 * COMPARED + 77)
+            .map(|i| (i as f32 * 0.37).sin() * 10.0)
+            .collect();
+        let back: Vec<f32> = values.iter().map(|x| x.round()).collect();
+        for part in [COMPARED, 2 * COMPARED, 4 * COMPARED] {
+            let mut comparison = Comparison::default();
+            for (values, back) in values.chunks(part).zip(back.chunks(part)) {
+                comparison.add(values, back, Level::detect());
+            }
+            assert_eq!(comparison.sums(), compare(&values, &back, Level::Baseline));
         }
     }
 

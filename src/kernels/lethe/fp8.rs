@@ -9,7 +9,7 @@
 use std::marker::PhantomData;
 
 use super::compute_dtype::ComputeDtype;
-use super::narrow::{NarrowFloat, ceil_log2, max_abs, narrow};
+use super::narrow::{NarrowFloat, ceil_log2, is_in_range, max_abs, narrow, narrow_in_range};
 use crate::kernels::remember::fp8::{E4M3, Float8};
 use crate::simd::Routine;
 
@@ -99,7 +99,7 @@ impl<E: ComputeDtype> Fp8Arithmetic for CompressedTensorsFp8<E> {
 
     #[inline(always)]
     fn scaled_by_product(x: f32, reciprocal: f32) -> f32 {
-        E::round(x * reciprocal) + 0.0
+        E::round_quotient(x * reciprocal) + 0.0
     }
 }
 
@@ -162,35 +162,37 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
             .zip(self.back.chunks_mut(band));
         let per_band = width.div_ceil(self.cols);
         for (((values, codes), back), scales) in bands.zip(self.scales.chunks_mut(per_band)) {
-            for (block, stored) in scales.iter_mut().enumerate() {
+            for (beside, stored) in scales.chunks_mut(BESIDE).enumerate() {
                 // Blocks of a tile begin at its first column, because tiles begin at whole blocks.
-                let cols = block * self.cols..width.min((block + 1) * self.cols);
-                let max = self.tensor_max_abs.unwrap_or_else(|| {
-                    values
-                        .chunks_exact(width)
-                        .fold(0.0, |max, row| max_abs(&row[cols.clone()], max))
-                });
-                let (scale, factor) = A::scale(max);
-                *stored = scale;
+                let first = beside * BESIDE;
+                let cols = |block: usize| {
+                    let left = (first + block) * self.cols;
+                    left..width.min(left + self.cols)
+                };
+                let mut maxima = [self.tensor_max_abs.unwrap_or(0.0); BESIDE];
+                let maxima = &mut maxima[..stored.len()];
+                if self.tensor_max_abs.is_none() {
+                    for row in values.chunks_exact(width) {
+                        for (block, max) in maxima.iter_mut().enumerate() {
+                            *max = max_abs(&row[cols(block)], *max);
+                        }
+                    }
+                }
+                let mut scalings = [BlockScaling::default(); BESIDE];
+                for ((scaling, stored), &mut max) in
+                    scalings.iter_mut().zip(&mut *stored).zip(maxima)
+                {
+                    *scaling = BlockScaling::new::<A>(max);
+                    *stored = scaling.scale;
+                }
                 let rows = values
                     .chunks_exact(width)
                     .zip(codes.chunks_exact_mut(width));
                 for ((values, codes), back) in rows.zip(back.chunks_exact_mut(width)) {
-                    let (values, codes) = (&values[cols.clone()], &mut codes[cols.clone()]);
-                    let back = &mut back[cols.clone()];
-                    match A::reciprocal(factor) {
-                        Some(factor) => encode_row::<A>(values, scale, codes, back, |x| {
-                            A::scaled_by_product(x, factor)
-                        }),
-                        None => {
-                            encode_row::<A>(values, scale, codes, back, |x| A::scaled(x, factor));
-                        }
-                    }
-                    if !factor.is_finite() {
-                        // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the code of NaN.
-                        for (back, &code) in back.iter_mut().zip(&*codes) {
-                            *back = A::Code::widen(code) * scale;
-                        }
+                    for (block, scaling) in scalings[..stored.len()].iter().enumerate() {
+                        let cols = cols(block);
+                        let (codes, back) = (&mut codes[cols.clone()], &mut back[cols.clone()]);
+                        scaling.encode::<A>(&values[cols], codes, back);
                     }
                 }
             }
@@ -198,16 +200,67 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
     }
 }
 
+/// Blocks beside each other, at most, of which a row is encoded before the next: memory is read and written in order.
+const BESIDE: usize = 32;
+
+/// How values of a block are scaled.
+#[derive(Clone, Copy, Default)]
+struct BlockScaling {
+    /// What is stored.
+    scale: f32,
+    factor: f32,
+    /// See [`Fp8Arithmetic::reciprocal`].
+    reciprocal: Option<f32>,
+    /// Whether all scaled values are in range. Scaling keeps their order, so that they are if the largest is.
+    is_in_range: bool,
+}
+
+impl BlockScaling {
+    #[inline(always)]
+    fn new<A: Fp8Arithmetic>(max_abs: f32) -> Self {
+        let (scale, factor) = A::scale(max_abs);
+        Self {
+            scale,
+            factor,
+            reciprocal: A::reciprocal(factor),
+            is_in_range: is_in_range::<A::Code>(A::scaled(max_abs, factor)),
+        }
+    }
+
+    /// Encodes values of a row.
+    #[inline(always)]
+    fn encode<A: Fp8Arithmetic>(self, values: &[f32], codes: &mut [u8], back: &mut [f32]) {
+        let Self { scale, factor, .. } = self;
+        match self.reciprocal {
+            Some(factor) if self.is_in_range => encode_row(values, scale, codes, back, |x| {
+                narrow_in_range::<A::Code>(A::scaled_by_product(x, factor))
+            }),
+            None if self.is_in_range => encode_row(values, scale, codes, back, |x| {
+                narrow_in_range::<A::Code>(A::scaled(x, factor))
+            }),
+            _ => encode_row(values, scale, codes, back, |x| {
+                narrow::<A::Code>(A::scaled(x, factor))
+            }),
+        }
+        if !factor.is_finite() {
+            // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the code of NaN.
+            for (back, &code) in back.iter_mut().zip(&*codes) {
+                *back = A::Code::widen(code) * scale;
+            }
+        }
+    }
+}
+
 #[inline(always)]
-fn encode_row<A: Fp8Arithmetic>(
+fn encode_row(
     values: &[f32],
     scale: f32,
     codes: &mut [u8],
     back: &mut [f32],
-    scaled: impl Fn(f32) -> f32,
+    narrowed: impl Fn(f32) -> (u32, f32),
 ) {
     for ((&x, code), back) in values.iter().zip(codes).zip(back) {
-        let (bits, value) = narrow::<A::Code>(scaled(x));
+        let (bits, value) = narrowed(x);
         *code = bits as u8;
         // Decoding multiplies by the stored scale, which need not be the reciprocal of `factor`
         // after rounding.

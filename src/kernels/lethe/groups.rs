@@ -1,7 +1,7 @@
 //! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four bits lie in a byte,
 //! the first in its low nibble.
 
-use super::narrow::{NarrowFloat, max_abs, narrow};
+use super::narrow::{NarrowFloat, max_abs, narrow_number};
 use crate::simd::{Level, Routine, perform};
 
 /// The scale of a group.
@@ -33,7 +33,7 @@ pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
     /// The code of a scaled value, and the value that the code decodes to.
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        narrow::<Self::Code>(x)
+        narrow_number::<Self::Code>(x)
     }
 }
 

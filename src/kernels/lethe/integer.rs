@@ -61,10 +61,10 @@ trait IntegerArithmetic: Copy {
     /// `x` in the dtype to which the library casts weights before anything else.
     fn cast(self, x: f32) -> f32;
 
-    /// The bounds of a group of cast values, for [`params`](Self::params): its smallest and its largest value.
+    /// The bounds of up to [`BATCH`] groups of cast values, for [`params`](Self::params): their smallest and their largest values.
     #[inline(always)]
-    fn bounds(self, values: &[f32]) -> (f32, f32) {
-        min_max(values, |x| self.cast(x))
+    fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
+        min_max_of_groups(values, group, |x| self.cast(x))
     }
 
     /// Scale and offset of a group whose cast values lie in `min..=max`.
@@ -84,7 +84,7 @@ trait IntegerArithmetic: Copy {
         None
     }
 
-    /// The unsigned code, an integer, of a value whose dividend has this quotient by the scale.
+    /// The unsigned code of a value whose dividend has this quotient by the scale, as its sum with [`ROUND_TO_INTEGER`].
     fn code(self, quotient: f32, params: &QuantParams) -> f32;
 
     /// The value that decoding gives.
@@ -112,9 +112,23 @@ fn clamp(x: f32, low: f32, high: f32) -> f32 {
 /// Values that are compared side by side: two registers of AVX2 for the minima and two for the maxima.
 const LANES: usize = 16;
 
-/// The smallest and the largest of `values`, each cast before.
+/// The smallest and the largest values of groups, each cast before.
 #[inline(always)]
-fn min_max(values: &[f32], cast: impl Fn(f32) -> f32) -> (f32, f32) {
+fn min_max_of_groups(values: &[f32], group: usize, cast: impl Fn(f32) -> f32) -> [[f32; BATCH]; 2] {
+    let (mut low, mut high) = ([[0.0; LANES]; BATCH], [[0.0; LANES]; BATCH]);
+    for ((low, high), values) in low
+        .iter_mut()
+        .zip(&mut high)
+        .zip(values.chunks_exact(group))
+    {
+        (*low, *high) = min_max(values, &cast);
+    }
+    [of_lanes(&low, smaller), of_lanes(&high, larger)]
+}
+
+/// The smallest and the largest of the `values` of each lane, each cast before.
+#[inline(always)]
+fn min_max(values: &[f32], cast: impl Fn(f32) -> f32) -> ([f32; LANES], [f32; LANES]) {
     let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
@@ -128,14 +142,30 @@ fn min_max(values: &[f32], cast: impl Fn(f32) -> f32) -> (f32, f32) {
         *low = smaller(*low, cast(x));
         *high = larger(*high, cast(x));
     }
-    // Half of the lanes at a time: lane by lane would be a chain of comparisons, as long as two rows of a short group.
-    for half in [8, 4, 2, 1] {
-        for l in 0..half {
-            low[l] = smaller(low[l], low[l + half]);
-            high[l] = larger(high[l], high[l + half]);
-        }
+    (low, high)
+}
+
+/// Which of the lanes of each group `choose` prefers. Neighbours are compared until one of each group is left: the lanes of a single
+/// group would be a chain of comparisons, as long as two rows of a short group, and LLVM takes them apart before.
+#[inline(always)]
+fn of_lanes(
+    lanes: &[[f32; LANES]; BATCH],
+    choose: impl Fn(f32, f32) -> f32 + Copy,
+) -> [f32; BATCH] {
+    let of_8 = of_pairs::<{ 8 * BATCH }>(lanes.as_flattened(), choose);
+    let of_4 = of_pairs::<{ 4 * BATCH }>(&of_8, choose);
+    let of_2 = of_pairs::<{ 2 * BATCH }>(&of_4, choose);
+    of_pairs::<BATCH>(&of_2, choose)
+}
+
+/// Which of each pair of neighbours `choose` prefers.
+#[inline(always)]
+fn of_pairs<const N: usize>(numbers: &[f32], choose: impl Fn(f32, f32) -> f32) -> [f32; N] {
+    let mut chosen = [0.0; N];
+    for (chosen, [a, b]) in chosen.iter_mut().zip(numbers.as_chunks().0) {
+        *chosen = choose(*a, *b);
     }
-    (low[0], high[0])
+    chosen
 }
 
 /// The smaller of two numbers, by one instruction: `f32::min` heeds NaN.
@@ -177,10 +207,7 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
             .chunks_mut(batch)
             .zip(self.out.offsets.chunks_mut(batch));
         for (((values, back), codes), (scales, offsets)) in batches.zip(stored) {
-            let (mut low, mut high) = ([0.0; BATCH], [0.0; BATCH]);
-            for (g, values) in values.chunks_exact(group).enumerate().take(BATCH) {
-                (low[g], high[g]) = arithmetic.bounds(values);
-            }
+            let [low, high] = arithmetic.bounds(values, group);
             let params = params_of_groups(arithmetic, &low, &high);
             for ((scale, offset), params) in scales.iter_mut().zip(offsets).zip(&params) {
                 (*scale, *offset) = (params.stored_scale, params.stored_offset);
@@ -251,10 +278,10 @@ fn encode_group<A: IntegerArithmetic>(
     for ((&x, back), code) in values.iter().zip(back).zip(codes) {
         // The cast is repeated rather than kept, for a group may be a whole row.
         let dividend = arithmetic.dividend(arithmetic.cast(x), &params);
-        let integer = arithmetic.code(quotient(dividend), &params);
-        *back = arithmetic.decode(integer, &params);
+        let sum = arithmetic.code(quotient(dividend), &params);
+        *back = arithmetic.decode(sum - ROUND_TO_INTEGER, &params);
         // The integer lies in the low byte of the sum, so no conversion instruction is needed.
-        *code = (integer + ROUND_TO_INTEGER).to_bits() as u8;
+        *code = sum.to_bits() as u8;
     }
 }
 

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use super::compute_dtype::ComputeDtype;
 use super::groups::{GroupArithmetic, GroupScale};
-use super::narrow::{Fp4E2M1, NarrowFloat, ceil_log2, floor_log2, narrow};
+use super::narrow::{Fp4E2M1, NarrowFloat, ceil_log2, floor_log2, narrow_number};
 use crate::kernels::remember::fp8::{E4M3, f32_from_exponent};
 
 /// Values that share a power of two.
@@ -85,13 +85,13 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
 
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
-        E::round(x * factor)
+        E::round_quotient(x * factor)
     }
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
         // -0 becomes +0: the library adds a zero point, which is +0, and rounds FP4 as `sign(x)` times a magnitude.
-        narrow::<N>(x + 0.0)
+        narrow_number::<N>(x + 0.0)
     }
 }
 
@@ -150,7 +150,7 @@ fn narrow_ties_down(x: f32) -> (u32, f32) {
         .fold(false, |found, &middle| found | (x.abs() == middle));
     // One place of F32 less is nearer to the smaller.
     let bits = x.to_bits() - u32::from(middle);
-    narrow::<Fp4E2M1>(f32::from_bits(bits))
+    narrow_number::<Fp4E2M1>(f32::from_bits(bits))
 }
 
 /// `to_mx` of torchao, with the [`FLOOR`], [`CEIL`] or [`EVEN`] of its `ScaleCalculationMode` as `MODE`.

@@ -80,6 +80,46 @@ pub(crate) fn narrow_magnitude<N: NarrowFloat>(x: f32) -> (u32, f32) {
     )
 }
 
+/// What a magic number adds to the mantissa of a sum, so that the sum's lowest bits and the exponent's are those of the code: the
+/// exponent of a code counts from the smallest binade on. It is even, and so leaves ties as they are.
+const fn code_offset<N: NarrowFloat>() -> u32 {
+    (N::SMALLEST_EXPONENT << N::MANTISSA_BITS).wrapping_neg() & (N::SIGN_BIT - 1)
+}
+
+/// [`narrow`] of a number, which may be infinite but is not NaN.
+#[inline(always)]
+pub(crate) fn narrow_number<N: NarrowFloat>(x: f32) -> (u32, f32) {
+    let x = if x < N::MAX { x } else { N::MAX };
+    let x = if x > -N::MAX { x } else { -N::MAX };
+    narrow_in_range::<N>(x)
+}
+
+/// Whether a number is rounded as well without a bound: it is at most an eighth of a step beyond the largest value.
+#[inline(always)]
+pub(crate) fn is_in_range<N: NarrowFloat>(x: f32) -> bool {
+    x.abs() <= N::MAX * (1.0 + 1.0 / 64.0)
+}
+
+/// [`narrow_number`] of a number that [is in range](is_in_range), in two thirds of the operations of [`narrow`].
+#[inline(always)]
+pub(crate) fn narrow_in_range<N: NarrowFloat>(x: f32) -> (u32, f32) {
+    const { assert!(code_offset::<N>() & 1 == 0) };
+    // As in `narrow_magnitude`, but the number that is added has the sign of `x`, so that the mantissa of the sum counts steps
+    // away from zero.
+    let exponent = (x.to_bits() & 0x7f80_0000).max(N::SMALLEST_EXPONENT << 23);
+    let aligned = exponent.wrapping_add(((23 - N::MANTISSA_BITS) << 23) + code_offset::<N>());
+    let sign = x.to_bits() & 0x8000_0000;
+    let aligned = f32::from_bits(aligned | sign);
+    let sum = x + aligned;
+    let magnitude = sum
+        .to_bits()
+        .wrapping_add(exponent >> (23 - N::MANTISSA_BITS));
+    let sign_bit = sum.to_bits() >> (31 - N::SIGN_BIT.trailing_zeros());
+    let code = magnitude & (N::SIGN_BIT - 1) | sign_bit & N::SIGN_BIT;
+    // A difference of zero has no sign yet.
+    (code, f32::from_bits((sum - aligned).to_bits() | sign))
+}
+
 /// The largest magnitude of `values` and `so_far`. All are finite; `so_far` is not negative.
 #[inline(always)]
 pub(crate) fn max_abs(values: &[f32], so_far: f32) -> f32 {
@@ -149,6 +189,11 @@ mod tests {
         best.unwrap()
     }
 
+    /// Bits tell the two zeros apart.
+    fn with_bits((code, value): (u32, f32)) -> (u32, u32) {
+        (code, value.to_bits())
+    }
+
     fn check<N: NarrowFloat>(codes: u8, widen: impl Fn(u8) -> f32 + Copy) {
         let mut state = 1u32;
         for i in (0..60_000u32).step_by(miri_or(997, 1)) {
@@ -173,11 +218,35 @@ mod tests {
                 assert_eq!(code, u32::from(twin(x, codes, widen)) | sign, "{x:e}");
                 assert_eq!(value.abs(), widen((code ^ sign) as u8), "{x:e}");
                 assert_eq!(value.is_sign_negative(), x.is_sign_negative());
+                assert_eq!(
+                    with_bits(narrow_number::<N>(x)),
+                    with_bits((code, value)),
+                    "{x:e}"
+                );
+                if is_in_range::<N>(x) {
+                    let found = with_bits(narrow_in_range::<N>(x));
+                    assert_eq!(found, with_bits((code, value)), "{x:e}");
+                }
             }
         }
         assert_eq!(narrow::<N>(f32::INFINITY).1, N::MAX);
         assert_eq!(narrow::<N>(f32::NEG_INFINITY).1, -N::MAX);
         assert_eq!(narrow::<N>(-0.0).0, N::SIGN_BIT);
+        for x in [
+            0.0,
+            -0.0,
+            f32::MIN_POSITIVE,
+            -f32::from_bits(1),
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MAX,
+            1.015 * N::MAX,
+        ] {
+            let found = with_bits(narrow_number::<N>(x));
+            assert_eq!(found, with_bits(narrow::<N>(x)), "{x:e}");
+        }
+        assert_eq!(narrow_in_range::<N>(-1.015 * N::MAX).1, -N::MAX);
+        assert!(is_in_range::<N>(-1.015 * N::MAX) && !is_in_range::<N>(f32::NAN));
     }
 
     #[test]

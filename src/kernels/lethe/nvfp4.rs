@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use super::compute_dtype::ComputeDtype;
 use super::groups::{GroupArithmetic, GroupScale};
-use super::narrow::{Fp4E2M1, narrow};
+use super::narrow::{Fp4E2M1, narrow, narrow_number};
 use crate::kernels::remember::fp8::E4M3;
 use crate::kernels::remember::nvfp4::{BLOCK, block_scale};
 
@@ -59,7 +59,7 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        let (code, value) = narrow::<Fp4E2M1>(x + 0.0);
+        let (code, value) = narrow_number::<Fp4E2M1>(x + 0.0);
         // A small negative value keeps its sign in the code, and the library's table has +0 there. -0 itself becomes +0.
         (code, value + 0.0)
     }
@@ -98,7 +98,7 @@ impl<E: ComputeDtype> GroupArithmetic<BLOCK> for CompressedTensorsNvfp4<E> {
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
         // -0 becomes +0, as by the library's zero point.
-        narrow::<Fp4E2M1>(x + 0.0)
+        narrow_number::<Fp4E2M1>(x + 0.0)
     }
 }
 

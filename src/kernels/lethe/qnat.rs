@@ -23,6 +23,7 @@ pub(crate) fn encode(
     let encoder = ENCODER.get_or_init(|| {
         let bounds = std::array::from_fn(upper_bound);
         CodebookEncoder::new(
+            &std::array::from_fn(level),
             bounds,
             &std::array::from_fn(|rank| rank as u8),
             false,
@@ -30,7 +31,7 @@ pub(crate) fn encode(
             BlockNorm::Qlora,
         )
     });
-    encoder.encode(values, block, cpu_level, codes, scales);
+    encoder.encode(values, block, cpu_level, (codes, scales), &mut []);
 }
 
 /// The largest value that is not nearer to level `code + 1` than to `code`.

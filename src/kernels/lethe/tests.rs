@@ -92,7 +92,9 @@ fn bitsandbytes_4_bit() {
                 }
                 for level in Level::available() {
                     let (mut codes, mut found) = (Vec::new(), Vec::new());
-                    encoder.encode(&values, block, level, &mut codes, &mut found);
+                    let mut back = vec![f32::NAN; n];
+                    let stored = (&mut codes, &mut found);
+                    encoder.encode(&values, block, level, stored, &mut back);
                     assert_eq!(
                         codes, want,
                         "{level:?} {n} in blocks of {block}: {values:?}"
@@ -102,6 +104,10 @@ fn bitsandbytes_4_bit() {
                         bits(&scales),
                         "{level:?} {n} in blocks of {block}"
                     );
+                    for (i, &value) in back.iter().enumerate() {
+                        let code = want[i / 2] >> if i % 2 == 0 { 4 } else { 0 } & 15;
+                        assert_eq!(value, codebook[usize::from(code)] * scales[i / block]);
+                    }
                     assert_eq!(encoder.encode_with(&values, block, &mut found, level), want);
                 }
             }

@@ -33,6 +33,8 @@ pub(crate) enum VectorNorm<'a> {
         factors: &'a [f32],
         offsets: &'a [f32],
     },
+    /// A factor for each `size` values of a row of the tile, row-major. `size` divides [`BUFFER`].
+    Groups { factors: &'a [f32], size: usize },
 }
 
 /// Columns and rows that are transposed in registers.
@@ -72,6 +74,7 @@ impl VectorBlocks<'_> {
     fn each_shape<E: Element>(&self, by: impl Transpose, out: &mut [E]) {
         // The shapes that libraries write have loops of known lengths.
         match self.block {
+            [1, 2] => self.decode::<E, 1, 2>(by, out),
             [1, 8] => self.decode::<E, 1, 8>(by, out),
             [1, 16] => self.decode::<E, 1, 16>(by, out),
             [8, 1] => self.decode::<E, 8, 1>(by, out),
@@ -218,6 +221,15 @@ impl VectorBlocks<'_> {
                 let numbers = factors[at..].iter().zip(&offsets[at..]);
                 for (value, (&factor, &offset)) in values.iter_mut().zip(numbers) {
                     *value = *value * factor + offset;
+                }
+            }
+            VectorNorm::Groups { factors, size } => {
+                // A buffer begins with a group, as the rows of the tile do.
+                let factors = &factors[r * (self.cols / size) + at / size..];
+                for (values, &factor) in values.chunks_mut(size).zip(factors) {
+                    for value in values {
+                        *value *= factor;
+                    }
                 }
             }
         }

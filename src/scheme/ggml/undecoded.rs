@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Types of ik_llama.cpp with which it multiplies. From its `ggml/include/ggml.h`, as the rows of
-/// [`INTERLEAVED`].
+/// Types of ik_llama.cpp with which it multiplies. From its `ggml/include/ggml.h`, as the row of
+/// [`UNDECIDABLE`].
 const RUN_TIME: &[(u32, &str)] = &[
     (97, "Q8_0_X4"),
     (98, "Q8_1_X4"),
@@ -15,14 +15,9 @@ const RUN_TIME: &[(u32, &str)] = &[
     (150, "Q8_K128"),
 ];
 
-/// Types of ik_llama.cpp whose blocks have values of 4, 8 or 16 rows and are not moved bits of another type's. The number behind `_R`
-/// is that of the rows.
-const INTERLEAVED: &[(u32, &str)] = &[
-    (219, "IQ1_S_R4"),
-    (229, "IQ1_M_R4"),
-    (397, "Q8_K_R16"),
-    (398, "Q8_KV_R8"),
-];
+/// A type of ik_llama.cpp whose codes it writes with a sign on CPUs without AVX-512 (`repack_q16_k`), and reads without one everywhere
+/// (`dequantize_row_q8_k_r16`). Nothing in a file tells which they are.
+const UNDECIDABLE: &[(u32, &str)] = &[(397, "Q8_K_R16")];
 
 /// What type number `id` is called in messages, and why it is not decoded. No [`Dtype`](crate::Dtype) has this number.
 pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
@@ -36,9 +31,8 @@ pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
             "it is for activations, and no weights are stored in it",
         );
     }
-    if let Some(name) = name_in(INTERLEAVED) {
-        let reason =
-            "its rows are interleaved for one kind of CPU; take the model in the type without _R";
+    if let Some(name) = name_in(UNDECIDABLE) {
+        let reason = "its codes are others on a CPU with AVX-512 than on one without, and nothing tells which these are; take the model in another type";
         return (name, reason);
     }
     let reason = match id {
@@ -65,7 +59,7 @@ mod tests {
 
     #[test]
     fn undecoded_types_have_no_dtype() {
-        for (id, name) in RUN_TIME.iter().chain(INTERLEAVED) {
+        for (id, name) in RUN_TIME.iter().chain(UNDECIDABLE) {
             assert_eq!(Dtype::from_ggml(*id), Dtype::UnknownGgml(*id), "{name}");
             assert!(name_and_reason(*id).0.contains(name));
         }

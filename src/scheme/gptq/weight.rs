@@ -11,8 +11,8 @@ use crate::kernels::remember::gptq::{GptqPacking, IndexedRows};
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::layout::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
 use crate::scheme::seam::{
-    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, StoredRows,
-    Tile, load, read,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource,
+    StoredRectangle, StoredRows, Tile, load, read,
 };
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Result};
@@ -84,11 +84,15 @@ impl GptqWeight<'_> {
         }
         // Only the groups that the tile names are loaded, each once. `index` then counts among
         // those.
-        let mut used: Vec<usize> = index.iter().map(|&g| g as usize).collect();
-        used.sort_unstable();
-        used.dedup();
+        let mut places = vec![None; self.groups];
+        index.iter().for_each(|&g| places[g as usize] = Some(0));
+        let used = (0..self.groups).filter(|&g| places[g].is_some());
+        let used: Vec<usize> = used.collect();
+        for (place, &g) in (0..).zip(&used) {
+            places[g] = Some(place);
+        }
         for g in index {
-            *g = used.partition_point(|&group| group < *g as usize) as u32;
+            *g = places[*g as usize].unwrap_or(0);
         }
         Ok(used)
     }
@@ -201,17 +205,23 @@ impl Decode for GptqWeight<'_> {
         } = self.packing;
         // Tiles begin at multiples of 32 codes, so the first word begins with a code.
         let words = tile.cols.start * bits / word_bits..(tile.cols.end * bits).div_ceil(word_bits);
-        let (part, n, rows) = (&self.qweight, self.n, tile.rows.clone());
+        let rows = tile.rows.clone();
         let Buffers {
             staging,
             words: out,
+            ahead,
             ..
         } = &mut *buffers;
+        let matrix = load::StoredWords {
+            part: &self.qweight,
+            stride: self.n,
+            ahead: ahead.as_deref(),
+        };
         macro_rules! read {
             ($size:literal) => {{
                 let column = load::transposed_words::<$size>(words.len());
                 out.resize(rows.len() * column, 0);
-                load::read_transposed::<$size>(part, n, [words, rows], staging, column, out)?
+                load::read_transposed::<$size>(matrix, [words, rows], staging, column, out)?
             }};
         }
         match word_bits {
@@ -283,6 +293,19 @@ impl Decode for GptqWeight<'_> {
         }
         let kernel = grouped_rows(&codes, [self.k, self.group_size], tile, rows, buffers);
         dispatch(level, &kernel, out);
+    }
+
+    fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
+        let GptqPacking {
+            bits, word_bits, ..
+        } = self.packing;
+        let size = word_bits / 8;
+        Some(StoredRectangle {
+            part: self.qweight,
+            stride: self.n * size,
+            rows: 0..(self.k * bits).div_ceil(word_bits),
+            bytes: rows.start * size..rows.end * size,
+        })
     }
 
     fn find_relay(&self) -> Result<Option<RelaySource>> {

@@ -1,13 +1,13 @@
-//! A weight that an adapter of PEFT changes: a sum of products of low rank is added (LoRA), and rows get the lengths that the
-//! adapter has for them (DoRA). A weight is a matrix here: the kernel of a convolution is one of `[out, in * height * width]`, and a
+//! A weight that an adapter of PEFT changes: a sum of products of low rank is added (LoRA), and rows or columns get the lengths that
+//! the adapter has for them (DoRA). A weight is a matrix here: the kernel of a convolution is one of `[out, in * height * width]`, and a
 //! stack of experts one of `[experts * rows, columns]`.
 //!
 //! Arithmetic: `f32(w + Σ scale · b · a)`, where `w` is the decoded weight in F32 and the sum over the ranks of all adapters, in
-//! their order, is F64, as is its sum with `w`. That is rounded once. DoRA multiplies the sum by the row's length in the adapter
-//! over its length after the sum, in F64 as well, before it is rounded. A matrix product of torch has no order of its own; F64
+//! their order, is F64, as is its sum with `w`. That is rounded once. DoRA multiplies the sum by the length of its row or column in the adapter
+//! over that after the sum, in F64 as well, before it is rounded. A matrix product of torch has no order of its own; F64
 //! is what peft computes for a model in F64, and closer to the exact sum than any order in F32.
 //!
-//! Formulas: peft `Linear.get_delta_weight` and `merge`; `DoraLinearVariant.merge_safe`.
+//! Formulas: peft `Linear.get_delta_weight` and `merge`; `DoraLinearVariant.merge_safe`, `DoraEmbeddingVariant.merge_safe`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,6 +31,14 @@ pub(crate) struct ScaledProduct {
     pub matrix_rows: usize,
 }
 
+/// The lengths that DoRA gives the vectors of a matrix.
+pub(crate) enum Lengths {
+    /// Of the rows, `[rows, 1]`.
+    Rows(Box<dyn ScaleMatrix>),
+    /// Of the columns, `[1, cols]`: those of weights `[in, out]` and of embeddings.
+    Columns(Box<dyn ScaleMatrix>),
+}
+
 /// Decoder of a matrix that adapters change.
 pub(crate) struct AdaptedWeight<'m> {
     /// Name of the weight, for errors.
@@ -38,8 +46,8 @@ pub(crate) struct AdaptedWeight<'m> {
     /// Its grid has the columns of the matrix.
     base: Box<dyn Decode + 'm>,
     products: Vec<ScaledProduct>,
-    /// The lengths of the rows, `[rows, 1]`; `None`: they are what the sum makes them.
-    lengths: Option<Box<dyn ScaleMatrix>>,
+    /// `None`: they are what the sum makes them.
+    lengths: Option<Lengths>,
 }
 
 impl<'m> AdaptedWeight<'m> {
@@ -49,7 +57,7 @@ impl<'m> AdaptedWeight<'m> {
         base: Box<dyn Decode + 'm>,
         [rows, cols]: [usize; 2],
         products: Vec<ScaledProduct>,
-        lengths: Option<Box<dyn ScaleMatrix>>,
+        lengths: Option<Lengths>,
     ) -> Self {
         let has_own_rows = base.grid().cols == cols;
         let base = match has_own_rows {
@@ -97,20 +105,15 @@ impl<'m> AdaptedWeight<'m> {
             *sum += f64::from(value);
         }
         if let Some(lengths) = &self.lengths {
-            self.set_lengths(&**lengths, tile, buffers)?;
+            self.set_lengths(lengths, tile, buffers)?;
         }
         let sums = values.iter_mut().zip(&buffers.sums);
         sums.for_each(|(value, &sum)| *value = sum as f32);
         Ok(())
     }
 
-    /// Gives the rows of a tile, which are whole and lie in the sums, their lengths.
-    fn set_lengths(
-        &self,
-        lengths: &dyn ScaleMatrix,
-        tile: &Tile,
-        buffers: &mut Buffers,
-    ) -> Result<()> {
+    /// Gives the rows or columns of a tile, which are whole and lie in the sums, their lengths.
+    fn set_lengths(&self, lengths: &Lengths, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         let Buffers {
             sums,
             factors,
@@ -118,20 +121,46 @@ impl<'m> AdaptedWeight<'m> {
             ..
         } = buffers;
         factors.clear();
-        lengths.extend(tile.rows.clone(), 0..1, staging, factors)?;
         let rows = sums.chunks_exact_mut(tile.cols.len().max(1));
-        for (at, (row, &length)) in rows.zip(factors.iter()).enumerate() {
-            let squares: f64 = row.iter().map(|v| v * v).sum();
-            let factor = f64::from(length) / squares.sqrt();
-            if !factor.is_finite() {
-                let row = tile.rows.start + at;
-                return Err(self.refused(&format!(
-                    "row {row} is to be {length} long, and its values are all 0 or not finite"
-                )));
+        match lengths {
+            Lengths::Rows(lengths) => {
+                lengths.extend(tile.rows.clone(), 0..1, staging, factors)?;
+                for (at, (row, &length)) in rows.zip(factors.iter()).enumerate() {
+                    let squares = row.iter().map(|v| v * v).sum();
+                    let factor = self.factor(length, squares, ("row", tile.rows.start + at))?;
+                    row.iter_mut().for_each(|v| *v *= factor);
+                }
             }
-            row.iter_mut().for_each(|v| *v *= factor);
+            Lengths::Columns(lengths) => {
+                lengths.extend(0..1, tile.cols.clone(), staging, factors)?;
+                let mut squares = vec![0.0; tile.cols.len()];
+                for row in rows {
+                    let pairs = squares.iter_mut().zip(&*row);
+                    pairs.for_each(|(sum, v)| *sum += v * v);
+                }
+                let of_columns = squares.into_iter().zip(factors.iter()).enumerate();
+                let of_columns = of_columns.map(|(at, (squares, &length))| {
+                    self.factor(length, squares, ("column", tile.cols.start + at))
+                });
+                let of_columns: Vec<f64> = of_columns.collect::<Result<_>>()?;
+                for row in sums.chunks_exact_mut(tile.cols.len().max(1)) {
+                    let pairs = row.iter_mut().zip(&of_columns);
+                    pairs.for_each(|(v, factor)| *v *= factor);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// What makes a vector `length` long whose values have the sum of squares `squares`.
+    fn factor(&self, length: f32, squares: f64, (what, number): (&str, usize)) -> Result<f64> {
+        let factor = f64::from(length) / squares.sqrt();
+        if factor.is_finite() {
+            return Ok(factor);
+        }
+        Err(self.refused(&format!(
+            "{what} {number} is to be {length} long, and its values are all 0 or not finite"
+        )))
     }
 
     fn refused(&self, what: &str) -> AnamnesisError {
@@ -143,10 +172,14 @@ impl Decode for AdaptedWeight<'_> {
     fn grid(&self) -> Grid {
         let base = self.base.grid();
         Grid {
-            // The length of a row needs all of it.
+            // The length of a row or column needs all of it.
             col_align: match self.lengths {
-                Some(_) => base.cols.max(1),
-                None => base.col_align,
+                Some(Lengths::Rows(_)) => base.cols.max(1),
+                _ => base.col_align,
+            },
+            row_align: match self.lengths {
+                Some(Lengths::Columns(_)) => base.rows.max(1),
+                _ => base.row_align,
             },
             // Beside what the base loads: the values in F32 and the sums in F64.
             load_bits: base.load_bits + 96.0,

@@ -14,7 +14,7 @@ pub(crate) struct HadamardRotated<'m> {
     pub rotated: Box<dyn Decode + 'm>,
     /// Columns that are rotated together: a power of two that divides the row.
     pub group: usize,
-    /// The matrix, if it is stored; `None`: SDNQ's.
+    /// The matrix; `None`: SDNQ's, which is rounded to the type of the output.
     pub stored: Option<StoredHadamard>,
 }
 

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::vectors::{MAX_VECTOR, VectorBlocks, VectorNorm};
 use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Buffers, Decode, Floats, Grid, TableOwner, Tile};
+use crate::scheme::seam::{Buffers, Decode, Floats, Grid, TableOwner, Tile, lcm};
 use crate::simd::{Level, dispatch};
 
 /// Most values of all codebooks of a weight: libraries write a million or two. Each worker has them in F32.
@@ -78,6 +78,11 @@ pub(crate) enum WeightNorm<'m> {
         factors: Box<dyn ScaleMatrix + 'm>,
         offsets: Box<dyn ScaleMatrix + 'm>,
     },
+    /// Of groups of `size` columns of each row. Tiles begin and end with groups.
+    Groups {
+        factors: Box<dyn ScaleMatrix + 'm>,
+        size: usize,
+    },
 }
 
 /// The decoder of a weight in blocks.
@@ -94,6 +99,8 @@ pub(crate) struct VectorWeight<'m> {
     pub norm: WeightNorm<'m>,
     /// Whether a tile has all columns.
     pub has_whole_rows: bool,
+    /// Rows of tiles begin at multiples of this, and of the rows of a block.
+    pub row_align: usize,
 }
 
 impl VectorWeight<'_> {
@@ -108,7 +115,7 @@ impl Decode for VectorWeight<'_> {
         Grid {
             rows: self.rows,
             cols: self.cols,
-            row_align: height,
+            row_align: lcm(height, self.row_align),
             col_align: if self.has_whole_rows {
                 self.cols.max(1)
             } else {
@@ -148,6 +155,10 @@ impl Decode for VectorWeight<'_> {
                 factors.extend(0..1, tile.cols.clone(), staging, scales)?;
                 offsets.extend(0..1, tile.cols.clone(), staging, zeros)?;
             }
+            WeightNorm::Groups { factors, size } => {
+                let groups = tile.cols.start / size..tile.cols.end / size;
+                factors.extend(tile.rows.clone(), groups, staging, scales)?;
+            }
         }
         Ok(())
     }
@@ -172,6 +183,7 @@ impl Decode for VectorWeight<'_> {
                 WeightNorm::None => VectorNorm::None,
                 WeightNorm::Rows { .. } => VectorNorm::Rows { factors, offsets },
                 WeightNorm::Columns { .. } => VectorNorm::Columns { factors, offsets },
+                WeightNorm::Groups { size, .. } => VectorNorm::Groups { factors, size },
             },
         };
         dispatch(level, &kernel, out);

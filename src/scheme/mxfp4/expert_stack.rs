@@ -9,15 +9,15 @@ use crate::Result;
 use crate::containers::model::Part;
 use crate::element::Out;
 use crate::kernels::remember::fp4_pairs::Fp4Pairs;
-use crate::scheme::seam::load::{read_transposed, transposed_words};
-use crate::scheme::seam::{Buffers, Decode, Grid, StoredRows, Tile};
+use crate::scheme::seam::load::{StoredWords, read_transposed, transposed_words};
+use crate::scheme::seam::{Buffers, Decode, Grid, ReadAhead, StoredRectangle, StoredRows, Tile};
 use crate::simd::{Level, dispatch};
 
 /// The decoder of a stack of matrices `[inputs, outputs]`, each of which is stored as `[outputs, inputs / 2]` codes and
 /// `[outputs, inputs / 32]` exponents.
 ///
-/// The shared decoder would keep a byte for each code and an F32 for each exponent. A tile of half the size has twice as many
-/// rows, so it reads stored rows in pieces of twice the length: the whole run takes half the time.
+/// The shared decoder would keep a byte for each code and an F32 for each exponent. With half of that twice as many rows stay in the
+/// cache.
 pub(super) struct ExpertStack<'m> {
     pub codes: Part<'m>,
     pub exponents: Part<'m>,
@@ -32,7 +32,7 @@ impl ExpertStack<'_> {
     /// of all columns.
     fn load_part(
         &self,
-        part: &Part<'_>,
+        (part, ahead): (&Part<'_>, Option<&ReadAhead>),
         rows_per_byte: usize,
         tile: &Tile,
         staging: &mut Vec<u8>,
@@ -50,8 +50,11 @@ impl ExpertStack<'_> {
             let bytes = first / rows_per_byte..end / rows_per_byte;
             let (matrix, next) = rest.split_at_mut(bytes.len() * line);
             read_transposed::<1>(
-                part,
-                self.inputs / rows_per_byte,
+                StoredWords {
+                    part,
+                    stride: self.inputs / rows_per_byte,
+                    ahead,
+                },
                 [lines, bytes],
                 staging,
                 line,
@@ -84,10 +87,23 @@ impl Decode for ExpertStack<'_> {
             words,
             scale_words,
             staging,
+            ahead,
             ..
         } = buffers;
-        self.load_part(&self.codes, 2, tile, staging, words)?;
-        self.load_part(&self.exponents, BLOCK, tile, staging, scale_words)
+        let ahead = ahead.as_deref();
+        self.load_part((&self.codes, ahead), 2, tile, staging, words)?;
+        self.load_part((&self.exponents, None), BLOCK, tile, staging, scale_words)
+    }
+
+    fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
+        let (expert, first) = (rows.start / self.inputs, rows.start % self.inputs);
+        let end = first + rows.len();
+        (end <= self.inputs).then(|| StoredRectangle {
+            part: self.codes,
+            stride: self.inputs / 2,
+            rows: expert * self.outputs..(expert + 1) * self.outputs,
+            bytes: first / 2..end / 2,
+        })
     }
 
     fn decode(

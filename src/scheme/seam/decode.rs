@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::element::Out;
 use crate::kernels::remember::exl2::CodeRun;
-use crate::scheme::seam::{CodeBytes, RelaySource, TileTable};
+use crate::scheme::seam::{CodeBytes, ReadAhead, RelaySource, StoredRectangle, TileTable};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
@@ -117,6 +117,8 @@ pub(crate) struct Buffers {
     pub runs: Vec<CodeRun>,
     /// Scratch: stored bytes before they are widened into another field.
     pub staging: Vec<u8>,
+    /// Stored rows that several tiles share.
+    pub ahead: Option<Arc<ReadAhead>>,
     /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a factor for each column.
     pub row: Vec<f32>,
     /// The part of a product of low rank that lies in the tile, in F64: it is added to the values before they are rounded.
@@ -170,9 +172,23 @@ pub(crate) trait Decode: Send + Sync {
         out: Out<'_>,
     );
 
+    /// The piece of the stored matrix that has the codes of rows `rows` of the grid, if [`load`](Self::load) takes from
+    /// [`Buffers::ahead`] what is there of it. `None` if there is no such matrix, or the rows lie in several.
+    fn stored_codes(&self, _rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
+        None
+    }
+
     /// The dtype of the values, if they are stored as they are: then they are decoded to F32, and to this dtype, without rounding.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     fn stored_dtype(&self) -> Option<TargetDtype> {
+        None
+    }
+
+    /// The little-endian bytes of the values of `tile`, row-major, of the [`stored_dtype`](Self::stored_dtype). `buffers` are those
+    /// into which the tile has been loaded.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
+        let _ = (tile, buffers);
         None
     }
 
@@ -209,8 +225,16 @@ impl Decode for &dyn Decode {
         (**self).decode(tile, rows, buffers, level, out);
     }
 
+    fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
+        (**self).stored_codes(rows)
+    }
+
     fn stored_dtype(&self) -> Option<TargetDtype> {
         (**self).stored_dtype()
+    }
+
+    fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
+        (**self).stored_bytes(tile, buffers)
     }
 }
 
@@ -267,6 +291,10 @@ impl Decode for Window<'_> {
 
     fn stored_dtype(&self) -> Option<TargetDtype> {
         self.inner.stored_dtype()
+    }
+
+    fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
+        self.inner.stored_bytes(&self.inner_tile(tile), buffers)
     }
 
     // What is extracted depends on a tile's size alone, so the rows need no translation.

@@ -5,7 +5,7 @@ mod transposed;
 use std::ops::Range;
 
 pub(crate) use self::transposed::{
-    read_transposed, read_transposed_codes, transposed_code_words, transposed_words,
+    StoredWords, read_transposed, read_transposed_codes, transposed_code_words, transposed_words,
 };
 use super::wrong;
 use crate::containers::model::{Part, Tensor};
@@ -122,6 +122,15 @@ impl<'m> Floats<'m> {
                 exponents: ExponentForm::Plain,
             }),
             _ => Err(wrong(t, "scales are F32, F16 or BF16")),
+        }
+    }
+
+    /// BF16 under dtype F16.
+    pub(crate) fn bf16_as_f16(t: &Tensor<'m>) -> Self {
+        Self {
+            part: t.part(),
+            dtype: Dtype::BF16,
+            exponents: ExponentForm::Plain,
         }
     }
 

@@ -115,4 +115,8 @@ impl Decode for PlainFloats<'_> {
     fn stored_dtype(&self) -> Option<TargetDtype> {
         TargetDtype::of(self.dtype)
     }
+
+    fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
+        buffers.bytes.get(..tile.values() * self.size())
+    }
 }

@@ -28,15 +28,50 @@ impl Widening {
         rounded: &mut Vec<u32>,
         out: &mut [f32],
     ) {
+        let stored = decoder.stored_dtype();
+        self.fill(stored, rounded, out, |out| {
+            decoder.decode(tile, rows, buffers, self.level, out);
+        });
+    }
+
+    /// Widens `bytes`, which are values of `stored`, to `out`. `rounded` is scratch.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    pub(crate) fn widen(
+        self,
+        stored: TargetDtype,
+        bytes: &[u8],
+        rounded: &mut Vec<u32>,
+        out: &mut [f32],
+    ) {
+        let widen = Widen {
+            dtype: stored.dtype(),
+            bytes,
+        };
+        self.fill(Some(stored), rounded, out, |out| {
+            dispatch(self.level, &widen, out);
+        });
+    }
+
+    /// Whether values that are stored in `dtype` are rounded no more.
+    pub(crate) fn keeps(self, dtype: TargetDtype) -> bool {
+        self.dtype == TargetDtype::F32 || self.dtype == dtype
+    }
+
+    /// Fills `out` with what `decode` gives, by way of the dtype to which values are rounded, unless they are stored in it.
+    fn fill(
+        self,
+        stored: Option<TargetDtype>,
+        rounded: &mut Vec<u32>,
+        out: &mut [f32],
+        decode: impl FnOnce(Out<'_>),
+    ) {
         let Self { dtype, level } = self;
-        if dtype == TargetDtype::F32 || decoder.stored_dtype() == Some(dtype) {
-            decoder.decode(tile, rows, buffers, level, Out::F32(out));
-            return;
+        if dtype == TargetDtype::F32 || stored.is_some_and(|stored| self.keeps(stored)) {
+            return decode(Out::F32(out));
         }
         // The other two dtypes have two bytes. Widening them to F32 again is exact.
         rounded.resize(out.len().div_ceil(2), 0);
-        let narrow = Out::new(dtype, rounded).first(out.len());
-        decoder.decode(tile, rows, buffers, level, narrow);
+        decode(Out::new(dtype, rounded).first(out.len()));
         let bytes = &rounded.as_bytes()[..out.len() * 2];
         let dtype = dtype.dtype();
         dispatch(level, &Widen { dtype, bytes }, Out::F32(out));

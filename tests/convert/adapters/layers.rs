@@ -94,6 +94,35 @@ fn merged_with(base: &Path, adapter: Adapter, out: &Path) -> ParsedModel {
     parse(out).unwrap()
 }
 
+/// DoRA gives lengths to the columns of weights `[in, out]`, and a column of zeros has no direction.
+#[test]
+fn columns_of_zeros_get_no_length() {
+    let zeros = |name: &str, shape: &[usize]| {
+        raw(
+            name,
+            "F32",
+            shape,
+            vec![0; 4 * shape.iter().product::<usize>()],
+        )
+    };
+    let tensors = [
+        named("q.lora_A.weight", &[1, 3]),
+        zeros("base_model.model.q.lora_B.weight", &[2, 1]),
+        named("q.lora_magnitude_vector", &[2]),
+    ];
+    let dora = json!({"use_dora": true});
+    let base = [zeros("q.weight", &[3, 2])];
+    let error = refusal_by(&base, &tensors, &dora);
+    assert!(
+        error.contains("`q.weight`: column 0 is to be 0.5"),
+        "{error}"
+    );
+    assert_eq!(
+        refusal_by(&base_of(&[("q.weight", &[3, 2])]), &tensors, &dora),
+        ""
+    );
+}
+
 #[test]
 fn biases_that_do_not_fit_are_errors() {
     let base = base_of(&[
@@ -234,7 +263,7 @@ fn stacks_that_do_not_fit_are_errors() {
         (
             [up(), vec![named("a.e.lora_magnitude_vector", &[6])]].concat(),
             json!({"r": 2, "use_dora": true, "target_parameters": ["e.up"]}),
-            "DoRA is merged into weights [out, in] alone",
+            "DoRA is merged into matrices",
         ),
     ];
     for (tensors, settings, what) in cases {

@@ -78,6 +78,9 @@ fn what_does_not_fit_is_an_error() {
     let pair = || vec![a(&[1, 2]), b(&[3, 1])];
     let none = || json!({});
     assert_eq!(refusal(&pair(), &none()), "");
+    // The shapes tell which of the two the weight is, whatever the settings say.
+    assert_eq!(refusal(&pair(), &json!({"fan_in_fan_out": true})), "");
+    assert_eq!(refusal(&[a(&[1, 3]), b(&[2, 1])], &none()), "");
     let with = |more: Raw| [pair(), vec![more]].concat();
     let half = |t: Raw| vec![t];
     let nan = raw(
@@ -103,13 +106,8 @@ fn what_does_not_fit_is_an_error() {
             "rank is 1, and that of",
         ),
         (
-            vec![a(&[1, 3]), b(&[2, 1])],
+            vec![a(&[1, 4]), b(&[2, 1])],
             none(),
-            "`a.q.weight` is [3, 2]",
-        ),
-        (
-            pair(),
-            json!({"fan_in_fan_out": true}),
             "`a.q.weight` is [3, 2]",
         ),
         (
@@ -172,6 +170,15 @@ fn what_does_not_fit_is_an_error() {
             with(named("a.q.lora_magnitude_vector", &[2])),
             json!({"use_dora": true}),
             "has 3 rows",
+        ),
+        (
+            vec![
+                a(&[1, 3]),
+                b(&[2, 1]),
+                named("a.q.lora_magnitude_vector", &[3]),
+            ],
+            json!({"use_dora": true}),
+            "has 2 columns",
         ),
         (pair(), json!({"peft_type": "LOHA"}), "LOHA"),
         (pair(), json!({"peft_type": "IA3"}), "IA3"),

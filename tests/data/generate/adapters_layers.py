@@ -15,6 +15,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 OUT = Path(sys.argv[1])
 
@@ -46,6 +47,10 @@ class Layers(nn.Module):
         # Square in one of its two parameters, as those of gpt-oss are.
         self.turned = Experts(2, 8, 8, True)
         self.one = Experts(1, 8, 5, False)
+        # A weight [in, out], of a module before and one behind that have [out, in]: PEFT saves `fan_in_fan_out` as the last one has it.
+        self.conv1d = Conv1D(15, 6)
+        self.last = nn.Linear(6, 4, bias=False)
+        self.tokens = nn.Embedding(23, 7)
 
 
 ADAPTERS = {
@@ -60,6 +65,9 @@ ADAPTERS = {
                     rank_pattern={"experts.down_proj": 2}, alpha_pattern={"gate.weight": 7}),
     "experts-transposed": dict(r=3, lora_alpha=5, target_modules=[], use_rslora=True,
                                target_parameters=["turned.gate_up_proj", "turned.down_proj"]),
+    "conv1d": dict(r=3, lora_alpha=5, target_modules=["gate", "conv1d", "last"]),
+    "conv1d-dora": dict(r=3, lora_alpha=5, target_modules=["gate", "conv1d"], use_dora=True),
+    "embedding-dora": dict(r=4, lora_alpha=10, target_modules=["tokens"], use_dora=True),
 }
 
 

@@ -8,7 +8,7 @@ Rows of random blocks are interleaved by `repack_*`, and decoded before that. ik
 values. Seeds are the CRC-32 of the type's name.
 
     random      [2, rows, 5 blocks] of 32 values, [rows, 2 blocks] of others: random scales
-    hostile     [rows, 1 block]: scales that are zero, subnormal, the largest, infinite and NaN
+    hostile     [rows, 1 block], or 33: scales that are zero, subnormal, the largest, infinite and NaN
 """
 
 import zlib
@@ -23,6 +23,9 @@ NAMES = ("Q4_0_R8 Q5_0_R4 Q8_0_R8 Q2_K_R4 Q3_K_R4 Q4_K_R4 Q5_K_R4 Q6_K_R4 IQ2_XX
          "IQ2_S_R4 IQ4_XS_R8 Q6_0_R4 IQ2_BN_R4 IQ2_K_R4 IQ3_K_R4 IQ4_K_R4 IQ5_K_R4 IQ4_KS_R4 IQ5_KS_R4 MXFP4_R8 Q8_K_R8").split()
 # Where a block of rows has its scales in F16; MXFP4's is a byte, and other types have them in the header of a row.
 SCALES = {"Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [], "IQ2_BN": [], "IQ4_KS": [], "IQ5_KS": []}
+
+# Types that `repack_*` does not make of others, or with another header: number, rows, bytes a row has of 32 values, type of the scales.
+STORED = {"IQ1_S_R4": (219, 4, 6, "<f2"), "IQ1_M_R4": (229, 4, 7, "<f2"), "Q8_KV_R8": (398, 8, 32, "<f4")}
 
 IK.oracle_repack.argtypes = [c_int, c_int, c_int, c_void_p, c_void_p]
 IK.oracle_dequantize_repacked.argtypes = [c_int, c_void_p, c_void_p, c_int64]
@@ -94,6 +97,17 @@ def group(rng, name, numbers, blocks, bits):
     return stored, expected
 
 
+def stored_group(rng, name, blocks, is_hostile):
+    """Random blocks behind the scales of all rows."""
+    number, rows, size, dtype = STORED[name]
+    scales = rng.uniform(0.002, 0.02, rows).astype(dtype)
+    if is_hostile:
+        bits = np.resize(HOSTILE_F16 if dtype == "<f2" else HOSTILE_F32, rows + 1)
+        scales = bits[-rows:].astype(dtype.replace("f", "u")).view(dtype)
+    stored = np.concatenate([scales.view(np.uint8), rng.randint(0, 256, rows * blocks * size).astype(np.uint8)])
+    return stored, decode_stored(number, stored, rows, blocks * 32)
+
+
 def bf16(rng, rows, cols):
     words = rng.randint(0, 1 << 16, (rows, cols)).astype(np.uint16)
     # `repack_bf16` of iqk_quantize.cpp: pairs of values of each row in turn.
@@ -120,6 +134,12 @@ def main():
         stored, values = group(rng, name, numbers, 1, HOSTILE_F32 if header else HOSTILE_F16)
         random = (b"".join(bytes.tobytes() for bytes, _ in groups), np.stack([values for _, values in groups]) if is_short else groups[0][1])
         write(name, numbers[0], {"random": random, "hostile": (stored.tobytes(), values)})
+    for name, (number, *_) in STORED.items():
+        rng = np.random.RandomState(zlib.crc32(name.encode()))
+        groups = [stored_group(rng, name, 5, False) for _ in range(2)]
+        hostile, values = stored_group(rng, name, 33, True)
+        random = (b"".join(bytes.tobytes() for bytes, _ in groups), np.stack([values for _, values in groups]))
+        write(name, number, {"random": random, "hostile": (hostile.tobytes(), values)})
     rng = np.random.RandomState(zlib.crc32(b"BF16_R16"))
     write("BF16_R16", 230, {"random": bf16(rng, 16, 10), "wide": bf16(rng, 16, 64)})
 

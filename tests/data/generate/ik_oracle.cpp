@@ -148,6 +148,10 @@ extern "C" int oracle_dequantize_repacked(int id, const char * x, float * y, int
     case GGML_TYPE_##ID: dequantize_row_##lower((const block *) x, y, rows * k); return 1;
         REPACKED(TYPE)
 #undef TYPE
+        // No other type has rows of these, or rows with such a header.
+        case GGML_TYPE_IQ1_S_R4: dequantize_row_iq1_s_r4((const block_iq1_s_r4 *) x, y, 4 * k); return 1;
+        case GGML_TYPE_IQ1_M_R4: dequantize_row_iq1_m_r4((const block_iq1_m_r4 *) x, y, 4 * k); return 1;
+        case GGML_TYPE_Q8_KV_R8: dequantize_row_q8_KV_r8(x, y, 8 * k); return 1;
         default: return 0;
     }
 }

@@ -138,6 +138,14 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "HIGGS: nothing but the number of a kernel tells the order of its codes",
+        applies: |edit| edit.place.ends_with("/template_id") && edit.kind.starts_with("config"),
+    },
+    Rule {
+        reason: "HIGGS: its `tables` have a name that tensors of other models have",
+        applies: |edit| edit.kind == "companion added" && edit.new.ends_with(".tables"),
+    },
+    Rule {
         reason: "nothing but the description tells whether the input of a ComfyUI layer is shifted",
         applies: |edit| edit.kind == "description" && edit.new.contains("act_unsigned"),
     },

@@ -120,83 +120,35 @@ const NUNCHAKU_PAIR: [&str; 2] = [
 /// `Parse` if several sets of files could be the model, or none; `Unsupported` if they are the older ones of Nunchaku; `Io`;
 /// `LimitExceeded`.
 pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Result<FoundShards> {
-    let preferred = |list: &[&str]| {
-        list.iter()
-            .find(|name| names.iter().any(|n| n == *name))
-            .map(|n| (*n).to_owned())
-    };
-    let only = |fits: &dyn Fn(&str) -> bool, what: &str| {
-        let found: Vec<&str> = names
-            .iter()
-            .map(String::as_str)
-            .filter(|name| fits(name))
-            .collect();
-        match found.as_slice() {
-            [] => Ok(None),
-            [one] => Ok(Some((*one).to_owned())),
-            several => Err(AnamnesisError::parse(format!(
-                "which of {} {what}? {}",
-                several.len(),
-                join_first(several)
-            ))),
-        }
-    };
-    let other = preferred(INDEXES).or_else(|| preferred(SINGLE));
-    if other.is_none()
-        && NUNCHAKU_PAIR
-            .iter()
-            .all(|file| names.iter().any(|name| name == file))
-    {
-        let [one, two] = NUNCHAKU_PAIR;
-        return Err(AnamnesisError::unsupported(
-            format!("Nunchaku's older format ({one}, {two})"),
-            "it does not name the class of the model; `python -m nunchaku.merge_safetensors` makes one file of it",
-        ));
+    let listed = preferred(INDEXES, names).or_else(|| preferred(SINGLE, names));
+    if listed.is_none() {
+        refuse_nunchaku_pair(names)?;
     }
-    if let Some(metadata) = find_distributed(names, other.as_deref())? {
+    if let Some(metadata) = find_distributed(names, listed)? {
         return Ok(FoundShards {
-            files: vec![metadata.to_owned()],
             kind: ShardKind::Distributed,
             index: Some(CompanionFile::new(dir.join(metadata))),
-            map: None,
+            ..vec![metadata.to_owned()].into()
         });
     }
-    if let Some(found) = find_zero(dir, names, other.as_deref())? {
+    if let Some(found) = find_zero(dir, names, listed)? {
         return Ok(found);
     }
-    if let Some((files, report)) = find_uqff(dir, names, other.as_deref(), budget)? {
+    if let Some((files, report)) = find_uqff(dir, names, listed, budget)? {
         return Ok(FoundShards {
-            files,
-            kind: ShardKind::Single,
             index: Some(report),
-            map: None,
+            ..files.into()
         });
     }
-    let index = match preferred(INDEXES) {
+    let index = match preferred(INDEXES, names) {
         Some(index) => Some(index),
-        None => only(&|name| name.ends_with(".index.json"), "indexes")?,
+        None => only(names, |name| name.ends_with(".index.json"), "indexes")?,
     };
     if let Some(index) = index {
-        let companion = CompanionFile::new(dir.join(&index));
-        let map = read_weight_map(&companion.path, budget)
-            .map_err(|e| e.about(format_args!("`{index}`")))?;
-        let mut files: Vec<String> = map.iter().map(|(_, file)| file.clone()).collect();
-        files.sort_unstable();
-        files.dedup();
-        if let Some(file) = files.iter().find(|file| !is_inside(file)) {
-            return Err(AnamnesisError::parse(format!(
-                "`{index}`: shard `{file}` is not in the directory"
-            )));
-        }
-        return Ok(FoundShards {
-            files,
-            kind: ShardKind::Single,
-            index: Some(companion),
-            map: Some(map),
-        });
+        return find_indexed(dir, index, budget);
     }
-    if let Some(single) = preferred(SINGLE) {
-        return Ok(vec![single].into());
+    if let Some(single) = preferred(SINGLE, names) {
+        return Ok(vec![single.to_owned()].into());
     }
     if let Some(set) = find_numbered(names)? {
         return Ok(set.into());
@@ -206,10 +158,75 @@ pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Resu
     }
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
-    match only(&is_model, "weight files")? {
-        Some(single) => Ok(vec![single].into()),
+    match only(names, is_model, "weight files")? {
+        Some(single) => Ok(vec![single.to_owned()].into()),
         None => Err(no_weights(dir, names)),
     }
+}
+
+/// The first of `list` that is among `names`.
+fn preferred(list: &[&'static str], names: &[String]) -> Option<&'static str> {
+    let mut list = list.iter().copied();
+    list.find(|file| names.iter().any(|name| name == file))
+}
+
+/// The only one of `names` that `fits`, if there is one.
+///
+/// # Errors
+/// `Parse` if there are several, which are `what`.
+fn only<'n>(
+    names: &'n [String],
+    fits: impl Fn(&str) -> bool,
+    what: &str,
+) -> Result<Option<&'n str>> {
+    let found = names.iter().map(String::as_str);
+    let found: Vec<&str> = found.filter(|name| fits(name)).collect();
+    match found.as_slice() {
+        [] => Ok(None),
+        [one] => Ok(Some(*one)),
+        several => Err(AnamnesisError::parse(format!(
+            "which of {} {what}? {}",
+            several.len(),
+            join_first(several)
+        ))),
+    }
+}
+
+/// # Errors
+/// `Unsupported` if the two files of [`NUNCHAKU_PAIR`] are there.
+fn refuse_nunchaku_pair(names: &[String]) -> Result<()> {
+    let is_there = |file: &&str| names.iter().any(|name| name == file);
+    if !NUNCHAKU_PAIR.iter().all(is_there) {
+        return Ok(());
+    }
+    let [one, two] = NUNCHAKU_PAIR;
+    Err(AnamnesisError::unsupported(
+        format!("Nunchaku's older format ({one}, {two})"),
+        "it does not name the class of the model; `python -m nunchaku.merge_safetensors` makes one file of it",
+    ))
+}
+
+/// The files that the index `index` names.
+///
+/// # Errors
+/// `Parse` if it is malformed, or names a file outside of the directory; `Io`; `LimitExceeded`.
+fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<FoundShards> {
+    let companion = CompanionFile::new(dir.join(index));
+    let map =
+        read_weight_map(&companion.path, budget).map_err(|e| e.about(format_args!("`{index}`")))?;
+    let mut files: Vec<String> = map.iter().map(|(_, file)| file.clone()).collect();
+    files.sort_unstable();
+    files.dedup();
+    if let Some(file) = files.iter().find(|file| !is_inside(file)) {
+        return Err(AnamnesisError::parse(format!(
+            "`{index}`: shard `{file}` is not in the directory"
+        )));
+    }
+    Ok(FoundShards {
+        index: Some(companion),
+        map: Some(map),
+        ..files.into()
+    })
 }
 
 /// Finds the file that describes a distributed checkpoint. `other` is the file of another model in the directory.

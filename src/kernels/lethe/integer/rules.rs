@@ -4,7 +4,10 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::{IntegerArithmetic, QuantParams, clamp, min_max, round_to_even};
+use super::{
+    BATCH, IntegerArithmetic, QuantParams, ROUND_TO_INTEGER, clamp, min_max_of_groups,
+    round_to_even,
+};
 use crate::element::Element;
 use crate::kernels::lethe::compute_dtype::ComputeDtype;
 use crate::kernels::lethe::narrow::max_abs;
@@ -43,13 +46,16 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
     }
 
     #[inline(always)]
-    fn bounds(self, values: &[f32]) -> (f32, f32) {
-        if SYMMETRIC {
-            // Only the larger magnitude counts, which takes half of the comparisons.
-            let max = max_abs(values, 0.0);
-            return (-max, max);
+    fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
+        if !SYMMETRIC {
+            return min_max_of_groups(values, group, |x| x);
         }
-        min_max(values, |x| x)
+        // Only the larger magnitude counts, which takes half of the comparisons.
+        let mut max = [0.0; BATCH];
+        for (max, values) in max.iter_mut().zip(values.chunks_exact(group)) {
+            *max = max_abs(values, 0.0);
+        }
+        [[0.0; BATCH], max]
     }
 
     #[inline(always)]
@@ -90,12 +96,12 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
 
     #[inline(always)]
     fn code(self, quotient: f32, params: &QuantParams) -> f32 {
-        let mut x = E::round(quotient);
+        let mut x = E::round_quotient(quotient);
         if !SYMMETRIC {
             x = E::round(x + params.offset);
         }
-        // The sum with `half` is a stored code from 0 on, and is exact.
-        round_to_even(clamp(x, -self.half, self.half - 1.0)) + self.half
+        // The sum with `half` is a stored code from 0 on, and is exact. Added before, the half of two codes would change ties.
+        (clamp(x, -self.half, self.half - 1.0) + ROUND_TO_INTEGER) + self.half
     }
 
     #[inline(always)]
@@ -165,7 +171,7 @@ impl IntegerArithmetic for GptqInt {
 
     #[inline(always)]
     fn code(self, quotient: f32, _: &QuantParams) -> f32 {
-        round_to_even(clamp(quotient, 0.0, self.max_code))
+        clamp(quotient, 0.0, self.max_code) + ROUND_TO_INTEGER
     }
 
     #[inline(always)]
@@ -207,7 +213,7 @@ impl IntegerArithmetic for AwqInt {
     fn code(self, quotient: f32, params: &QuantParams) -> f32 {
         // Beyond ±16 the sum with a zero point of 0..=15 is outside 0..=15 in any case.
         let steps = round_to_even(clamp(f16::rounded(quotient), -16.0, 16.0));
-        clamp(steps + params.offset, 0.0, 15.0)
+        clamp(steps + params.offset, 0.0, 15.0) + ROUND_TO_INTEGER
     }
 
     #[inline(always)]
@@ -279,7 +285,7 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
 
     #[inline(always)]
     fn code(self, quotient: f32, _: &QuantParams) -> f32 {
-        round_to_even(clamp(quotient, 0.0, self.max_code))
+        clamp(quotient, 0.0, self.max_code) + ROUND_TO_INTEGER
     }
 
     #[inline(always)]

@@ -12,8 +12,9 @@ mod codebooks;
 mod trellis;
 
 pub(super) use self::{codebooks::*, trellis::*};
+use super::iq::{iq1_entry, iq1_value};
 use super::legacy::scaled_bytes;
-use super::{f16_at, u32_at};
+use super::{f16_at, u16_at, u32_at};
 
 /// A block type of ik_llama.cpp as a decoder sees it: `BYTES` bytes hold `VALUES` values of a row, whose scale is `d`.
 pub(crate) trait DecodeRowBlock<const BYTES: usize, const VALUES: usize> {
@@ -36,6 +37,10 @@ pub(in super::super) struct Q6_0;
 pub(in super::super) struct IQ1_BN;
 pub(in super::super) struct IQ2_BN;
 pub(in super::super) struct Q8_KV;
+/// A row's part of a block of interleaved rows.
+pub(in super::super) struct IQ1_S_R4;
+/// A row's part of a block of interleaved rows.
+pub(in super::super) struct IQ1_M_R4;
 
 /// `d in f16 | high pairs[8] | codes[16]`, values `(q - 32) * d`. Low nibbles are the first 16 values, high nibbles the
 /// last 16. Byte `l` of the pairs has those of values `l`, `l + 16`, `l + 8` and `l + 24`, the lowest first.
@@ -105,5 +110,44 @@ impl DecodeRowBlock<32, 32> for Q8_KV {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 32], out: &mut [f32; 32]) {
         scaled_bytes(block, out, d);
+    }
+}
+
+/// Decodes four entries of the IQ1 grid, each with a scale.
+#[inline(always)]
+fn decode_iq1(out: &mut [f32; 32], entry: impl Fn(usize) -> u64, scale: impl Fn(usize) -> f32) {
+    for (i, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let dl = scale(i);
+        for (out, byte) in out.iter_mut().zip(entry(i).to_le_bytes()) {
+            *out = dl * iq1_value(byte);
+        }
+    }
+}
+
+/// `indices[4] | word`: the word is that of 32 values of IQ1_S.
+impl DecodeRowBlock<6, 32> for IQ1_S_R4 {
+    #[inline(always)]
+    fn decode(d: f32, block: &[u8; 6], out: &mut [f32; 32]) {
+        let bits = u16_at(block, 4);
+        let dl = d * f32::from(2 * (bits >> 12 & 7) + 1);
+        let entry = |i: usize| {
+            let high = usize::from(bits >> (3 * i) & 7) << 8;
+            iq1_entry(usize::from(block[i]) | high, bits & 0x8000 != 0)
+        };
+        decode_iq1(out, entry, |_| dl);
+    }
+}
+
+/// `indices[4] | nibbles[2] | scales`: nibbles as those of IQ1_M; the scale of the first 16 values is the low nibble.
+impl DecodeRowBlock<7, 32> for IQ1_M_R4 {
+    #[inline(always)]
+    fn decode(d: f32, block: &[u8; 7], out: &mut [f32; 32]) {
+        let entry = |i: usize| {
+            let bits = usize::from(block[4 + i / 2] >> (4 * (i % 2)) & 15);
+            iq1_entry(usize::from(block[i]) | (bits & 7) << 8, bits & 8 != 0)
+        };
+        decode_iq1(out, entry, |i| {
+            d * f32::from(block[6] >> (4 * (i / 2)) & 15)
+        });
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use self::moves::{BitMove, MOVES, moves};
-use super::{GgmlDecoder, decoder};
+use super::{GgmlDecoder, IQ1_M_R4, IQ1_S_R4, decode_row, decoder};
 use crate::Dtype;
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
@@ -57,7 +57,7 @@ impl RowsDecoder {
             Self {
                 rows,
                 row_block,
-                decode: decoder(base).unwrap_or(decode_bf16),
+                decode: decoder(base).unwrap_or(decoder_of_rows(dtype)),
                 words,
                 bytes,
             }
@@ -79,6 +79,15 @@ impl RowsDecoder {
         for m in &self.bytes {
             out[m.to] ^= block[m.from + row * m.row].rotate_left(m.shift) & m.mask;
         }
+    }
+}
+
+/// The decoder of rows that are no blocks of another type.
+fn decoder_of_rows(dtype: Dtype) -> GgmlDecoder {
+    match dtype {
+        Dtype::IQ1_S_R4 => decode_row::<IQ1_S_R4, 6, 32>,
+        Dtype::IQ1_M_R4 => decode_row::<IQ1_M_R4, 7, 32>,
+        _ => decode_bf16,
     }
 }
 

@@ -173,14 +173,14 @@ impl DecodeBlock<110, 256> for IQ3_S {
 /// byte if its values are shifted up by an eighth rather than down. A byte is then nine more than
 /// eight times the value.
 #[inline(always)]
-fn iq1_entry(index: usize, down: bool) -> u64 {
+pub(super) fn iq1_entry(index: usize, down: bool) -> u64 {
     let up = if down { 0 } else { 0x0202_0202_0202_0202 };
     grids::IQ1[index] + up
 }
 
 /// The value of a byte of [`iq1_entry`]. Exact, as is ggml's sum of the grid value and the shift.
 #[inline(always)]
-fn iq1_value(byte: u8) -> f32 {
+pub(super) fn iq1_value(byte: u8) -> f32 {
     (i32::from(byte) - 9) as f32 * 0.125
 }
 

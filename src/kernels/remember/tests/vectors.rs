@@ -18,6 +18,7 @@ fn table(len: usize) -> Vec<f32> {
 #[test]
 fn blocks_of_vectors() {
     let shapes = [
+        [1, 2],
         [1, 8],
         [8, 1],
         [1, 16],
@@ -39,6 +40,9 @@ fn blocks_of_vectors() {
         let table = table(height * width);
         let (factors, offsets) = (scales(cols.max(down * height)), scales(cols + 3));
         let offsets = &offsets[3..];
+        // Rows are whole groups, of as many columns as a block has at least.
+        let size = width.next_power_of_two();
+        let groups = scales(down * height * (cols / size));
         let norms = [
             VectorNorm::None,
             VectorNorm::Rows {
@@ -52,6 +56,10 @@ fn blocks_of_vectors() {
             VectorNorm::Columns {
                 factors: &factors,
                 offsets,
+            },
+            VectorNorm::Groups {
+                factors: &groups,
+                size,
             },
         ];
         for (i, norm) in norms.into_iter().enumerate() {
@@ -80,6 +88,7 @@ fn blocks_of_vectors() {
                     0 => sum,
                     1 => sum * factors[r],
                     2 => sum * factors[r] + factors[r],
+                    4 => sum * groups[r * (cols / size) + c / size],
                     _ => sum * factors[c] + offsets[c],
                 }
             };

@@ -9,6 +9,7 @@ use crate::containers::model::Part;
 use crate::kernels::remember::transpose::{
     Columns, LINES, Lines, PER_WORD, transpose_bytes, transpose_codes,
 };
+use crate::scheme::seam::ReadAhead;
 use crate::simd::{LINE, Level};
 
 /// Bytes of the words that are transposed together, of each column: two cache lines of the result, which CPUs fetch together.
@@ -42,25 +43,36 @@ pub(crate) fn transposed_words<const SIZE: usize>(rows: usize) -> usize {
     }
 }
 
-/// Fills `out` with the transposed words at `rows` × `cols` of a matrix with `stride` words of `SIZE` bytes a row.
+/// A stored matrix whose rows run along the columns of the weight.
+#[derive(Clone, Copy)]
+pub(crate) struct StoredWords<'a, 'm> {
+    pub part: &'a Part<'m>,
+    /// Words of a row.
+    pub stride: usize,
+    /// What of it may be read ahead.
+    pub ahead: Option<&'a ReadAhead>,
+}
+
+/// Fills `out` with the transposed words at `rows` × `cols` of a matrix, whose words have `SIZE` bytes.
 ///
 /// In `out` each column begins at a multiple of `words` 32-bit words. With words of four bytes, word (r, c) is at
 /// `out[c * words + r]`; smaller words are packed, the first in the lowest bytes.
 pub(crate) fn read_transposed<const SIZE: usize>(
-    part: &Part<'_>,
-    stride: usize,
+    matrix: StoredWords<'_, '_>,
     [rows, cols]: [Range<usize>; 2],
     staging: &mut Vec<u8>,
     words: usize,
     out: &mut [u32],
 ) -> Result<()> {
     let wanted = Wanted {
-        stride: stride * SIZE,
+        part: matrix.part,
+        ahead: matrix.ahead,
+        stride: matrix.stride * SIZE,
         rows,
         bytes: cols.start * SIZE..cols.end * SIZE,
         strip: STRIP_BYTES / SIZE,
     };
-    wanted.read(part, staging, |lines, rows| match SIZE {
+    wanted.read(staging, |lines, rows| match SIZE {
         1 => {
             let mut columns = Columns {
                 bytes: out.as_mut_bytes(),
@@ -79,12 +91,10 @@ pub(crate) fn transposed_code_words(rows: usize) -> usize {
     transposed_words::<1>(rows.div_ceil(2))
 }
 
-/// Fills `out` with the transposed codes of four bits at `rows` × `words` of a matrix with `stride` words of 32 bits a row, whose
-/// code i belongs to column `order[i]` of its eight. Each column begins at a multiple of [`transposed_code_words`] in `out`, and
+/// Fills `out` with the transposed codes of four bits at `rows` × `words` of a matrix, whose words have 32 bits. Their code i belongs to column `order[i]` of its eight. Each column begins at a multiple of [`transposed_code_words`] in `out`, and
 /// is a bit stream.
 pub(crate) fn read_transposed_codes(
-    part: &Part<'_>,
-    stride: usize,
+    matrix: StoredWords<'_, '_>,
     order: [usize; PER_WORD],
     [rows, words]: [Range<usize>; 2],
     staging: &mut Vec<u8>,
@@ -92,12 +102,14 @@ pub(crate) fn read_transposed_codes(
 ) -> Result<()> {
     let len = 4 * transposed_code_words(rows.len());
     let wanted = Wanted {
-        stride: stride * 4,
+        part: matrix.part,
+        ahead: matrix.ahead,
+        stride: matrix.stride * 4,
         rows,
         bytes: words.start * 4..words.end * 4,
         strip: LINES,
     };
-    wanted.read(part, staging, |lines, rows| {
+    wanted.read(staging, |lines, rows| {
         let mut columns = Columns {
             bytes: out.as_mut_bytes(),
             len,
@@ -108,7 +120,9 @@ pub(crate) fn read_transposed_codes(
 }
 
 /// A rectangle of a stored matrix, in strips of rows.
-struct Wanted {
+struct Wanted<'a, 'm> {
+    part: &'a Part<'m>,
+    ahead: Option<&'a ReadAhead>,
     /// Bytes of a row.
     stride: usize,
     rows: Range<usize>,
@@ -118,15 +132,14 @@ struct Wanted {
     strip: usize,
 }
 
-impl Wanted {
+impl Wanted<'_, '_> {
     /// Calls `each` with the wanted bytes of each strip of rows, and their places among the wanted rows.
     fn read(
         &self,
-        part: &Part<'_>,
         staging: &mut Vec<u8>,
         mut each: impl FnMut(&Lines<'_>, Range<usize>),
     ) -> Result<()> {
-        let (stride, height, width) = (self.stride, self.rows.len(), self.bytes.len());
+        let (stride, width) = (self.stride, self.bytes.len());
         // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads
         // them. The pitch also covers what is transposed together, which may reach beyond `width`.
         let pitch = width.next_multiple_of(LINE) + 64;
@@ -136,33 +149,49 @@ impl Wanted {
         // Room for the joint read behind the lines, in one allocation that is reused from tile to tile.
         staging.resize((pitch + if joined { stride } else { 0 }) * self.strip, 0);
         let (lines, joint) = staging.split_at_mut(pitch * self.strip);
-        for first in (0..height).step_by(self.strip) {
-            let strip = self.strip.min(height - first);
-            let at = |r: usize| {
-                (self.rows.start + first + r) as u64 * stride as u64 + self.bytes.start as u64
-            };
-            // The tail of a line behind `width` keeps old bytes, and so do lines behind the strip. They are transposed along
-            // with the others, and not copied.
-            let targets = lines
-                .chunks_exact_mut(pitch)
-                .take(strip)
-                .map(|line| &mut line[..width]);
-            if joined {
-                let joint = &mut joint[..(strip - 1) * stride + width];
-                part.read_at(at(0), joint)?;
-                targets
-                    .zip(joint.chunks(stride))
-                    .for_each(|(line, piece)| line.copy_from_slice(&piece[..width]));
-            } else {
-                for (r, line) in targets.enumerate() {
-                    part.read_at(at(r), line)?;
-                }
-            }
+        for first in self.rows.clone().step_by(self.strip) {
+            let rows = first..(first + self.strip).min(self.rows.end);
+            self.read_strip(&rows, (&mut *lines, pitch), joint)?;
             let lines = Lines {
                 bytes: lines,
                 pitch,
             };
-            each(&lines, first..first + strip);
+            each(
+                &lines,
+                rows.start - self.rows.start..rows.end - self.rows.start,
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads the wanted bytes of each of the rows `rows` to the start of a line of `lines`, which are `pitch` apart. If `joint` is
+    /// not empty, it is read in one piece, there.
+    fn read_strip(
+        &self,
+        rows: &Range<usize>,
+        (lines, pitch): (&mut [u8], usize),
+        joint: &mut [u8],
+    ) -> Result<()> {
+        let width = self.bytes.len();
+        // The tail of a line behind `width` keeps old bytes, and so do lines behind the strip. They are transposed along
+        // with the others, and not copied.
+        let line = |r: usize| r * pitch..r * pitch + width;
+        let is_ahead = self.ahead.is_some_and(|ahead| {
+            let copy = |r: usize, piece: &[u8]| lines[line(r)].copy_from_slice(piece);
+            ahead.take(self.part, rows.clone(), &self.bytes, copy)
+        });
+        if is_ahead {
+            return Ok(());
+        }
+        let at = |row: usize| row as u64 * self.stride as u64 + self.bytes.start as u64;
+        if joint.is_empty() {
+            let mut rows = rows.clone().enumerate();
+            return rows.try_for_each(|(r, row)| self.part.read_at(at(row), &mut lines[line(r)]));
+        }
+        let joint = &mut joint[..(rows.len() - 1) * self.stride + width];
+        self.part.read_at(at(rows.start), joint)?;
+        for (r, piece) in joint.chunks(self.stride).enumerate() {
+            lines[line(r)].copy_from_slice(&piece[..width]);
         }
         Ok(())
     }
@@ -214,6 +243,7 @@ fn transpose_short_words<const SIZE: usize>(
 mod tests {
     use super::*;
     use crate::ParsedModel;
+    use crate::scheme::seam::StoredRectangle;
 
     fn check<const SIZE: usize>(model: &ParsedModel, bytes: &[u8], stride: usize) {
         let tensor = model.tensors().next().unwrap();
@@ -224,10 +254,29 @@ mod tests {
             .flat_map(|rows| all(stride).map(|cols| (rows.clone(), cols)))
         {
             let height = transposed_words::<SIZE>(rows.len());
-            let (mut staging, mut out) = (Vec::new(), vec![7; cols.len() * height]);
             let rectangle = [rows.clone(), cols.clone()];
-            let (part, staging) = (tensor.part(), &mut staging);
-            read_transposed::<SIZE>(&part, stride, rectangle, staging, height, &mut out).unwrap();
+            let read = |ahead| {
+                let (mut staging, mut out) = (Vec::new(), vec![7; cols.len() * height]);
+                let matrix = StoredWords {
+                    part: &tensor.part(),
+                    stride,
+                    ahead,
+                };
+                let staging = &mut staging;
+                read_transposed::<SIZE>(matrix, rectangle.clone(), staging, height, &mut out)
+                    .unwrap();
+                out
+            };
+            let (out, mut ahead) = (read(None), ReadAhead::default());
+            let wanted = StoredRectangle {
+                part: tensor.part(),
+                stride: stride * SIZE,
+                rows: rows.clone(),
+                bytes: 0..stride * SIZE,
+            };
+            ahead.begin(&wanted);
+            ahead.fill(&wanted);
+            assert_eq!(out, read(Some(&ahead)));
             for (c, column) in cols.clone().zip(out.chunks(height)) {
                 let column: Vec<u8> = column.iter().flat_map(|word| word.to_le_bytes()).collect();
                 for (r, word) in rows.clone().zip(column.chunks_exact(SIZE)) {

@@ -1,6 +1,6 @@
 //! Where the bits of interleaved rows go.
 //!
-//! Source: `repack_*` of ik_llama.cpp's `ggml/src/iqk/iqk_quantize.cpp` at commit
+//! Source: `repack_*`, and of types without one `dequantize_row_*`, of ik_llama.cpp's `ggml/src/iqk/iqk_quantize.cpp` at commit
 //! [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/blob/8337e4cd3861406fc04e0854b1409cd1b027fbc9/ggml/src/iqk/iqk_quantize.cpp).
 
 use crate::Dtype;
@@ -99,6 +99,12 @@ pub(super) const MOVES: &[(Dtype, &[BitMove])] = &[
     (Dtype::IQ4_NL_R4, &[
         moved(0, 0, 16, 16, &[]), moved(16, 64, 32, 4, &[(2, 4, 128), (4, 8, 8), (2, 32, 256), (2, 64, 4)]),
     ]),
+    (Dtype::IQ1_S_R4, &[
+        moved(0, 0, 8, 8, &[(4, 8, 32)]), moved(32, 128, 16, 16, &[]),
+    ]),
+    (Dtype::IQ1_M_R4, &[
+        moved(0, 0, 8, 8, &[(4, 8, 32)]), moved(32, 128, 8, 8, &[(2, 8, 32)]), moved(48, 192, 8, 8, &[]),
+    ]),
     (Dtype::IQ3_S_R4, &[
         moved(0, 0, 16, 16, &[]), moved(16, 64, 8, 8, &[(4, 8, 64), (2, 32, 32), (8, 64, 256)]),
         moved(528, 2112, 8, 8, &[(8, 8, 32)]), moved(592, 2368, 32, 1, &[(4, 1, 8), (8, 4, 1), (8, 32, 128)]),
@@ -153,6 +159,9 @@ pub(super) const MOVES: &[(Dtype, &[BitMove])] = &[
     ]),
     (Dtype::IQ2_BN_R4, &[
         moved(0, 0, 32, 2, &[(4, 2, 128), (4, 8, 8), (4, 32, 2)]),
+    ]),
+    (Dtype::Q8_KV_R8, &[
+        moved(0, 0, 32, 32, &[(8, 32, 256)]),
     ]),
     (Dtype::Q8_K_R8, &[
         moved(0, 0, 16, 16, &[(8, 272, 0)]), moved(16, 128, 32, 32, &[(8, 32, 256), (8, 272, 2048)]),
