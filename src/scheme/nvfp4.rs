@@ -228,19 +228,14 @@ impl Nvfp4Layout {
             }));
         }
         let mut grouped = self.grouped(t, [scales, global], divides)?;
+        let columns = columns.map(|floats| Box::new(Matrix { floats, cols: k }) as _);
         Ok(match factors {
-            Some(factors) => Box::new(LowRankSum {
-                quantized: Box::new(grouped),
-                factors,
-                columns: columns.map(|floats| {
-                    (
-                        ColumnStep::ScaleSum,
-                        Box::new(Matrix { floats, cols: k }) as _,
-                    )
-                }),
-            }),
+            Some(factors) => {
+                let columns = columns.map(|columns| (ColumnStep::ScaleSum, columns));
+                Box::new(LowRankSum::new(Box::new(grouped), factors, columns))
+            }
             None => {
-                grouped.columns = columns.map(|floats| Box::new(Matrix { floats, cols: k }) as _);
+                grouped.columns = columns;
                 Box::new(grouped)
             }
         })

@@ -249,11 +249,7 @@ impl<'m> SdnqWeight<'_, 'm> {
         };
         if let Some(factors) = self.factors(&shape)? {
             parts.extend(factors.parts());
-            decoder = Box::new(LowRankSum {
-                quantized: decoder,
-                factors,
-                columns: None,
-            });
+            decoder = Box::new(LowRankSum::new(decoder, factors, None));
         }
         if let Some(group) = self.rotation(&shape)? {
             decoder = Box::new(HadamardRotated {

@@ -195,3 +195,39 @@ fn two_configs() {
         }
     }
 }
+
+/// A factor of so many ranks is not kept by the workers, and its product is summed in another place, in F64 for every type.
+#[test]
+fn ranks_of_zeros_change_no_bit() {
+    let (rows, cols, rank) = (9, 40, 5);
+    let decode = |ranks: usize, target: TargetDtype| {
+        let text = format!(
+            "X.weight I8 {rows},{cols}; X.scale F32 {rows},1; X.svd_up F32 {rows},{ranks}; X.svd_down F32 {ranks},{cols}"
+        );
+        let mut all = tensors(&text);
+        let number = |i: usize| ((i * 7919 % 1013) as f32 / 1013.0 - 0.4).to_le_bytes();
+        all[0].bytes = (0..rows * cols).map(|i| (i * 37) as u8).collect();
+        all[1].bytes = (0..rows).flat_map(|i| number(i + 3)).collect();
+        let up = |i: usize| match i % ranks < rank {
+            true => number(i / ranks * rank + i % ranks),
+            false => [0; 4],
+        };
+        let down = |i: usize| match i / cols < rank {
+            true => number(i + 11),
+            false => [0; 4],
+        };
+        all[2].bytes = (0..rows * ranks).flat_map(up).collect();
+        all[3].bytes = (0..ranks * cols).flat_map(down).collect();
+        let config = format!(
+            r#"{{"quantization_config":{{"quant_method":"sdnq","sdnq_version":"0.1.8","weights_dtype":"int8","use_svd":true,"svd_rank":{ranks}}}}}"#
+        );
+        let model = parse_beside(&file(&all, &[]), &[("config.json", &config)]).unwrap();
+        model.remember_to_bytes(target).unwrap()
+    };
+    for target in [TargetDtype::F32, TargetDtype::BF16, TargetDtype::F16] {
+        let kept = decode(rank, target);
+        for ranks in [rank + 1, 1024, 1025, 1500] {
+            assert!(decode(ranks, target) == kept, "{ranks} in {target}");
+        }
+    }
+}

@@ -74,6 +74,9 @@ pub(crate) fn pack_columns(rows: &[f64], count: usize, out: &mut Vec<[f64; ROWS]
 /// `sum + a * b`.
 pub(super) trait MulAdd: Copy {
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64;
+
+    /// The same in F32, where the product is rounded or not, as is faster.
+    fn mul_add_single(self, a: f32, b: f32, sum: f32) -> f32;
 }
 
 /// The product is rounded before it is added.
@@ -85,12 +88,22 @@ impl MulAdd for Rounded {
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64 {
         sum + a * b
     }
+
+    #[inline(always)]
+    fn mul_add_single(self, a: f32, b: f32, sum: f32) -> f32 {
+        sum + a * b
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 impl MulAdd for Avx2 {
     #[inline(always)]
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64 {
+        a.mul_add(b, sum)
+    }
+
+    #[inline(always)]
+    fn mul_add_single(self, a: f32, b: f32, sum: f32) -> f32 {
         a.mul_add(b, sum)
     }
 }
@@ -197,7 +210,7 @@ fn store<const IS_WHOLE: bool>(sums: &[f64; COLS], line: &mut [f64]) {
 
 /// The sums of some rows and columns with their terms.
 #[inline(always)]
-fn add_tile(
+pub(super) fn add_tile(
     unit: impl MulAdd,
     left: &[[f64; ROWS]],
     panel: &[[f64; COLS]],

@@ -4,6 +4,7 @@ mod exl2;
 mod exl3;
 mod grouped;
 mod hadamard;
+mod low_rank;
 mod rotated;
 mod spqr;
 mod transpose;
@@ -320,35 +321,4 @@ fn int8_kernel() {
         370,
         |i| f32::from(codes[i] as i8) * scb[i / 37] * 7.874_016e-3,
     );
-}
-
-#[test]
-fn low_rank() {
-    use super::low_rank::{ColumnStep, Corrected};
-    let width = miri_or(130, 1030);
-    let (values, columns) = (scales(3 * width), scales(width + 3)[3..].to_vec());
-    let sums: Vec<f64> = (0..3 * width)
-        .map(|i| f64::from(HOSTILE[i % 7]) / 3.0)
-        .collect();
-    for (columns, step) in [
-        (&[][..], ColumnStep::ScaleSum),
-        (&columns, ColumnStep::ScaleSum),
-        (&columns, ColumnStep::DivideValue),
-    ] {
-        let kernel = Corrected {
-            values: &values,
-            sums: &sums,
-            width,
-            columns,
-            step,
-        };
-        check("low rank", &kernel, 3 * width, |i| {
-            let (value, sum) = (values[i], sums[i] as f32);
-            match (columns.get(i % width), step) {
-                (None, _) => value + sum,
-                (Some(c), ColumnStep::ScaleSum) => (value + sum) * c,
-                (Some(c), ColumnStep::DivideValue) => value / c + sum,
-            }
-        });
-    }
 }

@@ -103,11 +103,8 @@ pub(super) fn svdquant<'m>(
         (TensorRole::Scale, layer.smooth),
     ];
     let parts = roles.into_iter().chain(factors.parts()).collect();
-    let decoder = LowRankSum {
-        quantized: Box::new(layer.quantized()?),
-        factors,
-        columns: Some((ColumnStep::DivideValue, Matrix::of_columns(&layer.smooth)?)),
-    };
+    let columns = (ColumnStep::DivideValue, Matrix::of_columns(&layer.smooth)?);
+    let decoder = LowRankSum::new(Box::new(layer.quantized()?), factors, Some(columns));
     let code = CodeType::Int(4);
     let shape = [layer.rows, layer.cols];
     let mut group = claimed(t, shape, (code, GROUP), parts, Box::new(decoder));

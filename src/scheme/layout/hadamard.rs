@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::strips::LoadedRows;
+use super::strips::{LoadedRows, STRIP};
 use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::hadamard::{HadamardGroups, StoredHadamard};
@@ -46,7 +46,7 @@ impl Decode for HadamardRotated<'_> {
             buffers,
             level,
         };
-        loaded.each_strip(&*self.rotated, out, |values, _, out| {
+        loaded.each_strip(&*self.rotated, STRIP, out, |values, _, out| {
             let kernel = HadamardGroups {
                 values,
                 group,

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use super::strips::LoadedRows;
+use super::strips::{LoadedRows, STRIP};
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::element::Out;
+use crate::kernels::remember::low_rank::rounded::{LowRankRows, MAX_RANK, PANEL, pack_panels};
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected, add_product};
 use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Buffers, Decode, Grid, TensorRole, Tile};
+use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, TensorRole, Tile, lcm};
 use crate::simd::{Level, dispatch};
 
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
@@ -16,6 +17,12 @@ const PIECE: usize = 64 << 10;
 
 /// Most ranks whose terms are added at once: the kernel copies eight columns of them.
 const MAX_RANKS: usize = 4096;
+
+/// Most numbers of a right factor that each worker keeps for all tiles of a weight: 8 MiB. A larger one is read again for each tile.
+const MAX_KEPT: usize = 2 << 20;
+
+/// Values of a strip while the product is computed. Each panel of the right factor is taken from the second-level cache once a strip.
+const PRODUCT_STRIP: usize = 64 << 10;
 
 /// The two factors of the product that belongs to a weight.
 pub(crate) struct LowRankFactors<'m> {
@@ -71,38 +78,126 @@ pub(super) fn add_factors(
 
 /// The decoder of a quantized weight and a product of low rank that is added to it.
 pub(crate) struct LowRankSum<'m> {
-    pub quantized: Box<dyn Decode + 'm>,
-    pub factors: LowRankFactors<'m>,
-    /// A number for each column, and what becomes of it.
-    pub columns: Option<(ColumnStep, Box<dyn ScaleMatrix + 'm>)>,
+    quantized: Box<dyn Decode + 'm>,
+    factors: LowRankFactors<'m>,
+    columns: Option<ColumnNumbers<'m>>,
+    /// Of the right factor in panels.
+    owner: TableOwner,
+}
+
+/// A number for each column, and what becomes of it.
+pub(crate) type ColumnNumbers<'m> = (ColumnStep, Box<dyn ScaleMatrix + 'm>);
+
+impl<'m> LowRankSum<'m> {
+    pub(crate) fn new(
+        quantized: Box<dyn Decode + 'm>,
+        factors: LowRankFactors<'m>,
+        columns: Option<ColumnNumbers<'m>>,
+    ) -> Self {
+        Self {
+            quantized,
+            factors,
+            columns,
+            owner: TableOwner::default(),
+        }
+    }
+
+    /// Whether workers keep the right factor, in panels, and compute the product while decoding. Otherwise it is computed for a
+    /// tile while that is loaded.
+    fn keeps_factor(&self) -> bool {
+        let (rank, cols) = (self.factors.rank, self.quantized.grid().cols);
+        (1..=MAX_RANK).contains(&rank) && cols <= MAX_KEPT && numbers_kept(rank, cols) <= MAX_KEPT
+    }
+
+    /// Whether the product of `tile`, which begins with a panel then, is computed while decoding.
+    fn is_late(&self, tile: &Tile) -> bool {
+        self.keeps_factor() && tile.cols.start.is_multiple_of(PANEL)
+    }
+
+    fn step(&self) -> ColumnStep {
+        match &self.columns {
+            Some((step, _)) => *step,
+            None => ColumnStep::ScaleSum,
+        }
+    }
+
+    /// Appends the numbers of the columns of `tile`.
+    fn extend_columns(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let Buffers {
+            factors, staging, ..
+        } = buffers;
+        match &self.columns {
+            Some((_, columns)) => columns.extend(0..1, tile.cols.clone(), staging, factors),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads all of the right factor, some columns at a time.
+    fn fill_panels(&self, buffers: &mut Buffers) -> Result<()> {
+        let Buffers {
+            panels,
+            factors,
+            staging,
+            ..
+        } = buffers;
+        let (rank, cols) = (self.factors.rank, self.quantized.grid().cols);
+        panels.load(&self.owner, |panels| {
+            let piece = (PIECE / rank).next_multiple_of(PANEL);
+            panels.reserve_exact(numbers_kept(rank, cols));
+            for first in (0..cols).step_by(piece) {
+                let some = first..(first + piece).min(cols);
+                factors.clear();
+                let a = &self.factors.a;
+                a.extend(0..rank, some.clone(), staging, factors)?;
+                pack_panels(factors, some.len(), panels);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Numbers of a right factor in panels: each column has its length beside its ranks.
+fn numbers_kept(rank: usize, cols: usize) -> usize {
+    cols.next_multiple_of(PANEL) * (rank + 1)
 }
 
 impl Decode for LowRankSum<'_> {
     fn grid(&self) -> Grid {
         let grid = self.quantized.grid();
+        if !self.keeps_factor() {
+            return Grid {
+                // A value in F64 for each value of the tile.
+                load_bits: grid.load_bits + 64.0,
+                ..grid
+            };
+        }
         Grid {
-            // A value in F64 for each value of the tile.
-            load_bits: grid.load_bits + 64.0,
+            col_align: lcm(grid.col_align, PANEL),
+            // Numbers of the left factor for each row.
+            load_bits: grid.load_bits + (32 * self.factors.rank) as f64 / grid.cols.max(1) as f64,
             ..grid
         }
     }
 
-    /// Computes the product while loading: the factors' rank has no bound, and the product of a tile has its size.
+    /// The product of a tile has its size, so it can be computed while loading even if the rank has no bound.
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.quantized.load(tile, buffers)?;
+        let LowRankFactors { a, b, rank, .. } = &self.factors;
+        if self.is_late(tile) {
+            self.fill_panels(buffers)?;
+            buffers.factors.clear();
+            self.extend_columns(tile, buffers)?;
+            let Buffers {
+                factors, staging, ..
+            } = buffers;
+            return b.extend(tile.rows.clone(), 0..*rank, staging, factors);
+        }
         buffers.sums.clear();
         buffers.sums.resize(tile.values(), 0.0);
-        let LowRankFactors { a, b, rank, .. } = &self.factors;
-        let all = self.grid().rows;
-        add_factors((&**b, &**a), (*rank, 1.0, all), tile, buffers)?;
-        let Buffers {
-            factors, staging, ..
-        } = buffers;
-        factors.clear();
-        match &self.columns {
-            Some((_, columns)) => columns.extend(0..1, tile.cols.clone(), staging, factors),
-            None => Ok(()),
-        }
+        let rows = self.quantized.grid().rows;
+        add_factors((&**b, &**a), (*rank, 1.0, rows), tile, buffers)?;
+        buffers.factors.clear();
+        self.extend_columns(tile, buffers)
     }
 
     fn decode(
@@ -119,16 +214,35 @@ impl Decode for LowRankSum<'_> {
             buffers,
             level,
         };
-        let columns = self.columns.as_ref();
+        let (rank, width, step) = (self.factors.rank, tile.cols.len(), self.step());
         // The quantized part is decoded to F32 and not to the output's type: it must be rounded
         // once, after the sum.
-        loaded.each_strip(&*self.quantized, out, |values, at, out| {
-            let kernel = Corrected {
+        if !self.is_late(tile) {
+            return loaded.each_strip(&*self.quantized, STRIP, out, |values, at, out| {
+                let kernel = Corrected {
+                    values,
+                    sums: &buffers.sums[at..at + values.len()],
+                    width,
+                    columns: &buffers.factors,
+                    step,
+                };
+                dispatch(level, &kernel, out);
+            });
+        }
+        let of_columns = if self.columns.is_some() { width } else { 0 };
+        let (columns, left) = buffers.factors.split_at(of_columns);
+        // A panel has a row of lengths below its ranks.
+        let right = &buffers.panels.values()[tile.cols.start * (rank + 1)..];
+        loaded.each_strip(&*self.quantized, PRODUCT_STRIP, out, |values, at, out| {
+            let (first, count) = (at / width.max(1), values.len() / width.max(1));
+            let kernel = LowRankRows {
                 values,
-                sums: &buffers.sums[at..at + values.len()],
-                width: tile.cols.len(),
-                columns: &buffers.factors,
-                step: columns.map_or(ColumnStep::ScaleSum, |c| c.0),
+                width,
+                left: &left[first * rank..][..count * rank],
+                rank,
+                right,
+                columns,
+                step,
             };
             dispatch(level, &kernel, out);
         });

@@ -6,9 +6,8 @@ use crate::element::Out;
 use crate::scheme::seam::{Buffers, Decode, Tile};
 use crate::simd::Level;
 
-/// Values that are decoded at once, or a row if that is longer: 64 KiB, so that they stay in the second-level cache until they
-/// are read again.
-const STRIP: usize = 16 << 10;
+/// Values of a strip that is changed value by value: 64 KiB, so that they stay in the second-level cache until they are read again.
+pub(super) const STRIP: usize = 16 << 10;
 
 /// A tile that is loaded, and some of its rows.
 pub(super) struct LoadedRows<'a> {
@@ -19,11 +18,12 @@ pub(super) struct LoadedRows<'a> {
 }
 
 impl LoadedRows<'_> {
-    /// Decodes the rows with `decoder` to F32, strip by strip. `finish` gets a strip's values, the place of the first of them
+    /// Decodes the rows with `decoder` to F32, in strips of `strip` values, or of a row if that is longer. `finish` gets a strip's values, the place of the first of them
     /// in the tile, and where they go.
     pub(super) fn each_strip(
         self,
         decoder: &dyn Decode,
+        strip: usize,
         mut out: Out<'_>,
         finish: impl Fn(&[f32], usize, Out<'_>),
     ) {
@@ -34,7 +34,7 @@ impl LoadedRows<'_> {
             level,
         } = self;
         let width = tile.cols.len();
-        let height = (STRIP / width.max(1)).clamp(1, rows.len().max(1));
+        let height = (strip / width.max(1)).clamp(1, rows.len().max(1));
         let mut values = vec![0.0; height * width];
         for first in rows.clone().step_by(height) {
             let strip = first..(first + height).min(rows.end);

@@ -43,11 +43,8 @@ impl<'m> NunchakuLayer<'_, 'm> {
         parts.extend(factors.parts());
         parts.extend(self.unused_smooth(layer.cols)?);
         let smooth = Box::new(TileVector(Floats::ieee(&layer.smooth)?));
-        let decoder = LowRankSum {
-            quantized: Box::new(layer.quantized()?),
-            factors,
-            columns: Some((ColumnStep::DivideValue, smooth)),
-        };
+        let columns = (ColumnStep::DivideValue, smooth as _);
+        let decoder = LowRankSum::new(Box::new(layer.quantized()?), factors, Some(columns));
         let codes = if layer.is_float {
             CodeType::Fp4
         } else {

@@ -123,8 +123,11 @@ pub(crate) struct Buffers {
     pub row: Vec<f32>,
     /// The part of a product of low rank that lies in the tile, in F64: it is added to the values before they are rounded.
     pub sums: Vec<f64>,
-    /// Pieces of that product's factors while it is computed; afterwards a factor for each column, applied last.
+    /// Pieces of that product's factors while it is computed; afterwards a factor for each column, and the rows of the left factor
+    /// if the product is computed while the tile is decoded.
     pub factors: Vec<f32>,
+    /// The right factor of such a product, in panels.
+    pub panels: TileTable,
     /// Codebooks of the tensor.
     pub table: TileTable,
     /// Values of a tile that is put together from those of other decoders.

@@ -125,9 +125,9 @@ impl ScaleMatrix for Transposed<'_> {
             let lines = matrix * self.cols + cols.start..matrix * self.cols + cols.end;
             self.inner
                 .extend(lines, first..first + n, staging, &mut stored)?;
-            // `stored` is `[cols, n]`; every n-th value from r on is row r.
+            // `stored` is `[cols, n]`.
             for r in 0..n {
-                out.extend(stored.iter().skip(r).step_by(n));
+                out.extend(stored.chunks_exact(n).map(|line| line[r]));
             }
             row += n;
         }

@@ -87,15 +87,21 @@ fn stored_matrices() {
             .collect();
         let places: Vec<u8> = (0..group).map(|i| ((i * 5 + 3) % group) as u8).collect();
         let in_order = (0..group as u8).collect();
-        for (columns, places, entry) in [
-            (HadamardColumns::InOrder, in_order, 0.176_757_812_5),
-            (HadamardColumns::Permuted(places.clone()), places, 0.25),
-            (HadamardColumns::Identity, vec![], 1.0),
+        for (columns, places, entry, divisor) in [
+            (HadamardColumns::InOrder, in_order, 0.176_757_812_5, 3.0),
+            (
+                HadamardColumns::Permuted(places.clone()),
+                places,
+                0.25,
+                0.125,
+            ),
+            (HadamardColumns::Identity, vec![], 1.0, 3.0),
+            (HadamardColumns::Identity, vec![], 0.3, 2.0),
         ] {
             let stored = StoredHadamard {
                 columns,
                 entry,
-                divisor: 3.0,
+                divisor,
             };
             let kernel = HadamardGroups {
                 values: &values,
@@ -114,9 +120,54 @@ fn stored_matrices() {
                     let terms = places.iter().zip(values);
                     terms.map(|(place, &x)| sign(place) * f64::from(x)).sum()
                 };
-                (sum * entry / 3.0) as f32 + 0.0
+                (sum * entry / divisor) as f32 + 0.0
             });
         }
+    }
+}
+
+/// Sums that F32 has, and next to them sums that only F64 has: large values that cancel each other, and a small one.
+#[test]
+fn small_values_beside_large_ones() {
+    for (group, small) in [4, 16, miri_or(32, 128)]
+        .into_iter()
+        .flat_map(|group| (6..28).map(move |bits| (group, 3.0 * 0.5f32.powi(bits))))
+    {
+        let value = |i: usize| [1.0, -1.0, small, 1.5][i * i % 7 % 4];
+        let values: Vec<f32> = (0..2 * group).map(value).collect();
+        let (single, half, brain) = (
+            twin::<f32>(&values, group),
+            twin::<f16>(&values, group),
+            twin::<bf16>(&values, group),
+        );
+        let kernel = HadamardGroups {
+            values: &values,
+            group,
+            stored: None,
+        };
+        each_level(&kernel, values.len(), |level, s, h, b| {
+            let halves: Vec<f32> = h.iter().map(|&x| Element::to_f32(x)).collect();
+            let brains: Vec<f32> = b.iter().map(|&x| Element::to_f32(x)).collect();
+            assert!(
+                s == single && halves == half && brains == brain,
+                "{level:?}: {group}, {small}"
+            );
+        });
+        let stored = StoredHadamard {
+            columns: HadamardColumns::InOrder,
+            entry: 0.25,
+            divisor: 2.0,
+        };
+        let kernel = HadamardGroups {
+            stored: Some(&stored),
+            ..kernel
+        };
+        check_values(&format!("{group}, {small}"), &kernel, values.len(), |i| {
+            let terms = values[i / group * group..][..group].iter().enumerate();
+            let sign = |j: usize| [1.0, -1.0][((i % group) & j).count_ones() as usize % 2];
+            let sum: f64 = terms.map(|(j, &x)| sign(j) * f64::from(x)).sum();
+            (sum * 0.125) as f32 + 0.0
+        });
     }
 }
 
