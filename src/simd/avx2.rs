@@ -27,6 +27,7 @@ pub(crate) struct Avx2(());
 
 impl Avx2 {
     /// What every CPU with AVX-512 has, too.
+    #[inline(always)]
     pub(super) fn of(_: Avx512) -> Self {
         Self(())
     }
