@@ -22,6 +22,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg_attr(not(feature = "bnb"), allow(dead_code))]
 mod ranks;
 mod registers;
 

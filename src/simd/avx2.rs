@@ -28,6 +28,8 @@ pub(crate) struct Avx2(());
 
 impl Avx2 {
     /// What every CPU with AVX-512 has, too.
+    #[inline(always)]
+    #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
     pub(super) fn of(_: Avx512) -> Self {
         Self(())
     }
@@ -109,6 +111,7 @@ impl LookUp for Avx2 {
 
 impl Avx2 {
     /// Four halving steps: each bound is looked up by the rank so far.
+    #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn ranks_of_lanes(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {

@@ -30,7 +30,11 @@ impl Ranks for InMemory {
 
     #[inline(always)]
     fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED]) -> [f32; RANKED] {
-        ranks.map(|rank| table[rank as usize & 15])
+        let mut entries = [0.0; RANKED];
+        for (entry, rank) in entries.iter_mut().zip(ranks) {
+            *entry = table[rank as usize & 15];
+        }
+        entries
     }
 }
 

@@ -17,6 +17,13 @@ pub(crate) trait NarrowFloat: Send + Sync + 'static {
     const NAN_VALUE: f32;
     /// Bit of the sign in a code.
     const SIGN_BIT: u32;
+    /// What the added number has in its mantissa, so that the sum's lowest bits and the exponent's make a code: the exponent of a code
+    /// counts from the smallest binade on. It is even, and so leaves ties as they are.
+    const CODE_OFFSET: u32 = {
+        let offset = (Self::SMALLEST_EXPONENT << Self::MANTISSA_BITS).wrapping_neg();
+        assert!(offset & 1 == 0);
+        offset & (Self::SIGN_BIT - 1)
+    };
 }
 
 impl NarrowFloat for E4M3 {
@@ -80,12 +87,6 @@ pub(crate) fn narrow_magnitude<N: NarrowFloat>(x: f32) -> (u32, f32) {
     )
 }
 
-/// What a magic number adds to the mantissa of a sum, so that the sum's lowest bits and the exponent's are those of the code: the
-/// exponent of a code counts from the smallest binade on. It is even, and so leaves ties as they are.
-const fn code_offset<N: NarrowFloat>() -> u32 {
-    (N::SMALLEST_EXPONENT << N::MANTISSA_BITS).wrapping_neg() & (N::SIGN_BIT - 1)
-}
-
 /// [`narrow`] of a number, which may be infinite but is not NaN.
 #[inline(always)]
 pub(crate) fn narrow_number<N: NarrowFloat>(x: f32) -> (u32, f32) {
@@ -94,7 +95,7 @@ pub(crate) fn narrow_number<N: NarrowFloat>(x: f32) -> (u32, f32) {
     narrow_in_range::<N>(x)
 }
 
-/// Whether a number is rounded as well without a bound: it is at most an eighth of a step beyond the largest value.
+/// Whether a number is rounded as well without a bound: it is less than a quarter of a step beyond the largest value.
 #[inline(always)]
 pub(crate) fn is_in_range<N: NarrowFloat>(x: f32) -> bool {
     x.abs() <= N::MAX * (1.0 + 1.0 / 64.0)
@@ -103,11 +104,10 @@ pub(crate) fn is_in_range<N: NarrowFloat>(x: f32) -> bool {
 /// [`narrow_number`] of a number that [is in range](is_in_range), in two thirds of the operations of [`narrow`].
 #[inline(always)]
 pub(crate) fn narrow_in_range<N: NarrowFloat>(x: f32) -> (u32, f32) {
-    const { assert!(code_offset::<N>() & 1 == 0) };
     // As in `narrow_magnitude`, but the number that is added has the sign of `x`, so that the mantissa of the sum counts steps
     // away from zero.
     let exponent = (x.to_bits() & 0x7f80_0000).max(N::SMALLEST_EXPONENT << 23);
-    let aligned = exponent.wrapping_add(((23 - N::MANTISSA_BITS) << 23) + code_offset::<N>());
+    let aligned = exponent.wrapping_add(((23 - N::MANTISSA_BITS) << 23) + N::CODE_OFFSET);
     let sign = x.to_bits() & 0x8000_0000;
     let aligned = f32::from_bits(aligned | sign);
     let sum = x + aligned;
