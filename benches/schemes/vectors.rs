@@ -65,31 +65,6 @@ fn vptq(vector: usize, entries: usize, residual: i64) -> Vec<u8> {
     model(&config, &parts)
 }
 
-/// Tiles with 40 single values in each row, a hundredth of them.
-fn spqr() -> Vec<u8> {
-    let words = random(ROWS * COLS / 2);
-    // Scales and zero points of the tiles are halves whose bytes are all 0x2d.
-    let words = words.as_chunks::<8>().0.iter().flat_map(|&word| {
-        let codes = u64::from_le_bytes(word) & ((1 << 54) - 1);
-        (codes | 0x2d << 54).to_le_bytes()
-    });
-    let starts = (0..=ROWS).flat_map(|row| (row as u32 * 40).to_le_bytes());
-    let singles = (0..ROWS * 40).flat_map(|i| ((i * 97 % COLS) as u32 | 0x3000_0000).to_le_bytes());
-    let order = (0..COLS).flat_map(|i| ((i * 31 % COLS) as u16).to_le_bytes());
-    let parts = [
-        Part(
-            "w.dense_weights",
-            "I64",
-            vec![ROWS * COLS / 16],
-            words.collect(),
-        ),
-        Part("w.row_offsets", "I32", vec![ROWS + 1], starts.collect()),
-        Part("w.col_vals", "I32", vec![ROWS * 40], singles.collect()),
-        Part("w.in_perm", "I32", vec![COLS / 2], order.collect()),
-    ];
-    model(r#"{"quant_method":"spqr","bits":3}"#, &parts)
-}
-
 /// Pairs of codes of so many bits, rotated in groups of 512.
 fn higgs(bits: usize) -> Vec<u8> {
     let (words, entries) = (ROWS * bits / 16, 1 << bits);
@@ -121,6 +96,31 @@ fn higgs(bits: usize) -> Vec<u8> {
         ),
     ];
     model(&config.to_string(), &parts)
+}
+
+/// Tiles with 40 single values in each row, a hundredth of them.
+fn spqr() -> Vec<u8> {
+    let words = random(ROWS * COLS / 2);
+    // Scales and zero points of the tiles are halves whose bytes are all 0x2d.
+    let words = words.as_chunks::<8>().0.iter().flat_map(|&word| {
+        let codes = u64::from_le_bytes(word) & ((1 << 54) - 1);
+        (codes | 0x2d << 54).to_le_bytes()
+    });
+    let starts = (0..=ROWS).flat_map(|row| (row as u32 * 40).to_le_bytes());
+    let singles = (0..ROWS * 40).flat_map(|i| ((i * 97 % COLS) as u32 | 0x3000_0000).to_le_bytes());
+    let order = (0..COLS).flat_map(|i| ((i * 31 % COLS) as u16).to_le_bytes());
+    let parts = [
+        Part(
+            "w.dense_weights",
+            "I64",
+            vec![ROWS * COLS / 16],
+            words.collect(),
+        ),
+        Part("w.row_offsets", "I32", vec![ROWS + 1], starts.collect()),
+        Part("w.col_vals", "I32", vec![ROWS * 40], singles.collect()),
+        Part("w.in_perm", "I32", vec![COLS / 2], order.collect()),
+    ];
+    model(r#"{"quant_method":"spqr","bits":3}"#, &parts)
 }
 
 /// Bytes of all values, unlike those of `codes`: a code of some bits picks any vector.

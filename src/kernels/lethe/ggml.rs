@@ -73,6 +73,10 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
     /// Whether ggml refuses to encode the type without importance.
     const REQUIRES_IMPORTANCE: bool = false;
 
+    /// Whether the search has a copy for AVX-512, as [`Routine::HAS_AVX512`]. Where groups are lanes
+    /// LLVM scatters values into them, and look-ups are only made with AVX2: both take longer.
+    const HAS_AVX512: bool = false;
+
     /// Encodes one block. Must be `#[inline(always)]` with everything it calls, as [`Routine`]
     /// demands.
     fn encode(
@@ -122,42 +126,74 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
 {
     #[inline(always)]
     fn encode_rows(&mut self, look_up: impl LookUp) {
-        let rows = self
+        let row_bytes = self.cols / VALUES * BYTES;
+        let groups = self
             .values
-            .chunks_exact(self.cols)
-            .zip(self.out.chunks_exact_mut(self.cols / VALUES * BYTES));
-        for (values, out) in rows {
-            let (blocks, out) = (
-                values.as_chunks::<VALUES>().0,
-                out.as_chunks_mut::<BYTES>().0,
-            );
-            match self.importance {
-                // Not `for_each`: its closure would be compiled as a function of the baseline
-                // level.
-                None => {
-                    for (values, out) in blocks.iter().zip(out) {
-                        P::encode(values, None, look_up, out);
+            .chunks(SQUARED * self.cols)
+            .zip(self.out.chunks_mut(SQUARED * row_bytes));
+        for (values, out) in groups {
+            let squares = match self.importance {
+                Some(_) if P::ROW_SQUARE => row_squares(values, self.cols),
+                _ => [0.0; SQUARED],
+            };
+            let rows = values
+                .chunks_exact(self.cols)
+                .zip(out.chunks_exact_mut(row_bytes));
+            for ((values, out), square) in rows.zip(squares) {
+                let (blocks, out) = (
+                    values.as_chunks::<VALUES>().0,
+                    out.as_chunks_mut::<BYTES>().0,
+                );
+                match self.importance {
+                    // Not `for_each`: its closure would be compiled as a function of the baseline
+                    // level.
+                    None => {
+                        for (values, out) in blocks.iter().zip(out) {
+                            P::encode(values, None, look_up, out);
+                        }
                     }
-                }
-                Some(weights) => {
-                    let values_of_sum = if P::ROW_SQUARE { values } else { &[] };
-                    // One chain of additions in order, as the reference has it. Lanes would round
-                    // differently.
-                    let square = values_of_sum.iter().fold(0.0, |sum, x| sum + x * x);
-                    let importance = RowImportance {
-                        weights: weights.as_chunks().0,
-                        row_square: square / self.cols as f32,
-                    };
-                    P::encode_weighted(blocks, importance, look_up, out);
+                    Some(weights) => {
+                        let importance = RowImportance {
+                            weights: weights.as_chunks().0,
+                            row_square: square / self.cols as f32,
+                        };
+                        P::encode_weighted(blocks, importance, look_up, out);
+                    }
                 }
             }
         }
     }
 }
 
+/// Rows whose squares are summed side by side.
+const SQUARED: usize = 4;
+
+/// Σx² of each of up to `SQUARED` rows. A sum is one chain of additions in order, as the reference
+/// has it, and lanes would round differently: so it is rows that are side by side.
+#[inline(always)]
+fn row_squares(values: &[f32], cols: usize) -> [f32; SQUARED] {
+    let mut sums = [0.0; SQUARED];
+    if values.len() == SQUARED * cols {
+        let (upper, lower) = values.split_at(2 * cols);
+        let ((a, b), (c, d)) = (upper.split_at(cols), lower.split_at(cols));
+        for ((a, b), (c, d)) in a.iter().zip(b).zip(c.iter().zip(d)) {
+            for (sum, x) in sums.iter_mut().zip([a, b, c, d]) {
+                *sum += x * x;
+            }
+        }
+    } else {
+        for (sum, row) in sums.iter_mut().zip(values.chunks_exact(cols)) {
+            *sum = row.iter().fold(0.0, |sum, x| sum + x * x);
+        }
+    }
+    sums
+}
+
 impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Routine
     for GgmlRows<'_, P, BYTES, VALUES>
 {
+    const HAS_AVX512: bool = P::HAS_AVX512;
+
     #[inline(always)]
     fn run(&mut self) {
         self.encode_rows(InMemory);

@@ -89,10 +89,6 @@ impl TileNumbers {
     #[inline(always)]
     fn new(tile: &[[u8; 8]; TILE]) -> Self {
         let mut bits = 0;
-        let mut numbers = Self {
-            scales: [0.0; TILE],
-            zeros: [0.0; TILE],
-        };
         let mut codes = [[0; TILE]; 2];
         for (row, word) in tile.iter().enumerate() {
             let word = u64::from_le_bytes(*word);
@@ -101,12 +97,10 @@ impl TileNumbers {
             codes[1][row] = (word as u32 >> BITS) & 7;
         }
         let number = |at: u32| f32_from_f16((bits >> at) as u16);
-        let (scales, zeros) = ([number(0), number(32)], [number(16), number(48)]);
-        for row in 0..TILE {
-            numbers.scales[row] = dequantized(codes[0][row], scales[0], scales[1]);
-            numbers.zeros[row] = dequantized(codes[1][row], zeros[0], zeros[1]);
+        Self {
+            scales: codes[0].map(|q| dequantized(q, number(0), number(32))),
+            zeros: codes[1].map(|q| dequantized(q, number(16), number(48))),
         }
-        numbers
     }
 
     /// The values of a row of the tile.

@@ -16,7 +16,7 @@ use super::assembled::{Assembled, Change, Piece, RowOrder, decode_values, load_v
 use super::low_rank::add_factors;
 use crate::element::Out;
 use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
+use crate::scheme::seam::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -30,6 +30,9 @@ pub(crate) struct ScaledProduct {
     /// Rows of each matrix of the stack, or all rows of a weight that is one matrix.
     pub matrix_rows: usize,
 }
+
+/// Columns of a tile that has all rows: a vocabulary has a hundred thousand, each of which is a read of its own.
+const COLUMNS: usize = 32;
 
 /// The lengths that DoRA gives the vectors of a matrix.
 pub(crate) enum Lengths {
@@ -175,7 +178,8 @@ impl Decode for AdaptedWeight<'_> {
             // The length of a row or column needs all of it.
             col_align: match self.lengths {
                 Some(Lengths::Rows(_)) => base.cols.max(1),
-                _ => base.col_align,
+                Some(Lengths::Columns(_)) => lcm(base.col_align, COLUMNS),
+                None => base.col_align,
             },
             row_align: match self.lengths {
                 Some(Lengths::Columns(_)) => base.rows.max(1),

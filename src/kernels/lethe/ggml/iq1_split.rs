@@ -8,6 +8,8 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_iq1_s_impl`, `quantize_row_iq1_m_impl`.
 
+use super::search::{Lanes, larger, mask, opaque, per_lane, select};
+
 /// What the three codes stand for if they are shifted up.
 pub(super) const UP: [f32; 3] = [-0.875, 0.125, 1.125];
 /// What the three codes stand for if they are shifted down.
@@ -72,17 +74,139 @@ trait SplitBoundaries<const SHIFTS: usize> {
     fn compare(&self, first: usize, start: usize, out: &mut SplitSums<SHIFTS>);
 }
 
-/// The best split of all. `LANES` pairs are compared with the best so far at once; only if one is
-/// better are they gone through in order, which is seldom. Lanes before the first boundary do not
-/// count.
-#[inline(always)]
-fn best_split<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
-    boundaries: &B,
-) -> Option<ThreeWaySplit> {
-    let mut candidates = SplitSums {
+impl<const SHIFTS: usize> SplitSums<SHIFTS> {
+    const ZERO: Self = Self {
         products: [[0.0; LANES]; SHIFTS],
         squares: [[0.0; LANES]; SHIFTS],
     };
+
+    /// The largest (Σwqx)² / Σwq² of all shifts in each lane. Fractions are compared by cross
+    /// products, so that a lane is divided once.
+    #[inline(always)]
+    fn scores(&self) -> Lanes<LANES> {
+        let mut best = per_lane(|l| self.products[0][l] * self.products[0][l]);
+        let mut square = self.squares[0];
+        for shift in 1..SHIFTS {
+            let (products, squares) = (&self.products[shift], &self.squares[shift]);
+            let other: Lanes<LANES> = per_lane(|l| products[l] * products[l]);
+            let better = mask(|l| other[l] * square[l] > best[l] * squares[l]);
+            best = select(better, other, best);
+            square = select(better, *squares, square);
+        }
+        per_lane(|l| best[l] / square[l])
+    }
+}
+
+/// Scores below this part of the largest cannot win. A score and the comparison of two are rounded
+/// six times in all, by at most 2⁻²⁴ of their size, which is a fifth of what is left out here.
+const CLEARLY_LESS: f32 = 0.999_998;
+
+/// The best split, if its score is larger than all others by so much that neither rounding nor
+/// order decides; `None` also if products might overflow or become zero. Scores are compared in
+/// any order here, without branches.
+#[inline(always)]
+fn clear_best<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
+    boundaries: &B,
+    total_weight: f32,
+) -> Option<ThreeWaySplit> {
+    let mut candidates = SplitSums::<SHIFTS>::ZERO;
+    // In each lane the largest score, the one after it, and the boundaries of the largest.
+    let (mut best, mut next, mut at) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    // Second boundaries are from 1 on, which makes whole chunks. Boundary 0 has one pair.
+    for start in (1..B::LAST).step_by(LANES) {
+        for first in 0..start + LANES {
+            // Both are small, and exact as a float.
+            let place = (first << 8 | start) as f32;
+            boundaries.compare(first, start, &mut candidates);
+            let mut scores = opaque(&candidates).scores();
+            // Lanes before `first` have no pair. NaN there is not larger than anything.
+            let counted = lanes_from(&COUNTED, LANES - first.saturating_sub(start).min(LANES));
+            scores = per_lane(|l| scores[l] * counted[l]);
+            let better = mask(|l| scores[l] > best[l]);
+            let less = select(better, best, scores);
+            next = per_lane(|l| larger(less[l], next[l]));
+            best = select(better, scores, best);
+            at = select(better, [place; LANES], at);
+        }
+    }
+    // A copy, for what is `opaque` itself stays in memory.
+    let lanes = [best, next, at];
+    let [best, next, at] = opaque(&lanes);
+    boundaries.compare(0, 0, &mut candidates);
+    let (mut largest, mut lane) = (0.0, 0);
+    for (l, &score) in best.iter().enumerate() {
+        (largest, lane) = if score > largest {
+            (score, l)
+        } else {
+            (largest, lane)
+        };
+    }
+    // Σwq² is at least a 64th of the weights, as no level is smaller than an eighth. So within these
+    // limits all products that matter are normal numbers.
+    let product = largest * total_weight;
+    let cross = product * total_weight;
+    let least = largest.min(product).min(cross);
+    if !(total_weight > 1e-16 && least > 1e-30 && cross < 1e32) {
+        return None;
+    }
+    let bound = largest * CLEARLY_LESS;
+    let mut rivals = u32::from(candidates.scores()[0] >= bound) + u32::from(next[lane] >= bound);
+    for (l, &score) in best.iter().enumerate() {
+        rivals += u32::from(l != lane && score >= bound);
+    }
+    let place = at[lane] as usize;
+    let (first, second) = (place >> 8, (place & 255) + lane);
+    boundaries.compare(first, second, &mut candidates);
+    let mut split = None;
+    for shift in 0..SHIFTS {
+        let (product, square) = (candidates.products[shift][0], candidates.squares[shift][0]);
+        if product * product / square >= bound {
+            rivals += u32::from(split.is_some());
+            split = Some(ThreeWaySplit {
+                first,
+                second,
+                shift,
+                scale: product / square,
+            });
+        }
+    }
+    if rivals == 0 { split } else { None }
+}
+
+/// Lanes that do not count, and lanes that do: a load from place `LANES - n` passes over `n` lanes.
+const COUNTED: [f32; 2 * LANES] = {
+    let mut counted = [0.0; 2 * LANES];
+    let mut l = LANES;
+    while l < 2 * LANES {
+        counted[l] = 1.0;
+        l += 1;
+    }
+    counted
+};
+
+/// Whether weights are not negative, and none of them or of their products with the values is so
+/// large that [`clear_best`] might overflow.
+#[inline(always)]
+fn are_moderate<const N: usize>(values: &[f32; N], weights: &[f32; N]) -> bool {
+    const LARGEST: u32 = 1e16f32.to_bits();
+    // Bits of floats are in the order of magnitudes, NaN above infinity, and above all what is
+    // negative.
+    let (mut weight, mut product) = (0, 0);
+    for (x, w) in values.iter().zip(weights) {
+        weight = weight.max(w.to_bits());
+        product = product.max((w * x).abs().to_bits());
+    }
+    weight < LARGEST && product < LARGEST
+}
+
+/// The best split of all, in ggml's order. `LANES` pairs are compared with the best so far at once;
+/// only if one is better are they gone through in order. Lanes before the first boundary do not
+/// count.
+#[inline(always)]
+fn best_in_order<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
+    boundaries: &B,
+) -> Option<ThreeWaySplit> {
+    let mut candidates = SplitSums::ZERO;
     // Below every score: a product of 0 over a positive square is accepted.
     let (mut score, mut best) = (-f32::MAX, None);
     for first in 0..=B::LAST {
@@ -155,6 +279,14 @@ impl<const N: usize> PrefixSums<N> {
     }
 }
 
+/// `LANES` sums from `start` on.
+#[inline(always)]
+fn lanes_from<const N: usize>(sums: &[f32; N], start: usize) -> Lanes<LANES> {
+    let mut lanes = [0.0; LANES];
+    lanes.copy_from_slice(&sums[start..start + LANES]);
+    lanes
+}
+
 /// 32 values that share one shift: 0 for up, 1 for down.
 impl SplitBoundaries<2> for PrefixSums<40> {
     const LAST: usize = 32;
@@ -162,14 +294,14 @@ impl SplitBoundaries<2> for PrefixSums<40> {
     #[inline(always)]
     fn compare(&self, first: usize, start: usize, out: &mut SplitSums<2>) {
         let (first_x, first_w) = (self.x[first], self.w[first]);
+        let (x, w) = (lanes_from(&self.x, start), lanes_from(&self.w, start));
         for (shift, [low, middle, top]) in [UP, DOWN].into_iter().enumerate() {
             let (low_x, low_w) = (first_x * low, first_w * low * low);
-            for l in 0..LANES {
-                let (x, w) = (self.x[start + l], self.w[start + l]);
-                out.products[shift][l] = low_x + (x - first_x) * middle + (self.x[32] - x) * top;
-                out.squares[shift][l] =
-                    low_w + (w - first_w) * middle * middle + (self.w[32] - w) * top * top;
-            }
+            out.products[shift] =
+                per_lane(|l| low_x + (x[l] - first_x) * middle + (self.x[32] - x[l]) * top);
+            out.squares[shift] = per_lane(|l| {
+                low_w + (w[l] - first_w) * middle * middle + (self.w[32] - w[l]) * top * top
+            });
         }
     }
 }
@@ -181,7 +313,16 @@ pub(super) fn split32(
     values: &[f32; 32],
     weights: &[f32; 32],
 ) -> Option<ThreeWaySplit> {
-    best_split(&PrefixSums::<40>::new(order, values, weights, None))
+    let sums = PrefixSums::<40>::new(order, values, weights, None);
+    let clear = if are_moderate(values, weights) {
+        clear_best(&sums, sums.w[32])
+    } else {
+        None
+    };
+    match clear {
+        None => best_in_order(&sums),
+        clear => clear,
+    }
 }
 
 /// 16 values, of which each half has one of the two shifts. All values of a half are taken for the
@@ -193,20 +334,19 @@ impl SplitBoundaries<4> for [PrefixSums<24>; 2] {
     fn compare(&self, first: usize, start: usize, out: &mut SplitSums<4>) {
         let (mut products, mut squares) = ([[[0.0; LANES]; 2]; 2], [[[0.0; LANES]; 2]; 2]);
         for (half, PrefixSums { x, w }) in self.iter().enumerate() {
+            let (second_x, second_w) = (lanes_from(x, start), lanes_from(w, start));
             for (shift, levels) in [UP, DOWN].iter().enumerate() {
                 let top = levels[2];
                 let (x_top, low) = (x[16] * top, w[16] * top * top + w[first] * steps(levels, 0));
-                for l in 0..LANES {
-                    products[half][shift][l] = x_top - (x[first] + x[start + l]);
-                    squares[half][shift][l] = low + w[start + l] * steps(levels, 1);
-                }
+                products[half][shift] = per_lane(|l| x_top - (x[first] + second_x[l]));
+                squares[half][shift] = per_lane(|l| low + second_w[l] * steps(levels, 1));
             }
         }
         for shifts in 0..4 {
-            for l in 0..LANES {
-                out.products[shifts][l] = products[0][shifts >> 1][l] + products[1][shifts & 1][l];
-                out.squares[shifts][l] = squares[0][shifts >> 1][l] + squares[1][shifts & 1][l];
-            }
+            let [a, b] = [&products[0][shifts >> 1], &products[1][shifts & 1]];
+            out.products[shifts] = per_lane(|l| a[l] + b[l]);
+            let [a, b] = [&squares[0][shifts >> 1], &squares[1][shifts & 1]];
+            out.squares[shifts] = per_lane(|l| a[l] + b[l]);
         }
     }
 }
@@ -218,10 +358,19 @@ pub(super) fn split16(
     values: &[f32; 16],
     weights: &[f32; 16],
 ) -> Option<ThreeWaySplit> {
-    best_split(&[
+    let halves = [
         PrefixSums::<24>::new(order, values, weights, Some(0)),
         PrefixSums::new(order, values, weights, Some(1)),
-    ])
+    ];
+    let clear = if are_moderate(values, weights) {
+        clear_best(&halves, halves[0].w[16] + halves[1].w[16])
+    } else {
+        None
+    };
+    match clear {
+        None => best_in_order(&halves),
+        clear => clear,
+    }
 }
 
 /// The difference of the squares of level `i` and the next.

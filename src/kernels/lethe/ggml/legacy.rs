@@ -133,7 +133,11 @@ fn signed(
 ) -> (f32, [u8; 32]) {
     let mut codes = [0; 32];
     if let Some(importance) = importance {
-        let fit = fit_symmetric_group(values, &importance_weights(values, importance), half);
+        let (weights, peak) = (
+            importance_weights(values, importance),
+            signed_max_abs(values),
+        );
+        let fit = fit_symmetric_group::<true, 32>(values, &weights, peak, half);
         codes
             .iter_mut()
             .zip(values)
@@ -266,6 +270,7 @@ fn store_q5_1((d, min, codes): (f32, f32, [u8; 32]), out: &mut [u8; 24]) {
 }
 
 impl EncodeBlock<20, 32> for Q4_1 {
+    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -303,6 +308,7 @@ impl EncodeBlock<22, 32> for Q5_0 {
 }
 
 impl EncodeBlock<24, 32> for Q5_1 {
+    const HAS_AVX512: bool = true;
     #[inline(always)]
     fn encode(
         values: &[f32; 32],
@@ -337,6 +343,7 @@ fn signed_bytes(values: &[f32; 32], out: &mut [u8]) -> f32 {
 }
 
 impl EncodeBlock<34, 32> for Q8_0 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -352,6 +359,7 @@ impl EncodeBlock<34, 32> for Q8_0 {
 }
 
 impl EncodeBlock<36, 32> for Q8_1 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]

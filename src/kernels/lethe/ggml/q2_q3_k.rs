@@ -142,7 +142,8 @@ impl EncodeBlock<110, 256> for Q3_K {
                 *codes = per_lane(|g| f32::from(fit.code(g, x[g])));
             }
             // Scales of Q3_K are signed and stored as 0 to 63, so the same search serves for them.
-            let of_scales = fit_symmetric_group(&fit.scale, &sums, 32.0);
+            let peak = signed_max_abs(&fit.scale);
+            let of_scales = fit_symmetric_group::<false, 16>(&fit.scale, &sums, peak, 32.0);
             for (code, &scale) in scales.iter_mut().zip(&fit.scale) {
                 *code = of_scales.code(0, scale);
             }

@@ -225,18 +225,15 @@ pub(super) fn fit_symmetric<const N: usize, const G: usize>(
     }
 }
 
-/// [`fit_symmetric`] for a single group, with one step in each lane. The values may be scales of
-/// groups, and so need not be finite.
+/// [`fit_symmetric`] for a single group, with one step in each lane. `peak` is the first value with
+/// the largest magnitude. Values that are scales of groups need not be finite.
 #[inline(always)]
-pub(super) fn fit_symmetric_group<const N: usize>(
+pub(super) fn fit_symmetric_group<const FINITE: bool, const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
+    peak: f32,
     half: f32,
 ) -> SymmetricFit<1> {
-    let mut peak = 0.0f32;
-    for &x in x {
-        peak = if x.abs() > peak.abs() { x } else { peak };
-    }
     if peak.abs() < TINY {
         return SymmetricFit {
             scale: [0.0],
@@ -249,20 +246,24 @@ pub(super) fn fit_symmetric_group<const N: usize>(
     for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
         *wx = w * x;
     }
-    // Step 0, the steps, and one lane that fills the registers and is not looked at.
-    let tried: Lanes<20> = per_lane(|c| match c {
+    // Step 0, the steps, and lanes that fill the registers and are not looked at.
+    let tried: Lanes<24> = per_lane(|c| match c {
         0 => -half / peak,
         c => -(half + 0.1 * f32::from(STEPS[(c - 1).min(17)])) / peak,
     });
-    let (lx, l2) = moments::<false, N, 20>(|i, _| x[i], |i, _| w[i], |i, _| wx[i], half, tried);
-    let mut scale = if l2[0] == 0.0 { 0.0 } else { lx[0] / l2[0] };
+    let (lx, l2) = moments::<FINITE, N, 24>(|i, _| x[i], |i, _| w[i], |i, _| wx[i], half, tried);
+    let (lx, l2, tried) = (opaque(&lx), opaque(&l2), opaque(&tried));
+    // Quotients of all lanes at once: a division for each better step would be waited for.
+    let ratios: Lanes<24> = per_lane(|c| lx[c] / l2[c]);
+    let scores: Lanes<24> = per_lane(|c| ratios[c] * lx[c]);
+    let squares: Lanes<24> = per_lane(|c| lx[c] * lx[c]);
+    let (ratios, scores, squares) = (opaque(&ratios), opaque(&scores), opaque(&squares));
+    let mut scale = if l2[0] == 0.0 { 0.0 } else { ratios[0] };
     let mut best = scale * lx[0];
     let mut inverse = tried[0];
     for c in 1..19 {
-        if l2[c] > 0.0 && lx[c] * lx[c] > best * l2[c] {
-            scale = lx[c] / l2[c];
-            best = scale * lx[c];
-            inverse = tried[c];
+        if l2[c] > 0.0 && squares[c] > best * l2[c] {
+            (scale, best, inverse) = (ratios[c], scores[c], tried[c]);
         }
     }
     SymmetricFit {

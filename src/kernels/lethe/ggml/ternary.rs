@@ -47,6 +47,7 @@ fn put_digits(trits: &[u8], out: &mut [u8]) {
 }
 
 impl EncodeBlock<54, 256> for TQ1_0 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -65,6 +66,7 @@ impl EncodeBlock<54, 256> for TQ1_0 {
 }
 
 impl EncodeBlock<66, 256> for TQ2_0 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     #[inline(always)]
@@ -90,6 +92,7 @@ impl EncodeBlock<66, 256> for TQ2_0 {
 }
 
 impl EncodeBlock<18, 128> for Q1_0 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     /// The scale is the mean magnitude.
@@ -113,6 +116,7 @@ impl EncodeBlock<18, 128> for Q1_0 {
 }
 
 impl EncodeBlock<18, 64> for Q2_0 {
+    const HAS_AVX512: bool = true;
     const ROW_SQUARE: bool = false;
 
     /// The scale is the largest magnitude, so that code 3, twice the scale, is never used.

@@ -164,7 +164,7 @@ fn small_values_beside_large_ones() {
         };
         check_values(&format!("{group}, {small}"), &kernel, values.len(), |i| {
             let terms = values[i / group * group..][..group].iter().enumerate();
-            let sign = |j: usize| [1.0, -1.0][(i % group & j).count_ones() as usize % 2];
+            let sign = |j: usize| [1.0, -1.0][((i % group) & j).count_ones() as usize % 2];
             let sum: f64 = terms.map(|(j, &x)| sign(j) * f64::from(x)).sum();
             (sum * 0.125) as f32 + 0.0
         });
