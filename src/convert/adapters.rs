@@ -2,6 +2,7 @@
 
 mod collect;
 mod factors;
+mod form;
 #[cfg(feature = "gguf")]
 mod gguf_adapter;
 mod matrices;

@@ -302,7 +302,7 @@ impl<'m> HiggsLayer<'_, 'm> {
         match (pairs, scales) {
             (Dtype::F16, Dtype::F16) if !is_bf16 => Floats::ieee(&self.pairs),
             (Dtype::F16, Dtype::BF16) if is_bf16 => Ok(Floats::bf16_as_f16(&self.pairs)),
-            (Dtype::BF16, Dtype::BF16) => Floats::ieee(&self.pairs),
+            (Dtype::BF16, Dtype::BF16) if is_bf16 => Floats::ieee(&self.pairs),
             _ => {
                 let what = format!("values of {pairs} do not go with scales of {scales}");
                 Err(wrong(&self.pairs, what))

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::factors::{FactorForm, Factors, ProductSize};
+use super::form::{form_of_square, form_that_fits};
 use super::matrices::{AdapterMatrix, AdapterTensor};
 use super::merge::WeightChange;
 use super::parameters::{Assigner, Assignment, Parameters};
@@ -147,7 +148,7 @@ impl Collector<'_, '_> {
         let (item, shape) = self.item(&weight, &a.get())?;
         let form = match assigned {
             Some(assigned) => assigned.form,
-            None => self.form((module, &shape), tensors, [&a.get(), &b.get()]),
+            None => self.form((module, &shape), tensors, [&a.get(), &b.get()])?,
         };
         let factors = Factors {
             form,
@@ -255,38 +256,34 @@ impl Collector<'_, '_> {
     }
 
     /// How the factors A and B of a module are stored, whose weight has `shape`.
+    ///
+    /// # Errors
+    /// `Unsupported` if nothing tells.
     fn form(
         &self,
         (module, shape): (&str, &[usize]),
         tensors: LoraTensors,
         [a, b]: [&Tensor<'_>; 2],
-    ) -> FactorForm {
-        match &self.adapter.files.settings {
+    ) -> Result<FactorForm> {
+        Ok(match &self.adapter.files.settings {
             // Convolutions have one order, whatever the settings say of other modules.
             Settings::Peft(_) if a.shape().len() > 2 => FactorForm::OutIn,
             // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
             Settings::Peft(_) if tensors.is_embedding => FactorForm::InOut,
             Settings::Peft(config) => match form_that_fits(shape, a, b) {
                 Some(form) => form,
-                None if config.is_transposed || self.is_conv1d(module) => FactorForm::InOut,
-                None => FactorForm::OutIn,
+                None => {
+                    let (parent, _) = module.rsplit_once('.').unwrap_or_default();
+                    let beside = self.names.get(&format!("{parent}.c_attn.weight"));
+                    let beside = beside.map(|&at| shape(&self.items[at]));
+                    form_of_square((module, a), config.is_transposed, beside)?
+                }
             },
             #[cfg(feature = "gguf")]
             Settings::Gguf(_) if tensors.is_embedding => FactorForm::Rows,
             #[cfg(feature = "gguf")]
             Settings::Gguf(_) => FactorForm::OutIn,
-        }
-    }
-
-    /// Whether a module is one of GPT-2's attention, a `Conv1D` with weights `[in, out]`. PEFT goes by its class: the settings have
-    /// `fan_in_fan_out` as the last module of the adapter set it, and the shape of a square weight tells nothing.
-    fn is_conv1d(&self, module: &str) -> bool {
-        let Some((attention, _)) = module.rsplit_once('.') else {
-            return false;
-        };
-        let sibling = self.names.get(&format!("{attention}.c_attn.weight"));
-        // The weights of queries, keys and values are side by side; a linear layer has them below each other.
-        sibling.is_some_and(|&at| matches!(*shape(&self.items[at]), [rows, cols] if cols > rows))
+        })
     }
 
     /// The factor of the product of a module, whose A is `a` and whose rank is `stored`.
@@ -369,19 +366,6 @@ impl Collector<'_, '_> {
             return Err(AnamnesisError::unsupported("several adapters", what));
         }
         Ok(())
-    }
-}
-
-/// The form that makes a product of `shape` of two matrices, if only one does: whoever stores a weight as `[in, out]` has it from its
-/// class. PEFT goes by the class as well, and saves `fan_in_fan_out` as the last module of the adapter has it.
-fn form_that_fits(shape: &[usize], a: &Tensor<'_>, b: &Tensor<'_>) -> Option<FactorForm> {
-    let (&[_, inputs], &[outputs, _]) = (a.shape(), b.shape()) else {
-        return None;
-    };
-    match (shape == [outputs, inputs], shape == [inputs, outputs]) {
-        (true, false) => Some(FactorForm::OutIn),
-        (false, true) => Some(FactorForm::InOut),
-        _ => None,
     }
 }
 

@@ -54,44 +54,78 @@ fn convolutions_that_do_not_fit_are_errors() {
     }
 }
 
-/// PEFT saves the `fan_in_fan_out` of the last module, here that of a linear layer.
+/// PEFT saves the `fan_in_fan_out` of the last module: a square weight can be of another class.
 #[test]
-fn square_weights_of_conv1d_are_transposed() {
-    let root = tempfile::tempdir().unwrap();
-    let base = root.path().join("base.safetensors");
-    let tensors = base_of(&[
-        ("h.attn.c_attn.weight", &[2, 6]),
-        ("h.attn.c_proj.weight", &[2, 2]),
-    ]);
-    std::fs::write(&base, file(&tensors, &[])).unwrap();
-    let settings = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "fan_in_fan_out": false});
-    std::fs::write(
-        root.path().join("adapter_config.json"),
-        settings.to_string(),
-    )
-    .unwrap();
-    let factor = |end: &str, shape: &[usize], values: &[f32]| {
-        let name = format!("base_model.model.h.attn.c_proj.lora_{end}.weight");
-        raw(&name, "F32", shape, f32s(values))
-    };
-    let factors = [
-        factor("A", &[1, 2], &[1.0, 2.0]),
-        factor("B", &[2, 1], &[5.0, 7.0]),
-    ];
-    let adapter = root.path().join("adapter_model.safetensors");
-    std::fs::write(adapter, file(&factors, &[])).unwrap();
-    let adapter = Adapter::open(root.path()).unwrap();
-    let model = merged_with(&base, adapter, &root.path().join("out.safetensors"));
-    assert_eq!(
-        values(&model, "h.attn.c_proj.weight"),
-        [6.0, 8.0, 11.0, 15.0]
-    );
-}
-
-fn merged_with(base: &Path, adapter: Adapter, out: &Path) -> ParsedModel {
-    let options = options(TargetDtype::F32, vec![adapter]);
-    parse(base).unwrap().convert(out, options).unwrap();
-    parse(out).unwrap()
+fn classes_of_square_weights() {
+    let (in_out, out_in) = ([6.0, 8.0, 11.0, 15.0], [6.0, 11.0, 8.0, 15.0]);
+    for (module, others, is_transposed, expected) in [
+        // The module beside it is a `Conv1D`, whatever the settings say, or a linear layer.
+        (
+            "h.attn.c_proj",
+            Some(("h.attn.c_attn", [2, 6])),
+            false,
+            Ok(in_out),
+        ),
+        (
+            "h.attn.c_proj",
+            Some(("h.attn.c_attn", [2, 6])),
+            true,
+            Ok(in_out),
+        ),
+        (
+            "h.attn.c_proj",
+            Some(("h.attn.c_attn", [6, 2])),
+            true,
+            Ok(out_in),
+        ),
+        (
+            "h.attn.c_proj",
+            Some(("h.attn.c_attn", [6, 2])),
+            false,
+            Ok(out_in),
+        ),
+        ("h.mlp.c_fc", None, true, Ok(in_out)),
+        ("encoder.query", None, false, Ok(out_in)),
+        ("encoder.query", None, true, Err("`fan_in_fan_out`")),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let base = root.path().join("base.safetensors");
+        let weight = format!("{module}.weight");
+        let other = others.map(|(name, shape)| (format!("{name}.weight"), shape));
+        let mut tensors: Vec<(&str, &[usize])> = vec![(&weight, &[2, 2])];
+        tensors.extend(
+            other
+                .iter()
+                .map(|(name, shape)| (name.as_str(), shape.as_slice())),
+        );
+        std::fs::write(&base, file(&base_of(&tensors), &[])).unwrap();
+        let settings =
+            json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "fan_in_fan_out": is_transposed});
+        let config = root.path().join("adapter_config.json");
+        std::fs::write(config, settings.to_string()).unwrap();
+        let factor = |end: &str, shape: &[usize], values: &[f32]| {
+            let name = format!("base_model.model.{module}.lora_{end}.weight");
+            raw(&name, "F32", shape, f32s(values))
+        };
+        let factors = [
+            factor("A", &[1, 2], &[1.0, 2.0]),
+            factor("B", &[2, 1], &[5.0, 7.0]),
+        ];
+        let adapter = root.path().join("adapter_model.safetensors");
+        std::fs::write(adapter, file(&factors, &[])).unwrap();
+        let adapter = Adapter::open(root.path()).unwrap();
+        let out = root.path().join("out.safetensors");
+        let options = options(TargetDtype::F32, vec![adapter]);
+        let result = parse(&base).unwrap().convert(&out, options);
+        match (result, expected) {
+            (Ok(_), Ok(expected)) => {
+                let model = parse(&out).unwrap();
+                assert_eq!(values(&model, &weight), expected, "{module}, {others:?}");
+            }
+            (Err(error), Err(word)) => assert!(error.to_string().contains(word), "{error}"),
+            (result, _) => panic!("{module}, {others:?}: {result:?}"),
+        }
+    }
 }
 
 /// DoRA gives lengths to the columns of weights `[in, out]`, and a column of zeros has no direction.
