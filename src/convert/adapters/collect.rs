@@ -255,13 +255,13 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// How the factors A and B of a module are stored, whose weight has `shape`.
+    /// How the factors A and B of a module are stored, whose weight has the shape `weight`.
     ///
     /// # Errors
     /// `Unsupported` if nothing tells.
     fn form(
         &self,
-        (module, shape): (&str, &[usize]),
+        (module, weight): (&str, &[usize]),
         tensors: LoraTensors,
         [a, b]: [&Tensor<'_>; 2],
     ) -> Result<FactorForm> {
@@ -270,7 +270,7 @@ impl Collector<'_, '_> {
             Settings::Peft(_) if a.shape().len() > 2 => FactorForm::OutIn,
             // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
             Settings::Peft(_) if tensors.is_embedding => FactorForm::InOut,
-            Settings::Peft(config) => match form_that_fits(shape, a, b) {
+            Settings::Peft(config) => match form_that_fits(weight, a, b) {
                 Some(form) => form,
                 None => {
                     let (parent, _) = module.rsplit_once('.').unwrap_or_default();

@@ -120,8 +120,9 @@ impl EncodeInput<'_> {
             }
         }
         let mut largest = Vec::new();
+        let loaded = self.strips.is_some().then_some(tile);
         self.for_each_part(
-            (tile, None),
+            (tile, loaded),
             scheme,
             buffers,
             scratch,

@@ -161,7 +161,7 @@ impl StoredHadamard {
 
 /// Whether F32 has the sums and differences of any of `group` values, a power of two from 4 on: it does if the values are multiples of a power
 /// of two of which there are at most 2^24 in `group` times the largest. The sums in F64 are the same then, and take twice as long.
-/// Values of codes and of BF16 mostly are such multiples.
+/// Integer codes times scales of few bits are such multiples.
 #[inline(always)]
 fn has_exact_sums(values: &[f32], group: usize) -> bool {
     let mut largest = 0;

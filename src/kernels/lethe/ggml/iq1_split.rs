@@ -97,8 +97,9 @@ impl<const SHIFTS: usize> SplitSums<SHIFTS> {
     }
 }
 
-/// Scores below this part of the largest cannot win. A score and the comparison of two are rounded
-/// six times in all, by at most 2⁻²⁴ of their size, which is a fifth of what is left out here.
+/// Scores below this part of the largest cannot win. The scores of two splits, the choice of a shift
+/// and their comparison are rounded at most 15 times in all, by 2⁻²⁴ of their size each: less than
+/// half of what is left out here.
 const CLEARLY_LESS: f32 = 0.999_998;
 
 /// The best split, if its score is larger than all others by so much that neither rounding nor
