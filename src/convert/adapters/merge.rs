@@ -170,16 +170,32 @@ fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedI
         None => group.decoder,
     };
     group.decoder = match change.size {
-        Some(size) => Box::new(AdaptedWeight::new(
-            group.name.clone(),
-            base,
-            size,
-            change.products,
-            change.lengths,
-        )),
+        Some(size) => {
+            let name = group.name.clone();
+            let weight = AdaptedWeight::new(name, base, size, change.products, change.lengths);
+            require_small_tiles(&group.name, &weight)?;
+            Box::new(weight)
+        }
         None => base,
     };
     // No stored bytes have these values, neither as they are nor as a module lays them out.
     (group.is_merged, group.is_copied, group.module) = (true, false, None);
     Ok(ResolvedItem::from(group))
+}
+
+/// Values of the smallest tile of a weight at most, each of which takes 12 bytes of a thread's memory.
+const MAX_TILE_VALUES: usize = 16 << 20;
+
+/// Fails if a thread would need much memory for the weight `name`: the lengths of DoRA are those of whole rows or columns, of which
+/// quantized weights may have many in a block.
+fn require_small_tiles(name: &str, weight: &AdaptedWeight<'_>) -> Result<()> {
+    let grid = weight.grid();
+    let rows = grid.row_align.min(grid.rows);
+    if rows.saturating_mul(grid.col_align.min(grid.cols)) <= MAX_TILE_VALUES {
+        return Ok(());
+    }
+    let what = format!(
+        "tensor `{name}`: DoRA gives lengths to whole rows or columns, and those of the least part that can be decoded have more than 16 Mi values; decode the weight to floats first"
+    );
+    Err(AnamnesisError::unsupported("an adapter", what))
 }
