@@ -285,7 +285,7 @@ fn tensors_that_are_not_decoded() {
             "type 397",
             one(397, &[256, 16], 4128),
             Unsupported,
-            &["`X`", "type 397", "Q8_K_R16", "ik_llama", "interleaved"],
+            &["`X`", "type 397", "Q8_K_R16", "ik_llama", "AVX-512"],
         ),
         (
             "type 150",
