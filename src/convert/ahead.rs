@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use super::cut::TOGETHER_BYTES;
 use super::output::Job;
 use crate::Result;
 use crate::scheme::{Buffers, Decode, ReadAhead, StoredRectangle};
@@ -112,9 +111,7 @@ impl AheadSlot {
     fn tiles_together(&self, decoder: &dyn Decode, job: &Job<'_, '_>) -> Option<Range<usize>> {
         let cut = &job.output().cut;
         // The files that are in flight share the memory of all threads.
-        let bytes = TOGETHER_BYTES.saturating_mul(self.threads) / self.files.max(1);
-        let first = decoder.stored_codes(&cut.tile(0).rows)?;
-        let most = bytes / first.rows.len().saturating_mul(first.bytes.len()).max(1);
+        let most = cut.together.saturating_mul(self.threads) / self.files.max(1);
         let matrix_rows = decoder.grid().transposed?.matrix_rows.min(cut.rows);
         let of_matrix = matrix_rows.div_ceil(cut.tile_rows);
         let is_whole = matrix_rows == cut.rows || matrix_rows.is_multiple_of(cut.tile_rows);

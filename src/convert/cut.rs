@@ -18,7 +18,7 @@ const TRANSPOSED_LOAD_BYTES: f64 = 5.5 * 1024.0 * 1024.0;
 const TOGETHER_LOAD_BYTES: f64 = 1024.0 * 1024.0;
 
 /// Stored bytes of the tiles that are read together, for each thread.
-pub(super) const TOGETHER_BYTES: usize = 5 << 20;
+const TOGETHER_BYTES: usize = 5 << 20;
 
 /// Bytes of a stored row that a tile reads as fast for itself.
 const LONG_PIECE: usize = 8 << 10;
@@ -53,7 +53,7 @@ pub(super) struct Cut {
     pub cols: usize,
     pub tile_rows: usize,
     pub tile_cols: usize,
-    /// Tiles below each other that one thread had better make together, because they take pieces of the same stored rows.
+    /// Tiles below each other that are made one after another for each thread, because they take pieces of the same stored rows.
     pub together: usize,
 }
 
