@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::output::Job;
 use crate::Result;
-use crate::scheme::{Buffers, Decode, ReadAhead, StoredRectangle};
+use crate::scheme::{Buffers, Decode, ReadAhead, StoredRectangle, Tile};
 
 /// What the jobs of one output file read together, one rectangle at a time.
 ///
@@ -43,21 +43,20 @@ impl AheadSlot {
         Self::new(1, 1)
     }
 
-    /// Loads the tile of `job` into `buffers`. What other jobs take of the same stored rows is read along, with the threads that
+    /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same stored rows is read along, with the threads that
     /// have come to them.
     ///
     /// # Errors
     /// Those of [`Decode::load`].
     pub(super) fn load(
         &self,
-        decoder: &dyn Decode,
+        (decoder, tile): (&dyn Decode, &Tile),
         job: &Job<'_, '_>,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let tile = job.output().cut.tile(job.no);
         let shared = self.share(decoder, job);
         buffers.ahead = shared.as_ref().map(|shared| Arc::clone(&shared.ahead));
-        let loaded = decoder.load(&tile, buffers);
+        let loaded = decoder.load(tile, buffers);
         // Given back before the lock, so that nobody has it when the next rectangle begins.
         buffers.ahead = None;
         drop(shared);
@@ -110,13 +109,16 @@ impl AheadSlot {
     /// The tiles whose stored rows are read together with those of the tile of `job`; `None` if it reads alone.
     fn tiles_together(&self, decoder: &dyn Decode, job: &Job<'_, '_>) -> Option<Range<usize>> {
         let cut = &job.output().cut;
+        if cut.together <= 1 {
+            return None;
+        }
         // The files that are in flight share the memory of all threads.
         let most = cut.together.saturating_mul(self.threads) / self.files.max(1);
         let matrix_rows = decoder.grid().transposed?.matrix_rows.min(cut.rows);
         let of_matrix = matrix_rows.div_ceil(cut.tile_rows);
         let is_whole = matrix_rows == cut.rows || matrix_rows.is_multiple_of(cut.tile_rows);
         let most = most.max(cut.together).min(of_matrix);
-        if cut.together <= 1 || !is_whole || most <= 1 {
+        if !is_whole || most <= 1 {
             return None;
         }
         // Rectangles of about one height.

@@ -86,7 +86,8 @@ pub(super) struct DecodeBody<'m> {
 impl<'m> Body<'m> for DecodeBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let tile = &job.output().cut.tile(job.no);
-        job.ahead.load(&*self.decoder, job, &mut worker.input)?;
+        job.ahead
+            .load((&*self.decoder, tile), job, &mut worker.input)?;
         // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
         let slab_rows = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
         let element_size = self.target.byte_size();

@@ -34,6 +34,11 @@ impl<'m> Part<'m> {
         std::ptr::from_ref(self.info).addr()
     }
 
+    /// Whether the tensor has `len` bytes from `at` on.
+    fn has(&self, at: u64, len: u64) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
     /// Whether positional reads are copies of memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.shared_at(0, 0).is_some()
@@ -82,8 +87,7 @@ impl<'m> Part<'m> {
 
     /// `len` of the tensor's bytes from `at` on, without a copy. `None` if they are not in memory as readers see them.
     pub(crate) fn shared_at(&self, at: u64, len: u64) -> Option<SharedBytes> {
-        let is_inside = at.checked_add(len).is_some_and(|end| end <= self.len);
-        if !is_inside || !self.is_verbatim() {
+        if !self.has(at, len) || !self.is_verbatim() {
             return None;
         }
         self.source.shared(self.info.offset.checked_add(at)?, len)
@@ -130,8 +134,9 @@ impl<'m> Part<'m> {
     /// Has the system copy `len` of the tensor's bytes from `at` on to `to.1` of a file. `false` if it cannot, or readers see other
     /// bytes than are stored.
     pub(crate) fn copy_to(&self, at: u64, to: (&File, u64), len: u64) -> bool {
-        let is_inside = at.checked_add(len).is_some_and(|end| end <= self.len);
-        is_inside && self.is_verbatim() && self.source.copy_to(self.info.offset + at, to, len)
+        self.has(at, len)
+            && self.is_verbatim()
+            && self.source.copy_to(self.info.offset + at, to, len)
     }
 
     /// Reads all stored bytes that the checksum covers, compressed or not, and compares it. Does nothing without a checksum.

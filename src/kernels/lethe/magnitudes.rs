@@ -27,25 +27,25 @@ impl Routine for Largest<'_> {
 pub(crate) fn largest_magnitudes(values: &[f32], run: usize, level: Level) -> Vec<f32> {
     let run = run.max(1);
     let mut largest = vec![0.0; values.len().div_ceil(run)];
-    let largest_of_runs = &mut Largest {
+    find_largest(values, run, level, &mut largest);
+    largest
+}
+
+/// Fills `largest` with the largest magnitude of each `run` of values.
+fn find_largest(values: &[f32], run: usize, level: Level, largest: &mut [f32]) {
+    let routine = &mut Largest {
         values,
         run,
-        largest: &mut largest,
+        largest,
     };
-    perform(level, largest_of_runs);
-    largest
+    perform(level, routine);
 }
 
 /// Whether no value is NaN or infinite.
 pub(crate) fn are_finite(values: &[f32], level: Level) -> bool {
     // The largest magnitude is vectorised, which a search that may end early is not.
     let mut largest = [0.0];
-    let largest_of_all = &mut Largest {
-        values,
-        run: values.len().max(1),
-        largest: &mut largest,
-    };
-    perform(level, largest_of_all);
+    find_largest(values, values.len().max(1), level, &mut largest);
     largest[0].is_finite()
 }
 

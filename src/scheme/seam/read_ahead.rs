@@ -48,7 +48,8 @@ struct Block {
 }
 
 impl ReadAhead {
-    /// Makes the rectangle `wanted`, of which nothing is read yet. It is empty if a piece of a row is longer than a block.
+    /// Takes the place of the rectangle before: holds `wanted` from now on, once [`fill`](Self::fill) has read it. Holds nothing
+    /// if the piece of a row is longer than a block.
     pub(crate) fn begin(&mut self, wanted: &StoredRectangle<'_>) {
         self.tensor = wanted.part.identity();
         self.bytes = wanted.bytes.clone();
