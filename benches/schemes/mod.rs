@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{COLS, ROWS};
 
+mod dfloat11;
 mod exl;
 mod ggml;
 #[path = "../../tests/common/gguf.rs"]
@@ -382,6 +383,7 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("marlin24", marlin24()),
         ("sinq4", sinq4()),
         ("uqff-f8q8", f8q8),
+        ("dfloat11", dfloat11::dfloat11()),
     ]
 }
 
@@ -503,6 +505,9 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
 pub fn config(name: &str) -> Option<(&'static str, String)> {
     if name == "sinq4" {
         return Some(("model.safetensors.index.json.meta.json", sinq_meta()));
+    }
+    if name == "dfloat11" {
+        return Some(("config.json", dfloat11::config()));
     }
     let bits = name.strip_prefix("mlx").filter(|bits| bits.len() == 1)?;
     let text = format!(r#"{{"quantization": {{"group_size": 64, "bits": {bits}}}}}"#);
