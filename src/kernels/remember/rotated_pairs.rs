@@ -2,7 +2,7 @@
 //! matrix, which is undone here: HIGGS.
 //!
 //! The values of the table are multiples of a power of two, and so few bits long that their sums are integers of 32 bits. These are
-//! exact, and so are their products with scales and the sums of these in F64 ([`PairSums::fits`]): only the last product and the
+//! exact, and so are their products with scales and the sums of these in F64 ([`RotatedPairs::fits`]): only the last product and the
 //! value of the output are rounded, as [`HadamardGroups`](super::hadamard::HadamardGroups) rounds them.
 
 use super::hadamard::{butterflies, butterfly_rows};
@@ -21,13 +21,13 @@ pub(crate) const MAX_GROUP: usize = 256;
 const SUM_BITS: u32 = 31;
 
 /// The values of pairs as multiples of a unit.
-pub(crate) struct PairTable {
+pub(crate) struct IntegerPairs {
     pairs: Box<[[i32; 2]; MAX_PAIRS]>,
     /// A power of two.
     unit: f64,
 }
 
-impl PairTable {
+impl IntegerPairs {
     /// `None` if there are too many pairs, or if a sum of [`MAX_GROUP`] values may have more bits than an integer.
     pub(crate) fn new(values: &[f32]) -> Option<Self> {
         let (pairs, rest) = values.as_chunks::<2>();
@@ -57,8 +57,8 @@ impl PairTable {
 }
 
 /// Rows of rotated pairs.
-pub(crate) struct PairSums<'a> {
-    pub table: &'a PairTable,
+pub(crate) struct RotatedPairs<'a> {
+    pub table: &'a IntegerPairs,
     /// The numbers of the pairs, row-major. Rows have whole rotations.
     pub codes: &'a [u8],
     /// Columns that are rotated together: groups, as many as a power of two.
@@ -71,7 +71,7 @@ pub(crate) struct PairSums<'a> {
     pub entry: f64,
 }
 
-impl PairSums<'_> {
+impl RotatedPairs<'_> {
     /// Whether sums of a rotation with these scales, which have 11 bits, are exact. A sum of a group has 31 bits, its product with a
     /// scale 42, and is a multiple of the unit times the last place of the scale, which is 2^-10 of it or more. So F64 has the
     /// sums of products if the largest scale is at most 2^(53 - 31 - 10) times as large as the smallest, divided by the number of
@@ -171,7 +171,7 @@ impl PairSums<'_> {
 /// Columns of groups that are added together.
 const LANES: usize = 16;
 
-impl Kernel for PairSums<'_> {
+impl Kernel for RotatedPairs<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         self.rows(InMemory, out);

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::codes::FluteCodes;
 use crate::Result;
 use crate::element::Out;
-use crate::kernels::remember::rotated_pairs::{PairSums, PairTable};
+use crate::kernels::remember::rotated_pairs::{IntegerPairs, RotatedPairs};
 use crate::scheme::layout::hadamard::HadamardRotated;
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{Buffers, Decode, Floats, Grid, Tile};
@@ -24,7 +24,7 @@ pub(super) struct HiggsWeight<'m> {
     pub group: usize,
     /// Absolute value of the entries of the matrix.
     pub entry: f64,
-    pub table: OnceLock<Option<PairTable>>,
+    pub table: OnceLock<Option<IntegerPairs>>,
 }
 
 impl HiggsWeight<'_> {
@@ -32,14 +32,14 @@ impl HiggsWeight<'_> {
     ///
     /// # Errors
     /// The read fails.
-    fn table(&self, staging: &mut Vec<u8>) -> Result<Option<&PairTable>> {
+    fn table(&self, staging: &mut Vec<u8>) -> Result<Option<&IntegerPairs>> {
         if let Some(table) = self.table.get() {
             return Ok(table.as_ref());
         }
         let (floats, len) = self.values;
         let mut values = Vec::with_capacity(len);
         floats.extend(len, 0..1, 0..len, staging, &mut values)?;
-        let table = PairTable::new(&values);
+        let table = IntegerPairs::new(&values);
         Ok(self.table.get_or_init(|| table).as_ref())
     }
 }
@@ -62,7 +62,7 @@ impl Decode for HiggsWeight<'_> {
         let rows = tile.rows.clone();
         self.scales.extend(rows, groups, staging, scales)?;
         let mut rotations = scales.chunks(self.general.group / self.group);
-        if self.table(staging)?.is_none() || !rotations.all(PairSums::fits) {
+        if self.table(staging)?.is_none() || !rotations.all(RotatedPairs::fits) {
             return self.general.load(tile, buffers);
         }
         // Without numbers of vectors, the tile is one of bytes.
@@ -83,7 +83,7 @@ impl Decode for HiggsWeight<'_> {
             return self.general.decode(tile, rows, buffers, level, out);
         };
         let (width, first) = (tile.cols.len(), rows.start - tile.rows.start);
-        let kernel = PairSums {
+        let kernel = RotatedPairs {
             table,
             codes: &buffers.bytes[first * width / 2..][..rows.len() * width / 2],
             rotation: self.general.group,

@@ -133,7 +133,7 @@ fn near_ties() {
     let ties = bytes(miri_or(8, 4000)).into_iter().enumerate();
     let ties = ties.flat_map(|(i, byte)| {
         let exponent = match i % 8 {
-            0 => (byte % 24) as i32 - 149,
+            0 => i32::from(byte % 24) - 149,
             1 => 127 - i32::from(byte % 3),
             2 => -14 - i32::from(byte % 12),
             _ => i32::from(byte % 30) - 14,

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::{bytes, check, each_level};
 use crate::kernels::remember::hadamard::{HadamardColumns, HadamardGroups, StoredHadamard};
-use crate::kernels::remember::rotated_pairs::{LaneCodes, PairSums, PairTable};
+use crate::kernels::remember::rotated_pairs::{IntegerPairs, LaneCodes, RotatedPairs};
 use crate::simd::{Level, perform};
 use crate::test_utils::miri_or;
 
@@ -53,14 +53,14 @@ fn sums_of_pairs() {
     ] {
         let (rotation, pairs) = (group * groups, 1 << (2 * bits));
         let values = values(pairs);
-        let table = PairTable::new(&values).unwrap();
+        let table = IntegerPairs::new(&values).unwrap();
         let rows = 3;
         let n = rows * rotation;
         let codes: Vec<u8> = bytes(n / 2).iter().map(|x| x >> (8 - 2 * bits)).collect();
         let scales = scales(rows * groups);
-        assert!(scales.chunks(groups).all(PairSums::fits));
+        assert!(scales.chunks(groups).all(RotatedPairs::fits));
         let entry = 1.0 / (rotation as f64).sqrt();
-        let kernel = PairSums {
+        let kernel = RotatedPairs {
             table: &table,
             codes: &codes,
             rotation,
@@ -73,7 +73,7 @@ fn sums_of_pairs() {
             .collect();
         check("rotated pairs", &kernel, n, |i| {
             let products = &products[i / rotation * rotation..][..rotation];
-            let sign = |k: usize| 1.0 - 2.0 * f64::from((k & i % rotation).count_ones() % 2);
+            let sign = |k: usize| 1.0 - 2.0 * f64::from((k & (i % rotation)).count_ones() % 2);
             let terms = products.iter().enumerate();
             let sum: f64 = terms.map(|(k, &x)| sign(k) * f64::from(x)).sum();
             (sum * entry) as f32 + 0.0
@@ -107,7 +107,7 @@ fn sums_are_those_of_any_values() {
                 }
             })
             .collect();
-        let Some(table) = PairTable::new(&values) else {
+        let Some(table) = IntegerPairs::new(&values) else {
             continue;
         };
         let codes: Vec<u8> = bytes(rotation)[case % 7..][..rotation / 2]
@@ -120,7 +120,7 @@ fn sums_are_those_of_any_values() {
             .map(|&x| (f32::from(x) - 100.5) * 2f32.powi(-i32::from(x) % near - 8))
             .map(|x| f16::from_f32_const(x).to_f32_const())
             .collect();
-        if !PairSums::fits(&scales) {
+        if !RotatedPairs::fits(&scales) {
             continue;
         }
         fitting += 1;
@@ -132,7 +132,7 @@ fn sums_are_those_of_any_values() {
             group: rotation,
             stored: Some(&stored),
         };
-        let sums = PairSums {
+        let sums = RotatedPairs {
             table: &table,
             codes: &codes,
             rotation,
@@ -153,13 +153,13 @@ fn sums_are_those_of_any_values() {
 
 #[test]
 fn what_does_not_fit() {
-    assert!(PairTable::new(&[1.0, 2f32.powi(-22)]).is_some());
+    assert!(IntegerPairs::new(&[1.0, 2f32.powi(-22)]).is_some());
     // 2^24 times the smallest, which leaves no bits for 256 terms.
     for second in [2f32.powi(-24), f32::NAN, f32::INFINITY, 1e30, 1e-30] {
-        assert!(PairTable::new(&[1.0, second]).is_none(), "{second}");
+        assert!(IntegerPairs::new(&[1.0, second]).is_none(), "{second}");
     }
-    assert!(PairTable::new(&[1e-30, 0.0]).is_none());
-    assert!(PairTable::new(&[0.5; 514]).is_none() && PairTable::new(&[0.5; 3]).is_none());
+    assert!(IntegerPairs::new(&[1e-30, 0.0]).is_none());
+    assert!(IntegerPairs::new(&[0.5; 514]).is_none() && IntegerPairs::new(&[0.5; 3]).is_none());
     for (scales, fits) in [
         (&[1.0f32, 2f32.powi(-11)][..], true),
         (&[1.0, 2f32.powi(-11) * 0.99], false),
@@ -170,7 +170,7 @@ fn what_does_not_fit() {
         (&[1e30, 1e30], false),
         (&[1e-30, 1e-30], false),
     ] {
-        assert_eq!(PairSums::fits(scales), fits, "{scales:?}");
+        assert_eq!(RotatedPairs::fits(scales), fits, "{scales:?}");
     }
 }
 
