@@ -1,7 +1,7 @@
 //! A quantized weight and a product of low rank in one pass: the bits of [`Corrected`](super::Corrected), without sums in memory.
 //!
-//! Columns are taken in panels, whose sums stay in registers while their terms are added, in F64. Sums in F32 would be faster only
-//! where a bound of their error decides the 16 bits of a value: with FMA, too few to pay for the bound.
+//! Columns are taken in panels, whose sums stay in registers while their terms are added, in F64. Sums in F32 with a bound of their
+//! error are no faster: where the bound does not decide the 16 bits of a value, its row is summed in F64 after all.
 
 use super::ColumnStep;
 use crate::element::Element;
