@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{COLS, ROWS};
 
+mod dfloat11;
 mod exl;
 mod ggml;
 #[path = "../../tests/common/gguf.rs"]
@@ -323,6 +324,33 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
                 Part("w.s_group", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
             ],
         ),
+        (
+            "marlin",
+            vec![
+                Part("w.B", "I32", vec![COLS / 16, ROWS * 2], codes(n / 2)),
+                Part("w.s", "F16", vec![COLS / 128, ROWS], f16s(n / 128)),
+            ],
+        ),
+        (
+            "modelslim-w4a8",
+            vec![
+                Part("w.weight", "I8", vec![ROWS / 2, COLS], codes(n / 2)),
+                Part("w.weight_scale", "F32", vec![ROWS, 1], f32s(ROWS)),
+                Part("w.weight_offset", "F32", vec![ROWS, 1], f32s(ROWS)),
+            ],
+        ),
+        (
+            "sglang-w4",
+            vec![
+                Part("w.weight", "I8", vec![ROWS, COLS / 2], codes(n / 2)),
+                Part(
+                    "w.weight_scale_inv",
+                    "F32",
+                    vec![ROWS, COLS / 128],
+                    f32s(n / 128),
+                ),
+            ],
+        ),
         ("exl2", exl::exl2()),
         ("exl3-3", exl::exl3(3, None)),
         ("exl3-4", exl::exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
@@ -382,6 +410,7 @@ fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ("marlin24", marlin24()),
         ("sinq4", sinq4()),
         ("uqff-f8q8", f8q8),
+        ("dfloat11", dfloat11::dfloat11()),
     ]
 }
 
@@ -501,12 +530,24 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
 
 /// The name and the text of the file that has to lie beside the model of a scheme, if there is one.
 pub fn config(name: &str) -> Option<(&'static str, String)> {
-    if name == "sinq4" {
-        return Some(("model.safetensors.index.json.meta.json", sinq_meta()));
-    }
-    let bits = name.strip_prefix("mlx").filter(|bits| bits.len() == 1)?;
-    let text = format!(r#"{{"quantization": {{"group_size": 64, "bits": {bits}}}}}"#);
-    Some(("config.json", text))
+    Some(match name {
+        "sinq4" => ("model.safetensors.index.json.meta.json", sinq_meta()),
+        "dfloat11" => ("config.json", dfloat11::config()),
+        "sglang-w4" => (
+            "config.json",
+            r#"{"quantization_config": {"quant_method": "w4afp8"}}"#.to_owned(),
+        ),
+        "modelslim-w4a8" => {
+            let kind = "W4A8_DYNAMIC";
+            let parts = serde_json::json!({"w.weight": kind, "w.weight_scale": kind, "w.weight_offset": kind});
+            ("quant_model_description.json", parts.to_string())
+        }
+        _ => {
+            let bits = name.strip_prefix("mlx").filter(|bits| bits.len() == 1)?;
+            let text = format!(r#"{{"quantization": {{"group_size": 64, "bits": {bits}}}}}"#);
+            ("config.json", text)
+        }
+    })
 }
 
 /// Writes the file of the scheme `name` with what belongs beside it into a directory of its own in `scratch`.

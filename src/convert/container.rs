@@ -17,7 +17,6 @@ mod tests;
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use super::draft::Draft;
 use super::options::ConvertOptions;
 use super::output::Output;
 use super::report::Report;
@@ -67,7 +66,7 @@ pub(super) struct ContainerWriter {
 /// What a container lays out.
 pub(super) struct LayoutRequest<'a, 'm> {
     pub model: &'a ParsedModel,
-    pub drafts: &'a [Draft<'m>],
+    pub drafts: &'a [Output<'m>],
     /// The quantization config of the output.
     pub quantization: Option<&'a serde_json::Value>,
     pub options: &'a ConvertOptions,
@@ -245,7 +244,7 @@ pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLa
 }
 
 /// A draft as the layouts of most containers take it.
-fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
+fn entry<'a>(d: &'a Output<'_>) -> OutputEntry<'a> {
     OutputEntry {
         name: &d.name,
         dtype: d.dtype,
@@ -259,7 +258,7 @@ fn entry<'a>(d: &'a Draft<'_>) -> OutputEntry<'a> {
 fn check_layouts(
     writer: &ContainerWriter,
     is_directory: bool,
-    drafts: &[Draft<'_>],
+    drafts: &[Output<'_>],
     layouts: &[OutputLayout],
 ) -> std::result::Result<(), String> {
     let tensors: usize = layouts.iter().map(|layout| layout.offsets.len()).sum();

@@ -1,33 +1,15 @@
-//! [`Draft`], an output tensor before the container has given it an offset.
+//! Drafts: output tensors before the container has given them a place.
 
 use super::bodies::{CopyBody, DecodeBody, GatherBody, StreamBody};
 use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
-use super::output::Body;
-use crate::containers::model::{Part, Tensor, TensorRole};
+use super::output::{Body, Checks, Output, Place};
+use crate::containers::model::{Tensor, TensorRole};
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
-/// An output tensor without a place: its type, its shape, and the [`Body`] that makes its bytes.
-pub(super) struct Draft<'m> {
-    pub name: String,
-    pub dtype: Dtype,
-    /// Outermost dimension first.
-    pub shape: Vec<usize>,
-    /// Length of the data in bytes.
-    pub len: u64,
-    pub body: Box<dyn Body<'m> + 'm>,
-    pub cut: Cut,
-    /// Input tensors whose stored checksum is compared by reading them once more, as [`Output::verify`](super::output::Output).
-    pub verify: Vec<Part<'m>>,
-    /// Such inputs that an earlier draft has in `verify`.
-    pub verified_before: Vec<Part<'m>>,
-    /// Numbers of the input files that the tensor is made from, first of all the one with its data or codes.
-    pub sources: Vec<usize>,
-}
-
-impl<'m> Draft<'m> {
+impl<'m> Output<'m> {
     /// Drafts a tensor that is copied as it is stored, with its bytes in little-endian order.
     ///
     /// # Errors
@@ -56,7 +38,7 @@ impl<'m> Draft<'m> {
             true => len == 0,
             false => part.has_checksum() && part.exact_check().is_none(),
         };
-        let verify = Vec::from_iter(is_read_once_more.then_some(part));
+        let checks = Checks::of_parts(Vec::from_iter(is_read_once_more.then_some(part)));
         Ok(Self {
             name: t.name().to_owned(),
             dtype,
@@ -64,9 +46,9 @@ impl<'m> Draft<'m> {
             len,
             body,
             cut,
-            verify,
-            verified_before: vec![],
-            sources: vec![t.info().source],
+            checks,
+            sources: Box::new([t.info().source]),
+            place: Place::default(),
         })
     }
 
@@ -177,9 +159,9 @@ impl<'m> Draft<'m> {
             dtype,
             cut: Cut::of_decoder(&*decoder),
             body: body(decoder),
-            verify: parts_with_checksum(parts.iter().map(|(_, t)| t)),
-            verified_before: vec![],
+            checks: Checks::of(parts.iter().map(|(_, t)| t)),
             sources: sources_of(parts.iter().map(|(_, t)| t)),
+            place: Place::default(),
             name,
             shape,
         })
@@ -207,24 +189,16 @@ pub(super) fn byte_len(name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64>
 }
 
 /// Numbers of the input files that `tensors` are in, each once, that of the first tensor first.
-pub(super) fn sources_of<'a, 'm: 'a>(tensors: impl Iterator<Item = &'a Tensor<'m>>) -> Vec<usize> {
+pub(super) fn sources_of<'a, 'm: 'a>(
+    tensors: impl Iterator<Item = &'a Tensor<'m>>,
+) -> Box<[usize]> {
     let mut sources = Vec::new();
     for source in tensors.map(|t| t.info().source) {
         if !sources.contains(&source) {
             sources.push(source);
         }
     }
-    sources
-}
-
-/// Stored parts of `tensors`, restricted to those with a checksum.
-pub(super) fn parts_with_checksum<'a, 'm: 'a>(
-    tensors: impl Iterator<Item = &'a Tensor<'m>>,
-) -> Vec<Part<'m>> {
-    tensors
-        .map(Tensor::part)
-        .filter(|part| part.has_checksum())
-        .collect()
+    sources.into()
 }
 
 /// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8 tensor without a scale. Then its

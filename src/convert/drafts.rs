@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use super::adapters;
 use super::cast::{cast_of_item, cast_target};
-use super::draft::{Draft, is_carried};
+use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
 use super::options::{ConvertOptions, FloatCast};
+use super::output::Output;
 use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, WholeModel};
@@ -18,7 +19,7 @@ use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
 pub(super) struct Drafts<'m> {
-    pub drafts: Vec<Draft<'m>>,
+    pub drafts: Vec<Output<'m>>,
     pub report: Report,
     /// The quantization config of the output: the keys under which `config.json` has it, and its value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
@@ -131,6 +132,8 @@ pub(super) fn draft_outputs<'m>(
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
+    // A tensor that is encoded becomes several, which nobody has counted.
+    drafts.shrink_to_fit();
     Ok(Drafts {
         drafts,
         report,
@@ -197,7 +200,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
                 drafts.push(draft_plain(t.name().to_owned(), &t.stored, cast, options)?);
                 report.cast += usize::from(cast.is_some());
             }
-            ResolvedItem::Group(group) => drafts.extend(Draft::copies(group)?),
+            ResolvedItem::Group(group) => drafts.extend(Output::copies(group)?),
         }
     }
     verify_once(&mut drafts);
@@ -217,11 +220,11 @@ fn draft_plain<'m>(
     t: &Tensor<'m>,
     cast: Option<TargetDtype>,
     options: &ConvertOptions,
-) -> Result<Draft<'m>> {
+) -> Result<Output<'m>> {
     let saturates = options.run.cast == FloatCast::Saturating;
     match cast {
-        Some(target) => Draft::cast(name, t, target, saturates),
-        None => Draft::copy_named(name, t),
+        Some(target) => Output::cast(name, t, target, saturates),
+        None => Output::copy_named(name, t),
     }
 }
 
@@ -231,14 +234,14 @@ fn draft_unencoded<'m>(
     cast: Option<TargetDtype>,
     model: &ParsedModel,
     options: &ConvertOptions,
-) -> Result<Draft<'m>> {
+) -> Result<Output<'m>> {
     let mut draft = match item {
         ResolvedItem::Plain(t) => draft_plain(t.name().to_owned(), &t.stored, cast, options),
         // A sum can be beyond the range that the weight had.
         ResolvedItem::Group(group) if group.is_merged => {
             let target = cast.or(group.keeps).unwrap_or(options.run.to);
             let saturates = options.run.cast == FloatCast::Saturating;
-            Draft::cast_group(*group, Dtype::F32, target, saturates)
+            Output::cast_group(*group, Dtype::F32, target, saturates)
         }
         ResolvedItem::Group(group) if is_carried(&group, options) => {
             draft_plain(group.name, &group.parts[0].1, cast, options)
@@ -246,14 +249,14 @@ fn draft_unencoded<'m>(
         ResolvedItem::Group(group) => match (cast, group.keeps) {
             (Some(target), Some(kept)) => {
                 let saturates = options.run.cast == FloatCast::Saturating;
-                Draft::cast_group(*group, kept.dtype(), target, saturates)
+                Output::cast_group(*group, kept.dtype(), target, saturates)
             }
             // The tables of a class may give F16 to what is stored in a type of larger range, and it must not become infinite.
             (_, kept) if group.scheme == QuantScheme::Unquantized && has_f32_values(&group) => {
                 let target = kept.unwrap_or(options.run.to);
-                Draft::cast_group(*group, Dtype::F32, target, false)
+                Output::cast_group(*group, Dtype::F32, target, false)
             }
-            _ => Draft::decode(*group, options.run.to),
+            _ => Output::decode(*group, options.run.to),
         },
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.
@@ -272,15 +275,9 @@ fn has_f32_values(group: &Group<'_>) -> bool {
 
 /// Leaves each checksum to the first draft that needs it, because several tensors can be views of one storage and it would
 /// be read again for each.
-fn verify_once(drafts: &mut [Draft<'_>]) {
+fn verify_once(drafts: &mut [Output<'_>]) {
     let mut seen = HashSet::new();
     for draft in drafts {
-        let parts = std::mem::take(&mut draft.verify).into_iter();
-        for part in parts {
-            match seen.insert(part.member()) {
-                true => draft.verify.push(part),
-                false => draft.verified_before.push(part),
-            }
-        }
+        draft.checks.leave(|part| seen.insert(part.member()));
     }
 }

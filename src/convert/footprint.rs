@@ -23,10 +23,8 @@ impl Recovery<'_> {
     pub(crate) fn work(&self) -> (u64, usize) {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         let outputs = self.plan.outputs.iter();
-        let mine = outputs.filter(|output| output.file % parts == part - 1);
-        mine.fold((0, 0), |(bytes, n), output| {
-            (bytes + output.byte_len(), n + 1)
-        })
+        let mine = outputs.filter(|output| output.place.file % parts == part - 1);
+        mine.fold((0, 0), |(bytes, n), output| (bytes + output.len, n + 1))
     }
 
     /// Paths of the weight files that are there after [`write`](Self::write): as [`paths`](Self::paths), but of one of several

@@ -145,10 +145,10 @@ impl FileDigest {
             behind: BTreeMap::new(),
         };
         // A header that is patched at the end is hashed at the end, and with it all that lies behind.
-        if outputs.iter().all(|output| output.patch.is_none()) {
+        if outputs.iter().all(|output| output.place.patch.is_none()) {
             let data = outputs
                 .iter()
-                .map(|output| (output.offset, output.byte_len()));
+                .map(|output| (output.place.offset, output.len));
             let mut data: Vec<_> = data.filter(|(_, len)| *len > 0).collect();
             data.sort_unstable();
             data.push((planned.len, 0));

@@ -1,8 +1,8 @@
 //! Replaces `encode` in a build without the feature `lethe`. It has the same items, so the pipeline needs no conditions. Nothing can
 //! be encoded: no value of the types `Encoding` and `Encodings` exists.
 
-use super::draft::Draft;
 use super::options::ConvertOptions;
+use super::output::Output;
 use super::plan::Plan;
 use super::report::{Distance, Report};
 use crate::Result;
@@ -15,7 +15,7 @@ pub(super) enum Encodings {}
 /// The result of [`Encodings::draft`], which is never called.
 pub(super) enum Drafted<'m> {
     #[expect(dead_code, reason = "only the encoder makes it")]
-    Encoded(Vec<Draft<'m>>),
+    Encoded(Vec<Output<'m>>),
     #[expect(dead_code, reason = "only the encoder makes it")]
     NotEncoded(ResolvedItem<'m>),
 }
@@ -36,7 +36,7 @@ impl Encodings {
 
     pub(super) fn finish(
         self,
-        _drafts: &mut [Draft<'_>],
+        _drafts: &mut [Output<'_>],
         _report: &mut Report,
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
         match self {}

@@ -9,43 +9,89 @@ use super::cut::{Cut, TRANSPOSED_VALUES};
 use super::encode::{EncodeScratch, Encoding};
 use super::options::RememberOptions;
 use super::outcome::Outcome;
-use crate::containers::model::Part;
+use crate::containers::model::{Part, Tensor};
 use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::{Buffers, Decode};
 use crate::{Dtype, Result, TargetDtype};
 
-/// A planned output tensor with its place in the output.
+/// An output tensor: its type, its shape, and the [`Body`] that makes its bytes. A draft is one that the container has not
+/// given a place yet.
 pub(super) struct Output<'m> {
     pub name: String,
     pub dtype: Dtype,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
+    /// Length of the data in bytes.
+    pub len: u64,
     pub body: Box<dyn Body<'m> + 'm>,
-    /// Number of the output file that holds the tensor, from 0.
+    /// How the tensor is cut into tiles.
+    pub cut: Cut,
+    pub checks: Checks<'m>,
+    /// Numbers of the input files that the tensor is made from, first of all the one with its data or codes.
+    pub sources: Box<[usize]>,
+    pub place: Place,
+}
+
+/// Where an output tensor goes.
+#[derive(Default)]
+pub(super) struct Place {
+    /// Number of the output file, from 0.
     pub file: usize,
     /// Offset of the tensor's first byte in that file.
     pub offset: u64,
-    /// How the tensor is cut into tiles.
-    pub cut: Cut,
-    /// Input tensors whose stored checksum the jobs do not compute while they work, because they do not read all bytes exactly once.
-    /// The first job reads these inputs once more to compare their checksums. For a tensor without jobs
-    /// [`Run::check`](super::run::Run::check) does so.
-    pub verify: Vec<Part<'m>>,
-    /// Further such inputs, which an earlier output tensor verifies when the whole output is made: several tensors can be views
-    /// of one storage. If this tensor is made alone, they are verified for it.
-    pub verified_before: Vec<Part<'m>>,
-    /// Numbers of the input files that the tensor is made from.
-    pub sources: Vec<usize>,
     /// Where the checksum of the tensor's bytes goes, if the output's container stores one.
     pub patch: Option<Box<ChecksumPatch>>,
 }
 
-impl Output<'_> {
-    /// Length of the data in bytes.
-    pub(super) fn byte_len(&self) -> u64 {
-        self.dtype.byte_len(&self.shape).unwrap_or(0) as u64
+/// Input tensors whose stored checksum the jobs of an output tensor do not compute while they work, because they do not read all
+/// bytes exactly once. Few models have any.
+#[derive(Default)]
+pub(super) struct Checks<'m>(Option<Box<Unsummed<'m>>>);
+
+#[derive(Default)]
+struct Unsummed<'m> {
+    own: Vec<Part<'m>>,
+    before: Vec<Part<'m>>,
+}
+
+impl<'m> Checks<'m> {
+    /// Those of `tensors` that have a checksum.
+    pub(super) fn of<'a>(tensors: impl Iterator<Item = &'a Tensor<'m>>) -> Self
+    where
+        'm: 'a,
+    {
+        let parts = tensors.map(Tensor::part);
+        Self::of_parts(parts.filter(|part| part.has_checksum()).collect())
     }
 
+    pub(super) fn of_parts(own: Vec<Part<'m>>) -> Self {
+        let before = vec![];
+        Self((!own.is_empty()).then(|| Box::new(Unsummed { own, before })))
+    }
+
+    /// What the first job reads once more to compare the checksums. For a tensor without jobs
+    /// [`Run::check`](super::run::Run::check) does so.
+    pub(super) fn own(&self) -> &[Part<'m>] {
+        self.0.as_ref().map_or(&[], |unsummed| &unsummed.own)
+    }
+
+    /// Further inputs, which an earlier output tensor verifies when the whole output is made: several tensors can be views of one
+    /// storage. If this tensor is made alone, they are verified for it.
+    pub(super) fn before(&self) -> &[Part<'m>] {
+        self.0.as_ref().map_or(&[], |unsummed| &unsummed.before)
+    }
+
+    /// Leaves to earlier output tensors what they verify: all for which `is_first` is false.
+    pub(super) fn leave(&mut self, is_first: impl FnMut(&Part<'m>) -> bool) {
+        let Some(unsummed) = &mut self.0 else {
+            return;
+        };
+        let all = std::mem::take(&mut unsummed.own).into_iter();
+        (unsummed.own, unsummed.before) = all.partition(is_first);
+    }
+}
+
+impl Output<'_> {
     /// The number of consecutive tiles whose bytes are contiguous: a row of tiles, which covers whole rows of the tensor. The
     /// tiles of a tensor of one row are contiguous by themselves.
     pub(super) fn tiles_of_rows(&self) -> usize {
@@ -65,14 +111,14 @@ impl Output<'_> {
     /// Bytes of one value of the cut: an element, or a byte where the cut counts bytes.
     fn value_size(&self) -> u64 {
         let values = self.cut.rows as u64 * self.cut.cols as u64;
-        self.byte_len() / values.max(1)
+        self.len / values.max(1)
     }
 
     /// Offset of tile `no` in the tensor's data, in bytes; the length of the data if there is no such tile. The tile must be the
     /// first of a row of tiles, or the tensor must have only one row.
     pub(super) fn tile_offset(&self, no: usize) -> u64 {
         if no >= self.cut.tiles() {
-            return self.byte_len();
+            return self.len;
         }
         let tile = self.cut.tile(no);
         let value = tile.rows.start as u64 * self.cut.cols as u64 + tile.cols.start as u64;
@@ -201,8 +247,8 @@ impl<'m> Job<'_, 'm> {
     pub(super) fn copy(&self, part: &Part<'_>, at: u64, len: u64) -> bool {
         let output = self.output();
         let is_summed = self.checksums[0].output.is_some() || part.exact_check().is_some();
-        let file = self.sink.written_file(output.file);
-        !is_summed && file.is_some_and(|file| file.copy_at(output.offset + at, part, at, len))
+        let file = self.sink.written_file(output.place.file);
+        !is_summed && file.is_some_and(|file| file.copy_at(output.place.offset + at, part, at, len))
     }
 
     /// Writes `bytes` at byte `at` of the output tensor that is `index` places behind the job's tensor.
@@ -214,7 +260,8 @@ impl<'m> Job<'_, 'm> {
         if let Some(sum) = &self.checksums[index].output {
             sum.add(at, bytes);
         }
-        self.sink.write_at(output.file, output.offset + at, bytes)
+        self.sink
+            .write_at(output.place.file, output.place.offset + at, bytes)
     }
 }
 

@@ -119,7 +119,7 @@ impl<'a, 'm> PairSide<'a, 'm> {
 
     /// Number of values.
     fn values(&self) -> usize {
-        self.output().byte_len() as usize / self.step
+        self.output().len as usize / self.step
     }
 
     /// Values that the jobs of the plan make together: those of a row of tiles.
@@ -185,7 +185,7 @@ impl<'a, 'm> PairSide<'a, 'm> {
         let run =
             Run::new(plan, self.index..self.index + 1, &options.run, &done).without_verifying();
         let tiles = output.tiles_of(&bytes);
-        let window = OutputWindow::new(output.offset + bytes.start, out);
+        let window = OutputWindow::new(output.place.offset + bytes.start, out);
         run.run_here(first + tiles.start..first + tiles.end, &window, worker)
     }
 }
@@ -269,8 +269,8 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
 
     /// Bytes of all sides.
     pub(crate) fn byte_len(&self) -> u64 {
-        let b = self.b.as_ref().map_or(0, |b| b.output().byte_len());
-        self.a.output().byte_len() + b
+        let b = self.b.as_ref().map_or(0, |b| b.output().len);
+        self.a.output().len + b
     }
 
     /// Bytes that a job stands for in the progress, of which `later` jobs are left: about as many for each, and all together.
@@ -371,7 +371,7 @@ impl Recovery<'_> {
     /// `Parse` if one differs; `Io`.
     fn verify_inputs(&self, i: usize) -> Result<()> {
         let output = &self.plan.outputs[i];
-        let inputs = output.verify.iter().chain(&output.verified_before);
+        let inputs = output.checks.own().iter().chain(output.checks.before());
         let copied = match output.body.values() {
             ValueSource::Stored(part) => Some(part),
             _ => None,

@@ -11,10 +11,9 @@ use std::ops::Range;
 
 use super::adapters::Adapter;
 use super::container::{self, LayoutRequest, check_file_names};
-use super::draft::Draft;
 use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
-use super::output::Output;
+use super::output::{Output, Place};
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
@@ -57,7 +56,7 @@ impl<'m> Plan<'m> {
     /// what the container cannot hold.
     pub(crate) fn new(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Self> {
         let Drafts {
-            drafts,
+            mut drafts,
             mut report,
             quantization,
             whole,
@@ -74,8 +73,8 @@ impl<'m> Plan<'m> {
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
         // A layout has the offsets of its tensors in the order of the drafts, and files ascend with the drafts. So one pass
         // over both gives each draft its place.
-        let mut outputs = Vec::with_capacity(drafts.len());
-        let mut first_job = vec![0];
+        let mut first_job = Vec::with_capacity(drafts.len() + 1);
+        first_job.push(0);
         let places = layouts
             .iter()
             .enumerate()
@@ -85,32 +84,13 @@ impl<'m> Plan<'m> {
             .iter()
             .flat_map(|layout| layout.patches.iter().cloned());
         let data_len = drafts.iter().map(|d| d.len).sum();
-        for (draft, (file, offset)) in drafts.into_iter().zip(places) {
-            let Draft {
-                name,
-                dtype,
-                shape,
-                body,
-                cut,
-                verify,
-                verified_before,
-                sources,
-                ..
-            } = draft;
-            first_job.push(first_job[first_job.len() - 1] + body.jobs(&cut));
-            outputs.push(Output {
-                name,
-                dtype,
-                shape,
-                body,
+        for (draft, (file, offset)) in drafts.iter_mut().zip(places) {
+            first_job.push(first_job[first_job.len() - 1] + draft.body.jobs(&draft.cut));
+            draft.place = Place {
                 file,
                 offset,
-                cut,
-                verify,
-                verified_before,
-                sources,
                 patch: patches.next().map(Box::new),
-            });
+            };
         }
         let files: Vec<_> = layouts
             .into_iter()
@@ -127,7 +107,7 @@ impl<'m> Plan<'m> {
             adapters: options.adapters.clone(),
             data_len,
             shard_names: None,
-            outputs,
+            outputs: drafts,
             first_job,
         };
         let is_directory = options.is_directory(model);
@@ -170,8 +150,13 @@ impl<'m> Plan<'m> {
 
     /// The indices of the output tensors in file `file`.
     pub(super) fn outputs_of(&self, file: usize) -> Range<usize> {
-        let start = self.outputs.partition_point(|output| output.file < file);
-        start..self.outputs.partition_point(|output| output.file <= file)
+        let start = self
+            .outputs
+            .partition_point(|output| output.place.file < file);
+        start
+            ..self
+                .outputs
+                .partition_point(|output| output.place.file <= file)
     }
 
     /// The index of the output tensor that job `job` belongs to, and the job's number among the jobs of that tensor.
@@ -199,7 +184,7 @@ fn shard_stem(model: &ParsedModel) -> &'static str {
 ///
 /// A decoded tensor gets the name of its weight, which the input may also have as a stored tensor. Containers look tensors up
 /// by name: of two, a reader would find one, and the other would be lost without a word.
-fn require_unique_names(drafts: &[Draft<'_>]) -> Result<()> {
+fn require_unique_names(drafts: &[Output<'_>]) -> Result<()> {
     let mut seen = HashMap::with_capacity(drafts.len());
     for d in drafts {
         let this: (Dtype, &[usize]) = (d.dtype, &d.shape);

@@ -64,6 +64,7 @@ impl<'a, 'm> Run<'a, 'm> {
         let checksums = checksums.map(|output| TensorChecksums {
             input: ChecksumAccumulator::default(),
             output: output
+                .place
                 .patch
                 .as_ref()
                 .map(|_| ChecksumAccumulator::default()),
@@ -107,8 +108,8 @@ impl<'a, 'm> Run<'a, 'm> {
         let outputs = self.plan.outputs[self.outputs.clone()].iter();
         let tensors = outputs
             .zip(&self.checksums)
-            .filter(|(output, _)| output.file == file)
-            .filter_map(|(output, sums)| Some(sums.output.as_ref()?.pieces(output.offset)));
+            .filter(|(output, _)| output.place.file == file)
+            .filter_map(|(output, sums)| Some(sums.output.as_ref()?.pieces(output.place.offset)));
         checksum_of_pieces(headers.chain(tensors.flatten()).collect(), planned.len)
     }
 
@@ -120,11 +121,13 @@ impl<'a, 'm> Run<'a, 'm> {
         let plan = self.plan;
         let outputs = &plan.outputs[self.outputs.clone()];
         let mut first = self.outputs.start;
-        let files = outputs.chunk_by(|a, b| a.file == b.file).map(|outputs| {
-            let jobs = plan.first_job[first]..plan.first_job[first + outputs.len()];
-            first += outputs.len();
-            jobs
-        });
+        let files = outputs
+            .chunk_by(|a, b| a.place.file == b.place.file)
+            .map(|outputs| {
+                let jobs = plan.first_job[first]..plan.first_job[first + outputs.len()];
+                first += outputs.len();
+                jobs
+            });
         let files: Vec<Range<usize>> = files.collect();
         for files in files.chunks(files_side_by_side(self.options)) {
             let lanes = files.iter();
@@ -157,7 +160,7 @@ impl<'a, 'm> Run<'a, 'm> {
         let has_none = |i: &usize| first_job[*i] == first_job[i + 1];
         let without = self.outputs.clone().filter(has_none).count();
         if without > 0 {
-            let file = self.plan.outputs[self.outputs.start].file;
+            let file = self.plan.outputs[self.outputs.start].place.file;
             self.done.add(0, without, file);
         }
     }
@@ -198,7 +201,7 @@ impl<'a, 'm> Run<'a, 'm> {
         outputs.try_for_each(|(i, sums)| {
             let output = &self.plan.outputs[i];
             if self.verifies && self.plan.first_job[i] == self.plan.first_job[i + 1] {
-                output.verify.iter().try_for_each(Part::verify)?;
+                output.checks.own().iter().try_for_each(Part::verify)?;
             }
             let summed = output.body.summed_input();
             match summed.and_then(|part| Some((part, part.check()?))) {
@@ -217,14 +220,14 @@ impl<'a, 'm> Run<'a, 'm> {
     pub(super) fn patch(&self, sink: &dyn Sink) -> Result<()> {
         let outputs = self.plan.outputs[self.outputs.clone()].iter();
         for (output, sums) in outputs.zip(&self.checksums) {
-            let (Some(sum), Some(patch)) = (&sums.output, &output.patch) else {
+            let (Some(sum), Some(patch)) = (&sums.output, &output.place.patch) else {
                 continue;
             };
             let crc = sum.total(patch.before).to_le_bytes();
             patch
                 .places
                 .iter()
-                .try_for_each(|&place| sink.write_at(output.file, place, &crc))?;
+                .try_for_each(|&place| sink.write_at(output.place.file, place, &crc))?;
         }
         Ok(())
     }
@@ -299,7 +302,7 @@ impl<'a, 'm> Lane<'a, 'm> {
         let (index, no) = run.plan.job(number);
         let outputs = &run.plan.outputs[index..];
         if no == 0 && run.verifies {
-            outputs[0].verify.iter().try_for_each(Part::verify)?;
+            outputs[0].checks.own().iter().try_for_each(Part::verify)?;
         }
         let first = number - no;
         let job = Job {
@@ -326,7 +329,7 @@ impl<'a, 'm> Lane<'a, 'm> {
         let (index, _) = run.plan.job(number);
         let left = &run.jobs_left[index - run.outputs.start];
         let is_last = left.fetch_sub(1, Ordering::Relaxed) == 1;
-        let file = run.plan.outputs[index].file;
+        let file = run.plan.outputs[index].place.file;
         run.done.add(written, usize::from(is_last), file);
     }
 }

@@ -276,7 +276,11 @@ impl Recovery<'_> {
                 what,
             ));
         };
-        if plan.outputs.iter().any(|output| output.patch.is_some()) {
+        if plan
+            .outputs
+            .iter()
+            .any(|output| output.place.patch.is_some())
+        {
             let what = "it has checksums before the data; write it to a file or to bytes";
             return Err(AnamnesisError::unsupported("writing NPZ in order", what));
         }
@@ -287,7 +291,7 @@ impl Recovery<'_> {
             .iter()
             .map(|(at, piece)| (*at, FileSection::Piece(piece)));
         let tensors = plan.outputs.iter().enumerate();
-        let tensors = tensors.map(|(i, output)| (output.offset, FileSection::Tensor(i)));
+        let tensors = tensors.map(|(i, output)| (output.place.offset, FileSection::Tensor(i)));
         let mut sections: Vec<_> = pieces.chain(tensors).collect();
         sections.sort_by_key(|(at, _)| *at);
         let mut stream = OutputStream::new(self);
@@ -348,7 +352,7 @@ impl Recovery<'_> {
             *bytes = Vec::new();
             *bytes = zeroed(end - start, "a tensor")?;
         }
-        let window = OutputWindow::new(output.offset + start, bytes);
+        let window = OutputWindow::new(output.place.offset + start, bytes);
         let first = self.plan.first_job[i];
         run.run_jobs(first + jobs.start..first + jobs.end, &window)
     }

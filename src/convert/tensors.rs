@@ -64,7 +64,7 @@ impl<'a> From<&'a Output<'_>> for OutputTensor<'a> {
             name: &output.name,
             shape: &output.shape,
             dtype: output.dtype,
-            byte_len: output.byte_len(),
+            byte_len: output.len,
         }
     }
 }
@@ -116,7 +116,7 @@ impl Recovery<'_> {
     /// - `Cancelled`: the token of the options is set.
     pub fn tensor(&self, name: &str) -> Result<Vec<u8>> {
         let i = self.decodable(name)?;
-        self.to_vec(i, 0..self.plan.outputs[i].byte_len())
+        self.to_vec(i, 0..self.plan.outputs[i].len)
     }
 
     /// Makes the output tensor called `name` as [`tensor`](Self::tensor) does, in the caller's memory.
@@ -126,7 +126,7 @@ impl Recovery<'_> {
     /// - The errors of [`tensor`](Self::tensor).
     pub fn decode_into(&self, name: &str, out: &mut [u8]) -> Result<()> {
         let i = self.decodable(name)?;
-        self.fill(i, 0..self.plan.outputs[i].byte_len(), out)
+        self.fill(i, 0..self.plan.outputs[i].len, out)
     }
 
     /// Makes rows of the output tensor called `name`: the range `rows` of its first dimension, with all that is below. Returns
@@ -195,7 +195,7 @@ impl Recovery<'_> {
         let i = self.decodable(name)?;
         let output = &self.plan.outputs[i];
         // Of parts that several tensors share, the first tensor compares the checksum, and it may not be asked for.
-        let mut inputs = output.verified_before.iter();
+        let mut inputs = output.checks.before().iter();
         inputs.try_for_each(|part| self.verified.verify(part))?;
         OutputStream::new(self).for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
             take(Panel {
@@ -249,7 +249,7 @@ impl Recovery<'_> {
         }
         // Elements of less than a byte, and blocks of several values, may straddle rows.
         let row = output.dtype.byte_len(inner).map(|len| len as u64);
-        match row.filter(|row| row.checked_mul(count as u64) == Some(output.byte_len())) {
+        match row.filter(|row| row.checked_mul(count as u64) == Some(output.len)) {
             Some(row) => Ok(row * rows.start as u64..row * rows.end as u64),
             None => refuse(format!(
                 "a row of {} {:?} is no whole number of bytes or blocks",
@@ -276,11 +276,11 @@ impl Recovery<'_> {
             let what = format!("tensor `{name}`: {given} bytes of memory for {len} bytes of data");
             return Err(AnamnesisError::unsupported("a buffer for a tensor", what));
         }
-        let mut inputs = output.verify.iter().chain(&output.verified_before);
+        let mut inputs = output.checks.own().iter().chain(output.checks.before());
         inputs.try_for_each(|part| self.verified.verify(part))?;
         let summed = output.body.summed_input();
         let summed = summed.filter(|part| !self.verified.has(part));
-        let is_whole = len == output.byte_len();
+        let is_whole = len == output.len;
         // The jobs of a whole tensor compute the checksum on the way.
         if let Some(part) = summed.filter(|_| !is_whole) {
             self.verified.verify(part)?;
@@ -288,7 +288,7 @@ impl Recovery<'_> {
         let done = ProgressSum::silent();
         let run = Run::new(&self.plan, i..i + 1, &self.options.run, &done).without_verifying();
         let (first, tiles) = (self.plan.first_job[i], output.tiles_of(&bytes));
-        let window = OutputWindow::new(output.offset + bytes.start, out);
+        let window = OutputWindow::new(output.place.offset + bytes.start, out);
         run.run_jobs(first + tiles.start..first + tiles.end, &window)?;
         if let Some(part) = summed.filter(|_| is_whole) {
             run.check()?;

@@ -97,6 +97,7 @@ struct HiggsLayer<'a, 'm> {
 impl<'m> HiggsLayer<'_, 'm> {
     fn claim(&self) -> Result<Group<'m>> {
         let (t, tuned) = (&self.t, self.tuned()?);
+        self.check_values_of_a_code()?;
         let bits = self.bits()?;
         let (rows, cols, group) = self.sizes(bits)?;
         for (key, found) in [
@@ -186,6 +187,21 @@ impl<'m> HiggsLayer<'_, 'm> {
                 let said = said.map_or_else(|| "nothing".to_owned(), Value::to_string);
                 let what = format!("`tune_metadata` has as {key} {said}, and it is {found} here");
                 Err(wrong(&self.t, what))
+            }
+        }
+    }
+
+    /// Kernels take pairs from `tables2` whether they are of one grid (`p` 2) or of two numbers (`p` 1).
+    ///
+    /// # Errors
+    /// The config has another `p`, which transformers does not have.
+    fn check_values_of_a_code(&self) -> Result<()> {
+        let section = self.all.config.at("");
+        match section.int(&["p"]).filter(|(p, _)| !(1..=2).contains(p)) {
+            None => Ok(()),
+            Some((p, place)) => {
+                let what = format!("{place} says `p` {p}, and HIGGS has 1 or 2 values of a grid");
+                Err(refused(&self.t, FAMILY, what))
             }
         }
     }

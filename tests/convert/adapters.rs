@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{
     Adapter, ConvertOptions, ErrorKind, FloatCast, ForgetScheme, ModelScope, ParsedModel,
-    RememberOptions, TargetDtype, parse,
+    RememberOptions, TargetDtype, parse, parse_bytes,
 };
 use serde_json::json;
 

@@ -17,6 +17,8 @@ mod pipeline;
 #[cfg(unix)]
 mod planted;
 mod read_ahead;
+#[cfg(feature = "lethe")]
+mod reads;
 mod resume;
 mod sharded;
 mod stream;

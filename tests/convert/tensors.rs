@@ -1,6 +1,5 @@
 //! Single tensors of a planned conversion, and rows of them: the bytes of the whole output, without the rest of the work.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -257,22 +256,22 @@ fn encoded_tensors_are_refused_by_name() {
 }
 
 /// A reader that counts the bytes that it gives.
-struct Counted {
-    file: File,
-    bytes: Arc<AtomicU64>,
+pub(super) struct Counted<R> {
+    pub reader: R,
+    pub bytes: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl<R: Read> Read for Counted<R> {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let n = self.file.read(out)?;
+        let n = self.reader.read(out)?;
         self.bytes.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 }
 
-impl Seek for Counted {
+impl<R: Seek> Seek for Counted<R> {
     fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        self.file.seek(to)
+        self.reader.seek(to)
     }
 }
 
@@ -282,7 +281,7 @@ fn only_what_a_tensor_needs_is_read() {
     std::io::Write::write_all(&mut written, &file(&many_tiles(), &[])).unwrap();
     let bytes = Arc::new(AtomicU64::new(0));
     let reader = Counted {
-        file: written.reopen().unwrap(),
+        reader: written.reopen().unwrap(),
         bytes: bytes.clone(),
     };
     let model = anamnesis::parse_from_reader(reader).unwrap();

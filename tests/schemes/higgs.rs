@@ -35,6 +35,8 @@ fn higgs() {
         {q} | {no K} | Parse: `X.weight` & K
         {q} | {num_bits 3} | Parse: `X.weight` & num_bits
         {q} | {bits 3} | Parse: `X.weight` & bits
+        {q} | {p 4} | Unsupported: `X.weight` & `p` 4
+        {q} | {p -1} | Unsupported: `X.weight` & `p` -1
         {q} | {group 128} | Parse: `X.weight` & group_size
         {q} | {hadamard 128} | Parse: `X.weight` & hadamard_size
         {q} | {hadamard 32} | Parse: `X.weight` & hadamard_size
@@ -83,6 +85,8 @@ fn higgs() {
         ("{no K}", with(r#""K":64,"#, "")),
         ("{num_bits 3}", with(r#""num_bits":4"#, r#""num_bits":3"#)),
         ("{bits 3}", with(r#""bits":4,"p""#, r#""bits":3,"p""#)),
+        ("{p 4}", with(r#""p":2"#, r#""p":4"#)),
+        ("{p -1}", with(r#""p":2"#, r#""p":-1"#)),
         (
             "{group 128}",
             with(r#""group_size":64,"had"#, r#""group_size":128,"had"#),

@@ -92,7 +92,7 @@ fn compressed_tensors() {
 
 #[test]
 fn transforms() {
-    check("transforms", 3);
+    check("transforms", 4);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn awq_more() {
 
 #[test]
 fn marlin() {
-    check("marlin", 7);
+    check("marlin", 9);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn spqr() {
 
 #[test]
 fn nunchaku() {
-    check("nunchaku", 5);
+    check("nunchaku", 7);
 }
 
 #[test]

@@ -41,6 +41,9 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     } = find_shards(&dir, &names, budget)?;
     let pool = Arc::new(FilePool::default());
     let mut contents = ParsedModel::new(Container::Safetensors, 0);
+    // The index is in memory with longer entries, so it cannot ask for more than that.
+    let listed = map.as_ref().map_or(0, Vec::len);
+    contents.tensors.reserve_exact(listed);
     let mut directory = Directory {
         path: dir.clone(),
         files: Vec::new(),

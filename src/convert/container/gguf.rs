@@ -8,9 +8,9 @@ use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue, is_spl
 use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
 use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
-use crate::convert::draft::Draft;
 use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
+use crate::convert::output::Output;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
@@ -113,7 +113,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
 /// keys. Keys of a split are dropped, the file type and quantization version are set to what the output holds, and the
 /// caller's keys replace all others.
-fn keys(model: &ParsedModel, drafts: &[Draft<'_>], options: &ConvertOptions) -> Result<GgufKeys> {
+fn keys(model: &ParsedModel, drafts: &[Output<'_>], options: &ConvertOptions) -> Result<GgufKeys> {
     // Blocks that are copied unchanged are still what the input's metadata says.
     if options.carries_blocks(model) {
         return GgufKeys::new(

@@ -7,9 +7,9 @@ use super::decisions::{config_of_class, decide_all, dtype_of, quantization_confi
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
-use crate::convert::draft::{Draft, byte_len, parts_with_checksum, sources_of};
+use crate::convert::draft::{byte_len, sources_of};
 use crate::convert::options::ConvertOptions;
-use crate::convert::output::Body;
+use crate::convert::output::{Body, Checks, Output, Place};
 use crate::convert::report::Report;
 use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
 use crate::scheme::{
@@ -33,7 +33,7 @@ pub(in crate::convert) struct Encodings {
 /// The result of [`Encodings::draft`].
 pub(in crate::convert) enum Drafted<'m> {
     /// The output tensors that replace the item.
-    Encoded(Vec<Draft<'m>>),
+    Encoded(Vec<Output<'m>>),
     /// The item is not encoded: the caller drafts a copy or a decoded tensor.
     NotEncoded(ResolvedItem<'m>),
 }
@@ -88,7 +88,7 @@ impl Encodings {
         let drafts = match &item {
             // Blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
             ResolvedItem::Group(group) if self.copies_blocks && !group.is_merged => {
-                Draft::copies(group)?
+                Output::copies(group)?
             }
             ResolvedItem::Plain(t) if self.widens_vectors && t.stored.shape().len() < 2 => {
                 match PlainFloats::of(&t.stored) {
@@ -104,7 +104,7 @@ impl Encodings {
     /// Completes the drafts and the report after the last item. Returns the quantization config of the output.
     pub(in crate::convert) fn finish(
         self,
-        drafts: &mut [Draft<'_>],
+        drafts: &mut [Output<'_>],
         report: &mut Report,
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
         link_siblings(drafts);
@@ -123,7 +123,7 @@ fn encode<'m>(
     method: &dyn Method,
     label: String,
     to: TargetDtype,
-) -> Result<Vec<Draft<'m>>> {
+) -> Result<Vec<Output<'m>>> {
     let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, ResolvedItem::Plain(_)));
     let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
         ResolvedItem::Group(g) => (
@@ -140,7 +140,7 @@ fn encode<'m>(
                 Box::new(plain),
             ),
             None => {
-                return Draft::copy_named(t.name().to_owned(), &t.stored).map(|draft| vec![draft]);
+                return Output::copy_named(t.name().to_owned(), &t.stored).map(|draft| vec![draft]);
             }
         },
     };
@@ -157,7 +157,7 @@ fn encode<'m>(
     })?;
     let stored = encoder.stored();
     let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to)?;
-    let mut verify = parts_with_checksum(parts.iter());
+    let mut checks = Checks::of(parts.iter());
     let sources = sources_of(parts.iter());
     let cut = encoding.input.cut;
     let mut first: Option<Box<dyn Body<'m> + 'm>> = Some(Box::new(EncodeBody(encoding)));
@@ -169,23 +169,23 @@ fn encode<'m>(
                 Box::new(WrittenWithAnother) as Box<dyn Body<'m> + 'm>,
             ),
         };
-        Ok(Draft {
+        Ok(Output {
             len: byte_len(&name, dtype, &shape)?,
             name,
             dtype,
             shape,
             body,
             cut,
-            verify: std::mem::take(&mut verify),
-            verified_before: vec![],
+            checks: std::mem::take(&mut checks),
             sources: sources.clone(),
+            place: Place::default(),
         })
     };
     stored.into_iter().map(draft).collect()
 }
 
 /// Drafts a tensor of plain floats, converted to F32.
-fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<Draft<'m>> {
+fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<Output<'m>> {
     let group = Group::new(
         name,
         t.shape().to_vec(),
@@ -193,12 +193,12 @@ fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<D
         vec![(TensorRole::Passthrough, *t)],
         Box::new(plain),
     );
-    Draft::decode(group, TargetDtype::F32)
+    Output::decode(group, TargetDtype::F32)
 }
 
 /// Links tensors that inference fuses into one weight, such as the query, key and value projections. An encoder with one scale
 /// for the whole tensor must survey all of them, because the fused weight has only one scale.
-fn link_siblings(drafts: &mut [Draft<'_>]) {
+fn link_siblings(drafts: &mut [Output<'_>]) {
     let mut encodings: Vec<_> = drafts
         .iter_mut()
         .filter_map(|draft| draft.body.encoding_mut())
@@ -228,7 +228,7 @@ fn link_siblings(drafts: &mut [Draft<'_>]) {
 
 /// Marks in the report the tensors whose codes are relayed. Adds a note for each reason why tensors with codes of the same kind
 /// are not relayed.
-fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
+fn note_relays(drafts: &[Output<'_>], report: &mut Report) {
     let mut hindered: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
     for draft in drafts {
@@ -256,8 +256,8 @@ fn note_relays(drafts: &[Draft<'_>], report: &mut Report) {
 }
 
 /// Adds a note if values are rounded that an earlier encoding has rounded; not of codes that are moved.
-fn note_twice(names: &[String], drafts: &[Draft<'_>], report: &mut Report) {
-    let is_moved = |draft: &&Draft<'_>| {
+fn note_twice(names: &[String], drafts: &[Output<'_>], report: &mut Report) {
+    let is_moved = |draft: &&Output<'_>| {
         let encoding = draft.body.encoding();
         encoding.is_some_and(|encoding| matches!(encoding.relay, RelayDecision::Relay(_)))
     };

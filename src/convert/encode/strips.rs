@@ -93,7 +93,35 @@ impl Strips {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::Scratch;
+    use super::super::input::{EncodeInput, cut};
     use super::*;
+    use crate::TargetDtype;
+    use crate::scheme::{Buffers, Grid, PlainFloats};
+    use crate::simd::Level;
+
+    /// Every value of `tile` is in one part, in their order, and only the last part of a strip splits a block of sums.
+    fn check_parts(strips: Strips, tile: &Tile, align: [usize; 2]) {
+        let (top, left, width) = (tile.rows.start, tile.cols.start, tile.cols.len());
+        let (mut next, mut in_strip) = (0, 0);
+        for (part, ends_strip) in strips.parts(tile) {
+            // Parts are runs of the tile's values, one behind the other.
+            assert_eq!(
+                (part.rows.start - top) * width + part.cols.start - left,
+                next
+            );
+            assert!(part.rows.len() == 1 || part.cols.len() == width);
+            assert!((part.rows.start - top).is_multiple_of(align[0]));
+            assert!((part.cols.start - left).is_multiple_of(align[1]));
+            next += part.values();
+            in_strip += part.values();
+            assert!(ends_strip || in_strip.is_multiple_of(COMPARED));
+            in_strip = if ends_strip { 0 } else { in_strip };
+        }
+        assert_eq!((next, in_strip), (tile.values(), 0), "{tile:?}, {align:?}");
+    }
 
     #[test]
     fn every_value_is_in_one_part() {
@@ -111,23 +139,87 @@ mod tests {
                     rows: 7..7 + height,
                     cols: 5..5 + width,
                 };
-                let (mut next, mut in_strip) = (0, 0);
-                for (part, ends_strip) in strips.parts(&tile) {
-                    // Parts are runs of the tile's values, one behind the other.
-                    assert_eq!((part.rows.start - 7) * width + part.cols.start - 5, next);
-                    assert!(part.rows.len() == 1 || part.cols.len() == width);
-                    assert!((part.rows.start - 7).is_multiple_of(align[0]));
-                    assert!((part.cols.start - 5).is_multiple_of(align[1]));
-                    next += part.values();
-                    in_strip += part.values();
-                    assert!(ends_strip || in_strip.is_multiple_of(COMPARED));
-                    in_strip = if ends_strip { 0 } else { in_strip };
+                check_parts(strips, &tile, align);
+            }
+        }
+    }
+
+    fn grid([rows, cols]: [usize; 2], [row_align, col_align]: [usize; 2]) -> Grid {
+        Grid {
+            rows,
+            cols,
+            row_align,
+            col_align,
+            load_bits: 16.0,
+            transposed: None,
+        }
+    }
+
+    /// Tiles at the right and lower edges of a cut are smaller than those that strips are made for.
+    #[test]
+    fn tiles_at_the_edges_have_the_same_parts() {
+        for (rows, cols) in [(3, 132_000), (200, 9_000), (131, 5_000), (300, 1_030)] {
+            for align in [[1, 1], [1, 8], [4, 8], [32, 1], [128, 128]] {
+                let size = [rows, cols];
+                let cut = cut(&grid(size, align), 1, &grid(size, [1, 1]));
+                let strips = Strips::of_alignment([cut.tile_rows, cut.tile_cols], align);
+                for number in 0..cut.tiles() {
+                    check_parts(strips, &cut.tile(number), align);
                 }
-                assert_eq!(
-                    (next, in_strip),
-                    (height * width, 0),
-                    "{height} × {width}, {align:?}"
-                );
+            }
+        }
+    }
+
+    /// The parts of tiles have the values of their columns, in a tile that is narrower than its cut and in a band, too.
+    #[test]
+    fn parts_of_narrow_tiles_have_their_values() {
+        let [rows, cols] = [3, 4096 + 1000];
+        let header = format!(
+            r#"{{"x":{{"dtype":"F32","shape":[{rows},{cols}],"data_offsets":[0,{}]}}}}"#,
+            rows * cols * 4
+        );
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.bytes());
+        file.extend((0..rows * cols).flat_map(|n| (n as f32).to_le_bytes()));
+        let model = crate::parse_bytes(file).unwrap();
+        let decoder = PlainFloats::of(&model.tensors().next().unwrap()).unwrap();
+        let cut = Cut {
+            rows,
+            cols,
+            tile_rows: 2,
+            tile_cols: 4096,
+            together: 1,
+        };
+        let input = EncodeInput {
+            name: "x".to_owned(),
+            decoder: Arc::new(decoder),
+            dtype: TargetDtype::F32,
+            cut,
+            strips: Some(Strips::of_alignment([2, 4096], [1, 8])),
+        };
+        let (mut buffers, mut scratch) = (Buffers::default(), Scratch::default());
+        for first in [0, 2] {
+            let band = input.load_band(first..first + 2, &mut buffers).unwrap();
+            for (number, band) in [(first, &band), (first + 1, &band), (first + 1, &None)] {
+                let (tile, mut found) = (cut.tile(number), vec![]);
+                input
+                    .for_each_part(
+                        (&tile, band.as_ref()),
+                        "NF4",
+                        &mut buffers,
+                        &mut scratch,
+                        Level::default(),
+                        |_, _, scratch| {
+                            found.extend_from_slice(&scratch.values);
+                            Ok(())
+                        },
+                    )
+                    .unwrap();
+                let numbers = tile.rows.clone().flat_map(|row| {
+                    let cols = tile.cols.clone();
+                    cols.map(move |col| (row * 5096 + col) as f32)
+                });
+                assert!(found == numbers.collect::<Vec<_>>(), "tile {number}");
             }
         }
     }

@@ -233,3 +233,45 @@ fn tied_weights_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("lm_head.weight"), "{error}");
 }
+
+/// DoRA of columns needs all rows of 32 of them at once, and a thread may take 16 Mi values.
+#[test]
+fn columns_that_take_much_memory_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let config = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "use_dora": true});
+    std::fs::write(root.path().join("adapter_config.json"), config.to_string()).unwrap();
+    let error = |rows: usize| {
+        let zeros = |name: &str, dtype, shape: &[usize], size: usize| {
+            raw(
+                name,
+                dtype,
+                shape,
+                vec![0; size * shape.iter().product::<usize>()],
+            )
+        };
+        let tensors = [
+            zeros("base_model.model.a.q.lora_A.weight", "BF16", &[1, rows], 2),
+            named("a.q.lora_B.weight", &[32, 1]),
+            named("a.q.lora_magnitude_vector", &[32]),
+        ];
+        let path = root.path().join("adapter_model.safetensors");
+        std::fs::write(path, file(&tensors, &[])).unwrap();
+        let base = [
+            zeros("a.q.weight", "F8_E4M3", &[rows, 32], 1),
+            raw("a.q.weight_scale", "F32", &[], f32s(&[1.0])),
+        ];
+        let model = parse_bytes(file(&base, &[])).unwrap();
+        let adapter = Adapter::open(root.path()).unwrap();
+        let result = model.recovery(options(TargetDtype::F32, vec![adapter]));
+        result.err()
+    };
+    let most = (16 << 20) / 32;
+    assert!(error(most).is_none());
+    let error = error(most + 1).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let words = ["tensor `a.q.weight`", "DoRA", "16 Mi values"];
+    assert!(
+        words.iter().all(|word| error.to_string().contains(word)),
+        "{error}"
+    );
+}

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from dirs import DirCase
 from fp8 import BF16, F32
+from gptq import hostile_scales
 
 TINY = dict(
     hidden_size=32,
@@ -51,8 +52,9 @@ def both(targets, ignore=(), is_output=False):
     return [TransformArgs(location="input", **args), TransformArgs(location="weight_input", inverse=True, **args)]
 
 
-def blocks(matrix, n):
-    return torch.block_diag(*[matrix] * (n // matrix.shape[0]))
+def times(values, matrix):
+    """Each block of columns times the matrix: a number that is not finite stays in its block."""
+    return (values.unflatten(-1, (-1, matrix.shape[0])) @ matrix).flatten(-2)
 
 
 def matrix_of(transform):
@@ -64,7 +66,7 @@ def matrix_of(transform):
     return matrix * (1 / math.sqrt(matrix.shape[0]))
 
 
-def case(name, config, transforms, groups, ignore=(), shared=False):
+def case(name, config, transforms, groups, ignore=(), shared=False, hostile=False):
     c = DirCase("transforms", name)
     plain = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=F32)
     model = tiny(c, config)
@@ -85,6 +87,9 @@ def case(name, config, transforms, groups, ignore=(), shared=False):
         if group is not None:
             group.format = group.format or infer_module_format(torch.nn.Linear, group)
             parts = compress(module.weight.data, group)
+            if hostile:
+                rows, groups_of_row = parts["weight_scale"].shape
+                parts["weight_scale"] = hostile_scales(groups_of_row, rows, F32).T.contiguous()
             c.add({f"{module_name}.{k}": v for k, v in parts.items()})
             module.weight.data = decode(parts, group)
         hooks = [m for m in module.children() if isinstance(m, TransformBase)]
@@ -103,6 +108,8 @@ def case(name, config, transforms, groups, ignore=(), shared=False):
                 c.add({full: p.data.to(BF16)})
                 c.expected[full] = values.to(BF16)
                 c.kept.add(full)
+    if hostile:  # logits are NaN
+        return c.write()
     plain.load_state_dict({n: exact[n] for n in plain.state_dict()})
     tokens = torch.arange(12).view(1, 12) % 24
     with torch.no_grad():
@@ -126,10 +133,11 @@ def changed(values, hooks):
     for hook in hooks:
         matrix, location = matrix_of(hook), hook.args.location
         if location == TransformLocation.INPUT and dims == 2:
-            out, found = out @ blocks(matrix, out.shape[1]).T, True
+            out, found = times(out, matrix.T), True
         elif location == TransformLocation.OUTPUT:
-            out, found = blocks(matrix, out.shape[0]).T @ out, True
-    return out.float() if found else None
+            out, found = times(out.mT, matrix).mT if dims == 2 else times(out, matrix), True
+    # The sign of a zero depends on the order of the sums of a product: +0 here.
+    return out.float() + 0.0 if found else None
 
 
 def main():
@@ -180,6 +188,19 @@ def main():
         }
     )
     case("matrices", LlamaConfig(**TINY), matrices, {"group_0": int8})
+
+    int8 = preset_name_to_scheme("W8A16", ["re:.*(q|k|o)_proj$"])
+    int8.weights.group_size, int8.weights.strategy = None, "channel"
+    int4 = preset_name_to_scheme("W4A16", ["re:.*down_proj$"])
+    int4.weights.group_size = 32
+    hostile = TransformConfig(
+        config_groups={
+            "in": TransformScheme(type="hadamard", apply=both(["re:.*q_proj$", "re:.*down_proj$"]), head_dim=16),
+            "stored": TransformScheme(type="random-matrix", apply=both(["re:.*k_proj$"])),
+            "out": TransformScheme(type="random-hadamard", apply=both(["re:.*o_proj$"], (), True), head_dim=8),
+        }
+    )
+    case("hostile", LlamaConfig(**TINY), hostile, {"group_0": int8, "group_1": int4}, hostile=True)
 
 
 if __name__ == "__main__":

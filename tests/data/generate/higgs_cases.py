@@ -127,10 +127,10 @@ def main(root):
     case.layer("l.up_proj", 256, 64, 48, BF16)
     case.write()
     case = Case("4bit_single", 4, 1, 64, 64)
-    case.layer("l.up_proj", 128, 64, 143)
+    case.layer("l.up_proj", 256, 64, 143)  # two tiles of rows
     case.write()
     case = Case("3bit", 3, 2, 64, 64)
-    case.layer("l.up_proj", 512, 64, 35)
+    case.layer("l.up_proj", 1024, 64, 35)  # two tiles of rows
     case.write()
     case = Case("2bit", 2, 2, 64, 64)
     case.layer("l.up_proj", 256, 64, 4)

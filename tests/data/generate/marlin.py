@@ -59,7 +59,7 @@ def put(c, parts, k, n, group, q, s, names):
     words, scales = (parts[x] for x in names)
     assert words.dtype == torch.int32 and words.shape == (k // 16, n * 2) and scales.shape == s.shape
     got, got_s = unpack(words, scales, k, n, group)
-    assert torch.equal(got.long(), q) and torch.equal(got_s, s)
+    assert torch.equal(got.long(), q) and gptq.same(got_s, s)
     for i in range(0, k, 7):
         for j in range(n):
             assert unpack_scalar(words, i, j) == q[i, j], (i, j)
@@ -102,12 +102,17 @@ def auto_gptq(name, k, n, group, label, shards=1, workspace=False):
     c.write(shards=shards)
 
 
-def autoawq(name, k, n, group):
+def autoawq(name, k, n, group, hostile=False):
+    """`hostile`: the codes are packed with scales that give them, and the scales that are stored are packed beside them."""
     c = Layout("marlin", name)
     q, s, layer = random(c, k, n, group)
     module = WQLinear_Marlin.from_linear(layer, 4, group, scales=s.t().contiguous(), zeros=None)
+    parts = {"qweight": module.qweight.clone(), "scales": module.scales.clone()}
+    if hostile:
+        s = gptq.hostile_scales(k // group, n, F16)
+        parts["scales"] = WQLinear_Marlin.from_linear(layer, 4, group, scales=s.t().contiguous(), zeros=None).scales.clone()
     c.keep(f"{Q_PROJ}.bias", module.bias.clone())
-    put(c, {"qweight": module.qweight.clone(), "scales": module.scales.clone()}, k, n, group, q, s, ("qweight", "scales"))
+    put(c, parts, k, n, group, q, s, ("qweight", "scales"))
     config = AwqConfig(version="marlin", q_group_size=group, zero_point=False)
     c.config = gptq.llama_config(config.to_transformers_dict())
     c.write()
@@ -159,6 +164,8 @@ def main():
     autoawq("awq_g128", 256, 64, 128)
     autoawq("awq_g128_one_group", 128, 128, 128)
     autoawq("awq_g32", 64, 64, 32)
+    autoawq("awq_hostile", 64, 64, 32, hostile=True)
+    autoawq("awq_hostile_one_group", 32, 64, 32, hostile=True)
     labelled_gptq()
     labelled_awq()
 

@@ -15,8 +15,12 @@ from pathlib import Path
 
 import torch
 
+from fp8 import same
+from gptq import HOSTILE
 from modelcase import BF16, F16, F32, ModelCase, total
 
+# Scales of E4M3: zeros, subnormals, the largest, NaN, and ordinary ones.
+HOSTILE_E4M3 = [0x00, 0x80, 0x01, 0x81, 0x07, 0x08, 0x88, 0x7E, 0xFE, 0x7F, 0xFF, 0x38, 0xB8, 0x39, 0x4D]
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0] + [-0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
 
@@ -52,30 +56,51 @@ class Layers(ModelCase):
         self.precision, self.dtype, self.rank, self.old = precision, dtype, rank, old
         self.packer, self.tinychat, self.comfy = packers
 
+    hostile = False
+
+    def numbers(self, values):
+        """Of a hostile case: numbers of the same dtype that break naive arithmetic, otherwise `values`."""
+        if not self.hostile:
+            return values
+        is_byte = values.dtype == torch.float8_e4m3fn
+        patterns = torch.tensor(HOSTILE_E4M3 if is_byte else HOSTILE[values.dtype])
+        places = torch.arange(values.numel()) * 11 % len(patterns)  # none of the lists has 11 n of them
+        return patterns[places].to(torch.uint8 if is_byte else torch.int16).view(values.dtype).view(values.shape)
+
     def vector(self, values):
         return self.packer.pack_scale(self.packer.pad_scale(values.view(-1, 1), -1), group_size=-1)
 
+    def micro_scale(self, scale):
+        """`pack_scale` takes no NaN: its places are packed by themselves."""
+        is_nan = scale.float().isnan()
+        pack = lambda t: self.packer.pack_scale(t.to(self.dtype).view(len(t), 1, -1, 1), 16).view(torch.uint8)  # noqa: E731
+        stored, nan = pack(scale.float().masked_fill(is_nan, 0)), pack(is_nan)
+        return torch.where(nan == 0, stored, 0x7F).to(torch.uint8).view(torch.float8_e4m3fn)
+
     def outer(self, name, n):
         """The outer scales of E2M1 that are stored, and those of all outputs."""
-        outputs, whole = (1 + self.randn(n, scale=0.2)).to(self.dtype), torch.tensor([0.0123]).to(self.dtype)
+        outputs, whole = self.numbers((1 + self.randn(n, scale=0.2)).to(self.dtype)), torch.tensor([0.0123]).to(self.dtype)
         self.add({name + ".wcscales": self.vector(outputs), name + ".wtscale": whole})
         return outputs.float() * whole.float()
 
     def layer(self, name, n, k):
         """Adds a layer, and returns its weight without the product of low rank, over the smoothing factors; and its bias."""
         dtype, packer, rank = self.dtype, self.packer, self.rank
-        smooth = torch.exp2(self.randn(k)).to(dtype)
+        smooth = self.numbers(torch.exp2(self.randn(k)).to(dtype))
         down, up = self.randn(rank, k, scale=0.2).to(dtype), self.randn(n, rank, scale=0.2).to(dtype)
+        if self.hostile:
+            numbers = self.numbers(torch.zeros(len(HOSTILE[dtype]), dtype=dtype))
+            up[: len(numbers), 3] = numbers
         codes = torch.randint(0, 16, (n, k), generator=self.rng, dtype=torch.int32)
         if self.precision == "int4":
             values, size = torch.where(codes < 8, codes, codes - 16).float(), 64
-            scale = self.scales(n, k // size).to(dtype)
+            scale = self.numbers(self.scales(n, k // size).to(dtype))
             stored, natural = packer.pack_scale(packer.pad_scale(scale.view(n, 1, -1, 1), size), size), scale
             scale = scale.float()
         else:
             values, size = E2M1[codes], 16
-            scale = self.scales(n, k // size, lo=-3, hi=7).to(torch.float8_e4m3fn)
-            stored = packer.pack_scale(scale.to(dtype).view(n, 1, -1, 1), size)
+            scale = self.numbers(self.scales(n, k // size, lo=-3, hi=7).to(torch.float8_e4m3fn))
+            stored = self.micro_scale(scale)
             scale = scale.float() * self.outer(name, n)[:, None]
         tensors = {"qweight": packer.pack_weight(packer.pad_weight(codes.clone())), "wscales": stored, "smooth_factor": self.vector(smooth)}
         padded = [packer.pad_lowrank_weight(down, True), packer.pad_lowrank_weight(up, False)]
@@ -114,12 +139,12 @@ class Layers(ModelCase):
             return
         packed = self.comfy._to_nunchaku_runtime_packed_payload(self.payload(*parts, torch.zeros(parts[0].shape[1])), dtype=self.dtype)
         for part, want in tensors.items():
-            assert torch.equal(getattr(packed, part), want), part
+            assert same(getattr(packed, part), want), part
 
     def codes_of_awq(self, name, n, k):
         """Adds a layer of AWQ in the order of its rows, and returns its weight."""
         codes = torch.randint(0, 16, (n, k), generator=self.rng, dtype=torch.int32)
-        scale, zero = self.scales(k // 64, n).to(self.dtype), self.randn(k // 64, n).to(self.dtype)
+        scale, zero = (self.numbers(t.to(self.dtype)) for t in (self.scales(k // 64, n), self.randn(k // 64, n)))
         packed = self.tinychat.pack_w4(codes).view(torch.int32)
         assert packed.shape == (n // 4, k // 2)
         self.add({name + ".qweight": packed, name + ".wscales": scale, name + ".wzeros": zero})
@@ -229,6 +254,13 @@ def main(path, comfy):
         case.layer("blocks.0.ff", *size)
         case.awq("blocks.0.mod", 12, 192)
         case.norm(8, "norm.weight")
+        case.write()
+
+    for name, precision, dtype in (("int4_hostile", "int4", BF16), ("nvfp4_hostile", "nvfp4", F16)):
+        case = Lite(name, precision, dtype, 16, packers)
+        case.hostile = True
+        case.layer("blocks.0.ff", 128, 128)
+        case.awq("blocks.0.mod", 12, 192)
         case.write()
 
     case = Own("flux_int4", "NunchakuFluxTransformer2dModel", "int4", BF16, 20, packers, old=True)

@@ -2,7 +2,7 @@
 //!
 //! Index: `{"metadata": {…}, "weight_map": {tensor: file}}`, transformers `modeling_utils.load_sharded_checkpoint`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Component, Path};
 
@@ -214,9 +214,8 @@ fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<FoundShards>
     let companion = CompanionFile::new(dir.join(index));
     let map =
         read_weight_map(&companion.path, budget).map_err(|e| e.about(format_args!("`{index}`")))?;
-    let mut files: Vec<String> = map.iter().map(|(_, file)| file.clone()).collect();
-    files.sort_unstable();
-    files.dedup();
+    let files: BTreeSet<&str> = map.iter().map(|(_, file)| file.as_str()).collect();
+    let files: Vec<String> = files.into_iter().map(str::to_owned).collect();
     if let Some(file) = files.iter().find(|file| !is_inside(file)) {
         return Err(AnamnesisError::parse(format!(
             "`{index}`: shard `{file}` is not in the directory"
