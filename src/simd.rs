@@ -132,6 +132,13 @@ pub(crate) trait Kernel {
     fn run_avx2<E: Element>(&self, out: &mut [E], _: Avx2) {
         self.run(out);
     }
+
+    /// The body at [`Level::Avx512`], of kernels that have a copy for it. It gives the bits of [`run`](Self::run).
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512<E: Element>(&self, out: &mut [E], _: Avx512) {
+        self.run(out);
+    }
 }
 
 /// An inner loop whose slices of input and output are fields: of encoders and comparisons, and of a decoder that appends.
