@@ -6,6 +6,7 @@ mod grouped;
 mod hadamard;
 mod low_rank;
 mod rotated;
+mod rotated_pairs;
 mod spqr;
 mod transpose;
 mod vectors;
