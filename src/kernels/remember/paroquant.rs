@@ -52,7 +52,7 @@ const ROWS: usize = RUNS * PER_WORD;
 struct Lanes([[[f64; PER_WORD]; RUNS]; MAX_GROUP]);
 
 /// Codes of a column, in the order of its values.
-type Codes = [[u8; PER_WORD]; RUNS];
+type ColumnCodes = [[u8; PER_WORD]; RUNS];
 
 /// Columns of which codes become values in one loop.
 const COLUMNS: usize = 4;
@@ -85,7 +85,7 @@ impl ParoRows<'_> {
         let (rows, groups) = (out.len() / cols, cols / size);
         let mut lanes = Lanes([[[0.0; PER_WORD]; RUNS]; MAX_GROUP]);
         let mut values = [[0.0; MAX_GROUP]; ROWS];
-        let mut unpacked = [Codes::default(); MAX_GROUP];
+        let mut unpacked = [ColumnCodes::default(); MAX_GROUP];
         let mut row = 0;
         while row < rows {
             let (run, place) = ((self.first + row) / PER_WORD, (self.first + row) % PER_WORD);
@@ -124,7 +124,7 @@ impl ParoRows<'_> {
 /// The values of the first `size` columns: `(q - z) * s`, exact but for denormal numbers.
 #[inline(always)]
 fn widen(
-    codes: &[Codes; MAX_GROUP],
+    codes: &[ColumnCodes; MAX_GROUP],
     (scales, zeros): (&[f64; ROWS], &[f64; ROWS]),
     size: usize,
     lanes: &mut Lanes,

@@ -73,7 +73,7 @@ impl SpqrRows<'_> {
             for &single in singles {
                 values[(single & 0xffff) as usize] += f32_from_f16((single >> 16) as u16);
             }
-            // All other values are halves.
+            // Sums are rounded, in whose places several single values may be; all other values are halves.
             for &single in singles {
                 let value = &mut values[(single & 0xffff) as usize];
                 *value = half(*value);
@@ -127,9 +127,11 @@ impl TileNumbers {
             scales: [0.0; TILE],
             zeros: [0.0; TILE],
         };
-        for row in 0..TILE {
-            numbers.scales[row] = dequantized(codes[0][row], number(0), number(32));
-            numbers.zeros[row] = dequantized(codes[1][row], number(16), number(48));
+        for (scale, &q) in numbers.scales.iter_mut().zip(&codes[0]) {
+            *scale = dequantized(q, number(0), number(32));
+        }
+        for (zero, &q) in numbers.zeros.iter_mut().zip(&codes[1]) {
+            *zero = dequantized(q, number(16), number(48));
         }
         numbers
     }
