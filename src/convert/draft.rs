@@ -4,7 +4,7 @@ use super::bodies::{CopyBody, DecodeBody, GatherBody, StreamBody};
 use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
-use super::output::{Body, Checks, Output, Place};
+use super::output::{Body, Checks, Output, PlannedPlace};
 use crate::containers::model::{Tensor, TensorRole};
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -48,7 +48,7 @@ impl<'m> Output<'m> {
             cut,
             checks,
             sources: Box::new([t.info().source]),
-            place: Place::default(),
+            place: PlannedPlace::default(),
         })
     }
 
@@ -161,7 +161,7 @@ impl<'m> Output<'m> {
             body: body(decoder),
             checks: Checks::of(parts.iter().map(|(_, t)| t)),
             sources: sources_of(parts.iter().map(|(_, t)| t)),
-            place: Place::default(),
+            place: PlannedPlace::default(),
             name,
             shape,
         })

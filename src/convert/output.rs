@@ -29,12 +29,12 @@ pub(super) struct Output<'m> {
     pub checks: Checks<'m>,
     /// Numbers of the input files that the tensor is made from, first of all the one with its data or codes.
     pub sources: Box<[usize]>,
-    pub place: Place,
+    pub place: PlannedPlace,
 }
 
 /// Where an output tensor goes.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct PlannedPlace {
     /// Number of the output file, from 0.
     pub file: usize,
     /// Offset of the tensor's first byte in that file.

@@ -13,7 +13,7 @@ use super::adapters::Adapter;
 use super::container::{self, LayoutRequest, check_file_names};
 use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
-use super::output::{Output, Place};
+use super::output::{Output, PlannedPlace};
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
@@ -86,7 +86,7 @@ impl<'m> Plan<'m> {
         let data_len = drafts.iter().map(|d| d.len).sum();
         for (draft, (file, offset)) in drafts.iter_mut().zip(places) {
             first_job.push(first_job[first_job.len() - 1] + draft.body.jobs(&draft.cut));
-            draft.place = Place {
+            draft.place = PlannedPlace {
                 file,
                 offset,
                 patch: patches.next().map(Box::new),

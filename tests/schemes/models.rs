@@ -92,7 +92,7 @@ fn compressed_tensors() {
 
 #[test]
 fn transforms() {
-    check("transforms", 4);
+    check("transforms", 5);
 }
 
 #[test]

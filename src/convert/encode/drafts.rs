@@ -9,7 +9,7 @@ use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
 use crate::convert::draft::{byte_len, sources_of};
 use crate::convert::options::ConvertOptions;
-use crate::convert::output::{Body, Checks, Output, Place};
+use crate::convert::output::{Body, Checks, Output, PlannedPlace};
 use crate::convert::report::Report;
 use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
 use crate::scheme::{
@@ -178,7 +178,7 @@ fn encode<'m>(
             cut,
             checks: std::mem::take(&mut checks),
             sources: sources.clone(),
-            place: Place::default(),
+            place: PlannedPlace::default(),
         })
     };
     stored.into_iter().map(draft).collect()

@@ -58,12 +58,12 @@ def times(values, matrix):
 
 
 def matrix_of(transform):
-    """The matrix that a hook multiplies activations with, in F64."""
+    """The matrix that a hook multiplies activations with, in F64, and a factor: sums of entries of 1 and -1 are exact before it."""
     matrix = transform.weight.data.double()
     if not hasattr(transform, "_scale"):
-        return matrix  # the inverse is what is stored
+        return matrix, 1.0  # the inverse is what is stored
     matrix = matrix.T if transform.args.inverse else matrix
-    return matrix * (1 / math.sqrt(matrix.shape[0]))
+    return matrix, 1 / math.sqrt(matrix.shape[0])
 
 
 def case(name, config, transforms, groups, ignore=(), shared=False, hostile=False):
@@ -131,11 +131,11 @@ def changed(values, hooks):
     out, dims = values.double(), values.dim()
     found = False
     for hook in hooks:
-        matrix, location = matrix_of(hook), hook.args.location
+        (matrix, factor), location = matrix_of(hook), hook.args.location
         if location == TransformLocation.INPUT and dims == 2:
-            out, found = times(out, matrix.T), True
+            out, found = times(out, matrix.T) * factor, True
         elif location == TransformLocation.OUTPUT:
-            out, found = times(out.mT, matrix).mT if dims == 2 else times(out, matrix), True
+            out, found = (times(out.mT, matrix).mT if dims == 2 else times(out, matrix)) * factor, True
     # The sign of a zero depends on the order of the sums of a product: +0 here.
     return out.float() + 0.0 if found else None
 
@@ -188,6 +188,21 @@ def main():
         }
     )
     case("matrices", LlamaConfig(**TINY), matrices, {"group_0": int8})
+
+    # Hadamard matrices of 12, 20, 24 and 40 rows, which are none of Sylvester's.
+    int8 = preset_name_to_scheme("W8A16", ["Linear"])
+    int8.weights.group_size, int8.weights.strategy = None, "channel"
+    sizes = TransformConfig(
+        config_groups={
+            "blocks": TransformScheme(type="random-hadamard", apply=both(["re:.*(q|k)_proj$"]), head_dim=12),
+            "all": TransformScheme(type="random-hadamard", apply=both(["re:.*down_proj$"])),
+            "rows": TransformScheme(type="random-hadamard", apply=both(["re:.*up_proj$"], (), True), head_dim=20),
+            # Of equal sizes the two factors would be a rational number, and some values ties.
+            "inner": TransformScheme(type="random-hadamard", apply=both(["re:.*o_proj$"]), head_dim=24),
+            "outer": TransformScheme(type="random-hadamard", apply=both(["re:.*o_proj$"], (), True), head_dim=12),
+        }
+    )
+    case("sizes", LlamaConfig(**TINY | dict(hidden_size=48, intermediate_size=40, head_dim=24)), sizes, {"group_0": int8}, ["lm_head"])
 
     int8 = preset_name_to_scheme("W8A16", ["re:.*(q|k|o)_proj$"])
     int8.weights.group_size, int8.weights.strategy = None, "channel"
