@@ -34,7 +34,6 @@ pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
 use self::strips::Strips;
-use crate::convert::cut::SLAB_VALUES;
 use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{Comparison, DistanceSums};
 use crate::kernels::lethe::mean::Mean;
@@ -124,10 +123,6 @@ impl<'m> Encoding<'m> {
             max_abs: 0.0,
             mean: run_len(&*encoder).map(mean),
         };
-        let stored = encoder.stored();
-        let stored = stored.iter().filter_map(|t| t.dtype.byte_len(&t.shape));
-        let values = (cut.rows * cut.cols).max(1);
-        let slab_bytes = stored.sum::<usize>().div_ceil(values.div_ceil(SLAB_VALUES));
         let known = if encoder.shares_survey() {
             cut.tiles()
         } else {
@@ -146,7 +141,7 @@ impl<'m> Encoding<'m> {
             shape,
             scheme,
             encoder,
-            bands: Bands::new(&cut, to.transposed.is_some(), slab_bytes),
+            bands: Bands::new(&cut, to.transposed.is_some()),
             siblings: vec![],
             relay,
             surveyed: InOrder::new(total),

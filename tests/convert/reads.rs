@@ -85,3 +85,12 @@ fn surveys_and_encoders_read_once_each() {
         }
     }
 }
+
+/// Inference fuses these, so that they have one scale; what the survey of one has found serves the others.
+#[test]
+fn tensors_that_share_a_scale_are_surveyed_once() {
+    let weight = &floats("BF16")[0];
+    let names = ["a.q_proj.weight", "a.k_proj.weight", "a.v_proj.weight"];
+    let tensors = names.map(|name| raw(name, "BF16", &SIZE, weight.bytes.clone()));
+    assert_eq!(reads(&tensors, ForgetScheme::NVFP4), 3.0 * 2.0);
+}

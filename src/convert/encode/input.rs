@@ -40,7 +40,7 @@ pub(super) struct EncodeInput<'m> {
 }
 
 impl EncodeInput<'_> {
-    /// Reads the rectangle that `tiles` are in, if they lie side by side, and returns it. `None` if each is read by itself.
+    /// Reads the rectangle that `tiles`, which lie side by side, are in, and returns it. `None` if each is read by itself.
     ///
     /// # Errors
     /// Reading fails.
@@ -52,10 +52,6 @@ impl EncodeInput<'_> {
         let (Some(_), 2.., Some(first)) = (&self.strips, tiles.len(), tiles.next()) else {
             return Ok(None);
         };
-        // Tiles of whole rows follow each other in the input: there is nothing to gain.
-        if self.cut.across() == 1 {
-            return Ok(None);
-        }
         let mut band = self.cut.tile(first);
         band.cols.end = tiles
             .last()
