@@ -24,9 +24,6 @@ pub(crate) trait Element:
     /// The value of `x` rounded to this type: `from_f32(x).to_f32()`, bit for bit.
     fn rounded(x: f32) -> f32;
 
-    /// `x` without the places that this type does not have, in which it is a normal number.
-    fn truncated(x: f32) -> Self;
-
     /// Rounds `values` into `out`.
     #[inline(always)]
     fn store(values: &[f32], out: &mut [Self]) {
@@ -52,11 +49,6 @@ impl Element for f32 {
 
     #[inline(always)]
     fn rounded(x: f32) -> f32 {
-        x
-    }
-
-    #[inline(always)]
-    fn truncated(x: f32) -> Self {
         x
     }
 }
@@ -96,11 +88,6 @@ impl Element for bf16 {
             rounded
         };
         f32::from_bits(out & 0xffff_0000)
-    }
-
-    #[inline(always)]
-    fn truncated(x: f32) -> Self {
-        bf16::from_bits((x.to_bits() >> 16) as u16)
     }
 }
 
@@ -154,15 +141,6 @@ impl Element for f16 {
         let out = if abs < 113 << 23 { small } else { normal };
         let out = if normal >= 143 << 23 { special } else { out };
         f32::from_bits(out | sign)
-    }
-
-    /// Rebiases the exponent from 127 to 15.
-    #[inline(always)]
-    fn truncated(x: f32) -> Self {
-        let bits = x.to_bits();
-        let sign = bits & 0x8000_0000;
-        let out = (bits ^ sign).wrapping_sub(112 << 23) >> 13;
-        f16::from_bits((out | (sign >> 16)) as u16)
     }
 }
 

@@ -9,8 +9,9 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
-//! The one instruction that LLVM does not make of plain Rust is a look-up in a register ([`Avx2::table`], [`LookUp`], [`Ranks`]). A
-//! kernel that gains from it has a body of its own for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
+//! The instructions that LLVM does not make of plain Rust are look-ups in a register ([`Avx2::table`], [`LookUp`], [`Ranks`]) and moves
+//! within one ([`Transpose`], [`Butterflies`]). A kernel that gains from them has a body of its own for AVX2 (`run_avx2`) and the same twin
+//! in the tests as the other body.
 //!
 //! All levels give the same bits, except for the sign and the payload of a NaN that comes of two NaN or infinite operands. The
 //! level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel writes `mul_add` in its body for AVX2 where the product is
@@ -20,6 +21,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod butterflies;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
@@ -36,6 +38,7 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::avx512::Avx512;
+pub(crate) use self::butterflies::{Butterflies, SUMMED, butterflies};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED, Ranks};
 #[cfg_attr(not(feature = "lethe"), allow(unused_imports))]
@@ -127,6 +130,13 @@ pub(crate) trait Kernel {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], _: Avx2) {
+        self.run(out);
+    }
+
+    /// The body at [`Level::Avx512`], of kernels that have a copy for it. It gives the bits of [`run`](Self::run).
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512<E: Element>(&self, out: &mut [E], _: Avx512) {
         self.run(out);
     }
 }

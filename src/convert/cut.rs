@@ -139,7 +139,9 @@ impl Cut {
             return Self::of_transposed(grid, stored);
         }
         let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
-        let values = loadable.min(2 * SLAB_VALUES);
+        // Tiles of many rows, all of which are needed together, are wide if they can be: short rows take many writes.
+        let whole = grid.row_align.saturating_mul(grid.cols);
+        let values = loadable.min(whole.max(2 * SLAB_VALUES));
         let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
         let tile_cols = if grid.cols <= widest {
             grid.cols

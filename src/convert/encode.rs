@@ -21,7 +21,7 @@ mod relay;
 mod strips;
 
 use std::ops::AddAssign;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use self::bands::{Bands, Pieces};
 pub(super) use self::body::{EncodeBody, WrittenWithAnother};
@@ -34,6 +34,7 @@ pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
 use self::strips::Strips;
+use crate::convert::cut::SLAB_VALUES;
 use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{Comparison, DistanceSums};
 use crate::kernels::lethe::mean::Mean;
@@ -123,8 +124,18 @@ impl<'m> Encoding<'m> {
             max_abs: 0.0,
             mean: run_len(&*encoder).map(mean),
         };
+        let stored = encoder.stored();
+        let stored = stored.iter().filter_map(|t| t.dtype.byte_len(&t.shape));
+        let values = (cut.rows * cut.cols).max(1);
+        let slab_bytes = stored.sum::<usize>().div_ceil(values.div_ceil(SLAB_VALUES));
+        let known = if encoder.shares_survey() {
+            cut.tiles()
+        } else {
+            0
+        };
         let input = EncodeInput {
             name,
+            maxima: std::iter::repeat_with(OnceLock::new).take(known).collect(),
             strips: Strips::new(&cut, &*encoder, &*decoder),
             decoder: Arc::from(decoder),
             dtype,
@@ -135,7 +146,7 @@ impl<'m> Encoding<'m> {
             shape,
             scheme,
             encoder,
-            bands: Bands::new(&cut, to.transposed.is_some()),
+            bands: Bands::new(&cut, to.transposed.is_some(), slab_bytes),
             siblings: vec![],
             relay,
             surveyed: InOrder::new(total),
@@ -188,12 +199,22 @@ impl<'m> Encoding<'m> {
         let (mut tile, mut maxima) = (no, Vec::new());
         for input in self.surveyed_inputs() {
             if tile < input.cut.tiles() {
+                let shared = input.maxima.get(tile);
+                if let Some(&max) = shared.and_then(OnceLock::get) {
+                    maxima.push(max);
+                    break;
+                }
                 let tile = input.cut.tile(tile);
                 // Runs of a fixed length follow one another in the tensor, so an encoder that wants such has parts of whole runs;
                 // `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
                 let run = run_len(&*self.encoder);
                 maxima =
                     input.largest_of_runs(&tile, run, &self.scheme, buffers, scratch, level)?;
+                if let Some(shared) = shared {
+                    let max = maxima.iter().copied().fold(0.0, f32::max);
+                    // Another tensor's survey may have found the same.
+                    let _ = shared.set(max);
+                }
                 break;
             }
             tile -= input.cut.tiles();

@@ -25,6 +25,7 @@ pub(crate) mod packed;
 pub(crate) mod paroquant;
 pub(crate) mod qnat;
 pub(crate) mod rotated;
+pub(crate) mod rotated_pairs;
 pub(crate) mod sdnq;
 pub(crate) mod spqr;
 #[cfg(test)]

@@ -13,9 +13,12 @@
 //! Layout: flute `utils.py` (`_pack_4bit`, `_pack_3bit`, `_pack_2bit`), `codegen_utils.py` (`codegen_raw`), transformers
 //! `integrations/higgs.py`. Formula: flute `tests/higgs.py` (`vector_dequantize_higgs`), with the rotation of `qgemm_hadamard`.
 
+use std::sync::OnceLock;
+
 use serde_json::{Map, Value};
 
 use self::codes::{FluteCodes, FluteTiles};
+use self::rotated::HiggsWeight;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::hadamard::{HadamardColumns, StoredHadamard};
@@ -30,6 +33,7 @@ use crate::scheme::seam::{
 use crate::{Dtype, Result};
 
 mod codes;
+mod rotated;
 
 pub(super) struct Higgs;
 
@@ -111,41 +115,52 @@ impl<'m> HiggsLayer<'_, 'm> {
         let tiles = self.tiles(tuned, bits, rows)?;
         let rotation = self.rotation(cols, group)?;
         let entries = 1 << (2 * bits);
-        let parts = vec![(self.values_of_pairs(tuned)?, 2 * entries)];
-        let Some(codebooks) = Codebooks::new(parts, 2, false) else {
+        let values = (self.values_of_pairs(tuned)?, 2 * entries);
+        let Some(codebooks) = Codebooks::new(vec![values], 2, false) else {
             return Err(wrong(&self.pairs, "more pairs than are decoded"));
         };
-        let floats = Floats::ieee(&self.scales)?;
+        let codes = FluteCodes {
+            part: t.part(),
+            tiles,
+            rows,
+            cols,
+        };
+        let scales = Matrix {
+            floats: Floats::ieee(&self.scales)?,
+            cols: cols / group,
+        };
         let rotated = VectorWeight {
             rows,
             cols,
             block: [1, 2],
             terms: 1,
             codebooks,
-            codes: Box::new(FluteCodes {
-                part: t.part(),
-                tiles,
-                rows,
-                cols,
-            }),
+            codes: Box::new(codes),
             norm: WeightNorm::Groups {
-                factors: Box::new(Matrix {
-                    floats,
-                    cols: cols / group,
-                }),
+                factors: Box::new(scales),
                 size: group,
             },
             has_whole_rows: false,
             row_align: tiles.rows(),
         };
-        let decoder = HadamardRotated {
+        let entry = 1.0 / (rotation as f64).sqrt();
+        let general = HadamardRotated {
             rotated: Box::new(rotated),
             group: rotation,
             stored: Some(StoredHadamard {
                 columns: HadamardColumns::InOrder,
-                entry: 1.0 / (rotation as f64).sqrt(),
+                entry,
                 divisor: 1.0,
             }),
+        };
+        let decoder = HiggsWeight {
+            general,
+            codes,
+            values,
+            scales,
+            group,
+            entry,
+            table: OnceLock::new(),
         };
         let scheme = QuantScheme::Vectors {
             family: FAMILY,

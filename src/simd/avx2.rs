@@ -30,7 +30,7 @@ impl Avx2 {
     /// What every CPU with AVX-512 has, too.
     #[inline(always)]
     #[cfg_attr(not(feature = "bnb"), allow(dead_code))]
-    pub(super) fn of(_: Avx512) -> Self {
+    pub(crate) fn of(_: Avx512) -> Self {
         Self(())
     }
 

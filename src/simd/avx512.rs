@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 use std::mem::transmute;
 
 use super::ranks::BUCKET;
-use super::{Avx2, Bounds, Element, Kernel, RANKED, Ranks, Routine};
+use super::{Avx2, Bounds, Element, Kernel, LANES, LINE, RANKED, Ranks, Routine, Transpose};
 
 /// Proof that the CPU has the instructions of this level. A value exists only inside of what `perform` calls.
 #[derive(Clone, Copy)]
@@ -59,9 +59,21 @@ impl Ranks for Avx512 {
     }
 }
 
+impl Transpose for Avx512 {
+    #[inline(always)]
+    fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
+        Avx2::of(self).transpose(lines)
+    }
+
+    #[inline(always)]
+    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
+        Avx2::of(self).columns(rows)
+    }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2")]
 fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-    kernel.run(out);
+    kernel.run_avx512(out, Avx512(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]

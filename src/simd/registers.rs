@@ -9,7 +9,7 @@ use crate::element::Element;
 /// long as with the instruction for look-ups, and twice as long as with look-ups in memory.
 /// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
-pub(crate) trait LookUp: Copy {
+pub(crate) trait LookUp: Transpose {
     /// Whether a table of entries of two bytes is looked up in registers.
     const IN_REGISTERS: bool = false;
 

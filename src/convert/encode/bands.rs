@@ -10,12 +10,15 @@ use std::ops::Range;
 use crate::Result;
 use crate::convert::cut::{Cut, SLAB_VALUES};
 
-/// Largest number of slabs of values in a band, for bands across and for bands down. A band down is larger, because its tiles
-/// yield shorter runs.
+/// Largest number of slabs of values in a band, for plain and for transposed output. A band of the latter is larger, because its
+/// tiles yield shorter runs.
 const MAX_SLABS: [usize; 2] = [4, 8];
 
-/// A grid of tiles divided into bands. A band consists of tiles side by side. If the output is transposed, it consists of tiles
-/// one below another, because their bytes are contiguous then.
+/// Bytes of a band of whole rows, at most, unless a tile has more: longer writes gain nothing.
+const LONG_WRITE: usize = 512 << 10;
+
+/// A grid of tiles divided into bands. A band consists of tiles side by side. It consists of tiles one below another if the output is
+/// transposed or if tiles have whole rows, because their bytes are contiguous then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bands {
     /// Number of tiles in a row of tiles.
@@ -24,25 +27,27 @@ pub(super) struct Bands {
     down: usize,
     /// Number of tiles in a band; the last band of a row or column may be shorter.
     len: usize,
-    is_transposed: bool,
+    goes_down: bool,
 }
 
 impl Bands {
-    pub(super) fn new(cut: &Cut, is_transposed: bool) -> Self {
+    /// `slab_bytes` is the encoded length of a slab of values.
+    pub(super) fn new(cut: &Cut, is_transposed: bool, slab_bytes: usize) -> Self {
         let across = cut.across().max(1);
         let down = cut.tiles() / across;
-        let (slabs, end) = if is_transposed {
-            (MAX_SLABS[1], down)
-        } else {
-            (MAX_SLABS[0], across)
+        let goes_down = is_transposed || across == 1;
+        let slabs = match is_transposed {
+            false if goes_down => (LONG_WRITE / slab_bytes.max(1)).clamp(1, MAX_SLABS[0]),
+            _ => MAX_SLABS[usize::from(is_transposed)],
         };
+        let end = if goes_down { down } else { across };
         let len =
             (slabs * SLAB_VALUES / (cut.tile_rows * cut.tile_cols).max(1)).clamp(1, end.max(1));
         Self {
             across,
             down,
             len,
-            is_transposed,
+            goes_down,
         }
     }
 
@@ -52,9 +57,9 @@ impl Bands {
             across,
             down,
             len,
-            is_transposed,
+            goes_down,
         } = self;
-        if is_transposed {
+        if goes_down {
             across * down.div_ceil(len)
         } else {
             down * across.div_ceil(len)
@@ -67,9 +72,9 @@ impl Bands {
             across,
             down,
             len,
-            is_transposed,
+            goes_down,
         } = self;
-        if is_transposed {
+        if goes_down {
             let (first, column) = (job / across * len, job % across);
             let end = (first + len).min(down);
             return (first * across + column..end * across).step_by(across);
@@ -183,6 +188,7 @@ mod tests {
                             together: 1,
                         },
                         is_transposed,
+                        SLAB_VALUES,
                     );
                     let mut tiles: Vec<usize> =
                         (0..bands.jobs()).flat_map(|job| bands.tiles(job)).collect();
@@ -195,6 +201,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn tiles_of_whole_rows_are_written_together() {
+        let cut = Cut {
+            rows: 4096,
+            cols: 4096,
+            tile_rows: 32,
+            tile_cols: 4096,
+            together: 1,
+        };
+        let len = |slab_bytes| Bands::new(&cut, false, slab_bytes).tiles(1).len();
+        // Four bits, eight, two bytes and four.
+        assert_eq!(
+            [1, 2, 4, 8].map(|halves| len(halves * SLAB_VALUES / 2)),
+            [4, 4, 2, 1]
+        );
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub(super) fn count_exponents(
         };
         let cut = input::cut(&grid, 1, &decoder.grid());
         let input = EncodeInput {
+            maxima: Arc::default(),
             name: item.name().to_owned(),
             strips: None,
             cut,

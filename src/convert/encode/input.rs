@@ -1,6 +1,6 @@
 //! The values that are encoded: tiles of a decoder, cut so that they suit the encoder as well.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::Scratch;
 use super::strips::Strips;
@@ -35,10 +35,12 @@ pub(super) struct EncodeInput<'m> {
     pub cut: Cut,
     /// How a tile, which is read as a whole, is cut once more; `None` if it is encoded at once.
     pub strips: Option<Strips>,
+    /// The largest magnitude of each tile that has been surveyed, if other tensors survey this one as well: whoever is first reads it.
+    pub maxima: Arc<[OnceLock<f32>]>,
 }
 
 impl EncodeInput<'_> {
-    /// Reads the rectangle that `tiles`, which lie side by side, are in, and returns it. `None` if each is read by itself.
+    /// Reads the rectangle that `tiles` are in, if they lie side by side, and returns it. `None` if each is read by itself.
     ///
     /// # Errors
     /// Reading fails.
@@ -50,6 +52,10 @@ impl EncodeInput<'_> {
         let (Some(_), 2.., Some(first)) = (&self.strips, tiles.len(), tiles.next()) else {
             return Ok(None);
         };
+        // Tiles of whole rows follow each other in the input: there is nothing to gain.
+        if self.cut.across() == 1 {
+            return Ok(None);
+        }
         let mut band = self.cut.tile(first);
         band.cols.end = tiles
             .last()

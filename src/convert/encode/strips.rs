@@ -196,6 +196,7 @@ mod tests {
             dtype: TargetDtype::F32,
             cut,
             strips: Some(Strips::of_alignment([2, 4096], [1, 8])),
+            maxima: Arc::default(),
         };
         let (mut buffers, mut scratch) = (Buffers::default(), Scratch::default());
         for first in [0, 2] {

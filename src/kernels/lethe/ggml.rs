@@ -11,6 +11,7 @@
 #![allow(non_camel_case_types)] // ggml's own names
 
 mod affine;
+mod descent;
 mod fp4;
 mod grid_fit;
 mod iq1;
@@ -24,6 +25,7 @@ mod neighbours;
 mod q2_q3_k;
 mod q4_q5_k;
 mod search;
+mod side_by_side;
 mod ternary;
 #[cfg(test)]
 mod tests;
@@ -41,7 +43,7 @@ use crate::dtype::ggml::ggml_block_types;
 use crate::element::Element;
 use crate::kernels::remember::ggml::f16_at;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
+use crate::simd::{Avx2, Avx512};
 use crate::simd::{InMemory, Level, LookUp, Routine, perform};
 
 /// Importance of the columns that a block covers, from an importance matrix.
@@ -73,8 +75,8 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
     /// Whether ggml refuses to encode the type without importance.
     const REQUIRES_IMPORTANCE: bool = false;
 
-    /// Whether the search has a copy for AVX-512, as [`Routine::HAS_AVX512`]. Where groups are lanes
-    /// LLVM scatters values into them, and look-ups are only made with AVX2: both take longer.
+    /// Whether the search has a copy for AVX-512, as [`Routine::HAS_AVX512`]. It gains where there are
+    /// more lanes than a register has; one register is waited for at every step.
     const HAS_AVX512: bool = false;
 
     /// Encodes one block. Must be `#[inline(always)]` with everything it calls, as [`Routine`]
@@ -86,6 +88,16 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
         out: &mut [u8; BYTES],
     );
 
+    /// Encodes consecutive blocks without importance. Types whose search waits for its own results search several blocks in turn
+    /// instead.
+    #[inline(always)]
+    fn encode_unweighted(values: &[[f32; VALUES]], look_up: impl LookUp, out: &mut [[u8; BYTES]]) {
+        // Not `for_each`: its closure would be compiled as a function of the baseline level.
+        for (values, out) in values.iter().zip(out) {
+            Self::encode(values, None, look_up, out);
+        }
+    }
+
     /// Encodes blocks of one row that lie one after the other, with the importance of each. Types
     /// whose search has one lane in a block search several blocks side by side instead.
     #[inline(always)]
@@ -95,7 +107,6 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
         look_up: impl LookUp,
         out: &mut [[u8; BYTES]],
     ) {
-        // Not `for_each`: its closure would be compiled as a function of the baseline level.
         for ((values, weights), out) in values.iter().zip(importance.weights).zip(out) {
             let importance = BlockImportance {
                 weights,
@@ -145,13 +156,7 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
                     out.as_chunks_mut::<BYTES>().0,
                 );
                 match self.importance {
-                    // Not `for_each`: its closure would be compiled as a function of the baseline
-                    // level.
-                    None => {
-                        for (values, out) in blocks.iter().zip(out) {
-                            P::encode(values, None, look_up, out);
-                        }
-                    }
+                    None => P::encode_unweighted(blocks, look_up, out),
                     Some(weights) => {
                         let importance = RowImportance {
                             weights: weights.as_chunks().0,
@@ -203,6 +208,12 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Rou
     #[inline(always)]
     fn run_avx2(&mut self, avx2: Avx2) {
         self.encode_rows(avx2);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512(&mut self, avx512: Avx512) {
+        self.encode_rows(Avx2::of(avx512));
     }
 }
 

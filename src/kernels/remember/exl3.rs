@@ -156,6 +156,8 @@ pub(crate) struct BlockSums<'a> {
 }
 
 impl Routine for BlockSums<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         match self.codebook {
@@ -350,6 +352,8 @@ pub(crate) struct TrellisRows<'a> {
 }
 
 impl Kernel for TrellisRows<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         const QUARTER: usize = BLOCK / 4;

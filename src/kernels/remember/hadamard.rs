@@ -9,9 +9,13 @@
 
 use std::ops::{Add, Sub};
 
+use half::f16;
+
 use super::rotated::{is_group, rotate};
 use crate::element::Element;
-use crate::simd::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{self, Butterflies, InMemory, Kernel, SUMMED};
 
 /// Least columns of a group that are rotated.
 pub(crate) const LEAST_GROUP: usize = 4;
@@ -45,16 +49,21 @@ pub(crate) struct HadamardGroups<'a> {
 }
 
 impl Kernel for HadamardGroups<'_> {
+    /// What [`StoredHadamard::finish`] decides depends on the type of the output, and saves divisions.
     fn is_rounded_last(&self) -> bool {
-        self.stored.is_some()
+        self.stored
+            .is_some_and(StoredHadamard::has_exact_reciprocal)
     }
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        match self.stored {
-            None => self.run_rounded(out),
-            Some(stored) => self.run_stored(stored, out),
-        }
+        self.each_matrix(InMemory, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.each_matrix(avx2, out);
     }
 }
 
@@ -62,9 +71,17 @@ impl Kernel for HadamardGroups<'_> {
 const STRIP: usize = 1024;
 
 impl HadamardGroups<'_> {
+    #[inline(always)]
+    fn each_matrix<E: Element>(&self, by: impl Butterflies, out: &mut [E]) {
+        match self.stored {
+            None => self.run_rounded(by, out),
+            Some(stored) => self.run_stored(stored, by, out),
+        }
+    }
+
     /// Multiplies by SDNQ's matrix.
     #[inline(always)]
-    fn run_rounded<E: Element>(&self, out: &mut [E]) {
+    fn run_rounded<E: Element>(&self, by: impl Butterflies, out: &mut [E]) {
         let unit = E::rounded(1.0 / (self.group as f64).sqrt() as f32);
         // Values of 24 bits seldom have sums of as many.
         let is_narrow = E::MANTISSA < f32::MANTISSA;
@@ -76,7 +93,7 @@ impl HadamardGroups<'_> {
                 *rounded = E::rounded(value);
             }
             if is_narrow && has_exact_sums(rounded, self.group) {
-                self.rotate(rounded);
+                self.rotate(by, rounded);
                 for (out, &sum) in out.iter_mut().zip(&*rounded) {
                     // F64 has the product, so that it is rounded once in either type. A sum of zeros is +0.
                     *out = E::from_f32(sum * unit + 0.0);
@@ -87,7 +104,7 @@ impl HadamardGroups<'_> {
             for (sum, &value) in sums.iter_mut().zip(&*rounded) {
                 *sum = f64::from(value);
             }
-            self.rotate(sums);
+            self.rotate(by, sums);
             for (out, &sum) in out.iter_mut().zip(&*sums) {
                 *out = E::from_f32((sum * f64::from(unit)) as f32 + 0.0);
             }
@@ -96,17 +113,17 @@ impl HadamardGroups<'_> {
 
     /// Multiplies each group by SDNQ's matrix times the square root of its size.
     #[inline(always)]
-    fn rotate<T: Summed>(&self, values: &mut [T]) {
+    fn rotate<T: Summed>(&self, by: impl Butterflies, values: &mut [T]) {
         if is_group(self.group) {
             rotate(values, self.group);
         } else {
-            butterflies(values, self.group);
+            butterflies(by, values, self.group);
         }
     }
 
     /// Multiplies by a stored matrix.
     #[inline(always)]
-    fn run_stored<E: Element>(&self, stored: &StoredHadamard, out: &mut [E]) {
+    fn run_stored<E: Element>(&self, stored: &StoredHadamard, by: impl Butterflies, out: &mut [E]) {
         let (strip, factor) = (self.group.max(STRIP), stored.factor());
         let (mut placed, mut sums) = (vec![0.0; strip], vec![0.0; strip]);
         for (values, out) in self.values.chunks(strip).zip(out.chunks_mut(strip)) {
@@ -124,7 +141,7 @@ impl HadamardGroups<'_> {
             let is_rotated = stored.columns != HadamardColumns::Identity;
             let is_exact = has_exact_sums(placed, self.group);
             if is_rotated && is_exact {
-                butterflies(placed, self.group);
+                butterflies(by, placed, self.group);
             }
             // A product is rounded once in either type. A sum of zeros is +0.
             if let (true, Some(factor)) = (is_exact || !is_rotated, factor) {
@@ -133,29 +150,111 @@ impl HadamardGroups<'_> {
                 }
                 continue;
             }
+            if is_exact || !is_rotated {
+                stored.finish(placed, out);
+                continue;
+            }
             let sums = &mut sums[..values.len()];
             for (sum, &value) in sums.iter_mut().zip(&*placed) {
                 *sum = f64::from(value);
             }
-            if is_rotated && !is_exact {
-                butterflies(sums, self.group);
-            }
-            for (out, &sum) in out.iter_mut().zip(&*sums) {
-                // The product is exact, so that a quotient that F32 has is not missed.
-                *out = E::from_f32((sum * stored.entry / stored.divisor) as f32 + 0.0);
+            butterflies(by, sums, self.group);
+            // Sums of F64 take longer to decide than to multiply.
+            match stored.has_exact_reciprocal() {
+                true => stored.finish_exactly(sums, out),
+                false => stored.finish(sums, out),
             }
         }
     }
 }
 
+/// Values that are decided together.
+const DECIDED: usize = 16;
+
+/// How many places of F32 a product in F32 may be off.
+const MARGIN: u32 = 8;
+
+impl StoredHadamard {
+    /// `sum * entry / divisor` in F64, rounded to F32 and then to the type of the output. A sum of zeros is +0.
+    ///
+    /// For types of 16 bits, a product of three roundings in F32 is enough: of the sum, of the factor and of the product. Each is
+    /// within 2^-24 of its number, and so is the value in F32 that is wanted; the quotient in F64 is within 2^-52. So the
+    /// product is less than 5 * 2^-24 of it off, which is less than [`MARGIN`] last places, each 2^-24 of a number or more. Below
+    /// the normal numbers a sum is exact, as all are multiples of the least number, and a product loses half a place. If
+    /// no number halfway between two of the output's is as near as that, both products are rounded to the same.
+    #[inline(always)]
+    fn finish<T: Summed, E: Element>(&self, sums: &[T], out: &mut [E]) {
+        let factor = (self.entry / self.divisor) as f32;
+        if E::MANTISSA == f32::MANTISSA || !factor.is_normal() {
+            return self.finish_exactly(sums, out);
+        }
+        let (blocks, rest) = sums.as_chunks::<DECIDED>();
+        let (outs, last) = out.as_chunks_mut::<DECIDED>();
+        for (sums, out) in blocks.iter().zip(outs) {
+            let mut unsure = 0;
+            for (out, &sum) in out.iter_mut().zip(sums) {
+                let product = sum.single() * factor + 0.0;
+                unsure |= u32::from(!is_decided::<E>(product));
+                *out = E::from_f32(product);
+            }
+            if unsure != 0 {
+                self.finish_exactly(sums, out);
+            }
+        }
+        self.finish_exactly(rest, last);
+    }
+
+    #[inline(always)]
+    fn finish_exactly<T: Summed, E: Element>(&self, sums: &[T], out: &mut [E]) {
+        // The product is exact, so that a quotient that F32 has is not missed.
+        if self.has_exact_reciprocal() {
+            let reciprocal = 1.0 / self.divisor;
+            for (out, &sum) in out.iter_mut().zip(sums) {
+                *out = E::from_f32((sum.double() * self.entry * reciprocal) as f32 + 0.0);
+            }
+        } else {
+            for (out, &sum) in out.iter_mut().zip(sums) {
+                *out = E::from_f32((sum.double() * self.entry / self.divisor) as f32 + 0.0);
+            }
+        }
+    }
+}
+
+/// Whether all numbers of F32 with the sign of `x` that are up to [`MARGIN`] places from it are rounded to the same of 16 bits. Of
+/// halves only zero and the normal values are rounded at a place that is known.
+#[inline(always)]
+fn is_decided<E: Element>(x: f32) -> bool {
+    let places = f32::MANTISSA - E::MANTISSA;
+    let half = (1 << places) >> 1;
+    let bits = x.to_bits();
+    let behind = bits.wrapping_add(half + MARGIN) & ((1 << places) - 1);
+    let is_far = behind > 2 * MARGIN;
+    let least = if E::MANTISSA == f16::MANTISSA {
+        LEAST_HALF
+    } else {
+        0.0
+    };
+    // A product that is infinite may be finite in F64. NaN is not known either.
+    let is_known = (x.abs() >= least) | (x == 0.0);
+    is_far & is_known & (x.abs() <= f32::MAX)
+}
+
+/// The smallest normal half, and a little more.
+const LEAST_HALF: f32 = 6.2e-5;
+
 impl StoredHadamard {
     /// What to multiply sums with, if F32 has it and the divisor is a power of two: such a product is the quotient.
     fn factor(&self) -> Option<f32> {
         let factor = (self.entry / self.divisor) as f32;
-        let is_power = self.divisor.is_normal()
-            && self.divisor.to_bits().trailing_zeros() >= f64::MANTISSA_DIGITS - 1;
         let is_same = f64::from(factor) * self.divisor == self.entry;
-        (is_power && is_same && factor.is_finite()).then_some(factor)
+        (self.has_exact_reciprocal() && is_same && factor.is_finite()).then_some(factor)
+    }
+
+    /// Whether the divisor is a power of two, so that products with its reciprocal are quotients. It is one of F32, beside
+    /// which F64 has room for both.
+    fn has_exact_reciprocal(&self) -> bool {
+        self.divisor.is_normal()
+            && self.divisor.to_bits().trailing_zeros() >= f64::MANTISSA_DIGITS - 1
     }
 }
 
@@ -183,42 +282,80 @@ fn has_exact_sums(values: &[f32], group: usize) -> bool {
 }
 
 /// A type of sums and differences.
-pub(crate) trait Summed: Copy + Add<Output = Self> + Sub<Output = Self> {}
+pub(crate) trait Summed: Copy + Add<Output = Self> + Sub<Output = Self> {
+    /// The sum in F32, rounded.
+    fn single(self) -> f32;
 
-impl<T: Copy + Add<Output = T> + Sub<Output = T>> Summed for T {}
+    /// The sum in F64.
+    fn double(self) -> f64;
 
-/// Values whose sums of the first four steps are computed in registers.
-const BLOCK: usize = 16;
+    /// The steps between numbers that are up to 8 apart.
+    fn first_steps(by: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED];
+}
 
-/// Multiplies each `size` values, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`.
-#[inline(always)]
-pub(crate) fn butterflies<T: Summed>(values: &mut [T], size: usize) {
-    if size >= BLOCK {
-        let blocks = values.as_chunks_mut::<BLOCK>().0;
-        for block in blocks.iter_mut() {
-            *block = first_steps(*block);
-        }
-        butterfly_rows(blocks, size / BLOCK);
-    } else {
-        butterfly_rows(values.as_chunks_mut::<1>().0, size);
+impl Summed for f32 {
+    #[inline(always)]
+    fn single(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn double(self) -> f64 {
+        f64::from(self)
+    }
+
+    #[inline(always)]
+    fn first_steps(by: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED] {
+        by.singles(block)
     }
 }
 
-/// The sums and differences of neighbours, and of those 2, 4 and 8 apart.
+impl Summed for f64 {
+    #[inline(always)]
+    fn single(self) -> f32 {
+        self as f32
+    }
+
+    #[inline(always)]
+    fn double(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn first_steps(_: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED] {
+        simd::butterflies(block)
+    }
+}
+
+impl Summed for i32 {
+    #[inline(always)]
+    fn single(self) -> f32 {
+        self as f32
+    }
+
+    #[inline(always)]
+    fn double(self) -> f64 {
+        f64::from(self)
+    }
+
+    #[inline(always)]
+    fn first_steps(by: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED] {
+        by.integers(block)
+    }
+}
+
+/// Multiplies each `size` values, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`.
 #[inline(always)]
-fn first_steps<T: Summed>(block: [T; BLOCK]) -> [T; BLOCK] {
-    let mut sums = [[block[0]; 4]; 4];
-    for (sums, &[a, b, c, d]) in sums.iter_mut().zip(block.as_chunks::<4>().0) {
-        let (e, f, g, h) = (a + b, a - b, c + d, c - d);
-        *sums = [e + g, f + h, e - g, f - h];
+pub(crate) fn butterflies<T: Summed>(by: impl Butterflies, values: &mut [T], size: usize) {
+    if size >= SUMMED {
+        let blocks = values.as_chunks_mut::<SUMMED>().0;
+        for block in blocks.iter_mut() {
+            *block = T::first_steps(by, *block);
+        }
+        butterfly_rows(blocks, size / SUMMED);
+    } else {
+        butterfly_rows(values.as_chunks_mut::<1>().0, size);
     }
-    let mut out = block;
-    for i in 0..4 {
-        let [a, b, c, d] = [sums[0][i], sums[1][i], sums[2][i], sums[3][i]];
-        let (e, f, g, h) = (a + b, a - b, c + d, c - d);
-        [out[i], out[4 + i], out[8 + i], out[12 + i]] = [e + g, f + h, e - g, f - h];
-    }
-    out
 }
 
 /// Multiplies each `size` rows, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`. Two steps are one pass over the rows.

@@ -5,7 +5,7 @@
 //! Formulas: modelopt `SVDQuantLinear` (`_update_svdquant`); comfy-kitchen `quantize_svdquant_w4a4`. A library's matrix product has no order of its own; F64
 //! holds each product exactly, and the sum is rounded once.
 
-pub(crate) mod rounded;
+pub(crate) mod panels;
 
 use super::matrix_product::{MatrixProduct, pack_rows};
 use crate::element::Element;

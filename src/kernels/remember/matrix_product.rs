@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
 use crate::simd::Routine;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
 
 /// Rows of sums that are computed at once.
 const ROWS: usize = 4;
@@ -74,9 +74,6 @@ pub(crate) fn pack_columns(rows: &[f64], count: usize, out: &mut Vec<[f64; ROWS]
 /// `sum + a * b`.
 pub(super) trait MulAdd: Copy {
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64;
-
-    /// The same in F32, where the product is rounded or not, as is faster.
-    fn mul_add_single(self, a: f32, b: f32, sum: f32) -> f32;
 }
 
 /// The product is rounded before it is added.
@@ -88,11 +85,6 @@ impl MulAdd for Rounded {
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64 {
         sum + a * b
     }
-
-    #[inline(always)]
-    fn mul_add_single(self, a: f32, b: f32, sum: f32) -> f32 {
-        sum + a * b
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -101,9 +93,12 @@ impl MulAdd for Avx2 {
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64 {
         a.mul_add(b, sum)
     }
+}
 
+#[cfg(target_arch = "x86_64")]
+impl MulAdd for Avx512 {
     #[inline(always)]
-    fn mul_add_single(self, a: f32, b: f32, sum: f32) -> f32 {
+    fn mul_add(self, a: f64, b: f64, sum: f64) -> f64 {
         a.mul_add(b, sum)
     }
 }

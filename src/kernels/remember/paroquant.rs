@@ -10,13 +10,15 @@
 //! left could have no correct digit of a BF16.
 
 use crate::element::Element;
-use crate::kernels::remember::awq::{PER_WORD, POSITION};
-use crate::simd::Kernel;
+use crate::kernels::remember::awq::PER_WORD;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
+use crate::simd::{InMemory, Kernel, Transpose};
 
 /// Most columns of a group. A place in a group is a byte.
 pub(crate) const MAX_GROUP: usize = 256;
 
-/// Output rows. The eight rows of a word are rotated together, a vector for each column: the columns of a pair are anywhere,
+/// Output rows. The rows of words are rotated together, vectors for each column: the columns of a pair are anywhere,
 /// and the rows side by side.
 pub(crate) struct ParoRows<'a> {
     /// Runs of `cols` words, one for each eight rows.
@@ -39,38 +41,77 @@ pub(crate) struct ParoRows<'a> {
     pub factors: &'a [f32],
 }
 
-/// Values of a group, of eight rows for each column.
-type Lanes = [[f64; PER_WORD]; MAX_GROUP];
+/// Runs of words whose rows are rotated together: angles and places are read once for all of them.
+const RUNS: usize = 2;
+
+/// Rows of so many runs.
+const ROWS: usize = RUNS * PER_WORD;
+
+/// Values of a group, for each column those of the rows of all runs.
+#[repr(align(64))]
+struct Lanes([[[f64; PER_WORD]; RUNS]; MAX_GROUP]);
+
+/// Codes of a column, in the order of its values.
+type Codes = [[u8; PER_WORD]; RUNS];
+
+/// Columns of which codes become values in one loop.
+const COLUMNS: usize = 4;
 
 impl Kernel for ParoRows<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
+        self.rows(InMemory, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.rows(avx2, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512<E: Element>(&self, out: &mut [E], avx512: Avx512) {
+        self.rows(avx512, out);
+    }
+}
+
+impl ParoRows<'_> {
+    #[inline(always)]
+    fn rows<E: Element>(&self, unit: impl Transpose, out: &mut [E]) {
         let (cols, size) = (self.cols.max(1), self.group_size.max(1));
         let (rows, groups) = (out.len() / cols, cols / size);
-        let mut lanes: Lanes = [[0.0; PER_WORD]; MAX_GROUP];
-        let mut values = [0.0; MAX_GROUP];
+        let mut lanes = Lanes([[[0.0; PER_WORD]; RUNS]; MAX_GROUP]);
+        let mut values = [[0.0; MAX_GROUP]; ROWS];
+        let mut unpacked = [Codes::default(); MAX_GROUP];
         let mut row = 0;
         while row < rows {
             let (run, place) = ((self.first + row) / PER_WORD, (self.first + row) % PER_WORD);
-            // Rows of the word that are wanted; the others are computed from zeros.
-            let count = (PER_WORD - place).min(rows - row);
-            let words = &self.words[run * cols..(run + 1) * cols];
-            for (group, words) in words.chunks_exact(size).enumerate() {
-                let (mut scales, mut zeros) = ([0.0; PER_WORD], [0.0; PER_WORD]);
-                for lane in 0..count {
-                    let at = (row + lane) * groups + group;
-                    scales[place + lane] = f64::from(self.scales[at]);
-                    zeros[place + lane] = f64::from(self.zeros[at]);
+            // Rows of the words that are wanted; the others are computed from zeros.
+            let count = (ROWS - place).min(rows - row);
+            let words = self.words[run * cols..].chunks_exact(cols);
+            let runs = (place + count).div_ceil(PER_WORD);
+            for group in 0..groups {
+                let (mut scales, mut zeros) = ([0.0; ROWS], [0.0; ROWS]);
+                for lane in place..place + count {
+                    let at = (row + lane - place) * groups + group;
+                    scales[lane] = f64::from(self.scales[at]);
+                    zeros[lane] = f64::from(self.zeros[at]);
                 }
-                unpack(words, &scales, &zeros, &mut lanes);
+                let columns = group * size..(group + 1) * size;
+                for (run, words) in words.clone().take(runs).enumerate() {
+                    let words = &words[columns.clone()];
+                    for (unpacked, &word) in unpacked.iter_mut().zip(words) {
+                        unpacked[run] = codes(word);
+                    }
+                }
+                widen(&unpacked, (&scales, &zeros), size, &mut lanes);
                 let range = group * self.rotations * size..(group + 1) * self.rotations * size;
                 rotate(&self.pairs[range.clone()], &self.angles[range], &mut lanes);
-                let factors = &self.factors[group * size..(group + 1) * size];
-                for lane in 0..count {
-                    let numbers = lanes.iter().zip(factors);
-                    for (value, (lanes, &factor)) in values.iter_mut().zip(numbers) {
-                        *value = (lanes[place + lane] * f64::from(factor)) as f32;
-                    }
+                scale(unit, &self.factors[columns], &lanes, &mut values);
+                for (lane, values) in values[place..place + count].iter().enumerate() {
                     let at = (row + lane) * cols + group * size;
                     E::store(&values[..size], &mut out[at..at + size]);
                 }
@@ -80,27 +121,85 @@ impl Kernel for ParoRows<'_> {
     }
 }
 
-/// The values of a group: `(q - z) * s`, exact but for denormal numbers.
+/// The values of the first `size` columns: `(q - z) * s`, exact but for denormal numbers.
 #[inline(always)]
-fn unpack(words: &[u32], scales: &[f64; PER_WORD], zeros: &[f64; PER_WORD], lanes: &mut Lanes) {
-    for (lanes, &word) in lanes.iter_mut().zip(words) {
-        for (i, lane) in lanes.iter_mut().enumerate() {
-            let code = (word >> (POSITION[i] * 4) & 15) as i32;
-            *lane = (f64::from(code) - zeros[i]) * scales[i];
+fn widen(
+    codes: &[Codes; MAX_GROUP],
+    (scales, zeros): (&[f64; ROWS], &[f64; ROWS]),
+    size: usize,
+    lanes: &mut Lanes,
+) {
+    // A loop over the rows of several columns: LLVM would take apart a shorter one, to compute a row of many columns at a time, and
+    // transpose what comes of it.
+    let (scales, zeros) = ([*scales; COLUMNS], [*zeros; COLUMNS]);
+    let (scales, zeros) = (scales.as_flattened(), zeros.as_flattened());
+    let lanes = lanes.0.as_chunks_mut::<COLUMNS>().0.iter_mut();
+    let codes = codes.as_chunks::<COLUMNS>().0.iter();
+    for (lanes, codes) in lanes.zip(codes).take(size.div_ceil(COLUMNS)) {
+        let lanes = lanes.as_flattened_mut().as_flattened_mut();
+        let codes = codes.as_flattened().as_flattened();
+        for i in 0..ROWS * COLUMNS {
+            lanes[i] = (f64::from(codes[i]) - zeros[i]) * scales[i];
         }
     }
+}
+
+/// The codes of a word.
+#[inline(always)]
+fn codes(word: u32) -> [u8; PER_WORD] {
+    (spread(word) | spread(word >> 16) << 8).to_le_bytes()
+}
+
+/// The lowest four codes of a word, 16 bits apart: those of every other output.
+#[inline(always)]
+fn spread(word: u32) -> u64 {
+    let word = u64::from(word & 0xffff);
+    let bytes = (word | word << 24) & 0x0000_00ff_0000_00ff;
+    (bytes | bytes << 12) & 0x000f_000f_000f_000f
 }
 
 /// Rotates the columns of a group.
 #[inline(always)]
 fn rotate(pairs: &[u8], angles: &[f32], lanes: &mut Lanes) {
+    let lanes = &mut lanes.0;
     for (&[i, j], &[cos, sin]) in pairs.as_chunks().0.iter().zip(angles.as_chunks().0) {
         let (i, j) = (usize::from(i), usize::from(j));
         let (cos, sin) = (f64::from(cos), f64::from(sin));
         let (a, b) = (lanes[i], lanes[j]);
-        for lane in 0..PER_WORD {
-            lanes[i][lane] = a[lane] * cos - b[lane] * sin;
-            lanes[j][lane] = a[lane] * sin + b[lane] * cos;
+        for run in 0..RUNS {
+            for lane in 0..PER_WORD {
+                lanes[i][run][lane] = a[run][lane] * cos - b[run][lane] * sin;
+                lanes[j][run][lane] = a[run][lane] * sin + b[run][lane] * cos;
+            }
+        }
+    }
+}
+
+/// The values of the columns of a group times their factors, row by row. Eight columns at a time are transposed: single numbers of
+/// a row lie far from each other.
+#[inline(always)]
+fn scale(
+    unit: impl Transpose,
+    factors: &[f32],
+    lanes: &Lanes,
+    values: &mut [[f32; MAX_GROUP]; ROWS],
+) {
+    let mut all = [0.0; MAX_GROUP];
+    all[..factors.len()].copy_from_slice(factors);
+    let columns = lanes.0.as_chunks::<PER_WORD>().0.iter();
+    let columns = columns.zip(all.as_chunks::<PER_WORD>().0);
+    for (at, (lanes, factors)) in columns.take(factors.len().div_ceil(PER_WORD)).enumerate() {
+        for run in 0..RUNS {
+            let mut square = [[0.0; PER_WORD]; PER_WORD];
+            for ((line, lanes), &factor) in square.iter_mut().zip(lanes).zip(factors) {
+                for lane in 0..PER_WORD {
+                    line[lane] = (lanes[run][lane] * f64::from(factor)) as f32;
+                }
+            }
+            let square = unit.columns(square);
+            for (values, eight) in values[run * PER_WORD..].iter_mut().zip(square) {
+                values.as_chunks_mut().0[at] = eight;
+            }
         }
     }
 }

@@ -7,13 +7,18 @@
 use half::f16;
 
 use crate::element::{Element, f32_from_f16};
-use crate::simd::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
+use crate::simd::{InMemory, Kernel, Ranks};
 
 /// Rows and columns of a tile.
 pub(crate) const TILE: usize = 16;
 
 /// Bits of a code.
 const BITS: u32 = 3;
+
+/// Values that a code may be.
+const VALUES: u32 = 1 << BITS;
 
 /// Codes of a stored row of a tile: scale, zero point and values.
 const CODES: u32 = TILE as u32 + 2;
@@ -35,10 +40,24 @@ pub(crate) struct SpqrRows<'a> {
 impl Kernel for SpqrRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
+        self.rows(InMemory, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
+        self.rows(avx2, out);
+    }
+}
+
+impl SpqrRows<'_> {
+    #[inline(always)]
+    fn rows<E: Element>(&self, look_up: impl Ranks, out: &mut [E]) {
         let cols = self.order.len().max(1);
         let width = cols.div_ceil(TILE) * TILE;
         let (mut values, mut rounded) = (vec![0.0; width], vec![E::from_f32(0.0); width]);
         let mut numbers = Vec::new();
+        let is_ordered = self.order.iter().copied().eq(0..cols as u32);
         for (row, out) in (self.first..).zip(out.chunks_exact_mut(cols)) {
             let tiles = self.words[row / TILE * width..][..width].as_chunks().0;
             if row == self.first || row.is_multiple_of(TILE) {
@@ -47,14 +66,21 @@ impl Kernel for SpqrRows<'_> {
             }
             let places = values.as_chunks_mut().0.iter_mut();
             for ((tile, numbers), values) in tiles.iter().zip(&numbers).zip(places) {
-                numbers.fill(tile, row % TILE, values);
+                *values = numbers.row(look_up, tile, row % TILE);
             }
             let singles = self.starts[row] as usize..self.starts[row + 1] as usize;
-            for &single in &self.singles[singles] {
+            let singles = &self.singles[singles];
+            for &single in singles {
                 values[(single & 0xffff) as usize] += f32_from_f16((single >> 16) as u16);
             }
-            for value in &mut values {
+            // All other values are halves.
+            for &single in singles {
+                let value = &mut values[(single & 0xffff) as usize];
                 *value = half(*value);
+            }
+            if is_ordered {
+                E::store(&values, out);
+                continue;
             }
             // Rounded before they are scattered: vectors of values, and not one by one.
             E::store(&values, &mut rounded);
@@ -97,31 +123,36 @@ impl TileNumbers {
             codes[1][row] = (word as u32 >> BITS) & 7;
         }
         let number = |at: u32| f32_from_f16((bits >> at) as u16);
-        Self {
-            scales: codes[0].map(|q| dequantized(q, number(0), number(32))),
-            zeros: codes[1].map(|q| dequantized(q, number(16), number(48))),
+        let mut numbers = Self {
+            scales: [0.0; TILE],
+            zeros: [0.0; TILE],
+        };
+        for row in 0..TILE {
+            numbers.scales[row] = dequantized(codes[0][row], number(0), number(32));
+            numbers.zeros[row] = dequantized(codes[1][row], number(16), number(48));
         }
+        numbers
     }
 
-    /// The values of a row of the tile.
+    /// The values of a row of the tile. It has as many values as there are codes, which look them up.
     #[inline(always)]
-    fn fill(&self, tile: &[[u8; 8]; TILE], row: usize, values: &mut [f32; TILE]) {
+    fn row(&self, look_up: impl Ranks, tile: &[[u8; 8]; TILE], row: usize) -> [f32; TILE] {
         let (word, scale, zero) = (
             u64::from_le_bytes(tile[row]),
             self.scales[row],
             self.zeros[row],
         );
+        let mut table = [0.0; TILE];
+        for (q, value) in (0..VALUES).zip(&mut table) {
+            *value = dequantized(q, scale, zero);
+        }
+        table.copy_within(..VALUES as usize, VALUES as usize);
         // Eight codes lie in 32 bits, whose shifts are vectors.
         let halves = [2, 2 + TILE as u32 / 2].map(|first| (word >> (BITS * first)) as u32);
-        for (values, codes) in values
-            .as_chunks_mut::<{ TILE / 2 }>()
-            .0
-            .iter_mut()
-            .zip(halves)
-        {
-            for (i, value) in (0..).zip(values) {
-                *value = dequantized(codes >> (BITS * i) & 7, scale, zero);
-            }
+        let mut codes = [0; TILE];
+        for (i, code) in (0..).zip(&mut codes) {
+            *code = halves[i as usize / 8] >> (BITS * (i % 8)) & 7;
         }
+        look_up.at_ranks(&table, codes)
     }
 }

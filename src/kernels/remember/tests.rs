@@ -6,6 +6,7 @@ mod grouped;
 mod hadamard;
 mod low_rank;
 mod rotated;
+mod rotated_pairs;
 mod spqr;
 mod transpose;
 mod vectors;
@@ -189,6 +190,9 @@ fn paroquant_kernel() {
         (96, 32, 3, 5, 9),
         (12, 4, 1, 7, 1),
         (256, 256, 2, 3, 4),
+        // Rows of several runs, and groups that are not whole vectors.
+        (64, 32, 2, 3, 30),
+        (18, 6, 2, 0, 17),
     ];
     for (cols, size, rotations, first, rows) in cases {
         let groups = cols / size;

@@ -4,7 +4,7 @@ use super::hadamard::{butterflies, butterfly_rows};
 use super::matrix_product::{MatrixProduct, MulAdd, Rounded, pack_columns, pack_rows};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::Routine;
+use crate::simd::{Butterflies, InMemory, Routine};
 
 /// What the vectors of a block are multiplied with: `x[j]` becomes the sum over i of `x[i] * m[i][j]`, times a factor.
 pub(crate) enum BlockMatrix {
@@ -50,13 +50,13 @@ pub(crate) struct TransformedRows<'a> {
 impl Routine for TransformedRows<'_> {
     #[inline(always)]
     fn run(&mut self) {
-        self.multiply(Rounded);
+        self.multiply(Rounded, InMemory);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2(&mut self, avx2: Avx2) {
-        self.multiply(avx2);
+        self.multiply(avx2, avx2);
     }
 }
 
@@ -64,11 +64,11 @@ impl Routine for TransformedRows<'_> {
 const STRIP: usize = 4096;
 
 /// Columns of a block of rows that are multiplied at once.
-const LANES: usize = 8;
+const LANES: usize = 16;
 
 impl TransformedRows<'_> {
     #[inline(always)]
-    fn multiply(&mut self, unit: impl MulAdd) {
+    fn multiply(&mut self, unit: impl MulAdd, by: impl Butterflies) {
         let width = self.width.max(1);
         let height = match &self.rows {
             Some(rows) => rows.size,
@@ -88,7 +88,7 @@ impl TransformedRows<'_> {
             }
             let mut is_single = true;
             if let Some(columns) = &self.columns {
-                columns.multiply_columns(self.exact, unit, &mut scratch);
+                columns.multiply_columns(self.exact, (unit, by), &mut scratch);
                 is_single = false;
             }
             if let Some(rows) = &self.rows {
@@ -112,15 +112,20 @@ struct Scratch {
 impl BlockProduct<'_> {
     /// Multiplies each block of columns, which follow each other. The values are those of F32.
     #[inline(always)]
-    fn multiply_columns(&self, values: &mut [f64], unit: impl MulAdd, scratch: &mut Scratch) {
+    fn multiply_columns(
+        &self,
+        values: &mut [f64],
+        (unit, by): (impl MulAdd, impl Butterflies),
+        scratch: &mut Scratch,
+    ) {
         match self.matrix {
-            BlockMatrix::Sylvester => butterflies(values, self.size),
+            BlockMatrix::Sylvester => butterflies(by, values, self.size),
             BlockMatrix::SignedRows(signs) => {
                 scale(values, signs);
-                butterflies(values, self.size);
+                butterflies(by, values, self.size);
             }
             BlockMatrix::SignedColumns(signs) => {
-                butterflies(values, self.size);
+                butterflies(by, values, self.size);
                 scale(values, signs);
             }
             BlockMatrix::Dense(matrix) => {

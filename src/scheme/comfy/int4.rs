@@ -197,7 +197,7 @@ impl<'m> SvdQuantLayer<'m> {
         let groups = self.cols / GROUP;
         let part = self.t.part();
         let codes = match self.is_tiled {
-            true => Codes::Unpacked(Box::new(OutputTiles { part, groups })),
+            true => Codes::Arranged(Box::new(OutputTiles { part, groups })),
             false => Codes::Rows {
                 part,
                 row_bytes: self.cols / 2,
@@ -320,15 +320,15 @@ struct OutputTiles<'m> {
 impl Unpack for OutputTiles<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         // Tiles of the grid begin and end at whole groups.
-        let (first, width) = (tile.cols.start / GROUP, tile.cols.len());
-        out.clear();
-        out.resize(tile.rows.len() * width, 0);
+        let (first, row_bytes) = (tile.cols.start / GROUP, tile.cols.len() / 2);
+        // Not cleared first: every byte is overwritten.
+        out.resize(tile.rows.len() * row_bytes, 0);
         let mut row = tile.rows.start;
         while row < tile.rows.end {
             let (down, in_tile) = (row / TILE_OUTPUTS, row % TILE_OUTPUTS);
             let n = (TILE_OUTPUTS - in_tile).min(tile.rows.end - row);
-            let target = &mut out[(row - tile.rows.start) * width..];
-            for group in 0..width.div_ceil(GROUP) {
+            let target = &mut out[(row - tile.rows.start) * row_bytes..];
+            for group in 0..row_bytes / GROUP_BYTES {
                 // In lines of the bytes of a group, all tiles follow each other.
                 let line = (down * self.groups + first + group) * TILE_OUTPUTS + in_tile;
                 read(
@@ -339,10 +339,8 @@ impl Unpack for OutputTiles<'_> {
                     staging,
                 )?;
                 for (r, bytes) in staging.as_chunks::<GROUP_BYTES>().0.iter().enumerate() {
-                    let values = &mut target[r * width + group * GROUP..][..GROUP];
-                    for (pair, byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-                        *pair = [byte & 15, byte >> 4];
-                    }
+                    let at = r * row_bytes + group * GROUP_BYTES;
+                    target[at..at + GROUP_BYTES].copy_from_slice(bytes);
                 }
             }
             row += n;

@@ -9,8 +9,10 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::containers::model::Part;
+use crate::kernels::remember::rotated_pairs::LaneCodes;
 use crate::scheme::layout::vectors::VectorCodes;
 use crate::scheme::seam::{Tile, read};
+use crate::simd::{Level, perform};
 
 /// Kinds of tiles that templates take in turn.
 const KINDS: u64 = 3;
@@ -58,6 +60,7 @@ impl FluteTiles {
 }
 
 /// The codes of a layer.
+#[derive(Clone, Copy)]
 pub(super) struct FluteCodes<'m> {
     pub part: Part<'m>,
     pub tiles: FluteTiles,
@@ -82,36 +85,49 @@ impl FluteCodes<'_> {
     }
 }
 
-impl VectorCodes for FluteCodes<'_> {
-    fn load(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u32>) -> Result<()> {
+impl FluteCodes<'_> {
+    /// Replaces `out` with the codes of `tile`, a byte each, row-major. `staging` is scratch.
+    ///
+    /// # Errors
+    /// The read fails.
+    pub(super) fn load_bytes(
+        &self,
+        tile: &Tile,
+        staging: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let FluteTiles { bits, height } = self.tiles;
         let (lanes, planes) = (self.tiles.lanes(), self.tiles.planes());
         let tiles = tile.rows.start / self.tiles.rows()..tile.rows.end / self.tiles.rows();
         // A lane has `height` rows of the weight, which are adjacent.
         let lane_len = height * (tile.cols.len() / 2);
-        let mask = (1 << (2 * bits)) - 1;
-        out.clear();
         out.resize(tile.rows.len() * (tile.cols.len() / 2), 0);
         for (number, out) in tiles.zip(out.chunks_exact_mut((lanes * lane_len).max(1))) {
             for plane in 0..planes {
                 let bytes = tile.cols.start * 2..tile.cols.end * 2;
                 let rows = self.stored_rows(number, plane);
                 read(&self.part, self.cols * 2, rows, bytes, staging)?;
-                let words = staging.as_chunks().0;
-                for i in 0..lanes / planes {
-                    let lane = &mut out[(i * planes + plane) * lane_len..][..lane_len];
-                    for (out, &word) in lane.iter_mut().zip(words) {
-                        *out = u32::from_le_bytes(word) >> (2 * bits * i) & mask;
-                    }
-                }
-                if planes > 1 {
-                    let last = &mut out[(lanes - 1) * lane_len..];
-                    for (out, &word) in last.iter_mut().zip(words) {
-                        *out |= u32::from_le_bytes(word) >> 30 << (2 * plane);
-                    }
-                }
+                let mut all: Vec<_> = out.chunks_exact_mut(lane_len.max(1)).collect();
+                let rest = if planes > 1 { all.pop() } else { None };
+                let mut codes = LaneCodes {
+                    words: staging.as_chunks().0,
+                    bits: 2 * bits,
+                    lanes: all.into_iter().skip(plane).step_by(planes).collect(),
+                    rest: rest.map(|lane| (lane, 2 * plane)),
+                };
+                perform(Level::default(), &mut codes);
             }
         }
+        Ok(())
+    }
+}
+
+impl VectorCodes for FluteCodes<'_> {
+    fn load(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u32>) -> Result<()> {
+        let mut codes = Vec::new();
+        self.load_bytes(tile, staging, &mut codes)?;
+        out.clear();
+        out.extend(codes.into_iter().map(u32::from));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use super::strips::{LoadedRows, STRIP};
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::element::Out;
-use crate::kernels::remember::low_rank::rounded::{LowRankRows, MAX_RANK, PANEL, pack_panels};
+use crate::kernels::remember::low_rank::panels::{LowRankRows, MAX_RANK, PANEL, pack_panels};
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected, add_product};
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, TensorRole, Tile, lcm};
@@ -156,9 +156,9 @@ impl<'m> LowRankSum<'m> {
     }
 }
 
-/// Numbers of a right factor in panels: each column has its length beside its ranks.
+/// Numbers of a right factor in panels.
 fn numbers_kept(rank: usize, cols: usize) -> usize {
-    cols.next_multiple_of(PANEL) * (rank + 1)
+    cols.next_multiple_of(PANEL) * rank
 }
 
 impl Decode for LowRankSum<'_> {
@@ -231,8 +231,7 @@ impl Decode for LowRankSum<'_> {
         }
         let of_columns = if self.columns.is_some() { width } else { 0 };
         let (columns, left) = buffers.factors.split_at(of_columns);
-        // A panel has a row of lengths below its ranks.
-        let right = &buffers.panels.values()[tile.cols.start * (rank + 1)..];
+        let right = &buffers.panels.values()[tile.cols.start * rank..];
         loaded.each_strip(&*self.quantized, PRODUCT_STRIP, out, |values, at, out| {
             let (first, count) = (at / width.max(1), values.len() / width.max(1));
             let kernel = LowRankRows {

@@ -175,11 +175,14 @@ impl Decode for Transformed<'_> {
     fn grid(&self) -> Grid {
         let grid = self.stored.grid();
         let size = |side: &Option<BlockTransform<'_>>| side.as_ref().map_or(1, |side| side.size);
+        let is_sylvester =
+            |side: &BlockTransform<'_>| matches!(*side.matrix, SharedMatrix::Sylvester);
+        let is_in_panels = self.columns.is_none() && self.rows.as_ref().is_some_and(is_sylvester);
         Grid {
             row_align: lcm(grid.row_align, size(&self.rows)),
             col_align: lcm(grid.col_align, size(&self.columns)),
-            // A value in F32, and one in F64.
-            load_bits: grid.load_bits + 96.0,
+            // A value in F32, and one in F64 but for rows that are multiplied some columns at a time.
+            load_bits: grid.load_bits + if is_in_panels { 32.0 } else { 96.0 },
             ..grid
         }
     }

@@ -187,7 +187,7 @@ impl<'m> SvdQuantLayer<'m> {
     /// The decoder of the quantized part.
     fn quantized(&self) -> Result<Grouped<'m>> {
         let (part, cols, groups) = (self.t.part(), self.cols, self.cols / self.group());
-        let codes = Codes::Unpacked(Box::new(CodeTiles { part, cols }));
+        let codes = Codes::Arranged(Box::new(CodeTiles { part, cols }));
         let (format, scales): (_, Box<dyn ScaleMatrix + 'm>) = if self.is_float {
             let [outputs, all] = self.outer.map(|t| t.map(|t| Floats::ieee(&t)).transpose());
             let scales = MicroScales {

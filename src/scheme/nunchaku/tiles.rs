@@ -22,7 +22,10 @@ const TILE_BYTES: usize = TILE * WIDTH / 2;
 /// Rows and columns of a pack of a factor.
 pub(super) const PACK: usize = 16;
 
-/// Codes of four bits. A tile is 1024 words of eight codes of a row.
+/// Bytes of a row of a tile.
+const ROW_BYTES: usize = WIDTH / 2;
+
+/// Codes of four bits. A tile is 1024 words of eight codes of a row, the first lowest.
 pub(super) struct CodeTiles<'m> {
     pub part: Part<'m>,
     pub cols: usize,
@@ -30,25 +33,27 @@ pub(super) struct CodeTiles<'m> {
 
 impl Unpack for CodeTiles<'_> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        let (across, width) = (self.cols / WIDTH, tile.cols.len());
-        out.clear();
-        out.resize(tile.values(), 0);
+        let (across, row_bytes) = (self.cols / WIDTH, tile.cols.len() / 2);
+        // Not cleared first: every byte is overwritten.
+        out.resize(tile.rows.len() * row_bytes, 0);
         let wanted = tile.cols.start / WIDTH..tile.cols.end / WIDTH;
         // Tiles of the grid begin and end at whole tiles.
         let strips = tile.rows.start / TILE..tile.rows.end / TILE;
-        for (down, rows) in strips.zip(out.chunks_exact_mut((TILE * width).max(1))) {
+        for (down, rows) in strips.zip(out.chunks_exact_mut((TILE * row_bytes).max(1))) {
             let first = down * across;
             let lines = first + wanted.start..first + wanted.end;
             read(&self.part, TILE_BYTES, lines, 0..TILE_BYTES, staging)?;
             for (i, bytes) in staging.chunks_exact(TILE_BYTES).enumerate() {
-                for (at, word) in bytes.as_chunks::<4>().0.iter().enumerate() {
-                    // Of a word's number, from the lowest bit: half of 64 columns, eight of 16 rows, a quarter of 32 columns, a
-                    // row of eight, 16 rows of 128.
-                    let row = at / 128 * 16 + at / 2 % 2 * 8 + at / 16 % 8;
-                    let col = at % 2 * 32 + at / 4 % 4 * 8;
-                    let codes = &mut rows[row * width + i * WIDTH + col..][..8];
-                    for (pair, byte) in codes.as_chunks_mut::<2>().0.iter_mut().zip(word) {
-                        *pair = [byte & 15, byte >> 4];
+                // Of a word's number, from the lowest bit: half of 64 columns, eight of 16 rows, a quarter of 32 columns, a row of
+                // eight, 16 rows of 128. So the words of two rows lie together.
+                for (at, pair) in bytes.as_chunks::<{ 2 * ROW_BYTES }>().0.iter().enumerate() {
+                    let words = pair.as_chunks::<4>().0;
+                    for eight in 0..2 {
+                        let row = at / 8 * 16 + eight * 8 + at % 8;
+                        let line = &mut rows[row * row_bytes + i * ROW_BYTES..][..ROW_BYTES];
+                        for (w, out) in line.as_chunks_mut().0.iter_mut().enumerate() {
+                            *out = words[w % 4 * 4 + eight * 2 + w / 4];
+                        }
                     }
                 }
             }
@@ -143,7 +148,7 @@ impl ScaleMatrix for MicroScales<'_> {
             None => all.push(1.0),
         }
         let all = all.first().copied().unwrap_or(f32::NAN);
-        let across = self.groups / 4;
+        let (across, first_col) = (self.groups / 4, cols.start / 4 * 4);
         let (mut lines, mut outputs) = (Vec::new(), outputs.into_iter());
         each_tile(rows, |down, within| {
             let first = down * across;
@@ -154,10 +159,11 @@ impl ScaleMatrix for MicroScales<'_> {
             for (n, factor) in within.zip(outputs.by_ref()) {
                 let place = n % 8 * 64 + n / 8 % 4 * 16 + n / 32 * 4;
                 let factor = factor * all;
-                out.extend(cols.clone().map(|col| {
-                    let line = col / 4 - cols.start / 4;
-                    lines[line * TILE * 4 + place + col % 4] * factor
-                }));
+                for (line, first) in lines.chunks_exact(TILE * 4).zip((first_col..).step_by(4)) {
+                    // Groups of the line that are wanted.
+                    let some = cols.start.max(first) - first..cols.end.min(first + 4) - first;
+                    out.extend(line[place..][some].iter().map(|scale| scale * factor));
+                }
             }
             Ok(())
         })

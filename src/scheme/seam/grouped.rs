@@ -84,11 +84,15 @@ pub(crate) enum Codes<'m> {
     Rows { part: Part<'m>, row_bytes: usize },
     /// Any other layout. Loading a tile unpacks its codes, one byte each, or two if the format is wider than a byte.
     Unpacked(Box<dyn Unpack + 'm>),
+    /// A layout in which codes that follow each other in a row share bytes. Loading a tile puts these into rows as those of
+    /// [`Rows`](Self::Rows): unpacked codes would take several times the memory.
+    Arranged(Box<dyn Unpack + 'm>),
 }
 
 /// A layout of codes other than bit streams in rows.
 pub(crate) trait Unpack: Send + Sync {
-    /// Replaces `out` with the codes of `tile`, row-major, in bytes of their own. `staging` is scratch.
+    /// Replaces `out` with the codes of `tile`, row-major, in bytes of their own, or with rows of bytes that codes share.
+    /// `staging` is scratch.
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()>;
 
     /// Multiples of rows and columns at which tiles start.
@@ -147,7 +151,7 @@ impl<'m> Grouped<'m> {
     /// Bits of a code in the buffer of a loaded tile.
     fn loaded_bits(&self) -> usize {
         match self.codes {
-            Codes::Rows { .. } => self.bits,
+            Codes::Rows { .. } | Codes::Arranged(_) => self.bits,
             Codes::Unpacked(_) if self.code_format.is_wide() => 16,
             Codes::Unpacked(_) => 8,
         }
@@ -231,7 +235,9 @@ impl Decode for Grouped<'_> {
             Codes::Rows { .. } if self.bits.is_multiple_of(8) => ((1, 1), None),
             // A chunk is 32 codes: it begins at a whole byte at any width, and the kernel unpacks whole chunks.
             Codes::Rows { .. } => ((1, CHUNK), None),
-            Codes::Unpacked(layout) => (layout.align(), layout.transposed()),
+            Codes::Unpacked(layout) | Codes::Arranged(layout) => {
+                (layout.align(), layout.transposed())
+            }
         };
         Grid {
             rows: self.rows,
@@ -259,7 +265,9 @@ impl Decode for Grouped<'_> {
                 let cols = tile.cols.start * self.bits / 8..(tile.cols.end * self.bits).div_ceil(8);
                 bytes.load(part, *row_bytes, tile.rows.clone(), cols)?;
             }
-            Codes::Unpacked(layout) => layout.unpack(tile, staging, bytes.buffer())?,
+            Codes::Unpacked(layout) | Codes::Arranged(layout) => {
+                layout.unpack(tile, staging, bytes.buffer())?;
+            }
         }
         let (rows, cols) = self.scale_range(tile);
         scales.clear();

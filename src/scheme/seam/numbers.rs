@@ -23,6 +23,7 @@ pub(crate) trait ScaleMatrix: Send + Sync {
 }
 
 /// Row-major floats, `cols` in a row.
+#[derive(Clone, Copy)]
 pub(crate) struct Matrix<'m> {
     pub floats: Floats<'m>,
     pub cols: usize,

@@ -9,12 +9,14 @@
 
 use super::RowImportance;
 use super::search::{
-    Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, per_lane,
-    select, transpose,
+    Aligned, Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque,
+    per_lane, select, transpose,
 };
+use crate::simd::Transpose;
 
 /// Parameters of [`fit_affine`]: tried scales map the range of a group to
 /// `top + first + delta * step` codes.
+#[derive(Clone, Copy)]
 pub(super) struct AffineSearch {
     /// The highest code.
     pub(super) top: f32,
@@ -114,7 +116,8 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
     w: &[Lanes<G>; N],
     search: &AffineSearch,
 ) -> AffineFit<G> {
-    let (x, w) = (opaque(x), opaque(w));
+    let (x, w) = (Aligned(*x), Aligned(*w));
+    let (x, w) = (opaque(&x.0), opaque(&w.0));
     let (mut min, mut max, mut sum_w) = (x[0], x[0], w[0]);
     let mut sum_x: Lanes<G> = per_lane(|g| w[0][g] * x[0][g]);
     for (x, w) in x.iter().zip(w).skip(1) {
@@ -131,7 +134,8 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
     let (low, flat): (Lanes<G>, Lanes<G>) =
         (min, per_lane(|g| if max[g] == min[g] { 1.0 } else { 0.0 }));
 
-    let (mut codes, mut terms) = ([[0.0; G]; N], [[0.0; G]; N]);
+    let (mut codes, mut terms) = (Aligned([[0.0; G]; N]), Aligned([[0.0; G]; N]));
+    let (codes, terms) = (&mut codes.0, &mut terms.0);
     let (mut inverse, mut base) = (per_lane(|g| search.top / (max[g] - min[g])), min);
     let mut scale: Lanes<G> = per_lane(|g| 1.0 / inverse[g]);
     let mut best = [0.0; G];
@@ -152,7 +156,7 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
         let span = search.first + search.delta * f32::from(step) + search.top;
         let tried: Lanes<G> = per_lane(|g| span / (max[g] - min[g]));
         let mut sum_l = [0.0; G];
-        for (((x, w), codes), terms) in x.iter().zip(w).zip(&mut codes).zip(&mut terms) {
+        for (((x, w), codes), terms) in x.iter().zip(w).zip(&mut *codes).zip(&mut *terms) {
             for g in 0..G {
                 let l = search.code(tried[g] * (x[g] - min[g]));
                 let wl = w[g] * l;
@@ -161,7 +165,7 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
                 sum_l[g] += wl;
             }
         }
-        let (sum_l2, sum_xl) = products(&terms, &codes, x);
+        let (sum_l2, sum_xl) = products(terms, codes, x);
         // The linear regression of the values by their codes. `det` is not positive if all codes
         // are the same, and then the rest is not used.
         let det: Lanes<G> = per_lane(|g| sum_w[g] * sum_l2[g] - sum_l[g] * sum_l[g]);
@@ -170,7 +174,7 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
         let positive = mask(|g| least[g] > 0.0);
         let slope = select(positive, per_lane(|g| sum_xl[g] / sum_l2[g]), slope);
         let least = select(positive, [0.0; G], least);
-        let found = error(x, w, &codes, (slope, least), search.squared);
+        let found = error(x, w, codes, (slope, least), search.squared);
         // A NaN in either comparison is not better, as in ggml, whose branch is not taken then.
         let better = mask(|g| (det[g] > 0.0) & (found[g] < best[g]));
         best = select(better, found, best);
@@ -204,9 +208,10 @@ pub(super) fn fit_unsigned<const G: usize>(
     values: &[f32],
     importance: RowImportance<'_, 32>,
     top: u8,
+    by: impl Transpose,
 ) -> [(f32, f32, [u8; 32]); G] {
-    let x: [Lanes<G>; 32] = transpose(values);
-    let mut w: [Lanes<G>; 32] = transpose(importance.weights.as_flattened());
+    let x: [Lanes<G>; 32] = transpose(values, by);
+    let mut w: [Lanes<G>; 32] = transpose(importance.weights.as_flattened(), by);
     for (w, x) in w.iter_mut().zip(&x) {
         for g in 0..G {
             w[g] *= (importance.row_square + x[g] * x[g]).sqrt();
@@ -235,84 +240,121 @@ pub(super) fn fit_unsigned<const G: usize>(
     blocks
 }
 
-/// The scale of positive values for codes from 0 to `top`, by coordinate descent: ggml's
-/// `make_qp_quants`. K-quants use it for the scales and minimums of groups. `codes` are left as
-/// ggml has them: those of negative values wrap in the byte.
+/// The scales of positive values for codes from 0 to `top`, by coordinate descent: ggml's
+/// `make_qp_quants`. K-quants use it for the scales and minimums of groups, which are the lanes here.
+/// Codes are as ggml has them: those of negative values wrap in the byte.
 #[inline(always)]
-pub(super) fn fit_nonnegative<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
+pub(super) fn fit_nonnegative<const N: usize, const L: usize>(
+    x: &[Lanes<L>; N],
+    w: &[Lanes<L>; N],
     top: i32,
-    codes: &mut [u8; N],
-) -> f32 {
-    let max = x.iter().fold(0.0, |max, &x| larger(max, x));
-    if max < TINY {
-        *codes = [0; N];
-        return 0.0;
+) -> (Lanes<L>, [[i32; L]; N]) {
+    let (x, w) = (opaque(x), opaque(w));
+    let mut max = [0.0; L];
+    for x in x {
+        max = per_lane(|l| larger(max[l], x[l]));
     }
-    let mut inverse = nonnegative_start(x, w, top, max);
-    let (mut lx, mut l2) = (0.0, 0.0);
-    for ((&x, &w), code) in x.iter().zip(w).zip(codes.iter_mut()) {
-        let l = nearest_int(inverse * x).min(top);
-        *code = l as u8;
-        lx += w * x * l as f32;
-        l2 += w * l as f32 * l as f32;
+    let inverse = nonnegative_start(x, w, top, &max);
+    let (mut lx, mut l2) = ([0.0; L], [0.0; L]);
+    let mut codes = [[0; L]; N];
+    for ((x, w), codes) in x.iter().zip(w).zip(&mut codes) {
+        for l in 0..L {
+            let code = nearest_int(inverse[l] * x[l]).min(top);
+            codes[l] = code & 255;
+            let code = code as f32;
+            lx[l] += w[l] * x[l] * code;
+            l2[l] += w[l] * code * code;
+        }
     }
     for _ in 0..5 {
-        let mut changed = false;
-        for ((&x, &w), code) in x.iter().zip(w).zip(codes.iter_mut()) {
+        // As in `descent`, lanes go on until no code of any has changed.
+        let mut changed = [0; L];
+        for ((x, w), codes) in x.iter().zip(w).zip(&mut codes) {
             // The sums without this value: the scale that fits the others decides which code it
             // gets.
-            let l = f32::from(*code);
-            let (mut new_lx, mut new_l2) = (lx - w * x * l, l2 - w * l * l);
-            if new_lx > 0.0 && new_l2 > 0.0 {
-                let new = nearest_int(x * new_l2 / new_lx).min(top);
-                new_lx += w * x * new as f32;
-                new_l2 += w * new as f32 * new as f32;
-                if new != i32::from(*code) && new_lx * new_lx * l2 > lx * lx * new_l2 {
-                    (*code, lx, l2) = (new as u8, new_lx, new_l2);
-                    changed = true;
-                }
+            let (mut rest_lx, mut rest_l2) = ([0.0; L], [0.0; L]);
+            let (mut new_lx, mut new_l2) = ([0.0; L], [0.0; L]);
+            let mut new = [0; L];
+            for l in 0..L {
+                let code = codes[l] as f32;
+                rest_lx[l] = lx[l] - w[l] * x[l] * code;
+                rest_l2[l] = l2[l] - w[l] * code * code;
+                new[l] = nearest_int(x[l] * rest_l2[l] / rest_lx[l]).min(top);
+                let code = new[l] as f32;
+                new_lx[l] = rest_lx[l] + w[l] * x[l] * code;
+                new_l2[l] = rest_l2[l] + w[l] * code * code;
+            }
+            let better = mask(|l| {
+                (rest_lx[l] > 0.0)
+                    & (rest_l2[l] > 0.0)
+                    & (new[l] != codes[l])
+                    & (new_lx[l] * new_lx[l] * l2[l] > lx[l] * lx[l] * new_l2[l])
+            });
+            lx = select(better, new_lx, lx);
+            l2 = select(better, new_l2, l2);
+            for l in 0..L {
+                codes[l] = if better[l] != 0 {
+                    new[l] & 255
+                } else {
+                    codes[l]
+                };
+                changed[l] |= better[l];
             }
         }
-        if !changed {
+        if changed == [0; L] {
             break;
         }
     }
-    inverse = lx / l2;
-    if l2 > 0.0 { inverse } else { 0.0 }
+    let is_zero = mask(|l| max[l] < TINY);
+    for codes in &mut codes {
+        for l in 0..L {
+            codes[l] &= !is_zero[l] as i32;
+        }
+    }
+    let scale = per_lane(|l| if l2[l] > 0.0 { lx[l] / l2[l] } else { 0.0 });
+    (select(is_zero, [0.0; L], scale), codes)
 }
 
-/// The inverse scale with the least weighted error, of those that map `max` to `top` or up to 0.4
-/// more or less. The nine tries are the lanes.
+/// The inverse scales with the least weighted error, of those that map `max` to `top` or up to 0.4
+/// more or less.
 #[inline(always)]
-fn nonnegative_start<const N: usize>(x: &[f32; N], w: &[f32; N], top: i32, max: f32) -> f32 {
-    let level = |c: usize| 0.1 * (c as i32 - 4) as f32 + top as f32;
-    let tried: Lanes<9> = per_lane(|c| {
-        if c == 4 {
-            top as f32 / max
-        } else {
-            level(c) / max
-        }
-    });
-    let scales: Lanes<9> = per_lane(|c| 1.0 / tried[c]);
-    let mut errors = [0.0; 9];
-    for (&x, &w) in x.iter().zip(w) {
-        for c in 0..9 {
-            let l = nearest_int(tried[c] * x);
-            // ggml does not limit the codes of the middle try to `top`, but keeps them in bytes, in
-            // which they wrap.
-            let l = if c == 4 { l & 255 } else { l.min(top) };
-            let diff = x - scales[c] * l as f32;
-            errors[c] += w * diff * diff;
-        }
-    }
-    // The middle try is ggml's first, so that of equal errors it wins.
-    let (mut best, mut inverse) = (errors[4], tried[4]);
-    for c in [0, 1, 2, 3, 5, 6, 7, 8] {
-        if errors[c] < best {
-            (best, inverse) = (errors[c], tried[c]);
-        }
+fn nonnegative_start<const N: usize, const L: usize>(
+    x: &[Lanes<L>; N],
+    w: &[Lanes<L>; N],
+    top: i32,
+    max: &Lanes<L>,
+) -> Lanes<L> {
+    // The middle try is ggml's first, so that of equal errors it wins. Its codes are not limited to
+    // `top` there, but kept in bytes, in which they wrap.
+    let mut inverse = per_lane(|l| top as f32 / max[l]);
+    let mut best = nonnegative_error(x, w, &inverse, |code| code & 255);
+    for step in [-4, -3, -2, -1, 1, 2, 3, 4] {
+        let level = 0.1 * step as f32 + top as f32;
+        let tried = per_lane(|l| level / max[l]);
+        let errors = nonnegative_error(x, w, &tried, |code| code.min(top));
+        let better = mask(|l| errors[l] < best[l]);
+        best = select(better, errors, best);
+        inverse = select(better, tried, inverse);
     }
     inverse
+}
+
+/// The weighted error of each lane for a tried inverse scale, with codes as they are `limited`.
+#[inline(always)]
+fn nonnegative_error<const N: usize, const L: usize>(
+    x: &[Lanes<L>; N],
+    w: &[Lanes<L>; N],
+    tried: &Lanes<L>,
+    limited: impl Fn(i32) -> i32,
+) -> Lanes<L> {
+    let scales: Lanes<L> = per_lane(|l| 1.0 / tried[l]);
+    let mut errors = [0.0; L];
+    for (x, w) in x.iter().zip(w) {
+        for l in 0..L {
+            let code = limited(nearest_int(tried[l] * x[l]));
+            let diff = x[l] - scales[l] * code as f32;
+            errors[l] += w[l] * diff * diff;
+        }
+    }
+    errors
 }

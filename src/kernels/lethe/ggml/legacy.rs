@@ -8,7 +8,7 @@
 use super::affine::fit_unsigned;
 use super::search::{Lanes, fit_symmetric_group, larger, opaque, per_lane};
 use super::{BlockImportance, EncodeBlock, RowImportance, put_f16};
-use crate::simd::LookUp;
+use crate::simd::{LookUp, Transpose};
 
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
@@ -164,6 +164,7 @@ fn unsigned(
     values: &[f32; 32],
     importance: Option<BlockImportance<'_, 32>>,
     top: u8,
+    by: impl Transpose,
 ) -> (f32, f32, [u8; 32]) {
     if let Some(BlockImportance {
         weights,
@@ -175,7 +176,7 @@ fn unsigned(
             weights,
             row_square,
         };
-        let [block] = fit_unsigned(values, importance, top);
+        let [block] = fit_unsigned(values, importance, top, by);
         return block;
     }
     let mut codes = [0; 32];
@@ -200,7 +201,7 @@ fn unsigned(
 fn encode_unsigned<const BYTES: usize>(
     values: &[[f32; 32]],
     importance: RowImportance<'_, 32>,
-    top: u8,
+    (top, by): (u8, impl Transpose),
     out: &mut [[u8; BYTES]],
     store: impl Fn((f32, f32, [u8; 32]), &mut [u8; BYTES]),
 ) {
@@ -215,7 +216,7 @@ fn encode_unsigned<const BYTES: usize>(
             weights,
             row_square,
         };
-        let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top);
+        let blocks: [_; BESIDE] = fit_unsigned(values.as_flattened(), importance, top, by);
         for (block, out) in blocks.into_iter().zip(out) {
             store(block, out);
         }
@@ -225,7 +226,7 @@ fn encode_unsigned<const BYTES: usize>(
             weights,
             row_square,
         };
-        store(unsigned(values, Some(importance), top), out);
+        store(unsigned(values, Some(importance), top, by), out);
     }
 }
 
@@ -275,20 +276,20 @@ impl EncodeBlock<20, 32> for Q4_1 {
     fn encode(
         values: &[f32; 32],
         importance: Option<BlockImportance<'_, 32>>,
-        _: impl LookUp,
+        by: impl LookUp,
         out: &mut [u8; 20],
     ) {
-        store_q4_1(unsigned(values, importance, 15), out);
+        store_q4_1(unsigned(values, importance, 15, by), out);
     }
 
     #[inline(always)]
     fn encode_weighted(
         values: &[[f32; 32]],
         importance: RowImportance<'_, 32>,
-        _: impl LookUp,
+        by: impl LookUp,
         out: &mut [[u8; 20]],
     ) {
-        encode_unsigned(values, importance, 15, out, store_q4_1);
+        encode_unsigned(values, importance, (15, by), out, store_q4_1);
     }
 }
 
@@ -313,20 +314,20 @@ impl EncodeBlock<24, 32> for Q5_1 {
     fn encode(
         values: &[f32; 32],
         importance: Option<BlockImportance<'_, 32>>,
-        _: impl LookUp,
+        by: impl LookUp,
         out: &mut [u8; 24],
     ) {
-        store_q5_1(unsigned(values, importance, 31), out);
+        store_q5_1(unsigned(values, importance, 31, by), out);
     }
 
     #[inline(always)]
     fn encode_weighted(
         values: &[[f32; 32]],
         importance: RowImportance<'_, 32>,
-        _: impl LookUp,
+        by: impl LookUp,
         out: &mut [[u8; 24]],
     ) {
-        encode_unsigned(values, importance, 31, out, store_q5_1);
+        encode_unsigned(values, importance, (31, by), out, store_q5_1);
     }
 }
 

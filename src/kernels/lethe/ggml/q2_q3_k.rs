@@ -3,35 +3,33 @@
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q2_K_ref` and `quantize_row_q3_K_ref`,
 //! and with importance `quantize_row_q2_K_impl` and `quantize_row_q3_K_impl`.
 
-use super::affine::{AffineSearch, fit_affine, fit_nonnegative};
+use super::affine::{AffineSearch, fit_affine};
+use super::descent::fit_by_coordinates;
 use super::k_quants::{
-    importance_weights, largest, put_pairs, signed_max_abs, stored_or_searched, sum_of_squares,
-    symmetric_codes,
+    AffineIntegers, affine_codes, importance_weights, largest, put_pairs, signed_max_abs,
+    sums_of_squares, symmetric_codes,
 };
-use super::search::{
-    Lanes, fit_by_coordinates, fit_symmetric, fit_symmetric_group, nearest_int, per_lane, transpose,
-};
-use super::{BlockImportance, EncodeBlock, f16_at, put_f16};
-use crate::simd::LookUp;
+use super::search::{Lanes, fit_symmetric, fit_symmetric_group, nearest_int, per_lane, transpose};
+use super::side_by_side::SideBySide;
+use super::{f16_at, put_f16};
+use crate::simd::Transpose;
 
 pub(super) struct Q2_K;
 pub(super) struct Q3_K;
 
-impl EncodeBlock<84, 256> for Q2_K {
-    const ROW_SQUARE: bool = false;
-
+impl SideBySide<84> for Q2_K {
     #[inline(always)]
-    fn encode(
-        values: &[f32; 256],
-        importance: Option<BlockImportance<'_, 256>>,
-        _: impl LookUp,
-        out: &mut [u8; 84],
+    fn encode_beside<const K: usize, const G: usize, const L: usize>(
+        values: &[[f32; 256]; K],
+        importance: Option<&[[f32; 256]; K]>,
+        by: impl Transpose,
+        out: &mut [[u8; 84]; K],
     ) {
-        let x: [Lanes<16>; 16] = transpose(values);
-        let (search, fit, scales, (d, min));
+        let x: [Lanes<G>; 16] = transpose(values.as_flattened(), by);
+        let (search, fit, mut integers);
         if let Some(importance) = importance {
-            let (w, sums) =
-                importance_weights(&x, importance.weights, sum_of_squares(values) / 256.0);
+            let squares = sums_of_squares(values);
+            let (w, sums) = importance_weights(&x, importance, squares, 1.0, by);
             search = AffineSearch {
                 top: 3.0,
                 first: -0.9,
@@ -41,13 +39,7 @@ impl EncodeBlock<84, 256> for Q2_K {
                 clamped: true,
             };
             fit = fit_affine(&x, &w, &search);
-            // ggml searches the scales of groups in turn, weighed by the sums of the weights.
-            let (mut of_scales, mut of_mins) = ([0; 16], [0; 16]);
-            (d, min) = (
-                fit_nonnegative(&fit.scale, &sums, 15, &mut of_scales),
-                fit_nonnegative(&fit.min, &sums, 15, &mut of_mins),
-            );
-            scales = (of_scales, of_mins);
+            integers = AffineIntegers::weighted::<K, G, L>(&fit, &sums, 15);
         } else {
             let mut w = x;
             w.iter_mut().flatten().for_each(|w| *w = w.abs());
@@ -62,37 +54,35 @@ impl EncodeBlock<84, 256> for Q2_K {
                 clamped: false,
             };
             fit = fit_affine(&x, &w, &search);
-            let (max_scale, max_min) = (largest(&fit.scale), largest(&fit.min));
-            scales = (
-                fifteenths(&fit.scale, max_scale),
-                fifteenths(&fit.min, max_min),
-            );
-            (d, min) = (max_scale / 15.0, max_min / 15.0);
+            integers = [AffineIntegers::ZERO; K];
+            let groups = fit.scale.as_chunks().0.iter().zip(fit.min.as_chunks().0);
+            for (integers, (scales, mins)) in integers.iter_mut().zip(groups) {
+                let (max_scale, max_min) = (largest(scales), largest(mins));
+                *integers = AffineIntegers {
+                    d: max_scale / 15.0,
+                    min: max_min / 15.0,
+                    scales: fifteenths(scales, max_scale),
+                    mins: fifteenths(mins, max_min),
+                };
+            }
         }
-        put_f16(out, 80, d);
-        put_f16(out, 82, min);
-        for ((out, scale), min) in out.iter_mut().zip(scales.0).zip(scales.1) {
-            *out = scale | min << 4;
+        let blocks = integers.iter().zip(values).zip(out).enumerate();
+        for (b, ((integers, values), out)) in blocks {
+            put_f16(out, 80, integers.d);
+            put_f16(out, 82, integers.min);
+            for ((out, scale), min) in out.iter_mut().zip(integers.scales).zip(integers.mins) {
+                *out = scale | min << 4;
+            }
+            let (d, min) = (f16_at(out, 80), f16_at(out, 82));
+            let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
+            for ((scale, least), packed) in scales.iter_mut().zip(&mut mins).zip(&*out) {
+                *scale = d * f32::from(packed & 15);
+                *least = min * f32::from(packed >> 4);
+            }
+            let searched = |g: usize, i: usize| fit.code(&search, 16 * b + g, values[16 * g + i]);
+            let codes = affine_codes(values, (&scales, &mins), search.top, searched);
+            put_pairs(&codes, &mut out[16..80]);
         }
-        let (d, min) = (f16_at(out, 80), f16_at(out, 82));
-        let mut codes = [0; 256];
-        for (g, (codes, values)) in codes
-            .as_chunks_mut()
-            .0
-            .iter_mut()
-            .zip(values.as_chunks::<16>().0)
-            .enumerate()
-        {
-            let scale = d * f32::from(out[g] & 15);
-            stored_or_searched(
-                values,
-                scale,
-                min * f32::from(out[g] >> 4),
-                (&fit, &search, g),
-                codes,
-            );
-        }
-        put_pairs(&codes, &mut out[16..80]);
     }
 }
 
@@ -120,72 +110,60 @@ fn put_scale(packed: &mut [u8], g: usize, code: u8) {
     packed[8 + g % 4] |= code >> 4 << (g / 4 * 2);
 }
 
-impl EncodeBlock<110, 256> for Q3_K {
-    const ROW_SQUARE: bool = false;
+/// Scales of the groups of a block of Q3_K, which are integers under one scale.
+struct Q3Scales {
+    d: f32,
+    /// As they are stored, 32 more than their values.
+    codes: [u8; 16],
+}
 
+impl Q3Scales {
+    /// The largest magnitude of `scales` becomes the integer of the largest.
     #[inline(always)]
-    fn encode(
+    fn new(scales: &Lanes<16>) -> Self {
+        let max = signed_max_abs(scales);
+        let (inverse, mut codes) = (-32.0 / max, [0; 16]);
+        for (code, &scale) in codes.iter_mut().zip(scales) {
+            // ggml keeps the integer in an `int8_t` before it limits it.
+            *code = if max == 0.0 {
+                0
+            } else {
+                (i32::from(nearest_int(inverse * scale) as i8).clamp(-32, 31) + 32) as u8
+            };
+        }
+        let d = if max == 0.0 { 0.0 } else { 1.0 / inverse };
+        Self { d, codes }
+    }
+
+    /// The same search serves for scales as for values, since they are signed as well.
+    #[inline(always)]
+    fn weighted(scales: &Lanes<16>, sums: &Lanes<16>) -> Self {
+        let peak = signed_max_abs(scales);
+        let fit = fit_symmetric_group::<false, 16>(scales, sums, peak, 32.0);
+        let mut codes = [0; 16];
+        for (code, &scale) in codes.iter_mut().zip(scales) {
+            *code = fit.code(0, scale);
+        }
+        let d = fit.scale[0];
+        Self { d, codes }
+    }
+
+    /// Makes a block. `searched` is what [`symmetric_codes`] takes.
+    #[inline(always)]
+    fn store(
+        &self,
         values: &[f32; 256],
-        importance: Option<BlockImportance<'_, 256>>,
-        _: impl LookUp,
+        searched: impl Fn(usize, usize) -> u8,
         out: &mut [u8; 110],
     ) {
-        let x: [Lanes<16>; 16] = transpose(values);
-        let mut searched = [[0.0; 16]; 16];
-        let mut scales = [0u8; 16];
-        let d;
-        if let Some(importance) = importance {
-            let (w, sums) =
-                importance_weights(&x, importance.weights, 2.0 * sum_of_squares(values) / 256.0);
-            let fit = fit_symmetric(&x, &w, 4.0);
-            for (codes, x) in searched.iter_mut().zip(&x) {
-                *codes = per_lane(|g| f32::from(fit.code(g, x[g])));
-            }
-            // Scales of Q3_K are signed and stored as 0 to 63, so the same search serves for them.
-            let peak = signed_max_abs(&fit.scale);
-            let of_scales = fit_symmetric_group::<false, 16>(&fit.scale, &sums, peak, 32.0);
-            for (code, &scale) in scales.iter_mut().zip(&fit.scale) {
-                *code = of_scales.code(0, scale);
-            }
-            d = of_scales.scale[0];
-        } else {
-            let fit = fit_by_coordinates(&x, 4.0, &mut searched);
-            let max = signed_max_abs(&fit);
-            let inverse = -32.0 / max;
-            for (code, &scale) in scales.iter_mut().zip(&fit) {
-                // ggml keeps the integer in an `int8_t` before it limits it.
-                *code = if max == 0.0 {
-                    0
-                } else {
-                    (i32::from(nearest_int(inverse * scale) as i8).clamp(-32, 31) + 32) as u8
-                };
-            }
-            d = if max == 0.0 { 0.0 } else { 1.0 / inverse };
-        }
         out[96..108].fill(0);
-        for (g, &code) in scales.iter().enumerate() {
+        for (g, &code) in self.codes.iter().enumerate() {
             put_scale(&mut out[96..108], g, code);
         }
-        put_f16(out, 108, d);
+        put_f16(out, 108, self.d);
         let d = f16_at(out, 108);
-        let mut codes = [0u8; 256];
-        for (g, (codes, values)) in codes
-            .as_chunks_mut::<16>()
-            .0
-            .iter_mut()
-            .zip(values.as_chunks::<16>().0)
-            .enumerate()
-        {
-            let scale = d * (f32::from(scales[g]) - 32.0);
-            if scale != 0.0 {
-                symmetric_codes(values, scale, 4.0, codes);
-            } else {
-                codes
-                    .iter_mut()
-                    .zip(&searched)
-                    .for_each(|(code, searched)| *code = searched[g] as u8);
-            }
-        }
+        let scales = per_lane(|g| d * (f32::from(self.codes[g]) - 32.0));
+        let mut codes = symmetric_codes::<16>(values, &scales, 4.0, searched);
         let (high, rest) = out.split_at_mut(32);
         // Bit n of byte l is the third bit of value l of the n-th 32.
         for (l, high) in high.iter_mut().enumerate() {
@@ -193,5 +171,36 @@ impl EncodeBlock<110, 256> for Q3_K {
         }
         codes.iter_mut().for_each(|code| *code &= 3);
         put_pairs(&codes, &mut rest[..64]);
+    }
+}
+
+impl SideBySide<110> for Q3_K {
+    #[inline(always)]
+    fn encode_beside<const K: usize, const G: usize, const L: usize>(
+        values: &[[f32; 256]; K],
+        importance: Option<&[[f32; 256]; K]>,
+        by: impl Transpose,
+        out: &mut [[u8; 110]; K],
+    ) {
+        let Some(importance) = importance else {
+            let mut x = [[[0.0; 16]; 16]; K];
+            for (x, values) in x.iter_mut().zip(values) {
+                *x = transpose(values, by);
+            }
+            let fits = fit_by_coordinates(&x, 4.0);
+            for (((scales, codes), values), out) in fits.iter().zip(values).zip(out) {
+                Q3Scales::new(scales).store(values, |g, i| codes[i][g] as u8, out);
+            }
+            return;
+        };
+        let x: [Lanes<G>; 16] = transpose(values.as_flattened(), by);
+        let squares = sums_of_squares(values);
+        let (w, sums) = importance_weights(&x, importance, squares, 2.0, by);
+        let fit = fit_symmetric(&x, &w, 4.0);
+        let groups = fit.scale.as_chunks().0.iter().zip(sums.as_chunks().0);
+        for (b, (((scales, sums), values), out)) in groups.zip(values).zip(out).enumerate() {
+            let searched = |g: usize, i: usize| fit.code(16 * b + g, values[16 * g + i]);
+            Q3Scales::weighted(scales, sums).store(values, searched, out);
+        }
     }
 }

@@ -3,12 +3,13 @@
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `quantize_row_q4_K_ref` and `quantize_row_q5_K_ref`,
 //! and with importance `quantize_row_q4_K_impl` and `quantize_row_q5_K_impl`.
 
-use super::affine::{AffineSearch, fit_affine, fit_nonnegative};
-use super::k_quants::{importance_weights, largest, stored_or_searched, sum_of_squares};
+use super::affine::{AffineSearch, fit_affine};
+use super::k_quants::{AffineIntegers, affine_codes, importance_weights, largest, sums_of_squares};
 use super::search::{Lanes, nearest_int, per_lane, transpose};
-use super::{BlockImportance, EncodeBlock, f16_at, put_f16};
+use super::side_by_side::SideBySide;
+use super::{f16_at, put_f16};
 use crate::kernels::remember::ggml::scale_min;
-use crate::simd::LookUp;
+use crate::simd::Transpose;
 
 pub(super) struct Q4_K;
 pub(super) struct Q5_K;
@@ -35,18 +36,18 @@ fn sixty_thirds(values: &Lanes<8>, max: f32) -> [u8; 8] {
     out
 }
 
-/// Writes what Q4_K and Q5_K have in common, `d | dmin | scales[12]`, and leaves the codes from 0
-/// to `search.top` in `codes`. With importance both types search in the same steps.
+/// What Q4_K and Q5_K have in common: `d | dmin | scales[12]`, and the codes from 0 to the top of `search`.
+type Groups = ([u8; 16], [u8; 256]);
+
+/// Searches `K` blocks side by side, whose groups are the `G` lanes; `L` is twice `K`. With importance both types search in the same
+/// steps.
 #[inline(always)]
-fn groups_of_32(
-    values: &[f32; 256],
-    importance: Option<BlockImportance<'_, 256>>,
-    search: AffineSearch,
-    out: &mut [u8],
-    codes: &mut [u8; 256],
-) {
-    let x: [Lanes<8>; 32] = transpose(values);
-    let (fit, d, min, mut scales, mut mins);
+fn groups_of_32<const K: usize, const G: usize, const L: usize>(
+    values: &[[f32; 256]; K],
+    importance: Option<&[[f32; 256]; K]>,
+    (search, by): (AffineSearch, impl Transpose),
+) -> [Groups; K] {
+    let x: [Lanes<G>; 32] = transpose(values.as_flattened(), by);
     let search = match importance {
         None => search,
         Some(_) => AffineSearch {
@@ -57,78 +58,79 @@ fn groups_of_32(
             ..search
         },
     };
+    let (fit, mut integers);
     if let Some(importance) = importance {
-        let (w, sums) =
-            importance_weights(&x, importance.weights, 2.0 * sum_of_squares(values) / 256.0);
+        let squares = sums_of_squares(values);
+        let (w, sums) = importance_weights(&x, importance, squares, 2.0, by);
         fit = fit_affine(&x, &w, &search);
-        (scales, mins) = ([0; 8], [0; 8]);
-        d = fit_nonnegative(&fit.scale, &sums, 63, &mut scales);
-        min = fit_nonnegative(&fit.min, &sums, 63, &mut mins);
+        integers = AffineIntegers::weighted::<K, G, L>(&fit, &sums, 63);
     } else {
         // Without importance, weights are the root of the group's mean square plus the magnitude
         // (`av_x`).
-        let mut squares = [0.0; 8];
+        let mut squares = [0.0; G];
         for x in &x {
             squares = per_lane(|g| squares[g] + x[g] * x[g]);
         }
-        let mean: Lanes<8> = per_lane(|g| (squares[g] / 32.0).sqrt());
+        let mean: Lanes<G> = per_lane(|g| (squares[g] / 32.0).sqrt());
         let mut w = x;
-        w.iter_mut()
-            .for_each(|w| *w = per_lane(|g| mean[g] + w[g].abs()));
+        for w in &mut w {
+            *w = per_lane(|g| mean[g] + w[g].abs());
+        }
         fit = fit_affine(&x, &w, &search);
-        let (max_scale, max_min) = (largest(&fit.scale), largest(&fit.min));
-        (scales, mins) = (
-            sixty_thirds(&fit.scale, max_scale),
-            sixty_thirds(&fit.min, max_min),
-        );
-        (d, min) = (max_scale / 63.0, max_min / 63.0);
+        integers = [AffineIntegers::ZERO; K];
+        let groups = fit.scale.as_chunks().0.iter().zip(fit.min.as_chunks().0);
+        for (integers, (scales, mins)) in integers.iter_mut().zip(groups) {
+            let (max_scale, max_min) = (largest(scales), largest(mins));
+            *integers = AffineIntegers {
+                d: max_scale / 63.0,
+                min: max_min / 63.0,
+                scales: sixty_thirds(scales, max_scale),
+                mins: sixty_thirds(mins, max_min),
+            };
+        }
     }
-    if search.top > 15.0 {
-        // `fit_nonnegative` leaves the codes of negative scales wrapped, as large bytes. ggml
-        // limits them in Q5_K, but not in Q4_K, where their high bits spoil the packed scales of
-        // other groups.
-        scales
-            .iter_mut()
-            .chain(&mut mins)
-            .for_each(|code| *code = (*code).min(63));
-    }
-    put_f16(out, 0, d);
-    put_f16(out, 2, min);
-    put_scale_mins(&mut out[4..16], &scales, &mins);
-    // Read again: d and dmin are rounded to f16, and scales of groups to six bits.
-    let (d, min) = (f16_at(out, 0), f16_at(out, 2));
-    for (g, (codes, values)) in codes
-        .as_chunks_mut()
-        .0
-        .iter_mut()
-        .zip(values.as_chunks::<32>().0)
-        .enumerate()
+    let mut blocks = [([0; 16], [0; 256]); K];
+    for (b, (((head, codes), values), integers)) in
+        blocks.iter_mut().zip(values).zip(&mut integers).enumerate()
     {
-        let (scale, m) = scale_min(&out[4..16], g);
-        stored_or_searched(values, d * scale, min * m, (&fit, &search, g), codes);
+        if search.top > 15.0 {
+            // `fit_nonnegative` leaves the codes of negative scales wrapped, as large bytes. ggml
+            // limits them in Q5_K, but not in Q4_K, where their high bits spoil the packed scales
+            // of other groups.
+            let codes = integers.scales.iter_mut().chain(&mut integers.mins);
+            for code in codes {
+                *code = (*code).min(63);
+            }
+        }
+        put_f16(head, 0, integers.d);
+        put_f16(head, 2, integers.min);
+        put_scale_mins(&mut head[4..], &integers.scales, &integers.mins);
+        // Read again: d and dmin are rounded to f16, and scales of groups to six bits.
+        let (d, min) = (f16_at(head, 0), f16_at(head, 2));
+        let (mut scales, mut mins) = ([0.0; 8], [0.0; 8]);
+        for g in 0..8 {
+            let (scale, least) = scale_min(&head[4..], g);
+            (scales[g], mins[g]) = (d * scale, min * least);
+        }
+        let searched = |g: usize, i: usize| fit.code(&search, 8 * b + g, values[32 * g + i]);
+        *codes = affine_codes(values, (&scales, &mins), search.top, searched);
     }
+    blocks
 }
 
-impl EncodeBlock<144, 256> for Q4_K {
-    const ROW_SQUARE: bool = false;
+impl Q4_K {
+    const SEARCH: AffineSearch = AffineSearch {
+        top: 15.0,
+        first: -1.0,
+        delta: 0.1,
+        steps: 20,
+        squared: true,
+        clamped: false,
+    };
 
     #[inline(always)]
-    fn encode(
-        values: &[f32; 256],
-        importance: Option<BlockImportance<'_, 256>>,
-        _: impl LookUp,
-        out: &mut [u8; 144],
-    ) {
-        let search = AffineSearch {
-            top: 15.0,
-            first: -1.0,
-            delta: 0.1,
-            steps: 20,
-            squared: true,
-            clamped: false,
-        };
-        let mut codes = [0; 256];
-        groups_of_32(values, importance, search, &mut out[..16], &mut codes);
+    fn store((head, codes): &Groups, out: &mut [u8; 144]) {
+        out[..16].copy_from_slice(head);
         for (out, codes) in out[16..]
             .as_chunks_mut::<32>()
             .0
@@ -142,26 +144,34 @@ impl EncodeBlock<144, 256> for Q4_K {
     }
 }
 
-impl EncodeBlock<176, 256> for Q5_K {
-    const ROW_SQUARE: bool = false;
+impl SideBySide<144> for Q4_K {
+    #[inline(always)]
+    fn encode_beside<const K: usize, const G: usize, const L: usize>(
+        values: &[[f32; 256]; K],
+        importance: Option<&[[f32; 256]; K]>,
+        by: impl Transpose,
+        out: &mut [[u8; 144]; K],
+    ) {
+        let blocks = groups_of_32::<K, G, L>(values, importance, (Self::SEARCH, by));
+        for (groups, out) in blocks.iter().zip(out) {
+            Self::store(groups, out);
+        }
+    }
+}
+
+impl Q5_K {
+    const SEARCH: AffineSearch = AffineSearch {
+        top: 31.0,
+        first: -0.5,
+        delta: 0.1,
+        steps: 15,
+        squared: true,
+        clamped: false,
+    };
 
     #[inline(always)]
-    fn encode(
-        values: &[f32; 256],
-        importance: Option<BlockImportance<'_, 256>>,
-        _: impl LookUp,
-        out: &mut [u8; 176],
-    ) {
-        let search = AffineSearch {
-            top: 31.0,
-            first: -0.5,
-            delta: 0.1,
-            steps: 15,
-            squared: true,
-            clamped: false,
-        };
-        let mut codes = [0u8; 256];
-        groups_of_32(values, importance, search, &mut out[..16], &mut codes);
+    fn store((head, codes): &Groups, out: &mut [u8; 176]) {
+        out[..16].copy_from_slice(head);
         let (high, low) = out[16..].split_at_mut(32);
         for (l, high) in high.iter_mut().enumerate() {
             *high = (0..8).fold(0, |bits, n| bits | codes[32 * n + l] >> 4 << n);
@@ -175,6 +185,21 @@ impl EncodeBlock<176, 256> for Q5_K {
             for (l, out) in out.iter_mut().enumerate() {
                 *out = codes[l] & 15 | codes[l + 32] << 4;
             }
+        }
+    }
+}
+
+impl SideBySide<176> for Q5_K {
+    #[inline(always)]
+    fn encode_beside<const K: usize, const G: usize, const L: usize>(
+        values: &[[f32; 256]; K],
+        importance: Option<&[[f32; 256]; K]>,
+        by: impl Transpose,
+        out: &mut [[u8; 176]; K],
+    ) {
+        let blocks = groups_of_32::<K, G, L>(values, importance, (Self::SEARCH, by));
+        for (groups, out) in blocks.iter().zip(out) {
+            Self::store(groups, out);
         }
     }
 }

@@ -9,7 +9,14 @@
 //! reference in its order, so that every bit is the same. A choice that is a branch there is a
 //! select here.
 //!
-//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qx_quants` and `make_q3_quants`.
+//! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qx_quants`.
+
+use crate::simd::{LANES, Transpose};
+
+/// Numbers of lanes that begin with a line of the cache: a load of 64 bytes from elsewhere takes two lines.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Aligned<T>(pub T);
 
 /// One number for each lane.
 pub(super) type Lanes<const G: usize> = [f32; G];
@@ -32,13 +39,32 @@ pub(super) fn per_lane<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
     out
 }
 
-/// `G` groups of `N` consecutive values, with group `g` in lane `g`.
+/// `G` groups of `N` consecutive values, with group `g` in lane `g`. Squares are transposed `by` registers, for LLVM moves each value
+/// by itself; `N` is a multiple of their size, and so is `G` unless it is smaller.
 #[inline(always)]
-pub(super) fn transpose<const N: usize, const G: usize>(values: &[f32]) -> [Lanes<G>; N] {
+pub(super) fn transpose<const N: usize, const G: usize>(
+    values: &[f32],
+    by: impl Transpose,
+) -> [Lanes<G>; N] {
     let mut out = [[0.0; G]; N];
-    for (g, group) in values.as_chunks::<N>().0.iter().take(G).enumerate() {
-        for (out, &x) in out.iter_mut().zip(group) {
-            out[g] = x;
+    let groups = values.as_chunks::<N>().0;
+    if G < LANES {
+        for (g, group) in groups.iter().take(G).enumerate() {
+            for (out, &x) in out.iter_mut().zip(group) {
+                out[g] = x;
+            }
+        }
+        return out;
+    }
+    for (first, groups) in groups.as_chunks::<LANES>().0.iter().enumerate() {
+        for (left, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            let mut square = [[0.0; LANES]; LANES];
+            for (row, group) in square.iter_mut().zip(groups) {
+                *row = group.as_chunks().0[left];
+            }
+            for (out, column) in out.iter_mut().zip(by.columns(square)) {
+                out.as_chunks_mut().0[first] = column;
+            }
         }
     }
     out
@@ -183,12 +209,14 @@ pub(super) fn fit_symmetric<const N: usize, const G: usize>(
     w: &[Lanes<G>; N],
     half: f32,
 ) -> SymmetricFit<G> {
-    let (x, w) = (opaque(x), opaque(w));
+    let (x, w) = (Aligned(*x), Aligned(*w));
+    let (x, w) = (opaque(&x.0), opaque(&w.0));
     let peak = signed_max_abs(x);
-    let mut wx = [[0.0; G]; N];
-    for ((wx, w), x) in wx.iter_mut().zip(w).zip(x) {
+    let mut wx = Aligned([[0.0; G]; N]);
+    for ((wx, w), x) in wx.0.iter_mut().zip(w).zip(x) {
         *wx = per_lane(|g| w[g] * x[g]);
     }
+    let wx = &wx.0;
     let sums = |inverse| {
         moments::<true, N, G>(
             |i, g| x[i][g],
@@ -272,76 +300,4 @@ pub(super) fn fit_symmetric_group<const FINITE: bool, const N: usize>(
         zero: [false],
         half,
     }
-}
-
-/// The scale of each lane by coordinate descent, with the square of a value as its weight: ggml's
-/// `make_q3_quants`. The codes are left in `codes` as they are stored, `half` more than their
-/// values.
-///
-/// From the codes of step 0 on, one code after the other is replaced by the best for the scale that
-/// fits the other values, as long as (Σwxl)² / Σwl² grows, for at most five rounds.
-#[inline(always)]
-pub(super) fn fit_by_coordinates<const N: usize, const G: usize>(
-    x: &[Lanes<G>; N],
-    half: f32,
-    codes: &mut [Lanes<G>; N],
-) -> Lanes<G> {
-    let x = opaque(x);
-    let peak = signed_max_abs(x);
-    // A group of zeros divides by 0; its lane is cleared at the end.
-    let inverse: Lanes<G> = per_lane(|g| -half / peak[g]);
-    let (mut lx, mut l2) = ([0.0; G], [0.0; G]);
-    for (x, codes) in x.iter().zip(codes.iter_mut()) {
-        for g in 0..G {
-            let w = x[g] * x[g];
-            let l = nearest_in(inverse[g] * x[g], -half, half - 1.0);
-            codes[g] = l;
-            lx[g] += w * x[g] * l;
-            l2[g] += w * l * l;
-        }
-    }
-    for _ in 0..5 {
-        // ggml stops in a group when no code has changed. A further round then changes nothing, for
-        // the sums are the same; so lanes may go on until all have stopped.
-        let mut changed = [0; G];
-        for (x, codes) in x.iter().zip(codes.iter_mut()) {
-            let w: Lanes<G> = per_lane(|g| x[g] * x[g]);
-            let wx: Lanes<G> = per_lane(|g| w[g] * x[g]);
-            let rest_lx: Lanes<G> = per_lane(|g| lx[g] - wx[g] * codes[g]);
-            let rest_l2: Lanes<G> = per_lane(|g| l2[g] - w[g] * codes[g] * codes[g]);
-            let new: Lanes<G> =
-                per_lane(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
-            let new_lx: Lanes<G> = per_lane(|g| rest_lx[g] + wx[g] * new[g]);
-            let new_l2: Lanes<G> = per_lane(|g| rest_l2[g] + w[g] * new[g] * new[g]);
-            // `&` rather than `&&`: conditions that ggml tests by turns are evaluated together.
-            // Where an earlier one fails the others are computed from infinities or NaN, and not
-            // used.
-            let better = mask(|g| {
-                (rest_lx[g] > 0.0)
-                    & (new[g] != codes[g])
-                    & (new_l2[g] > 0.0)
-                    & (new_lx[g] * new_lx[g] * l2[g] > lx[g] * lx[g] * new_l2[g])
-            });
-            *codes = select(better, new, *codes);
-            lx = select(better, new_lx, lx);
-            l2 = select(better, new_l2, l2);
-            for g in 0..G {
-                changed[g] |= better[g];
-            }
-        }
-        if changed == [0; G] {
-            break;
-        }
-    }
-    let zero: Lanes<G> = per_lane(|g| if peak[g].abs() < TINY { 0.0 } else { 1.0 });
-    for codes in codes {
-        *codes = per_lane(|g| if zero[g] == 0.0 { 0.0 } else { codes[g] + half });
-    }
-    per_lane(|g| {
-        if zero[g] != 0.0 && l2[g] > 0.0 {
-            lx[g] / l2[g]
-        } else {
-            0.0
-        }
-    })
 }

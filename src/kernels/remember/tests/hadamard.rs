@@ -126,6 +126,68 @@ fn stored_matrices() {
     }
 }
 
+/// Quotients that are halfway between two numbers of 16 bits, or next to that, and others that overflow or underflow: what is decided
+/// in F32 is what F64 decides. The sums are the one value of each group.
+#[test]
+fn near_ties() {
+    let ties = bytes(miri_or(8, 4000)).into_iter().enumerate();
+    let ties = ties.flat_map(|(i, byte)| {
+        let exponent = match i % 8 {
+            0 => (byte % 24) as i32 - 149,
+            1 => 127 - i32::from(byte % 3),
+            2 => -14 - i32::from(byte % 12),
+            _ => i32::from(byte % 30) - 14,
+        };
+        let mantissa = 1.0 + f64::from(byte) / 256.0 + 2f64.powi(if i % 2 == 0 { -8 } else { -11 });
+        (-9i32..=9)
+            .map(move |place| (mantissa + f64::from(place) * 2f64.powi(-23)) * 2f64.powi(exponent))
+    });
+    let ties: Vec<f64> = ties.collect();
+    for (entry, divisor) in [
+        (0.088_378_906_25, 1.1e-3f32),
+        (1.0 / 128f64.sqrt(), 1.0),
+        (1.0, 3.0),
+        (0.25, 1e30),
+        (3.0, 1e-30),
+        (0.1, 1e-44),
+    ] {
+        let stored = StoredHadamard {
+            columns: HadamardColumns::InOrder,
+            entry,
+            divisor: f64::from(divisor),
+        };
+        let wanted = ties.iter().map(|tie| tie * stored.divisor / entry);
+        let group = 16;
+        let values: Vec<f32> = wanted
+            .flat_map(|x| {
+                let mut values = [0.0; 16];
+                values[0] = x as f32;
+                // Some sums are exact in F64 alone.
+                values[5] = if x.to_bits() % 3 == 0 {
+                    x as f32 * 1e-9
+                } else {
+                    0.0
+                };
+                values
+            })
+            .collect();
+        let kernel = HadamardGroups {
+            values: &values,
+            group,
+            stored: Some(&stored),
+        };
+        check_values("near ties", &kernel, values.len(), |i| {
+            let [a, b] = [0, 5].map(|at| f64::from(values[i / group * group + at]));
+            let sum = if (i & 5).count_ones() % 2 == 0 {
+                a + b
+            } else {
+                a - b
+            };
+            (sum * entry / stored.divisor) as f32 + 0.0
+        });
+    }
+}
+
 /// Sums that F32 has, and next to them sums that only F64 has: large values that cancel each other, and a small one.
 #[test]
 fn small_values_beside_large_ones() {

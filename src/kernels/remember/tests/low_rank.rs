@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{HOSTILE, check, scales, words};
-use crate::kernels::remember::low_rank::rounded::{LowRankRows, MAX_RANK, pack_panels};
+use crate::kernels::remember::low_rank::panels::{LowRankRows, MAX_RANK, pack_panels};
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected};
 use crate::test_utils::miri_or;
 

@@ -27,7 +27,15 @@ fn dequantized(q: f32, scale: f32, zero: f32) -> f32 {
 #[test]
 fn tiles_of_spqr() {
     let down = 2;
-    for cols in [1usize, 16, 40, 333] {
+    let orders = [
+        (1usize, 7, 3),
+        (16, 7, 3),
+        (40, 7, 3),
+        (333, 7, 3),
+        (333, 1, 0),
+        (32, 1, 0),
+    ];
+    for (cols, step, first) in orders {
         let across = cols.div_ceil(TILE);
         let random = words(3 * down * across * TILE);
         let numbers: Vec<[u16; 4]> = random[..down * across]
@@ -44,7 +52,9 @@ fn tiles_of_spqr() {
                 (codes & ((1 << 54) - 1)) | u64::from(byte & mask) << 54
             })
             .collect();
-        let order: Vec<u32> = (0..cols).map(|c| ((c * 7 + 3) % cols) as u32).collect();
+        let order: Vec<u32> = (0..cols)
+            .map(|c| ((c * step + first) % cols) as u32)
+            .collect();
         // Of each row as many single values as its number tells; some in one place.
         let (mut starts, mut singles) = (vec![0], Vec::new());
         for row in 0..down * TILE {
