@@ -102,6 +102,11 @@ impl Scheme for ComfyUi {
             };
         };
         let format = description.format.as_str();
+        // Nodes for other GPUs (WINT8, TINT4) say so of rotations by a matrix of their own.
+        if description.flag("quarot") {
+            let what = "its columns are rotated (`quarot`), which is not decoded";
+            return Err(refused(t, "ComfyUI quantization", what));
+        }
         let is_rotated = description.flag("convrot");
         let dtype = match format {
             "float8_e4m3fn" | "mxfp8" => Dtype::F8E4M3,

@@ -167,6 +167,18 @@ fn check_layer(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
         let what = format!("`{MODELSLIM_FILE}` says that inputs of layers are rotated (`quarot`)");
         return Err(refused(t, FAMILY, what));
     }
+    // A global rotation is in all weights of the model, which computes the same. Others are of inputs.
+    let optional = all.config.in_file(MODELSLIM_FILE, "optional");
+    let rotations =
+        optional.and_then(|optional| optional.pointer("/quarot/rotation_map")?.as_object());
+    let other = |map: &serde_json::Map<String, Value>| {
+        map.keys().find(|key| *key != "global_rotation").cloned()
+    };
+    if let Some(rotation) = rotations.and_then(other) {
+        let what =
+            format!("`{MODELSLIM_FILE}` says that inputs of layers are rotated (`{rotation}`)");
+        return Err(refused(t, FAMILY, what));
+    }
     let smoothed = base.strip_suffix("linear.");
     let factors = smoothed.and_then(|outer| all.at(outer, "div.mul_scale"));
     let others = ["weight_scale_second", "weight_dual_scale", "svd_lowrank_l1"];

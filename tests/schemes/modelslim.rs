@@ -219,6 +219,11 @@ fn modelslim() {
             r#", "metadata": {"quarot": {"max_tp_size": 4}}"#,
             "`X.weight`",
         ),
+        (
+            layer,
+            r#", "optional": {"quarot": {"rotation_map": {"global_rotation": "a", "heads_rotation": "b"}}}"#,
+            "`X.weight`",
+        ),
     ] {
         let description = format!(r#"{{"X.weight": "W8A8_DYNAMIC"{rest}}}"#);
         let wrong = verdict(

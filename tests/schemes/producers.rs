@@ -99,6 +99,8 @@ fn comfyui() {
         {f}; X.comfy_quant TEXT {"format":"int8_tensorwise"} |  | Parse: `X.weight` & int8_tensorwise
         X.weight BF16 4,8; X.comfy_quant TEXT {"format":"nvfp4"} |  | Parse: `X.weight` & nvfp4
         {f}; X.comfy_quant TEXT {"format":"float8_e4m3fn","convrot":1} |  | Unsupported: `X.weight` & convrot
+        {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","per_row":true,"quarot":true,"group_size":64} |  | Unsupported: `X.weight` & quarot
+        {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"convrot":false,"quarot":true,"group_size":64} |  | Unsupported: `X.weight` & quarot
         {f}; X.comfy_quant TEXT {"format":"hybrid_mxfp8"} |  | Unsupported: `X.weight` & hybrid_mxfp8
         # Rotated weights.
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","convrot":true} |  | Parse: `X.weight` & 64 columns & 256
