@@ -7,12 +7,16 @@ use crate::scheme::{Decode, Grid, StoredRows, Tile};
 /// until it is written.
 pub(super) const SLAB_VALUES: usize = 128 << 10;
 
-/// Bytes that a tile loads at most, scales included. With the slab and staging buffers, a worker stays below 4 MiB.
+/// Bytes that a tile loads at most, scales included. With the slab and staging buffers, a worker stays below 4 MiB, or 8 if stored
+/// codes of a whole tile are staged.
 const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 
 /// The same for transposed matrices. Their reads are short pieces of many stored rows, so larger tiles take fewer. With its
 /// buffers, a worker stays below 8 MiB.
 const TRANSPOSED_LOAD_BYTES: f64 = 5.5 * 1024.0 * 1024.0;
+
+/// Rows that a decoder needs together from which on a tile of them loads as much as a transposed one, to have whole rows.
+const HIGH_TILE: usize = 16;
 
 /// The same for tiles whose stored rows are read together: what a thread loads stays in its cache.
 const TOGETHER_LOAD_BYTES: f64 = 1024.0 * 1024.0;
@@ -138,10 +142,14 @@ impl Cut {
         if let Some(stored) = &grid.transposed {
             return Self::of_transposed(grid, stored);
         }
-        let loadable = (LOAD_BYTES * 8.0 / grid.load_bits) as usize;
+        let loadable = |bytes: f64| (bytes * 8.0 / grid.load_bits) as usize;
         // Tiles of many rows, all of which are needed together, are wide if they can be: short rows take many writes.
         let whole = grid.row_align.saturating_mul(grid.cols);
-        let values = loadable.min(whole.max(2 * SLAB_VALUES));
+        let is_high = grid.row_align >= HIGH_TILE && grid.cols <= SLAB_VALUES;
+        let values = match is_high && whole <= loadable(TRANSPOSED_LOAD_BYTES) {
+            true => whole.max(2 * SLAB_VALUES),
+            false => loadable(LOAD_BYTES).min(whole.max(2 * SLAB_VALUES)),
+        };
         let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
         let tile_cols = if grid.cols <= widest {
             grid.cols

@@ -169,10 +169,11 @@ fn check_layer(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     }
     // A global rotation is in all weights of the model, which computes the same. Others are of inputs.
     let optional = all.config.in_file(MODELSLIM_FILE, "optional");
-    let rotations =
-        optional.and_then(|optional| optional.pointer("/quarot/rotation_map")?.as_object());
-    let other = |map: &serde_json::Map<String, Value>| {
-        map.keys().find(|key| *key != "global_rotation").cloned()
+    let rotations = optional.and_then(|optional| optional.pointer("/quarot/rotation_map"));
+    let other = |map: &Value| match map {
+        Value::Null => None,
+        Value::Object(map) => map.keys().find(|key| *key != "global_rotation").cloned(),
+        _ => Some("rotation_map".to_owned()),
     };
     if let Some(rotation) = rotations.and_then(other) {
         let what =

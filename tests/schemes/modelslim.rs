@@ -224,6 +224,11 @@ fn modelslim() {
             r#", "optional": {"quarot": {"rotation_map": {"global_rotation": "a", "heads_rotation": "b"}}}"#,
             "`X.weight`",
         ),
+        (
+            layer,
+            r#", "optional": {"quarot": {"rotation_map": ["heads_rotation"]}}"#,
+            "`X.weight`",
+        ),
     ] {
         let description = format!(r#"{{"X.weight": "W8A8_DYNAMIC"{rest}}}"#);
         let wrong = verdict(

@@ -8,7 +8,7 @@
 use super::hadamard::{butterflies, butterfly_rows};
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
+use crate::simd::{Avx2, Avx512};
 use crate::simd::{Butterflies, InMemory, Kernel, Routine};
 
 /// Most pairs of a table: those of a code of a byte.
@@ -73,8 +73,8 @@ pub(crate) struct RotatedPairs<'a> {
 
 impl RotatedPairs<'_> {
     /// Whether sums of a rotation with these scales, which have 11 bits, are exact. A sum of a group has 31 bits, its product with a
-    /// scale 42, and is a multiple of the unit times the last place of the scale, which is 2^-10 of it or more. So F64 has the
-    /// sums of products if the largest scale is at most 2^(53 - 31 - 10) times as large as the smallest, divided by the number of
+    /// scale 42, and is a multiple of the unit times the last place of the scale, which is more than 2^-11 of it. So F64 has the
+    /// sums of products if the largest scale is at most 2^(53 - 31 - 11) times as large as the smallest, divided by the number of
     /// groups.
     pub(crate) fn fits(scales: &[f32]) -> bool {
         let (mut least, mut most, mut is_finite) = (f32::MAX, 0.0f32, true);
@@ -84,7 +84,7 @@ impl RotatedPairs<'_> {
             least = least.min(if scale == 0.0 { f32::MAX } else { scale.abs() });
         }
         let is_normal = most == 0.0 || (least >= 2f32.powi(-40) && most <= 2f32.powi(40));
-        is_finite && is_normal && most * scales.len() as f32 <= 4096.0 * least
+        is_finite && is_normal && most * scales.len() as f32 <= 2048.0 * least
     }
 
     #[inline(always)]
@@ -172,6 +172,8 @@ impl RotatedPairs<'_> {
 const LANES: usize = 16;
 
 impl Kernel for RotatedPairs<'_> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         self.rows(InMemory, out);
@@ -181,6 +183,12 @@ impl Kernel for RotatedPairs<'_> {
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
         self.rows(avx2, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512<E: Element>(&self, out: &mut [E], avx512: Avx512) {
+        self.rows(Avx2::of(avx512), out);
     }
 }
 

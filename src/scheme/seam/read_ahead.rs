@@ -152,8 +152,9 @@ impl ReadAhead {
     }
 }
 
-/// Bytes from the start of one piece in memory to that of the next. Pieces a power of two apart share cache sets and evict each other
-/// while they are transposed: then they are an odd number of halves of cache lines apart, and each takes a read of its own.
+/// Bytes from the start of one piece in memory to that of the next. Whole rows lie as they are stored, so that one read takes many.
+/// But pieces a power of two apart share cache sets and evict each other while they are transposed. So long rows, and pieces, each of
+/// which takes a read of its own, are an odd number of halves of cache lines apart.
 fn pitch(wanted: &StoredRectangle<'_>) -> usize {
     let piece = wanted.bytes.len();
     let is_whole = piece == wanted.stride && !(piece >= 2048 && piece.is_multiple_of(1024));

@@ -31,7 +31,7 @@ fn values(pairs: usize) -> Vec<f32> {
 fn scales(n: usize) -> Vec<f32> {
     let scale = |i: usize| match i % 7 {
         0 => 0.37,
-        1 => -0.000_9,
+        1 => -0.001_8,
         2 => 0.0,
         3 => 0.0501,
         4 => -0.0,
@@ -161,8 +161,10 @@ fn what_does_not_fit() {
     assert!(IntegerPairs::new(&[1e-30, 0.0]).is_none());
     assert!(IntegerPairs::new(&[0.5; 514]).is_none() && IntegerPairs::new(&[0.5; 3]).is_none());
     for (scales, fits) in [
-        (&[1.0f32, 2f32.powi(-11)][..], true),
-        (&[1.0, 2f32.powi(-11) * 0.99], false),
+        (&[1.0f32, 2f32.powi(-10)][..], true),
+        (&[1.0, 2f32.powi(-10) * 0.99], false),
+        // Of values 2047 / 1024 and 2^-22 a sum would have 54 bits.
+        (&[2047.0 / 1024.0, 2047.0, 2047.0, 2047.0], false),
         (&[0.0, -0.0], true),
         (&[0.0, 3.0], true),
         (&[f32::NAN, 3.0], false),
