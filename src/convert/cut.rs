@@ -143,12 +143,13 @@ impl Cut {
             return Self::of_transposed(grid, stored);
         }
         let loadable = |bytes: f64| (bytes * 8.0 / grid.load_bits) as usize;
+        let usual = loadable(LOAD_BYTES).min(2 * SLAB_VALUES);
         // Tiles of many rows, all of which are needed together, are wide if they can be: short rows take many writes.
         let whole = grid.row_align.saturating_mul(grid.cols);
-        let is_high = grid.row_align >= HIGH_TILE && grid.cols <= SLAB_VALUES;
-        let values = match is_high && whole <= loadable(TRANSPOSED_LOAD_BYTES) {
-            true => whole.max(2 * SLAB_VALUES),
-            false => loadable(LOAD_BYTES).min(whole.max(2 * SLAB_VALUES)),
+        let values = match grid.row_align >= HIGH_TILE && grid.cols <= SLAB_VALUES {
+            true if whole <= loadable(TRANSPOSED_LOAD_BYTES) => whole.max(usual),
+            true => loadable(LOAD_BYTES),
+            false => usual,
         };
         let widest = (values / grid.row_align).clamp(1, SLAB_VALUES);
         let tile_cols = if grid.cols <= widest {
