@@ -13,10 +13,12 @@ pub(crate) const LINES: usize = 128;
 pub(crate) const PER_WORD: usize = 8;
 
 /// Some lines of a matrix, at most [`LINES`].
-pub(crate) struct Lines<'a>(
-    /// Whole [`LINE`]s of bytes of each line, whatever number of bytes is wanted.
-    pub &'a [&'a [u8]],
-);
+pub(crate) struct Lines<'a> {
+    /// Room for [`LINES`] lines of whole [`LINE`]s of bytes, whatever number of lines and bytes is wanted.
+    pub bytes: &'a [u8],
+    /// Bytes from the start of a line to that of the next.
+    pub pitch: usize,
+}
 
 /// Columns that are made of lines.
 pub(crate) struct Columns<'a> {
@@ -156,7 +158,7 @@ impl Lines<'_> {
     #[inline(always)]
     fn at(&self, line: usize, left: usize) -> &[u8; LINE] {
         const ZEROS: [u8; LINE] = [0; LINE];
-        let bytes = self.0.get(line).and_then(|line| line.get(left..));
+        let bytes = self.bytes.get(line * self.pitch + left..);
         bytes.and_then(<[u8]>::first_chunk).unwrap_or(&ZEROS)
     }
 }

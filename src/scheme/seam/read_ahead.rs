@@ -8,9 +8,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use crate::Result;
+use super::load::read;
 use crate::containers::model::Part;
-use crate::simd::LINE;
 
 /// A rectangle of a stored matrix.
 #[derive(Debug, Clone)]
@@ -34,9 +33,8 @@ pub(crate) struct ReadAhead {
     tensor: usize,
     rows: Range<usize>,
     bytes: Range<usize>,
-    /// Stored rows of a block, and bytes from one to the next.
+    /// Stored rows of a block.
     block_rows: usize,
-    pitch: usize,
     /// Number of the next block that nobody reads yet.
     next: AtomicUsize,
     blocks: Vec<RwLock<Block>>,
@@ -44,7 +42,6 @@ pub(crate) struct ReadAhead {
 
 #[derive(Debug, Default)]
 struct Block {
-    /// Room for [`BLOCK_BYTES`], and for a whole [`LINE`] from any byte of them on.
     bytes: Vec<u8>,
     /// Whether the rows have been read.
     is_read: bool,
@@ -56,8 +53,7 @@ impl ReadAhead {
     pub(crate) fn begin(&mut self, wanted: &StoredRectangle<'_>) {
         self.tensor = wanted.part.identity();
         self.bytes = wanted.bytes.clone();
-        self.pitch = pitch(wanted);
-        self.block_rows = BLOCK_BYTES / self.pitch;
+        self.block_rows = BLOCK_BYTES / wanted.bytes.len().max(1);
         self.rows = match self.block_rows {
             0 => 0..0,
             _ => wanted.rows.clone(),
@@ -94,73 +90,50 @@ impl ReadAhead {
                 return;
             };
             let mut block = block.write().unwrap_or_else(PoisonError::into_inner);
-            block.bytes.resize(BLOCK_BYTES + LINE, 0);
-            block.is_read = self.read(wanted, rows, &mut block.bytes).is_ok();
+            // All at once: a vector that grows later doubles.
+            let len = block.bytes.len();
+            block.bytes.reserve_exact(BLOCK_BYTES - len);
+            let bytes = self.bytes.clone();
+            let result = read(&wanted.part, wanted.stride, rows, bytes, &mut block.bytes);
+            block.is_read = result.is_ok();
         }
     }
 
-    /// Reads the pieces of the stored rows `rows` to `out`.
-    fn read(&self, wanted: &StoredRectangle<'_>, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
-        let (part, piece) = (&wanted.part, self.bytes.len());
-        // In 64 bits: a file may be larger than the address space of a 32-bit machine.
-        let at = |row: usize| row as u64 * wanted.stride as u64 + self.bytes.start as u64;
-        // Then nothing lies between the pieces, neither in the file nor in memory.
-        if piece == wanted.stride && piece == self.pitch {
-            return part.read_at(at(rows.start), &mut out[..rows.len() * piece]);
-        }
-        let mut lines = rows.zip(out.chunks_exact_mut(self.pitch));
-        lines.try_for_each(|(row, line)| part.read_at(at(row), &mut line[..piece]))
-    }
-
-    /// Passes bytes `bytes` of each of the stored rows `rows` of `part` to `take`, with whatever follows up to a whole [`LINE`]. `false` if
-    /// some of them are not there.
+    /// Passes bytes `bytes` of each of the stored rows `rows` of `part` to `take`, with the number of the row among them. `false`
+    /// if some of them are not there.
     pub(crate) fn take(
         &self,
         part: &Part<'_>,
-        rows: &Range<usize>,
+        rows: Range<usize>,
         bytes: &Range<usize>,
-        take: impl FnOnce(&[&[u8]]),
+        mut take: impl FnMut(usize, &[u8]),
     ) -> bool {
         let holds = |all: &Range<usize>, some: &Range<usize>| {
             all.start <= some.start && some.end <= all.end
         };
-        let is_inside = holds(&self.rows, rows) && holds(&self.bytes, bytes);
-        if !is_inside || rows.is_empty() || self.tensor != part.identity() {
+        let is_inside = holds(&self.rows, &rows) && holds(&self.bytes, bytes);
+        if !is_inside || self.tensor != part.identity() {
             return false;
         }
-        let block_of = |row: usize| (row - self.rows.start) / self.block_rows.max(1);
-        let first = block_of(rows.start);
-        // Whoever writes to a block has no other lock, so that all of them come free.
-        let blocks = self.blocks.get(first..=block_of(rows.end - 1));
-        let blocks = blocks.unwrap_or_default().iter();
-        let blocks = blocks.map(|block| block.read().unwrap_or_else(PoisonError::into_inner));
-        let blocks: Vec<_> = blocks.collect();
-        if !blocks.iter().all(|block| block.is_read) {
-            return false;
+        let wanted = bytes.start - self.bytes.start..bytes.end - self.bytes.start;
+        let mut row = rows.start;
+        while row < rows.end {
+            let i = (row - self.rows.start) / self.block_rows.max(1);
+            let Some(block) = self.blocks.get(i) else {
+                return false;
+            };
+            let block = block.read().unwrap_or_else(PoisonError::into_inner);
+            if !block.is_read {
+                return false;
+            }
+            let of_block = self.rows_of(i);
+            let lines = block.bytes.chunks_exact(self.bytes.len().max(1));
+            for (line, row) in lines.skip(row - of_block.start).zip(row..rows.end) {
+                take(row - rows.start, &line[wanted.clone()]);
+            }
+            row = of_block.end;
         }
-        let (left, len) = (
-            bytes.start - self.bytes.start,
-            bytes.len().next_multiple_of(LINE),
-        );
-        let line = |row: usize| {
-            let at = (row - self.rows.start) % self.block_rows * self.pitch + left;
-            &blocks[block_of(row) - first].bytes[at..at + len]
-        };
-        let lines: Vec<&[u8]> = rows.clone().map(line).collect();
-        take(&lines);
         true
-    }
-}
-
-/// Bytes from the start of one piece in memory to that of the next. Whole rows lie as they are stored, so that one read takes many.
-/// But pieces a power of two apart share cache sets and evict each other while they are transposed. So long rows, and pieces, each of
-/// which takes a read of its own, are an odd number of halves of cache lines apart.
-fn pitch(wanted: &StoredRectangle<'_>) -> usize {
-    let piece = wanted.bytes.len();
-    let is_whole = piece == wanted.stride && !(piece >= 2048 && piece.is_multiple_of(1024));
-    match is_whole {
-        true => piece.max(1),
-        false => (piece.div_ceil(LINE) | 1) * LINE,
     }
 }
 
@@ -206,29 +179,22 @@ mod tests {
         bytes: Range<usize>,
     ) -> Option<Vec<u8>> {
         let mut out = Vec::new();
-        let take = |lines: &[&[u8]]| {
-            assert_eq!(lines.len(), rows.len());
-            for line in lines {
-                assert!(line.len().is_multiple_of(LINE));
-                out.extend_from_slice(&line[..bytes.len()]);
-            }
+        let take = |row: usize, piece: &[u8]| {
+            assert_eq!(out.len(), row * piece.len());
+            out.extend_from_slice(piece);
         };
-        ahead.take(part, &rows, &bytes, take).then_some(out)
+        ahead.take(part, rows, &bytes, take).then_some(out)
     }
 
     #[test]
     fn pieces_are_those_of_the_matrix() {
         let mut ahead = ReadAhead::default();
-        // One block, several, and fewer again; whole rows and pieces, also of rows as far apart as the pieces are in memory, of pieces
-        // without gaps there, and of rows with gaps there alone.
+        // One block, several, and fewer again; whole rows and pieces.
         for (rows, stride, pieces) in [
             (67, 12, 0..12),
             (700, 1500, 300..1499),
             (5, 200_000, 1..199_000),
             (3, 8, 4..8),
-            (90, 160, 40..160),
-            (90, 160, 0..96),
-            (300, 2048, 0..2048),
         ] {
             let (model, bytes) = matrices(rows, stride);
             let wanted = rectangle(&model, stride, [1..rows, pieces.clone()]);

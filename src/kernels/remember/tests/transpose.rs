@@ -21,8 +21,10 @@ fn lines(width: usize) -> (Vec<u8>, usize) {
 fn bytes_are_transposed() {
     for (count, width) in SIZES {
         let (bytes, pitch) = lines(width);
-        let pieces: Vec<&[u8]> = bytes.chunks_exact(pitch).take(count).collect();
-        let lines = Lines(&pieces);
+        let lines = Lines {
+            bytes: &bytes,
+            pitch,
+        };
         for level in Level::available() {
             let (len, first) = (count + 5, 3);
             let mut out = vec![UNTOUCHED; width * len];
@@ -49,8 +51,10 @@ fn codes_are_transposed() {
     let orders: [[usize; PER_WORD]; 2] = [[0, 1, 2, 3, 4, 5, 6, 7], [0, 2, 4, 6, 1, 3, 5, 7]];
     for ((count, width), order) in SIZES.into_iter().zip(orders.into_iter().cycle()) {
         let (bytes, pitch) = lines(width);
-        let pieces: Vec<&[u8]> = bytes.chunks_exact(pitch).take(count).collect();
-        let lines = Lines(&pieces);
+        let lines = Lines {
+            bytes: &bytes,
+            pitch,
+        };
         for level in Level::available() {
             let len = count.div_ceil(2) + 3;
             let mut out = vec![UNTOUCHED; 2 * width * len];

@@ -151,17 +151,15 @@ impl Wanted<'_, '_> {
         let (lines, joint) = staging.split_at_mut(pitch * self.strip);
         for first in self.rows.clone().step_by(self.strip) {
             let rows = first..(first + self.strip).min(self.rows.end);
-            let places = rows.start - self.rows.start..rows.end - self.rows.start;
-            let is_ahead = self.ahead.is_some_and(|ahead| {
-                let take = |lines: &[&[u8]]| each(&Lines(lines), places.clone());
-                ahead.take(self.part, &rows, &self.bytes, take)
-            });
-            if is_ahead {
-                continue;
-            }
             self.read_strip(&rows, (&mut *lines, pitch), joint)?;
-            let lines = lines.chunks_exact(pitch).take(rows.len());
-            each(&Lines(&lines.collect::<Vec<_>>()), places);
+            let lines = Lines {
+                bytes: lines,
+                pitch,
+            };
+            each(
+                &lines,
+                rows.start - self.rows.start..rows.end - self.rows.start,
+            );
         }
         Ok(())
     }
@@ -175,8 +173,16 @@ impl Wanted<'_, '_> {
         joint: &mut [u8],
     ) -> Result<()> {
         let width = self.bytes.len();
-        // The tail of a line behind `width` keeps old bytes, which are transposed along with the others, and not copied.
+        // The tail of a line behind `width` keeps old bytes, and so do lines behind the strip. They are transposed along
+        // with the others, and not copied.
         let line = |r: usize| r * pitch..r * pitch + width;
+        let is_ahead = self.ahead.is_some_and(|ahead| {
+            let copy = |r: usize, piece: &[u8]| lines[line(r)].copy_from_slice(piece);
+            ahead.take(self.part, rows.clone(), &self.bytes, copy)
+        });
+        if is_ahead {
+            return Ok(());
+        }
         let at = |row: usize| row as u64 * self.stride as u64 + self.bytes.start as u64;
         if joint.is_empty() {
             let mut rows = rows.clone().enumerate();
@@ -195,7 +201,8 @@ impl Wanted<'_, '_> {
 fn transpose_words(lines: &Lines<'_>, out: &mut [u32], height: usize, rows: Range<usize>) {
     // Every word is stored where it goes. A transposition in registers of AVX2 is no faster.
     for (c, column) in out.chunks_exact_mut(height).enumerate() {
-        for (word, line) in column[rows.clone()].iter_mut().zip(lines.0) {
+        let lines = lines.bytes.chunks_exact(lines.pitch);
+        for (word, line) in column[rows.clone()].iter_mut().zip(lines) {
             *word = u32::from_le_bytes(line.as_chunks().0[c]);
         }
     }
@@ -215,8 +222,8 @@ fn transpose_short_words<const SIZE: usize>(
     let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
     for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
         let mut block = [[0; STRIP_BYTES / 4]; SQUARE];
-        for (r, line) in lines.0.iter().enumerate() {
-            let line = line.get(c * SQUARE * SIZE..).unwrap_or_default();
+        let lines = lines.bytes[c * SQUARE * SIZE..].chunks(lines.pitch);
+        for (r, line) in lines.enumerate() {
             for (column, word) in block.iter_mut().zip(line.as_chunks::<SIZE>().0) {
                 // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored contiguously.
                 let mut padded = [0; 4];
