@@ -81,6 +81,11 @@ impl<'m> Checks<'m> {
         self.0.as_ref().map_or(&[], |unsummed| &unsummed.before)
     }
 
+    /// What is verified if this tensor is made alone.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Part<'m>> {
+        self.own().iter().chain(self.before())
+    }
+
     /// Leaves to earlier output tensors what they verify: all for which `is_first` is false.
     pub(super) fn leave(&mut self, is_first: impl FnMut(&Part<'m>) -> bool) {
         let Some(unsummed) = &mut self.0 else {

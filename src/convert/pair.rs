@@ -371,7 +371,7 @@ impl Recovery<'_> {
     /// `Parse` if one differs; `Io`.
     fn verify_inputs(&self, i: usize) -> Result<()> {
         let output = &self.plan.outputs[i];
-        let inputs = output.checks.own().iter().chain(output.checks.before());
+        let inputs = output.checks.all();
         let copied = match output.body.values() {
             ValueSource::Stored(part) => Some(part),
             _ => None,

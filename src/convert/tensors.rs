@@ -276,8 +276,10 @@ impl Recovery<'_> {
             let what = format!("tensor `{name}`: {given} bytes of memory for {len} bytes of data");
             return Err(AnamnesisError::unsupported("a buffer for a tensor", what));
         }
-        let mut inputs = output.checks.own().iter().chain(output.checks.before());
-        inputs.try_for_each(|part| self.verified.verify(part))?;
+        output
+            .checks
+            .all()
+            .try_for_each(|part| self.verified.verify(part))?;
         let summed = output.body.summed_input();
         let summed = summed.filter(|part| !self.verified.has(part));
         let is_whole = len == output.len;
