@@ -231,8 +231,9 @@ impl AheadSlot {
             Some((tiles, decoder.stored_codes(&rows)?))
         };
         let halves = rectangle(most / 2)?;
+        // A thread that has a file for itself waits for nobody.
         let has_neighbour =
-            self.threads > 1 && halves.1.bytes.len() >= MIN_PIECE && halves.0.len() > 1;
+            self.threads > self.files && halves.1.bytes.len() >= MIN_PIECE && halves.0.len() > 1;
         let (tiles, wanted) = match has_neighbour {
             true => halves,
             false => rectangle(most)?,
