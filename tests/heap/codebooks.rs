@@ -15,7 +15,7 @@ const ENTRIES: usize = 1 << 16;
 const TABLE: usize = BOOKS * ENTRIES * 8 * 4;
 
 /// Columns and rows of a layer.
-const SIZE: [usize; 2] = [4096, 2048];
+const SIZE: [usize; 2] = [4096, 1024];
 
 /// Tensors of AQLM, each with codebooks of its own.
 fn aqlm() -> Vec<Raw> {

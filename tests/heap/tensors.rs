@@ -2,12 +2,14 @@
 
 use crate::common::{Random, Raw, f32s, raw};
 
-/// Tensors of `scheme` with 12 Mi values each.
+/// Tensors of `scheme`: a weight of 12 Mi values, and a small one.
 pub fn tensors(scheme: &str) -> Vec<Raw> {
     let mut random = Random(7);
-    let (k, n) = (4096usize, 3072usize);
-    (0..2)
-        .flat_map(|i| {
+    let k = 4096usize;
+    [3072usize, 256]
+        .into_iter()
+        .enumerate()
+        .flat_map(|(i, n)| {
             let name = |part: &str| format!("{i}.{part}");
             match scheme {
                 "fp8" => vec![
@@ -303,9 +305,9 @@ pub fn tensors(scheme: &str) -> Vec<Raw> {
         .collect()
 }
 
-/// A GGUF file with a tensor of short rows and one of a single row, 12 Mi values each.
+/// A GGUF file with a tensor of short rows and one of a single row, 6 Mi values each.
 pub fn gguf() -> Vec<u8> {
-    let (n, blocks) = (12u64 << 20, (12usize << 20) / 256);
+    let (n, blocks) = (6u64 << 20, (6usize << 20) / 256);
     let bytes = Random(7).bytes(blocks * 144);
     let file = crate::common::gguf::Gguf::default().tensor("rows", 12, &[256, n / 256], &bytes);
     file.tensor("row", 12, &[n], &bytes).file()

@@ -202,7 +202,7 @@ fn fp_quant() {
 
 #[test]
 fn sinq() {
-    check("sinq", 15);
+    check("sinq", 19);
 }
 
 #[test]

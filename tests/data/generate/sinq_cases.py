@@ -8,12 +8,14 @@ import sys
 import tempfile
 import types
 from pathlib import Path
+from unittest import mock
 
 sys.modules["datasets"] = types.ModuleType("datasets")  # sinq loads data sets to calibrate with
 sys.modules["datasets"].load_dataset = None
 
 import torch
-from fp8 import rounded
+from fp8 import rounded, same
+from gptq import HOSTILE
 from safetensors.torch import load_file, save_file
 from sinq.patch_model import BaseSINQModel
 from sinq.quantizer import dq8
@@ -42,17 +44,17 @@ class Case(ModelCase):
             layer.meta = {key: cast(value, dtype) for key, value in layer.meta.items()}
         change(layer)
         self.weights[name] = layer.state_dict()
-        own, meta = layer.dequantize(), layer.meta
+        own, meta = dequantized(layer), layer.meta
         assert own.dtype == self.compute
         # The numbers of groups have the dtype that they are stored in; then all is computed in F32.
         layer.meta = {**meta, "compute_dtype": F32, "method": "sinq", "scale": dq8(meta["scale"]).float(),
                       "zero": dq8(meta["zero"]).float(), "scale2": meta["scale2"].float()}
-        values = layer.dequantize()
+        values = dequantized(layer)
         self.expect(f"{name}.weight", values)
-        if meta["scale2"].dtype == self.compute:
+        if meta["scale2"].dtype == self.compute != F32:
             self.own_values[f"{name}.weight"] = own
         else:
-            assert torch.equal(values.to(self.compute), own)
+            assert same(values.to(self.compute), own)
         if bias:
             self.expected[f"{name}.bias"] = layer.bias_param
 
@@ -71,6 +73,12 @@ class Case(ModelCase):
             save_file(out, self.dir / f"expected-{name}.safetensors", {"format": "pt"})
 
 
+def dequantized(layer):
+    """What the library makes of a layer, without its error for a weight with NaN."""
+    with mock.patch("torch.isnan", torch.zeros_like):
+        return layer.dequantize()
+
+
 def cast(value, dtype):
     """`value`, a description or a tensor or a tuple of them, with floats in another dtype."""
     if isinstance(value, tuple) and not isinstance(value, torch.Size):
@@ -86,6 +94,38 @@ def hostile(layer):
     layer.meta["scale2"] = layer.meta["scale2"].clone()
     layer.meta["scale2"].view(-1)[:3] = torch.tensor([0.0, -2.0, 6e-8])
     layer.W_q[:] = torch.arange(layer.W_q.numel()).view(layer.W_q.shape).to(torch.uint8)
+
+
+def with_hostile(numbers, first=0):
+    """`numbers` with the hostile ones of their dtype from place `first` on, as many as there is room for."""
+    values = torch.tensor(HOSTILE[numbers.dtype])
+    values = values.to(torch.int32 if numbers.dtype == F32 else torch.int16).view(numbers.dtype)
+    out = numbers.clone()
+    places = out.view(-1)[first : first + len(values)]
+    places.copy_(values[: len(places)])
+    return out
+
+
+def every_number_hostile(layer):
+    layer.meta["scale2"] = with_hostile(layer.meta["scale2"], 3)
+    layer.meta["scale"] = with_hostile(layer.meta["scale"])
+    layer.meta["zero"] = with_hostile(layer.meta["zero"], 9)
+
+
+def every_nested_scale_hostile(layer):
+    """One of eight lanes each: NaN, infinities, subnormals, and products that overflow."""
+    _, scale, least, _ = layer.meta["scale"]
+    inf, nan = float("inf"), float("nan")
+    scale.view(-1)[:] = torch.tensor([nan, inf, 65504.0, 6e-8, 0.0, 1.0, 1.0, -1.0])
+    least.view(-1)[:] = torch.tensor([0.0, 0.0, -40.0, 6e-8, -0.0, -inf, nan, 6e-5])
+    layer.meta["scale2"] = with_hostile(layer.meta["scale2"], 3)
+
+
+def nested_zero_points_overflow(layer):
+    """All zero points have one scale: codes above one give infinities."""
+    codes, scale, _, _ = layer.meta["zero"]
+    codes.view(-1)[:3] = torch.arange(3)
+    scale.fill_(65504.0)
 
 
 def main():
@@ -127,6 +167,16 @@ def main():
     case = Case("4bit_plain", 4, F16, method="sinq_plain")
     case.layer("l.up_proj", 6, 128)
     case.write()
+
+    case = Case("nested_hostile", 4, F16, 16)
+    case.layer("l.up_proj", 32, 128, change=every_nested_scale_hostile)
+    case.layer("l.down_proj", 32, 16, change=nested_zero_points_overflow)
+    case.write()
+
+    for label, dtype in [("f16", F16), ("bf16", BF16), ("f32", F32)]:
+        case = Case(f"{label}_hostile", 4, dtype, 16, method="sinq_plain")
+        case.layer("l.up_proj", 12, 96, dtype=dtype, change=every_number_hostile)
+        case.write()
     total("sinq")
 
 
