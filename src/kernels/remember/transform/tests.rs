@@ -130,7 +130,12 @@ fn check_columns(values: &[f32], product: &BlockProduct<'_>, want: &[f64]) {
 /// Sums that are rounded have their terms in order, and products of F64 are rounded, at every level.
 #[test]
 fn rounded_sums() {
-    let (size, width) = (12, 24);
+    for (size, width) in [(12, 24), (33, 66)] {
+        check_rounded_sums(size, width);
+    }
+}
+
+fn check_rounded_sums(size: usize, width: usize) {
     let number = |n: usize| (n * 7919 % 1013) as f64 / 997.0 - 0.4;
     let values: Vec<f32> = (0..size * width).map(|n| number(n) as f32).collect();
     for is_single in [false, true] {
@@ -174,4 +179,37 @@ fn rounded_sums() {
             assert_eq!(got, want, "{level:?}");
         }
     }
+}
+
+/// Values that are not finite, overflow or are subnormal, in blocks of a dense matrix that fill no panel.
+#[test]
+fn hostile_values() {
+    let size = 33;
+    let special = [f32::NAN, f32::INFINITY, 3e38, -3e38, 1e-45, -0.0, 6e-8, 1.5];
+    let numbers: Vec<f64> = (0..size * size)
+        .map(|n| (n * 37 % 101) as f64 - 50.0)
+        .collect();
+    let entry: Entry<'_> = Box::new(|i, j| numbers[i * size + j]);
+    let matrix = BlockMatrix::Dense(DenseMatrix::new(numbers.clone(), size));
+    let product = BlockProduct {
+        matrix: &matrix,
+        size,
+        factor: 0.3,
+    };
+    // The first vector is of zeros; each other has one of the special values, among subnormal numbers.
+    let values: Vec<f32> = (0..9 * size)
+        .map(|n| match (n / size, n % size) {
+            (vector, i) if vector > 0 && i % 8 + 1 == vector => special[i % 8],
+            (0, _) => 0.0,
+            (_, i) => (i as f32 - 16.0) * 1e-39,
+        })
+        .collect();
+    let exact: Vec<f64> = values.iter().copied().map(f64::from).collect();
+    let want: Vec<f64> = (0..values.len())
+        .map(|n| {
+            let first = n / size * size;
+            0.3 * sum(&exact[first..first + size], n - first, &entry)
+        })
+        .collect();
+    check_columns(&values, &product, &want);
 }
