@@ -1,7 +1,8 @@
 //! Products of matrices, in F64. Each sum has its terms in their order, whatever is computed side by side.
 //!
 //! Four rows and eight columns of sums are computed at once: they fill half of the registers of AVX2, and every number that is
-//! loaded is used four or eight times. What is read in the inner loop is packed before, so that it lies together.
+//! loaded is used four or eight times; with AVX-512 there are twice as many columns. What is read in the inner loop is packed
+//! before, so that it lies together.
 
 use std::ops::Range;
 
@@ -15,9 +16,12 @@ const ROWS: usize = 4;
 /// Columns of sums that are computed at once.
 const COLS: usize = 8;
 
-/// Rows of eight numbers of the right matrix that are packed together: 32 KiB. So the sums of a row that follow each other are
-/// visited one after the other, and the rows, whose distance is often a power of two, do not push each other out of the cache.
-const PACKED: usize = 512;
+/// [`COLS`] at [`Level::Avx512`](crate::simd::Level::Avx512).
+const WIDE_COLS: usize = 16;
+
+/// Numbers of the right matrix that are packed together: 32 KiB. So the sums of a row that follow each other are visited one
+/// after the other, and the rows, whose distance is often a power of two, do not push each other out of the cache.
+const PACKED: usize = 4096;
 
 /// Adds the product of two matrices to sums.
 pub(crate) struct MatrixProduct<'a, T> {
@@ -73,6 +77,9 @@ pub(crate) fn pack_columns(rows: &[f64], count: usize, out: &mut Vec<[f64; ROWS]
 
 /// `sum + a * b`.
 pub(super) trait MulAdd: Copy {
+    /// Whether the registers are those of AVX-512.
+    const HAS_WIDE_TILES: bool = false;
+
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64;
 }
 
@@ -97,6 +104,8 @@ impl MulAdd for Avx2 {
 
 #[cfg(target_arch = "x86_64")]
 impl MulAdd for Avx512 {
+    const HAS_WIDE_TILES: bool = true;
+
     #[inline(always)]
     fn mul_add(self, a: f64, b: f64, sum: f64) -> f64 {
         a.mul_add(b, sum)
@@ -104,6 +113,8 @@ impl MulAdd for Avx512 {
 }
 
 impl<T: Copy + Into<f64>> Routine for MatrixProduct<'_, T> {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn run(&mut self) {
         self.add(Rounded);
@@ -114,37 +125,45 @@ impl<T: Copy + Into<f64>> Routine for MatrixProduct<'_, T> {
     fn run_avx2(&mut self, avx2: Avx2) {
         self.add(avx2);
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_avx512(&mut self, avx512: Avx512) {
+        self.add(avx512);
+    }
 }
 
 impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
     /// Adds the product. `unit` adds exact products.
     #[inline(always)]
-    pub(super) fn add(&mut self, unit: impl MulAdd) {
-        match self.is_exact {
-            true => self.add_terms(unit),
-            false => self.add_terms(Rounded),
+    pub(super) fn add<U: MulAdd>(&mut self, unit: U) {
+        match (self.is_exact, U::HAS_WIDE_TILES) {
+            (true, false) => self.add_terms::<COLS>(unit),
+            (false, false) => self.add_terms::<COLS>(Rounded),
+            (true, true) => self.add_terms::<WIDE_COLS>(unit),
+            (false, true) => self.add_terms::<WIDE_COLS>(Rounded),
         }
     }
 
     #[inline(always)]
-    fn add_terms(&mut self, unit: impl MulAdd) {
+    fn add_terms<const COLS: usize>(&mut self, unit: impl MulAdd) {
         let (depth, width) = (self.depth, self.width);
         if depth == 0 || width == 0 {
             return;
         }
-        let mut packed = vec![[0.0; COLS]; (PACKED / depth).max(1) * depth];
+        let mut packed = vec![[0.0; COLS]; (PACKED / COLS / depth).max(1) * depth];
         let (whole, step) = (width / COLS * COLS, packed.len() / depth * COLS);
         for first in (0..whole).step_by(step) {
-            self.add_block::<true>(unit, first..whole.min(first + step), &mut packed);
+            self.add_block::<COLS, true>(unit, first..whole.min(first + step), &mut packed);
         }
         if whole < width {
-            self.add_block::<false>(unit, whole..width, &mut packed);
+            self.add_block::<COLS, false>(unit, whole..width, &mut packed);
         }
     }
 
     /// Adds to the sums of columns `cols`. `packed` is scratch for as many numbers of the right matrix.
     #[inline(always)]
-    fn add_block<const IS_WHOLE: bool>(
+    fn add_block<const COLS: usize, const IS_WHOLE: bool>(
         &mut self,
         unit: impl MulAdd,
         cols: Range<usize>,
@@ -154,7 +173,7 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
         let firsts = || cols.clone().step_by(COLS);
         for (first, panel) in firsts().zip(packed.chunks_exact_mut(depth)) {
             for (panel, row) in panel.iter_mut().zip(self.right.chunks_exact(width)) {
-                load::<_, IS_WHOLE>(&row[first..], panel);
+                load::<_, COLS, IS_WHOLE>(&row[first..], panel);
             }
         }
         let quads = self.left.chunks_exact(depth);
@@ -163,13 +182,13 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
                 let mut sums = [[0.0; COLS]; ROWS];
                 for (r, sums) in sums.iter_mut().enumerate() {
                     if let Some(line) = lines.get(r * width + first..(r + 1) * width) {
-                        load::<_, IS_WHOLE>(line, sums);
+                        load::<_, COLS, IS_WHOLE>(line, sums);
                     }
                 }
                 let sums = add_tile(unit, left, panel, sums);
                 for (r, sums) in sums.iter().enumerate() {
                     if let Some(line) = lines.get_mut(r * width + first..(r + 1) * width) {
-                        store::<IS_WHOLE>(sums, line);
+                        store::<COLS, IS_WHOLE>(sums, line);
                     }
                 }
             }
@@ -179,7 +198,10 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
 
 /// Copies the first numbers of a line. That there are enough is a constant, or a call would copy them.
 #[inline(always)]
-fn load<T: Copy + Into<f64>, const IS_WHOLE: bool>(line: &[T], out: &mut [f64; COLS]) {
+fn load<T: Copy + Into<f64>, const COLS: usize, const IS_WHOLE: bool>(
+    line: &[T],
+    out: &mut [f64; COLS],
+) {
     if !IS_WHOLE {
         for (out, &x) in out.iter_mut().zip(line) {
             *out = x.into();
@@ -193,7 +215,7 @@ fn load<T: Copy + Into<f64>, const IS_WHOLE: bool>(line: &[T], out: &mut [f64; C
 
 /// The reverse of [`load`].
 #[inline(always)]
-fn store<const IS_WHOLE: bool>(sums: &[f64; COLS], line: &mut [f64]) {
+fn store<const COLS: usize, const IS_WHOLE: bool>(sums: &[f64; COLS], line: &mut [f64]) {
     if !IS_WHOLE {
         for (out, &sum) in line.iter_mut().zip(sums) {
             *out = sum;
@@ -205,7 +227,7 @@ fn store<const IS_WHOLE: bool>(sums: &[f64; COLS], line: &mut [f64]) {
 
 /// The sums of some rows and columns with their terms.
 #[inline(always)]
-pub(super) fn add_tile(
+pub(super) fn add_tile<const COLS: usize>(
     unit: impl MulAdd,
     left: &[[f64; ROWS]],
     panel: &[[f64; COLS]],

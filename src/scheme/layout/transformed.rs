@@ -4,13 +4,17 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::assembled::{decode_values, load_values};
+use super::strips::{LoadedRows, STRIP};
 use crate::containers::model::Tensor;
 use crate::element::Out;
-use crate::kernels::remember::transform::{BlockMatrix, BlockProduct, TransformedRows};
+use crate::kernels::remember::transform::dense::DenseMatrix;
+use crate::kernels::remember::transform::{
+    BlockMatrix, BlockProduct, TransformedColumns, TransformedRows,
+};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Tile, is_plain_float, lcm, read, refused, wrong,
 };
-use crate::simd::{Level, perform};
+use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
 
 /// Values of a stored matrix that are read at once.
@@ -101,7 +105,7 @@ impl StoredMatrix<'_> {
             let column = |j| dense.iter().skip(j).step_by(size).copied();
             dense = (0..size).flat_map(column).collect();
         }
-        Ok(BlockMatrix::Dense(dense))
+        Ok(BlockMatrix::Dense(DenseMatrix::new(dense, size)))
     }
 
     /// Reads rows to `out`.
@@ -177,39 +181,42 @@ impl Decode for Transformed<'_> {
         let size = |side: &Option<BlockTransform<'_>>| side.as_ref().map_or(1, |side| side.size);
         let is_sylvester =
             |side: &BlockTransform<'_>| matches!(*side.matrix, SharedMatrix::Sylvester);
-        let is_in_panels = self.columns.is_none() && self.rows.as_ref().is_some_and(is_sylvester);
+        let load_bits = match (&self.columns, &self.rows) {
+            // Columns are multiplied while their rows are decoded.
+            (_, None) => 0.0,
+            // A value in F32: rows are multiplied some columns at a time.
+            (None, Some(rows)) if is_sylvester(rows) => 32.0,
+            // Another in F64.
+            _ => 96.0,
+        };
         Grid {
             row_align: lcm(grid.row_align, size(&self.rows)),
             col_align: lcm(grid.col_align, size(&self.columns)),
-            // A value in F32, and one in F64 but for rows that are multiplied some columns at a time.
-            load_bits: grid.load_bits + if is_in_panels { 32.0 } else { 96.0 },
+            load_bits: grid.load_bits + load_bits,
             ..grid
         }
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        let columns = self.columns.as_ref().map(BlockTransform::product);
+        let columns = columns.transpose()?;
+        let Some(rows) = &self.rows else {
+            return self.stored.load(tile, buffers);
+        };
+        let rows = rows.product()?;
         load_values(tile, buffers, |values, buffers, _| {
             self.stored.load(tile, buffers)?;
-            let out = Out::F32(values);
-            let rows = tile.rows.clone();
+            let (loaded, out) = (tile.rows.clone(), Out::F32(values));
             self.stored
-                .decode(tile, rows, buffers, Level::default(), out);
-            let mut routine = TransformedRows {
+                .decode(tile, loaded, buffers, Level::default(), out);
+            let rows = TransformedRows {
                 values,
                 width: tile.cols.len(),
-                columns: self
-                    .columns
-                    .as_ref()
-                    .map(BlockTransform::product)
-                    .transpose()?,
-                rows: self
-                    .rows
-                    .as_ref()
-                    .map(BlockTransform::product)
-                    .transpose()?,
+                columns,
+                rows,
                 exact: &mut buffers.sums,
             };
-            perform(Level::default(), &mut routine);
+            rows.run_at(Level::default());
             Ok(())
         })
     }
@@ -222,6 +229,22 @@ impl Decode for Transformed<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        decode_values(tile, rows, buffers, level, out);
+        // `load` has read the matrix.
+        let (Some(Ok(columns)), None) = (
+            self.columns.as_ref().map(BlockTransform::product),
+            &self.rows,
+        ) else {
+            return decode_values(tile, rows, buffers, level, out);
+        };
+        let loaded = LoadedRows {
+            tile,
+            rows,
+            buffers,
+            level,
+        };
+        loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
+            let product = columns.clone();
+            dispatch(level, &TransformedColumns { values, product }, out);
+        });
     }
 }

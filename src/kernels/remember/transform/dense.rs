@@ -1,0 +1,153 @@
+//! Vectors times a matrix without structure. Each sum has its terms in their order, in F64.
+
+use crate::element::Element;
+use crate::kernels::remember::matrix_product::{MulAdd, Rounded};
+
+/// Vectors whose sums are computed at once.
+const ROWS: usize = 4;
+
+/// Columns of a panel of the matrix: those whose sums are computed at once with AVX-512.
+const PANEL: usize = 32;
+
+/// Columns whose sums are computed at once with other instructions: with [`ROWS`] vectors they fill half of the registers of AVX2.
+const COLS: usize = 8;
+
+/// [`COLS`] with AVX-512.
+const WIDE_COLS: usize = 16;
+
+/// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the second-level cache.
+const STRIP: usize = 128;
+
+/// A row of a panel. A vector register that is loaded from two lines of the cache takes twice the time.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct PanelRow([f64; PANEL]);
+
+/// A matrix without structure.
+pub(crate) struct DenseMatrix {
+    size: usize,
+    /// Row by row.
+    pub numbers: Vec<f64>,
+    /// Whether all numbers are those of F32. Then F64 holds their products with such numbers.
+    pub is_single: bool,
+    /// All rows of the first [`PANEL`] columns, then those of the next. There are zeros behind the last column.
+    panels: Vec<PanelRow>,
+}
+
+impl DenseMatrix {
+    /// The matrix of `size` rows.
+    pub(crate) fn new(numbers: Vec<f64>, size: usize) -> Self {
+        let mut panels = Vec::with_capacity(size.div_ceil(PANEL) * size);
+        for first in (0..size).step_by(PANEL) {
+            for row in numbers.chunks_exact(size) {
+                let mut out = PanelRow([0.0; PANEL]);
+                for (out, &x) in out.0.iter_mut().zip(&row[first..]) {
+                    *out = x;
+                }
+                panels.push(out);
+            }
+        }
+        Self {
+            size,
+            is_single: numbers.iter().all(|&x| f64::from(x as f32) == x),
+            numbers,
+            panels,
+        }
+    }
+
+    /// Writes the products of vectors, times `factor`. They are rounded to F32, and then to the type of the output. `unit` adds
+    /// exact products.
+    #[inline(always)]
+    pub(super) fn multiply<E: Element, U: MulAdd>(
+        &self,
+        values: &[f32],
+        factor: f64,
+        unit: U,
+        out: &mut [E],
+    ) {
+        let strip = (STRIP * self.size).max(1);
+        for (values, out) in values.chunks(strip).zip(out.chunks_mut(strip)) {
+            match (self.is_single, U::HAS_WIDE_TILES) {
+                (true, false) => self.multiply_strip::<E, COLS>(values, factor, unit, out),
+                (false, false) => self.multiply_strip::<E, COLS>(values, factor, Rounded, out),
+                (true, true) => self.multiply_strip::<E, WIDE_COLS>(values, factor, unit, out),
+                (false, true) => self.multiply_strip::<E, WIDE_COLS>(values, factor, Rounded, out),
+            }
+        }
+    }
+
+    /// Writes the products of some vectors, of which the sums of `COLS` columns are computed at once.
+    #[inline(always)]
+    fn multiply_strip<E: Element, const COLS: usize>(
+        &self,
+        values: &[f32],
+        factor: f64,
+        unit: impl MulAdd,
+        out: &mut [E],
+    ) {
+        let size = self.size;
+        let left = quads(values, size);
+        let panels = self.panels.chunks_exact(size);
+        for (first, panel) in (0..size).step_by(PANEL).zip(panels) {
+            for (left, out) in left.chunks_exact(size).zip(out.chunks_mut(ROWS * size)) {
+                for from in (0..PANEL.min(size - first)).step_by(COLS) {
+                    let sums = tile::<COLS>(unit, left, panel, from);
+                    for (sums, out) in sums.iter().zip(out.chunks_exact_mut(size)) {
+                        let mut row = [E::from_f32(0.0); COLS];
+                        for (out, &sum) in row.iter_mut().zip(sums) {
+                            // A sum of zeros is +0.
+                            *out = E::from_f32((sum * factor) as f32 + 0.0);
+                        }
+                        store(&row, &mut out[first + from..]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Vectors of `size` numbers, so that those of [`ROWS`] vectors lie together.
+#[inline(always)]
+fn quads(values: &[f32], size: usize) -> Vec<[f64; ROWS]> {
+    let mut out = vec![[0.0; ROWS]; values.len().div_ceil(ROWS * size) * size];
+    for (out, vectors) in out.chunks_exact_mut(size).zip(values.chunks(ROWS * size)) {
+        for (r, vector) in vectors.chunks_exact(size).enumerate() {
+            for (out, &x) in out.iter_mut().zip(vector) {
+                out[r] = f64::from(x);
+            }
+        }
+    }
+    out
+}
+
+/// The sums of [`ROWS`] vectors and `COLS` columns of a panel from `first` on.
+#[inline(always)]
+fn tile<const COLS: usize>(
+    unit: impl MulAdd,
+    left: &[[f64; ROWS]],
+    panel: &[PanelRow],
+    first: usize,
+) -> [[f64; COLS]; ROWS] {
+    let mut sums = [[0.0; COLS]; ROWS];
+    for (left, right) in left.iter().zip(panel) {
+        for (sums, &a) in sums.iter_mut().zip(left) {
+            for (sum, &b) in sums.iter_mut().zip(&right.0[first..][..COLS]) {
+                *sum = unit.mul_add(a, b, *sum);
+            }
+        }
+    }
+    sums
+}
+
+/// Writes the values of a tile's row of which there is a column.
+#[inline(always)]
+fn store<E: Copy, const COLS: usize>(row: &[E; COLS], out: &mut [E]) {
+    match out.first_chunk_mut() {
+        Some(out) => *out = *row,
+        None => {
+            for (out, &value) in out.iter_mut().zip(row) {
+                *out = value;
+            }
+        }
+    }
+}
