@@ -483,7 +483,8 @@ fn fp_quant(block: usize) -> Vec<Part> {
             "w.scales",
             "U8",
             vec![ROWS, COLS / block],
-            vec![0x48; n / block],
+            // 2^-7 as a power of two, 4 as E4M3: halves of such values are normal numbers.
+            vec![if block == 32 { 0x78 } else { 0x48 }; n / block],
         ),
         Part("w.weight_global_scale", "F32", vec![1], f32s(1)),
         Part(
