@@ -226,9 +226,7 @@ fn large_amounts() {
     let lie = data(lie, &[b"\x80\x02", &dict(&of_lie)[..]].concat());
     let what = "40 MiB of it, of which half does not compress";
     let len = half.len();
-    let result = trial
-        .watch(what, len, || parse_bytes(half.clone()))
-        .unwrap();
+    let result = trial.watch(what, len, || parse_bytes(half)).unwrap();
     verdict(result, Limit, &["memory"])
         .into_iter()
         .for_each(|wrong| trial.fail(what, wrong));
