@@ -65,10 +65,9 @@ impl ReadAhead {
                 .unwrap_or_else(PoisonError::into_inner)
                 .is_read = false;
         }
+        // Memory that is no longer needed is given back: other rectangles may be in memory beside this one.
         let count = self.rows.len().div_ceil(self.block_rows.max(1));
-        if self.blocks.len() < count {
-            self.blocks.resize_with(count, RwLock::default);
-        }
+        self.blocks.resize_with(count, RwLock::default);
     }
 
     /// The stored rows of block `i`; empty behind the last.
@@ -77,12 +76,14 @@ impl ReadAhead {
         first..(first + self.block_rows).min(self.rows.end)
     }
 
-    /// Reads blocks of the rectangle, which is `wanted`, until other threads read the rest.
+    /// Reads blocks of the rectangle, which is `wanted`, until the first `share` of them are read or other threads read the rest.
+    /// A share of one is all of them.
     ///
     /// A block that cannot be read stays empty. The tile that wants it meets the error when it reads for itself, so the error is
     /// that of the first tile, whichever thread is here first.
-    pub(crate) fn fill(&self, wanted: &StoredRectangle<'_>) {
-        loop {
+    pub(crate) fn fill(&self, wanted: &StoredRectangle<'_>, (share, of): (usize, usize)) {
+        let last = (self.blocks.len() * share).div_ceil(of.max(1));
+        while self.next.load(Ordering::Relaxed) < last {
             // Relaxed suffices: each number is handed out once, and what is read is behind the block's lock.
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             let rows = self.rows_of(i);
@@ -202,7 +203,7 @@ mod tests {
             assert_eq!(taken(&ahead, &wanted.part, 1..2, pieces.clone()), None);
             std::thread::scope(|scope| {
                 for _ in 0..3 {
-                    scope.spawn(|| ahead.fill(&wanted));
+                    scope.spawn(|| ahead.fill(&wanted, (1, 1)));
                 }
             });
             let narrow = pieces.start + 1..pieces.end - 2;
@@ -222,7 +223,7 @@ mod tests {
         let wanted = rectangle(&model, 20, [10..30, 4..12]);
         let mut ahead = ReadAhead::default();
         ahead.begin(&wanted);
-        ahead.fill(&wanted);
+        ahead.fill(&wanted, (1, 1));
         let (part, other) = (wanted.part, model.tensors().nth(1).unwrap().part());
         assert!(taken(&ahead, &part, 10..30, 4..12).is_some());
         for (rows, bytes) in [
@@ -237,13 +238,13 @@ mod tests {
         // Rows beyond the tensor cannot be read, and neither can their block.
         let beyond = rectangle(&model, 20, [30..50, 0..20]);
         ahead.begin(&beyond);
-        ahead.fill(&beyond);
+        ahead.fill(&beyond, (1, 1));
         assert_eq!(taken(&ahead, &part, 30..31, 0..20), None);
         // Rows longer than a block are left to the tiles.
         let (model, _) = matrices(2, BLOCK_BYTES + 1);
         let long = rectangle(&model, BLOCK_BYTES + 1, [0..2, 0..BLOCK_BYTES + 1]);
         ahead.begin(&long);
-        ahead.fill(&long);
+        ahead.fill(&long, (1, 1));
         assert_eq!(taken(&ahead, &long.part, 0..1, 0..1), None);
     }
 }

@@ -275,7 +275,7 @@ mod tests {
                 bytes: 0..stride * SIZE,
             };
             ahead.begin(&wanted);
-            ahead.fill(&wanted);
+            ahead.fill(&wanted, (1, 1));
             assert_eq!(out, read(Some(&ahead)));
             for (c, column) in cols.clone().zip(out.chunks(height)) {
                 let column: Vec<u8> = column.iter().flat_map(|word| word.to_le_bytes()).collect();
