@@ -17,5 +17,7 @@ mod gguf;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod monitor;
 mod mutations;
+#[cfg(all(feature = "npz", feature = "pth", feature = "ollama"))]
+mod ollama;
 #[cfg(all(feature = "npz", feature = "pth"))]
 mod trials;

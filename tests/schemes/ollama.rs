@@ -218,6 +218,46 @@ fn one_layer_does_not_describe_another() {
     decode(&model).unwrap();
 }
 
+/// Ollama takes what metadata say of a weight from the weight's own blob alone.
+#[test]
+fn a_layer_that_names_a_weight_of_another() {
+    let lie = [
+        ("quant_type", "int4"),
+        ("b.weight.quant_type", "int4"),
+        ("b.weight.group_size", "64"),
+    ];
+    let first = file(&affine(4, 64), &lie);
+    let mut b = affine(8, 32);
+    for t in &mut b {
+        t.name = t.name.replace("a.weight", "b.weight");
+    }
+    let described = [("quant_type", "int8"), ("group_size", "32")];
+    let of_itself = [
+        ("b.weight.quant_type", "int8"),
+        ("b.weight.group_size", "32"),
+    ];
+    let honest = file(&affine(4, 64), &lie[..1]);
+    for metadata in [described, of_itself] {
+        let second = file(&b, &metadata);
+        let expected = Store::new(&[honest.clone(), second.clone()]);
+        let expected = decode(&parse(expected.manifest()).unwrap()).unwrap();
+        for blobs in [[&first, &second], [&second, &first]] {
+            let store = Store::new(&blobs.map(Vec::clone));
+            let decoded = decode(&parse(store.manifest()).unwrap()).unwrap();
+            assert_same(&expected, &decoded, "a weight of another layer");
+        }
+    }
+    // A blank text says nothing, and what is said of all weights holds.
+    let blank = [
+        described[0],
+        described[1],
+        ("b.weight.quant_type", " "),
+        ("b.weight.group_size", ""),
+    ];
+    let store = Store::new(&[file(&b, &blank)]);
+    decode(&parse(store.manifest()).unwrap()).unwrap();
+}
+
 #[test]
 fn malformed_layers() {
     let one = file(&affine(4, 32), &[]);

@@ -152,11 +152,9 @@ impl<'m> ComfyDescription<'m> {
         })
     }
 
-    /// Whether an option is there and not an explicit no. `convrot` may be a flag or an object with options: everything
-    /// but a no counts as a rotation.
+    /// Whether option `key` is there and Python takes it for true. `convrot` may be a flag, a number or an object with options.
     pub(super) fn flag(&self, key: &str) -> bool {
-        self.option(key)
-            .is_some_and(|v| !matches!(v, Value::Null | Value::Bool(false)))
+        self.option(key).is_some_and(is_true)
     }
 
     /// Columns that are rotated together, of a weight of `cols` columns whose format has a rotation.
@@ -201,5 +199,33 @@ fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
         // comfy-kitchen writes `[out, 1]` for INT8.
         _ if is_one_a_row => "convrot_w4a4",
         _ => "int8_tensorwise",
+    }
+}
+
+/// Whether Python's `bool` of `value` is true.
+fn is_true(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(flag) => *flag,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truth_is_that_of_python() {
+        let is_true = |text| is_true(&serde_json::from_str(text).unwrap());
+        for text in ["null", "false", "0", "0.0", "-0.0", r#""""#, "[]", "{}"] {
+            assert!(!is_true(text), "{text}");
+        }
+        for text in ["true", "1", "-1", "0.5", r#""false""#, "[0]", r#"{"a":0}"#] {
+            assert!(is_true(text), "{text}");
+        }
     }
 }

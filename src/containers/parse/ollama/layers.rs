@@ -79,11 +79,11 @@ fn read_layers(
     // Blobs are named by their content, and Ollama reads one that two layers name once.
     let mut seen = HashSet::new();
     for layer in layers {
+        let about = |e: AnamnesisError| e.about(format_args!("layer `{}`", layer.name));
+        let blob = find_blob(root, manifest, layer).map_err(about)?;
         if !seen.insert(layer.digest.as_str()) {
             continue;
         }
-        let about = |e: AnamnesisError| e.about(format_args!("layer `{}`", layer.name));
-        let blob = find_blob(root, manifest, layer).map_err(about)?;
         let number = model.sources.len();
         let source = Source::open_pooled(&pool, number, &blob)?;
         let blob = safetensors::read(source, None, budget).map_err(about)?;
@@ -100,6 +100,9 @@ fn read_layers(
 fn append(model: &mut ParsedModel, blob: ParsedModel) -> Result<()> {
     let number = model.sources.len();
     let mut metadata = blob.metadata;
+    // Ollama takes what is said of a weight from its own blob alone.
+    let names: HashSet<&str> = blob.tensors.iter().map(|t| t.name.as_str()).collect();
+    metadata.retain(|key, _| described(key).is_none_or(|name| names.contains(name)));
     // A key of the blob would be taken for one of the whole model, whose other weights are quantized otherwise.
     for key in QUANT_KEYS {
         let Some(value) = metadata.remove(key) else {
@@ -110,8 +113,10 @@ fn append(model: &mut ParsedModel, blob: ParsedModel) -> Result<()> {
             return Err(AnamnesisError::parse(what));
         }
         for t in blob.tensors.iter().filter(|t| t.dtype == Dtype::U32) {
-            let of_tensor = metadata.entry(format!("{}.{key}", t.name));
-            of_tensor.or_insert_with(|| value.clone());
+            let of_tensor = metadata.entry(format!("{}.{key}", t.name)).or_default();
+            if of_tensor.trim().is_empty() {
+                value.clone_into(of_tensor);
+            }
         }
     }
     for (key, value) in metadata {
@@ -124,6 +129,12 @@ fn append(model: &mut ParsedModel, blob: ParsedModel) -> Result<()> {
     model.header_size = model.header_size.saturating_add(blob.header_size);
     model.sources.extend(blob.sources);
     Ok(())
+}
+
+/// The weight that the key of a blob's metadata describes; `None` for other keys.
+fn described(key: &str) -> Option<&str> {
+    let (name, last) = key.rsplit_once('.')?;
+    QUANT_KEYS.contains(&last).then_some(name)
 }
 
 /// Checks that no two layers have a tensor of one name: which one counts would depend on the reader.
