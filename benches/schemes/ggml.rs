@@ -27,21 +27,39 @@ const IK: &[(&str, u32, usize, usize, usize)] = &[
     ("iq3_ks", 156, 256, 102, 2), ("iq2_kl", 157, 256, 86, 2), ("iq1_kt", 158, 256, 56, 4),
 ];
 
-/// Types with interleaved rows, whose scales may be anything.
+/// Types with interleaved rows: name, number, values and bytes of a block, and bytes before each row: an F32 or f16 scale. Scales of
+/// blocks may be anything.
 #[rustfmt::skip]
-const INTERLEAVED: &[(&str, u32, usize, usize)] = &[
-    ("q4_0_r8", 202, 32, 18), ("q8_0_r8", 208, 32, 34), ("q3_k_r4", 211, 256, 110), ("q4_k_r4", 212, 256, 144),
-    ("q6_k_r4", 214, 256, 210), ("iq2_xxs_r4", 216, 256, 66), ("iq4_xs_r8", 223, 256, 136), ("bf16_r16", 230, 1, 2),
-    ("iq4_k_r4", 339, 256, 144), ("iq5_k_r4", 340, 256, 176), ("q8_k_r8", 399, 256, 258),
+const INTERLEAVED: &[(&str, u32, usize, usize, usize)] = &[
+    ("q4_0_r8", 202, 32, 18, 0), ("q5_0_r4", 206, 32, 22, 0), ("q8_0_r8", 208, 32, 34, 0), ("q2_k_r4", 210, 256, 84, 0),
+    ("q3_k_r4", 211, 256, 110, 0), ("q4_k_r4", 212, 256, 144, 0), ("q5_k_r4", 213, 256, 176, 0), ("q6_k_r4", 214, 256, 210, 0),
+    ("iq2_xxs_r4", 216, 256, 66, 0), ("iq2_xs_r4", 217, 256, 74, 0), ("iq3_xxs_r4", 218, 256, 98, 0), ("iq1_s_r4", 219, 32, 6, 2),
+    ("iq4_nl_r4", 220, 32, 18, 0), ("iq3_s_r4", 221, 256, 110, 0), ("iq2_s_r4", 222, 256, 82, 0), ("iq4_xs_r8", 223, 256, 136, 0),
+    ("iq1_m_r4", 229, 32, 7, 2), ("bf16_r16", 230, 1, 2, 0), ("q6_0_r4", 233, 32, 26, 0), ("iq2_bn_r4", 335, 64, 16, 4),
+    ("iq2_k_r4", 337, 256, 76, 0), ("iq3_k_r4", 338, 256, 110, 0), ("iq4_k_r4", 339, 256, 144, 0), ("iq5_k_r4", 340, 256, 176, 0),
+    ("iq4_ks_r4", 344, 256, 136, 4), ("iq5_ks_r4", 352, 256, 168, 4), ("mxfp4_r8", 353, 32, 17, 0), ("q8_kv_r8", 398, 32, 32, 4),
+    ("q8_k_r8", 399, 256, 258, 0),
 ];
 
 pub fn interleaved_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    INTERLEAVED.iter().map(|&(name, number, block, size)| {
-        let bytes = codes(ROWS * COLS / block * size);
-        let shape = [COLS as u64, ROWS as u64];
-        let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
-        (name, file.file())
-    })
+    INTERLEAVED
+        .iter()
+        .map(|&(name, number, block, size, header)| {
+            let mut bytes = codes(ROWS * COLS / block * size + ROWS * header);
+            // The headers of the rows that are stored together precede their blocks. Types with headers interleave four rows or eight.
+            let rows = if name.ends_with("r8") { 8 } else { 4 };
+            for stored in bytes.chunks_exact_mut(rows * (header + COLS / block * size)) {
+                for scale in stored[..rows * header].chunks_exact_mut(header.max(1)) {
+                    match header {
+                        2 => scale.copy_from_slice(&0x1c3du16.to_le_bytes()),
+                        _ => scale.copy_from_slice(&0.004f32.to_le_bytes()),
+                    }
+                }
+            }
+            let shape = [COLS as u64, ROWS as u64];
+            let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
+            (name, file.file())
+        })
 }
 
 pub fn ik_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {

@@ -11,6 +11,7 @@ mod ggml;
 #[path = "../../tests/common/gguf.rs"]
 mod gguf;
 mod nunchaku;
+mod ollama;
 mod sdnq;
 mod transforms;
 mod vectors;
@@ -523,6 +524,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         .chain(nunchaku::files())
         .chain(sdnq::files())
         .chain(transforms::files())
+        .chain(ollama::files())
         .chain(vectors::files())
         .chain(ggml::files())
         .chain(ggml::ik_files())
@@ -534,6 +536,7 @@ pub fn config(name: &str) -> Option<(&'static str, String)> {
     Some(match name {
         "sinq4" => ("model.safetensors.index.json.meta.json", sinq_meta()),
         "dfloat11" => ("config.json", dfloat11::config()),
+        ollama::NAME => (ollama::MANIFEST, ollama::manifest()),
         "sglang-w4" => (
             "config.json",
             r#"{"quantization_config": {"quant_method": "w4afp8"}}"#.to_owned(),
@@ -551,14 +554,22 @@ pub fn config(name: &str) -> Option<(&'static str, String)> {
     })
 }
 
-/// Writes the file of the scheme `name` with what belongs beside it into a directory of its own in `scratch`.
+/// Writes the file of the scheme `name` with what belongs beside it into a directory of its own in `scratch`. Returns the path to
+/// parse.
 pub fn write(scratch: &Path, name: &str, file: &[u8]) -> PathBuf {
     let dir = scratch.join(name);
-    fs::create_dir_all(&dir).unwrap();
-    if let Some((name, text)) = config(name) {
-        fs::write(dir.join(name), text).unwrap();
+    let write = |path: &str, bytes: &[u8]| {
+        let path = dir.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let beside = config(name).map(|(path, text)| write(path, text.as_bytes()));
+    match name {
+        ollama::NAME => {
+            write(&ollama::blob(), file);
+            beside.unwrap()
+        }
+        _ => write("model.safetensors", file),
     }
-    let path = dir.join("model.safetensors");
-    fs::write(&path, file).unwrap();
-    path
 }
