@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::cut::Cut;
 use super::output::{Job, Output, ValueSource};
 use crate::Result;
 use crate::scheme::{Buffers, Decode, ReadAhead, StoredRectangle, Tile};
 
-/// Bytes of the pieces of stored rows in a rectangle beside which the next one is in memory, at least. Half as many bytes for
-/// each make twice the reads, which shorter pieces pay for more than they gain.
+/// Bytes of the shortest pieces of stored rows in a rectangle beside which the next one is in memory. Two rectangles in the memory
+/// of one have pieces half as long, which take twice the reads; where pieces are shorter, the reads cost more than is gained.
 const MIN_PIECE: usize = 2 << 10;
 
 /// Outputs behind that of a job that are looked through for the rectangle that is read next.
@@ -144,8 +145,9 @@ impl AheadSlot {
             return None;
         }
         let file = job.output().place.file;
-        let outputs = job.outputs.iter().zip(job.checksums).skip(1);
-        for (output, _) in outputs.take(MOST_SKIPPED) {
+        // There are as many checksums as the run makes tensors.
+        let made = job.outputs.iter().zip(job.checksums).skip(1);
+        for (output, _) in made.take(MOST_SKIPPED) {
             first += jobs;
             jobs = output.body.jobs(&output.cut);
             if output.place.file != file {
@@ -208,34 +210,24 @@ impl AheadSlot {
         first: usize,
     ) -> Option<Together<'a>> {
         let cut = &output.cut;
-        if cut.together <= 1 {
-            return None;
-        }
-        let matrix_rows = decoder.grid().transposed?.matrix_rows.min(cut.rows);
-        let of_matrix = matrix_rows.div_ceil(cut.tile_rows);
-        let is_whole = matrix_rows == cut.rows || matrix_rows.is_multiple_of(cut.tile_rows);
-        if !is_whole {
+        if cut.together <= 1 || jobs.is_empty() {
             return None;
         }
         // The files that are in flight share the memory of all threads.
         let most = cut.together.saturating_mul(self.threads) / self.files.max(1);
         let most = most.max(cut.together);
-        let rectangle = |most: usize| {
-            // Rectangles of about one height.
-            let tiles = of_matrix.div_ceil(of_matrix.div_ceil(most.clamp(1, of_matrix)));
-            let matrix = no / of_matrix * of_matrix;
-            let start = matrix + (no - matrix) / tiles * tiles;
-            let end = (start + tiles).min(matrix + of_matrix);
-            let tiles = start.max(jobs.start)..end.min(jobs.end);
+        let rectangle = |most| {
+            let tiles = tiles_around(no, most, (decoder, cut))?;
+            let tiles = tiles.start.max(jobs.start)..tiles.end.min(jobs.end);
             let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
             Some((tiles, decoder.stored_codes(&rows)?))
         };
-        let halves = rectangle(most / 2)?;
+        let half = rectangle(most / 2)?;
         // A thread that has a file for itself waits for nobody.
         let has_neighbour =
-            self.threads > self.files && halves.1.bytes.len() >= MIN_PIECE && halves.0.len() > 1;
+            self.threads > self.files && half.1.bytes.len() >= MIN_PIECE && half.0.len() > 1;
         let (tiles, wanted) = match has_neighbour {
-            true => halves,
+            true => half,
             false => rectangle(most)?,
         };
         let is_shared = tiles.len() > 1 && !wanted.part.is_in_memory();
@@ -246,6 +238,24 @@ impl AheadSlot {
             has_neighbour,
         })
     }
+}
+
+/// Tiles of the matrix of tile `no` that are read with it, about `most` of them. `None` if tiles have rows of several matrices.
+fn tiles_around(
+    no: usize,
+    most: usize,
+    (decoder, cut): (&dyn Decode, &Cut),
+) -> Option<Range<usize>> {
+    let matrix_rows = decoder.grid().transposed?.matrix_rows.min(cut.rows);
+    if matrix_rows != cut.rows && !matrix_rows.is_multiple_of(cut.tile_rows) {
+        return None;
+    }
+    let of_matrix = matrix_rows.div_ceil(cut.tile_rows);
+    // Rectangles of about one height.
+    let tiles = of_matrix.div_ceil(of_matrix.div_ceil(most.clamp(1, of_matrix)));
+    let matrix = no / of_matrix * of_matrix;
+    let start = matrix + (no - matrix) / tiles * tiles;
+    Some(start..(start + tiles).min(matrix + of_matrix))
 }
 
 fn read(shared: &RwLock<Shared>) -> RwLockReadGuard<'_, Shared> {
