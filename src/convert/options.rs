@@ -1,8 +1,9 @@
 //! The options of a conversion.
 
-use std::fmt;
-use std::sync::Arc;
+mod remember;
 
+pub(super) use self::remember::Callback;
+pub use self::remember::{FloatCast, Progress, RememberOptions};
 use super::adapters::Adapter;
 use super::encode;
 use super::names::NameChanges;
@@ -10,145 +11,7 @@ use super::names::NameChanges;
 use crate::containers::model::gguf::GgufMetadataValue;
 #[cfg(feature = "lethe")]
 use crate::forget::Forget;
-use crate::simd::Level;
-use crate::{CancelToken, ConvertTarget, ParsedModel, Result, TargetDtype};
-
-/// The progress of a conversion, or of reading the values of models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Progress {
-    /// Bytes of tensor data written or compared so far.
-    pub done_bytes: u64,
-    /// Bytes of tensor data in the whole output; of a comparison or a check, all bytes that it reads or decodes.
-    pub total_bytes: u64,
-    /// Tensors that are done.
-    pub done_tensors: usize,
-    /// Tensors of the whole output, or all that are compared or checked.
-    pub total_tensors: usize,
-    /// Index of the output's file that was written to last, as in [`Recovery::paths`](crate::Recovery::paths).
-    pub file: usize,
-    /// Bytes that the last job added.
-    pub(crate) step_bytes: u64,
-}
-
-pub(super) type Callback = Arc<dyn Fn(Progress) + Send + Sync>;
-
-/// What becomes of tensors that hold floats and are not quantized: F64, F32, F16 and BF16.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum FloatCast {
-    /// They keep their dtype.
-    #[default]
-    Keep,
-    /// They are rounded to [`RememberOptions::to`], to nearest even as torch's `.to()` does. A finite value beyond its range is an
-    /// error.
-    Checked,
-    /// They are rounded, and a finite value beyond the range becomes the largest finite value. Infinities and NaN stay.
-    Saturating,
-}
-
-/// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] converts into them, with defaults for the rest.
-#[derive(Clone, Default)]
-#[non_exhaustive]
-pub struct RememberOptions {
-    /// Element type of decoded weights.
-    pub to: TargetDtype,
-    /// Whether tensors of plain floats are converted to `to`, too. Integers, booleans and complex numbers never are; FP8
-    /// without scales is decoded like quantized tensors. Of a model whose dtypes follow from its class (between GGUF and
-    /// Hugging Face), tensors of the class are as without it, and of a GGUF output vectors become F32, as llama.cpp wants them.
-    pub cast: FloatCast,
-    /// Worker threads; one for each core by default.
-    pub threads: Option<usize>,
-    /// Whether an existing output is replaced even if `no_replace` is set, and an unfinished directory that is not resumed is
-    /// begun anew.
-    pub force: bool,
-    /// Whether an existing output is an error. By default it is replaced when the new one is complete.
-    pub no_replace: bool,
-    /// Whether nothing of input and output stays in the system's cache, where it can be told (Linux).
-    pub uncached: bool,
-    /// Token that stops the conversion from another thread.
-    pub cancel: CancelToken,
-    pub(crate) progress: Option<Callback>,
-    /// Instruction set that the kernels use. The output does not depend on it.
-    pub(crate) level: Level,
-}
-
-impl RememberOptions {
-    /// Returns default options with the element type `to`.
-    #[must_use]
-    pub fn new(to: TargetDtype) -> Self {
-        Self {
-            to,
-            ..Self::default()
-        }
-    }
-
-    /// Sets whether tensors of plain floats are converted to the element type, too.
-    #[must_use]
-    pub fn with_cast(mut self, cast: FloatCast) -> Self {
-        self.cast = cast;
-        self
-    }
-
-    /// Sets the number of worker threads; 0 counts as 1. The output does not depend on it.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads.max(1));
-        self
-    }
-
-    /// Makes an existing output an error: nothing is replaced. `with_force(false)` says the same.
-    #[must_use]
-    pub fn no_replace(self) -> Self {
-        self.with_force(false)
-    }
-
-    /// Sets whether an existing output is replaced. With `true`, an unfinished directory that is not resumed is also begun
-    /// anew, which by default is an error.
-    #[must_use]
-    pub fn with_force(mut self, force: bool) -> Self {
-        (self.force, self.no_replace) = (force, !force);
-        self
-    }
-
-    /// Whether an existing output is replaced.
-    pub(crate) fn replaces(&self) -> bool {
-        self.force || !self.no_replace
-    }
-
-    /// Sets whether nothing of input and output stays in the system's cache, so that other programs keep what they have there.
-    #[must_use]
-    pub fn with_uncached(mut self, uncached: bool) -> Self {
-        self.uncached = uncached;
-        self
-    }
-
-    /// Sets the token that stops the conversion.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = cancel;
-        self
-    }
-
-    /// Sets a function that is called after every job, on the worker thread that did it.
-    #[must_use]
-    pub fn with_progress(mut self, progress: impl Fn(Progress) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(progress));
-        self
-    }
-}
-
-impl From<TargetDtype> for RememberOptions {
-    fn from(to: TargetDtype) -> Self {
-        Self::new(to)
-    }
-}
-
-impl From<&RememberOptions> for RememberOptions {
-    fn from(options: &RememberOptions) -> Self {
-        options.clone()
-    }
-}
+use crate::{ConvertTarget, ParsedModel, Result, TargetDtype};
 
 /// How much of a model an output has beside its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -387,32 +250,5 @@ impl From<TargetDtype> for ConvertOptions {
 impl From<ConvertTarget> for ConvertOptions {
     fn from(target: ConvertTarget) -> Self {
         Self::new(target)
-    }
-}
-
-impl fmt::Debug for RememberOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            to,
-            cast,
-            threads,
-            force,
-            no_replace,
-            uncached,
-            cancel,
-            progress,
-            level,
-        } = self;
-        f.debug_struct("RememberOptions")
-            .field("to", to)
-            .field("cast", cast)
-            .field("threads", threads)
-            .field("force", force)
-            .field("no_replace", no_replace)
-            .field("uncached", uncached)
-            .field("cancel", cancel)
-            .field("progress", &progress.is_some())
-            .field("level", level)
-            .finish()
     }
 }

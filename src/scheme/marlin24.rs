@@ -8,7 +8,7 @@
 //! Layout: compressed-tensors 0.9.4 `marlin_24.py` (`pack_weight_24`, `pack_scales_24`), `permutations_24.py`,
 //! `semi_structured_conversions.py` (`_calculate_meta_reordering_scatter_offsets`).
 
-use crate::config::QuantMethod;
+use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::marlin_tiles::{PermutedScales, ScaleOrder};
@@ -64,69 +64,39 @@ impl Scheme for Marlin24 {
         };
         let meta = all.need(t, base, "meta")?;
         let module = all.config.at(base.trim_end_matches('.'));
-        if let Some(place) = module.reorders_groups() {
-            let what = format!("{place} says `actorder: group`, and no tensor has the order");
-            return Err(refused(t, FAMILY, what));
-        }
-        if module.flag("symmetric") == Some(false) {
-            let what = "the config says that it is asymmetric, and marlin-24 has no zero points";
-            return Err(wrong(t, what));
-        }
+        check_scheme(&module, t)?;
         let weight = Marlin24Weight::new(t, &meta, &scales)?;
-        let Marlin24Weight {
-            codes,
-            inputs,
-            group,
-        } = weight;
-        let (outputs, bits) = (codes.outputs, codes.bits);
-        if let Some((stated, place)) = module.int(&["num_bits"])
-            && usize::try_from(stated) != Ok(bits)
-        {
-            let what = format!("{place} says {stated} bits, and its shape has {bits} bits a code");
-            return Err(wrong(t, what));
-        }
-        let floats = Floats::ieee(&scales)?;
-        // The library takes the stored inputs for all of them (`pack_scales_24`).
-        let stored: Box<dyn ScaleMatrix + 'm> = if group < inputs / 2 {
-            Box::new(PermutedScales {
-                floats,
-                n: outputs,
-                order: ScaleOrder::SparseGroups,
-            })
-        } else {
-            Box::new(Transposed::of_floats(floats, outputs, inputs / group))
-        };
-        let decoder = Grouped::scaled(
-            Codes::Unpacked(Box::new(codes)),
-            bits,
-            CodeFormat::Int(Int::offset_binary(bits)),
-            [outputs, inputs],
-            row_groups(inputs, group),
-            stored,
-        );
-        let scheme = QuantScheme::Grouped {
-            family: FAMILY,
-            codes: CodeType::Int(if bits == 4 { 4 } else { 8 }),
-            scales: if group == inputs {
-                Granularity::Channel
-            } else {
-                Granularity::Group(group)
-            },
-        };
+        weight.check_bits(&module, t)?;
+        let shape = vec![weight.codes.outputs, weight.inputs];
+        let scheme = weight.scheme();
         let parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::Scale, scales),
             (TensorRole::QuantState, meta),
         ];
+        let decoder = weight.decoder(&scales)?;
         let name = format!("{base}weight");
         Ok(Some(Group::new(
             name,
-            vec![outputs, inputs],
+            shape,
             scheme,
             parts,
             Box::new(decoder),
         )))
     }
+}
+
+/// Checks that the config says of a module nothing that its tensors cannot have.
+fn check_scheme(module: &Module<'_>, t: &Tensor<'_>) -> Result<()> {
+    if let Some(place) = module.reorders_groups() {
+        let what = format!("{place} says `actorder: group`, and no tensor has the order");
+        return Err(refused(t, FAMILY, what));
+    }
+    if module.flag("symmetric") == Some(false) {
+        let what = "the config says that it is asymmetric, and marlin-24 has no zero points";
+        return Err(wrong(t, what));
+    }
+    Ok(())
 }
 
 /// What the shapes of a weight's tensors prove.
@@ -178,6 +148,58 @@ impl<'m> Marlin24Weight<'m> {
             inputs,
             group,
         })
+    }
+
+    /// Checks that the config states no other width than the shapes have.
+    fn check_bits(&self, module: &Module<'_>, t: &Tensor<'_>) -> Result<()> {
+        let bits = self.codes.bits;
+        if let Some((stated, place)) = module.int(&["num_bits"])
+            && usize::try_from(stated) != Ok(bits)
+        {
+            let what = format!("{place} says {stated} bits, and its shape has {bits} bits a code");
+            return Err(wrong(t, what));
+        }
+        Ok(())
+    }
+
+    fn scheme(&self) -> QuantScheme {
+        QuantScheme::Grouped {
+            family: FAMILY,
+            codes: CodeType::Int(if self.codes.bits == 4 { 4 } else { 8 }),
+            scales: if self.group == self.inputs {
+                Granularity::Channel
+            } else {
+                Granularity::Group(self.group)
+            },
+        }
+    }
+
+    fn decoder(self, scales: &Tensor<'m>) -> Result<Grouped<'m>> {
+        let Self {
+            codes,
+            inputs,
+            group,
+        } = self;
+        let (outputs, bits) = (codes.outputs, codes.bits);
+        let floats = Floats::ieee(scales)?;
+        // The library takes the stored inputs for all of them (`pack_scales_24`).
+        let stored: Box<dyn ScaleMatrix + 'm> = if group < inputs / 2 {
+            Box::new(PermutedScales {
+                floats,
+                n: outputs,
+                order: ScaleOrder::SparseGroups,
+            })
+        } else {
+            Box::new(Transposed::of_floats(floats, outputs, inputs / group))
+        };
+        Ok(Grouped::scaled(
+            Codes::Unpacked(Box::new(codes)),
+            bits,
+            CodeFormat::Int(Int::offset_binary(bits)),
+            [outputs, inputs],
+            row_groups(inputs, group),
+            stored,
+        ))
     }
 }
 

@@ -217,59 +217,14 @@ impl<'m> SinqLayer<'_, 'm> {
     fn codes(&self, [rows, cols]: [usize; 2]) -> Result<(Codes<'m>, usize, usize)> {
         let t = &self.t;
         let named = self.need("packing")?;
-        let packing = match named.as_str() {
-            "5bit_32" => Some((4, 5, 25)),
-            "6bit_32" => Some((4, 6, 24)),
-            other => packing(other),
-        };
-        let Some((word_bytes, bits, first_shift)) = packing else {
-            let what = format!("the packing {named} is not known");
-            return Err(refused(t, FAMILY, what));
-        };
-        let config = self.all.config.at(self.module).int(&["nbits"]);
-        let stated = [
-            self.find("nbits"),
-            config.map(|(nbits, _)| nbits.to_string()),
-        ];
-        let is_other = |n: &&String| **n != bits.to_string() && (n.as_str(), bits) != ("1.58", 2);
-        if let Some(other) = stated.iter().flatten().find(is_other) {
-            let what = format!("it is packed as {named}, and {other} bits are stated");
-            return Err(wrong(t, what));
-        }
-        let (&[packed, group], true) = (
-            t.shape(),
-            t.dtype()
-                == if word_bytes == 1 {
-                    Dtype::U8
-                } else {
-                    Dtype::I32
-                },
-        ) else {
-            return Err(wrong(
-                t,
-                format!("codes that are packed as {named} are no such matrix"),
-            ));
-        };
-        // The library halves groups until they divide a row (`tiled_quant_rectangle`).
-        let size: Option<usize> = self.need("group_size")?.parse().ok();
-        let is_part = |size: usize| {
-            let is_half = |n: usize| n == group;
-            std::iter::successors(Some(size), |n| Some(n / 2).filter(|&n| n > 0)).any(is_half)
-        };
-        let mut stored = StridedRows {
-            part: t.part(),
-            stride: packed,
-            cols: group,
-            word_bytes,
-            bits,
-            first_shift,
-            is_low_first: false,
-        };
+        let mut stored = self.packed_groups(&named)?;
+        let (bits, group, packed) = (stored.bits, stored.cols, stored.stride);
         let groups = rows * cols / group.max(1);
+        let is_stated = self.may_have_groups_of(group)?;
         if group == 0
             || !cols.is_multiple_of(group)
             || groups.div_ceil(stored.codes_per_word()) != packed
-            || !size.is_some_and(is_part)
+            || !is_stated
         {
             let what = format!("it does not hold [{rows}, {cols}] codes, packed as {named}");
             return Err(wrong(t, what));
@@ -282,6 +237,65 @@ impl<'m> SinqLayer<'_, 'm> {
             }),
         };
         Ok((Codes::Unpacked(layout), bits, group))
+    }
+
+    /// The codes as rows of a group each, in the packing `named`.
+    fn packed_groups(&self, named: &str) -> Result<StridedRows<'m>> {
+        let t = &self.t;
+        let packing = match named {
+            "5bit_32" => Some((4, 5, 25)),
+            "6bit_32" => Some((4, 6, 24)),
+            other => packing(other),
+        };
+        let Some((word_bytes, bits, first_shift)) = packing else {
+            let what = format!("the packing {named} is not known");
+            return Err(refused(t, FAMILY, what));
+        };
+        self.check_bits(bits, named)?;
+        let dtype = match word_bytes {
+            1 => Dtype::U8,
+            _ => Dtype::I32,
+        };
+        match *t.shape() {
+            [stride, cols] if t.dtype() == dtype => Ok(StridedRows {
+                part: t.part(),
+                stride,
+                cols,
+                word_bytes,
+                bits,
+                first_shift,
+                is_low_first: false,
+            }),
+            _ => {
+                let what = format!("codes that are packed as {named} are no such matrix");
+                Err(wrong(t, what))
+            }
+        }
+    }
+
+    /// Checks that no other width is stated than `bits`, which the packing `named` has.
+    fn check_bits(&self, bits: usize, named: &str) -> Result<()> {
+        let config = self.all.config.at(self.module).int(&["nbits"]);
+        let stated = [
+            self.find("nbits"),
+            config.map(|(nbits, _)| nbits.to_string()),
+        ];
+        let is_other = |n: &&String| **n != bits.to_string() && (n.as_str(), bits) != ("1.58", 2);
+        match stated.iter().flatten().find(is_other) {
+            Some(other) => {
+                let what = format!("it is packed as {named}, and {other} bits are stated");
+                Err(wrong(&self.t, what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether `group` is the stated size of groups, or what the library makes of it: it halves groups until they divide a row
+    /// (`tiled_quant_rectangle`).
+    fn may_have_groups_of(&self, group: usize) -> Result<bool> {
+        let stated: Option<usize> = self.need("group_size")?.parse().ok();
+        let mut halves = std::iter::successors(stated, |n| Some(n / 2).filter(|&n| n > 0));
+        Ok(halves.any(|n| n == group))
     }
 
     /// The numbers `name`, `count` of them in rows of `cols`, with the dtype in which the library has them.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anamnesis::{ConvertOptions, ForgetScheme, RememberOptions, TargetDtype, parse_from_reader};
 
-use super::tensors::Counted;
+use super::tensors::costs::Counted;
 use crate::common::{Random, Raw, f32s, file, raw};
 
 /// Rows and columns of a weight that has several tiles when it is encoded.

@@ -193,9 +193,26 @@ impl<'m> SdnqWeight<'_, 'm> {
         if codes.count != rows * cols {
             return Err(misfit(codes.count));
         }
-        let stored = Some(scale).into_iter().chain(zero);
-        let expected = if has_codebook { 1 << dtype.bits() } else { 1 };
-        if let Some(odd) = stored.clone().find(|t| t.elements() != expected) {
+        let decoder = self.nested(&codes, [rows, cols], (&scale, zero.as_ref()))?;
+        let all = [numbers, scale].into_iter().chain(zero).collect();
+        Ok((Box::new(DecodedMatrix(decoder)), all))
+    }
+
+    /// The decoder of `[rows, cols]` numbers that are codes, with one scale and zero point, or one codebook, for all of them.
+    fn nested(
+        &self,
+        codes: &StoredCodes<'m>,
+        [rows, cols]: [usize; 2],
+        (scale, zero): (&Tensor<'m>, Option<&Tensor<'m>>),
+    ) -> Result<Box<dyn Decode + 'm>> {
+        let has_codebook = self.settings.has_scale_codebook;
+        let expected = if has_codebook {
+            1 << codes.dtype.bits()
+        } else {
+            1
+        };
+        let mut stored = [scale].into_iter().chain(zero);
+        if let Some(odd) = stored.find(|t| t.elements() != expected) {
             let what = format!(
                 "its `{}` {:?} has not {expected} numbers",
                 odd.name(),
@@ -203,35 +220,32 @@ impl<'m> SdnqWeight<'_, 'm> {
             );
             return Err(wrong(&self.t, what));
         }
-        let matrix = |t: &Tensor<'m>| -> Result<Box<dyn ScaleMatrix + 'm>> {
-            let floats = Floats::ieee(t)?;
-            Ok(Box::new(Matrix {
-                floats,
-                cols: t.elements(),
-            }))
-        };
-        let all = [numbers].into_iter().chain(stored).collect();
-        let scale = matrix(&scale)?;
-        let decoder: Box<dyn Decode + 'm> = match has_codebook {
-            true if !matches!(dtype, SdnqDtype::Uint(..=8)) => {
-                let what = "`use_codebook_scale` is decoded only for unsigned integer dtypes of up to eight bits";
-                return Err(refused(&self.t, FAMILY, what));
-            }
-            true => Box::new(CodebookWeight {
-                codes: codes.unpacked(cols),
-                rows,
-                cols,
-                group: cols.max(1),
-                entries: expected,
-                codebooks: scale,
-                has_row_codebooks: false,
-            }),
-            false => {
-                let zero = zero.as_ref().map(matrix).transpose()?;
-                let grid = per_tensor(&[rows, cols]);
-                decoder::grouped(codes.rows(cols), &codes, [rows, cols], grid, scale, zero)
-            }
-        };
-        Ok((Box::new(DecodedMatrix(decoder)), all))
+        let scale = Matrix::of_columns(scale)?;
+        if !has_codebook {
+            let zero = zero.map(Matrix::of_columns).transpose()?;
+            let grid = per_tensor(&[rows, cols]);
+            let codes_of_rows = codes.rows(cols);
+            return Ok(decoder::grouped(
+                codes_of_rows,
+                codes,
+                [rows, cols],
+                grid,
+                scale,
+                zero,
+            ));
+        }
+        if !matches!(codes.dtype, SdnqDtype::Uint(..=8)) {
+            let what = "`use_codebook_scale` is decoded only for unsigned integer dtypes of up to eight bits";
+            return Err(refused(&self.t, FAMILY, what));
+        }
+        Ok(Box::new(CodebookWeight {
+            codes: codes.unpacked(cols),
+            rows,
+            cols,
+            group: cols.max(1),
+            entries: expected,
+            codebooks: scale,
+            has_row_codebooks: false,
+        }))
     }
 }
