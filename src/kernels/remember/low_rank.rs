@@ -9,7 +9,7 @@ pub(crate) mod panels;
 
 use super::matrix_product::{MatrixProduct, pack_rows};
 use crate::element::Element;
-use crate::simd::{Kernel, Level, perform};
+use crate::simd::{Kernel, Level, Routine, perform};
 
 /// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has `rank` numbers for each row of
 /// the sums, `a` has `rank` rows of `width`.
@@ -31,6 +31,31 @@ pub(crate) fn add_product(
         sums,
     };
     perform(level, &mut product);
+}
+
+/// Values to which sums are added in F64: `f32(value + sum)`.
+pub(crate) struct AddedSums<'a> {
+    /// Become the rounded results.
+    pub values: &'a mut [f32],
+    /// Become the results before they are rounded.
+    pub sums: &'a mut [f64],
+    /// Set to whether each sum, without its value, is finite in F32.
+    pub are_finite: bool,
+}
+
+impl Routine for AddedSums<'_> {
+    #[inline(always)]
+    fn run(&mut self) {
+        const INFINITE: u32 = f32::INFINITY.to_bits();
+        // The largest exponent, and not a loop that ends at the first: that would not be vectorised.
+        let mut largest = 0;
+        for (value, sum) in self.values.iter_mut().zip(&mut *self.sums) {
+            largest = largest.max((*sum as f32).to_bits() & INFINITE);
+            *sum += f64::from(*value);
+            *value = *sum as f32;
+        }
+        self.are_finite = largest < INFINITE;
+    }
 }
 
 /// Values with their sums, row by row.
@@ -132,5 +157,34 @@ mod tests {
         }
         add_product((&[], &[]), 1.0, (0, 4), Level::default(), &mut [0.0; 8]);
         add_product((&[], &[]), 1.0, (3, 0), Level::default(), &mut []);
+    }
+
+    /// A sum that is not finite in F32 is found at every place, also where its value makes it finite again.
+    #[test]
+    fn sums_that_are_not_finite() {
+        for level in Level::available() {
+            for (place, wrong) in (0..37).zip([1e39, f64::INFINITY, f64::NAN, -3.5e38].repeat(10)) {
+                for sum in [0.5, wrong] {
+                    let (mut values, mut sums) = ([1.0f32, -1.7e38].repeat(19), vec![0.25; 38]);
+                    sums[place] = sum;
+                    let want: Vec<f64> = sums
+                        .iter()
+                        .zip(&values)
+                        .map(|(s, &v)| s + f64::from(v))
+                        .collect();
+                    let mut added = AddedSums {
+                        values: &mut values,
+                        sums: &mut sums,
+                        are_finite: false,
+                    };
+                    perform(level, &mut added);
+                    assert_eq!(added.are_finite, sum == 0.5, "{level:?}, {sum} at {place}");
+                    for ((sum, value), want) in sums.iter().zip(&values).zip(want) {
+                        assert!(sum.to_bits() == want.to_bits() || want.is_nan());
+                        assert!(value.to_bits() == (want as f32).to_bits() || want.is_nan());
+                    }
+                }
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::simd::Routine;
 use crate::simd::{Avx2, Avx512};
 
 /// Rows of sums that are computed at once.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
 /// Columns of sums that are computed at once.
 const COLS: usize = 8;

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use super::assembled::{Assembled, Change, Piece, RowOrder, decode_values, load_values};
 use super::low_rank::add_factors;
 use crate::element::Out;
+use crate::kernels::remember::low_rank::AddedSums;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile, lcm};
-use crate::simd::Level;
+use crate::simd::{Level, perform};
 use crate::{AnamnesisError, Result, TargetDtype};
 
 /// `scale` times `b` `[rows, rank]` times `a` `[rank, cols]`. A stack of n matrices has a product for each of them: the n `b` lie
@@ -100,18 +101,20 @@ impl<'m> AdaptedWeight<'m> {
             let sizes = (product.rank, product.scale, product.matrix_rows);
             add_factors((&**b, &**a), sizes, tile, buffers)?;
         }
-        let is_finite = |sum: &f64| (*sum as f32).is_finite();
-        if !buffers.sums.iter().all(is_finite) {
+        let mut added = AddedSums {
+            values,
+            sums: &mut buffers.sums,
+            are_finite: false,
+        };
+        perform(Level::default(), &mut added);
+        if !added.are_finite {
             return Err(self.refused("what an adapter adds to it is not finite"));
-        }
-        for (sum, &value) in buffers.sums.iter_mut().zip(&*values) {
-            *sum += f64::from(value);
         }
         if let Some(lengths) = &self.lengths {
             self.set_lengths(lengths, tile, buffers)?;
+            let sums = values.iter_mut().zip(&buffers.sums);
+            sums.for_each(|(value, &sum)| *value = sum as f32);
         }
-        let sums = values.iter_mut().zip(&buffers.sums);
-        sums.for_each(|(value, &sum)| *value = sum as f32);
         Ok(())
     }
 

@@ -5,13 +5,10 @@
 
 use super::ColumnStep;
 use crate::element::Element;
-use crate::kernels::remember::matrix_product::{MulAdd, Rounded};
+use crate::kernels::remember::matrix_product::{MulAdd, ROWS, Rounded, pack_rows};
 use crate::simd::Kernel;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-
-/// Rows of sums that are computed at once: with two vectors of columns they fill half of the registers of AVX2.
-const ROWS: usize = 4;
 
 /// Columns of a panel: two vectors of sums of AVX-512.
 pub(crate) const PANEL: usize = 16;
@@ -76,7 +73,8 @@ impl LowRankRows<'_> {
     #[inline(always)]
     fn rows<E: Element, const COLS: usize>(&self, unit: impl MulAdd, out: &mut [E]) {
         let (rank, width) = (self.rank, self.width);
-        let left = quads(self.left, rank);
+        let mut left = Vec::new();
+        pack_rows(self.left, 1.0, rank, &mut left);
         let mut numbers = Vec::new();
         let numbers = lines(&mut numbers, rank * PANEL);
         let panels = self.right.chunks_exact(rank * PANEL);
@@ -168,20 +166,6 @@ fn lines(buffer: &mut Vec<f64>, len: usize) -> &mut [f64] {
     // An interpreter may not tell where a buffer begins.
     let first = buffer.as_ptr().align_offset(LINE).min(buffer.len() - len);
     &mut buffer[first..][..len]
-}
-
-/// Rows of `depth` numbers, so that those of [`ROWS`] rows lie together.
-#[inline(always)]
-fn quads(rows: &[f32], depth: usize) -> Vec<[f64; ROWS]> {
-    let mut out = vec![[0.0; ROWS]; rows.len().div_ceil(ROWS * depth) * depth];
-    for (out, rows) in out.chunks_exact_mut(depth).zip(rows.chunks(ROWS * depth)) {
-        for (r, row) in rows.chunks_exact(depth).enumerate() {
-            for (out, &x) in out.iter_mut().zip(row) {
-                out[r] = f64::from(x);
-            }
-        }
-    }
-    out
 }
 
 /// The sums of a tile, of `COLS` columns of a panel from `first` on.

@@ -1,10 +1,7 @@
 //! Vectors times a matrix without structure. Each sum has its terms in their order, in F64.
 
 use crate::element::Element;
-use crate::kernels::remember::matrix_product::{MulAdd, Rounded};
-
-/// Vectors whose sums are computed at once.
-const ROWS: usize = 4;
+use crate::kernels::remember::matrix_product::{MulAdd, ROWS, Rounded, pack_rows};
 
 /// Columns of a panel of the matrix: those whose sums are computed at once with AVX-512.
 const PANEL: usize = 32;
@@ -86,7 +83,8 @@ impl DenseMatrix {
         out: &mut [E],
     ) {
         let size = self.size;
-        let left = quads(values, size);
+        let mut left = Vec::new();
+        pack_rows(values, 1.0, size, &mut left);
         let panels = self.panels.chunks_exact(size);
         for (first, panel) in (0..size).step_by(PANEL).zip(panels) {
             for (left, out) in left.chunks_exact(size).zip(out.chunks_mut(ROWS * size)) {
@@ -104,20 +102,6 @@ impl DenseMatrix {
             }
         }
     }
-}
-
-/// Vectors of `size` numbers, so that those of [`ROWS`] vectors lie together.
-#[inline(always)]
-fn quads(values: &[f32], size: usize) -> Vec<[f64; ROWS]> {
-    let mut out = vec![[0.0; ROWS]; values.len().div_ceil(ROWS * size) * size];
-    for (out, vectors) in out.chunks_exact_mut(size).zip(values.chunks(ROWS * size)) {
-        for (r, vector) in vectors.chunks_exact(size).enumerate() {
-            for (out, &x) in out.iter_mut().zip(vector) {
-                out[r] = f64::from(x);
-            }
-        }
-    }
-    out
 }
 
 /// The sums of [`ROWS`] vectors and `COLS` columns of a panel from `first` on.
