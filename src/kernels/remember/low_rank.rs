@@ -30,7 +30,8 @@ pub(crate) fn add_product(
         is_exact: scale == 1.0,
         sums,
     };
-    perform(level, &mut product);
+    // Where products are rounded, LLVM collects the numbers of AVX-512's registers one by one.
+    perform(level.min(Level::Avx2), &mut product);
 }
 
 /// Values to which sums are added in F64: `f32(value + sum)`.

@@ -138,10 +138,9 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
     #[inline(always)]
     pub(super) fn add<U: MulAdd>(&mut self, unit: U) {
         match (self.is_exact, U::HAS_WIDE_TILES) {
-            (true, false) => self.add_terms::<COLS>(unit),
-            (false, false) => self.add_terms::<COLS>(Rounded),
             (true, true) => self.add_terms::<WIDE_COLS>(unit),
-            (false, true) => self.add_terms::<WIDE_COLS>(Rounded),
+            (true, false) => self.add_terms::<COLS>(unit),
+            (false, _) => self.add_terms::<COLS>(Rounded),
         }
     }
 

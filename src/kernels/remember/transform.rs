@@ -82,9 +82,13 @@ const LANES: usize = 32;
 impl TransformedRows<'_> {
     /// Multiplies the values, at the level that is fastest for the matrices.
     pub(crate) fn run_at(mut self, level: Level) {
-        // Of sums and differences, LLVM makes slower loops with AVX-512.
-        let is_dense = matches!(self.rows.matrix, BlockMatrix::Dense(_));
-        let most = if is_dense { Level::Avx512 } else { Level::Avx2 };
+        // Of sums and differences, and of products that are rounded before they are added, LLVM makes slower loops with AVX-512.
+        let most = match self.rows.matrix {
+            BlockMatrix::Dense(matrix) if matrix.is_single && self.columns.is_none() => {
+                Level::Avx512
+            }
+            _ => Level::Avx2,
+        };
         perform(level.min(most), &mut self);
     }
 

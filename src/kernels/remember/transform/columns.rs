@@ -20,9 +20,9 @@ pub(crate) struct TransformedColumns<'a> {
 impl Kernel for TransformedColumns<'_> {
     const HAS_AVX512: bool = true;
 
-    /// Of sums and differences, LLVM makes slower loops with AVX-512.
+    /// Of sums and differences, and of products that are rounded before they are added, LLVM makes slower loops with AVX-512.
     fn gains_from_avx512<E: Element>(&self) -> bool {
-        matches!(self.product.matrix, BlockMatrix::Dense(_))
+        matches!(self.product.matrix, BlockMatrix::Dense(matrix) if matrix.is_single)
     }
 
     #[inline(always)]

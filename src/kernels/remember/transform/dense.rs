@@ -65,10 +65,9 @@ impl DenseMatrix {
         let strip = (STRIP * self.size).max(1);
         for (values, out) in values.chunks(strip).zip(out.chunks_mut(strip)) {
             match (self.is_single, U::HAS_WIDE_TILES) {
-                (true, false) => self.multiply_strip::<E, COLS>(values, factor, unit, out),
-                (false, false) => self.multiply_strip::<E, COLS>(values, factor, Rounded, out),
                 (true, true) => self.multiply_strip::<E, WIDE_COLS>(values, factor, unit, out),
-                (false, true) => self.multiply_strip::<E, WIDE_COLS>(values, factor, Rounded, out),
+                (true, false) => self.multiply_strip::<E, COLS>(values, factor, unit, out),
+                (false, _) => self.multiply_strip::<E, COLS>(values, factor, Rounded, out),
             }
         }
     }
