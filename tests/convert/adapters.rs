@@ -3,6 +3,7 @@
 mod gguf;
 mod layers;
 mod refused;
+mod sums;
 
 use std::path::{Path, PathBuf};
 

@@ -9,28 +9,22 @@
 //!
 //! Formulas: peft `Linear.get_delta_weight` and `merge`; `DoraLinearVariant.merge_safe`, `DoraEmbeddingVariant.merge_safe`.
 
+mod products;
+
 use std::ops::Range;
 use std::sync::Arc;
 
+use self::products::Products;
+pub(crate) use self::products::ScaledProduct;
 use super::assembled::{Assembled, Change, Piece, RowOrder, decode_values, load_values};
-use super::low_rank::add_factors;
+use super::strips::LoadedRows;
 use crate::element::Out;
 use crate::kernels::remember::low_rank::AddedSums;
+use crate::kernels::remember::low_rank::panels::PANEL;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::{Level, perform};
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// `scale` times `b` `[rows, rank]` times `a` `[rank, cols]`. A stack of n matrices has a product for each of them: the n `b` lie
-/// one below the other, and so do the n `a`.
-pub(crate) struct ScaledProduct {
-    pub a: Box<dyn ScaleMatrix>,
-    pub b: Box<dyn ScaleMatrix>,
-    pub rank: usize,
-    pub scale: f64,
-    /// Rows of each matrix of the stack, or all rows of a weight that is one matrix.
-    pub matrix_rows: usize,
-}
 
 /// Columns of a tile that has all rows: a vocabulary has a hundred thousand, each of which is a read of its own.
 const COLUMNS: usize = 32;
@@ -49,7 +43,7 @@ pub(crate) struct AdaptedWeight<'m> {
     name: String,
     /// Its grid has the columns of the matrix.
     base: Box<dyn Decode + 'm>,
-    products: Vec<ScaledProduct>,
+    products: Products,
     /// `None`: they are what the sum makes them.
     lengths: Option<Lengths>,
 }
@@ -84,9 +78,19 @@ impl<'m> AdaptedWeight<'m> {
         Self {
             name,
             base,
-            products,
+            products: Products::new(products),
             lengths,
         }
+    }
+
+    /// Whether workers keep the right factors, and compute the products of `tile`, which begins with a panel then, while decoding.
+    /// Otherwise they are computed while it is loaded.
+    fn is_late(&self, tile: &Tile) -> bool {
+        self.keeps_factors() && tile.cols.start.is_multiple_of(PANEL)
+    }
+
+    fn keeps_factors(&self) -> bool {
+        self.lengths.is_none() && self.products.can_keep_factors(&self.base.grid())
     }
 
     fn fill(&self, tile: &Tile, buffers: &mut Buffers, values: &mut [f32]) -> Result<()> {
@@ -94,13 +98,7 @@ impl<'m> AdaptedWeight<'m> {
         let all = tile.rows.clone();
         self.base
             .decode(tile, all, buffers, Level::default(), Out::F32(values));
-        buffers.sums.clear();
-        buffers.sums.resize(values.len(), 0.0);
-        for product in &self.products {
-            let ScaledProduct { a, b, .. } = product;
-            let sizes = (product.rank, product.scale, product.matrix_rows);
-            add_factors((&**b, &**a), sizes, tile, buffers)?;
-        }
+        self.products.add(tile, buffers)?;
         let mut added = AddedSums {
             values,
             sums: &mut buffers.sums,
@@ -108,7 +106,7 @@ impl<'m> AdaptedWeight<'m> {
         };
         perform(Level::default(), &mut added);
         if !added.are_finite {
-            return Err(self.refused("what an adapter adds to it is not finite"));
+            return Err(self.infinite());
         }
         if let Some(lengths) = &self.lengths {
             self.set_lengths(lengths, tile, buffers)?;
@@ -169,6 +167,10 @@ impl<'m> AdaptedWeight<'m> {
         )))
     }
 
+    fn infinite(&self) -> AnamnesisError {
+        self.refused("what an adapter adds to it is not finite")
+    }
+
     fn refused(&self, what: &str) -> AnamnesisError {
         AnamnesisError::parse(format!("tensor `{}`: {what}", self.name))
     }
@@ -177,6 +179,14 @@ impl<'m> AdaptedWeight<'m> {
 impl Decode for AdaptedWeight<'_> {
     fn grid(&self) -> Grid {
         let base = self.base.grid();
+        if self.keeps_factors() {
+            let of_row = (64 * self.products.rank()) as f64;
+            return Grid {
+                col_align: lcm(base.col_align, PANEL),
+                load_bits: base.load_bits + of_row / base.cols.max(1) as f64,
+                ..base
+            };
+        }
         Grid {
             // The length of a row or column needs all of it.
             col_align: match self.lengths {
@@ -195,6 +205,13 @@ impl Decode for AdaptedWeight<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
+        if self.is_late(tile) {
+            let cols = self.base.grid().cols;
+            if !self.products.load(tile, cols, buffers)? {
+                return Err(self.infinite());
+            }
+            return self.base.load(tile, buffers);
+        }
         load_values(tile, buffers, |values, buffers, _| {
             self.fill(tile, buffers, values)
         })
@@ -208,6 +225,15 @@ impl Decode for AdaptedWeight<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        decode_values(tile, rows, buffers, level, out);
+        if !self.is_late(tile) {
+            return decode_values(tile, rows, buffers, level, out);
+        }
+        let loaded = LoadedRows {
+            tile,
+            rows,
+            buffers,
+            level,
+        };
+        self.products.decode(&*self.base, loaded, out);
     }
 }

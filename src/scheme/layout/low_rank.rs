@@ -6,10 +6,12 @@ use super::strips::{LoadedRows, STRIP};
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::element::Out;
-use crate::kernels::remember::low_rank::panels::{LowRankRows, MAX_RANK, PANEL, pack_panels};
+use crate::kernels::remember::low_rank::panels::{
+    DivideValue, LowRankRows, MAX_RANK, PANEL, ScaleSum, TILE_ROWS, pack_panels,
+};
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected, add_product};
 use crate::scheme::seam::numbers::ScaleMatrix;
-use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, TensorRole, Tile, lcm};
+use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, TensorRole, Tile, TileTable, lcm};
 use crate::simd::{Level, dispatch};
 
 /// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
@@ -105,8 +107,7 @@ impl<'m> LowRankSum<'m> {
     /// Whether workers keep the right factor, in panels, and compute the product while decoding. Otherwise it is computed for a
     /// tile while that is loaded.
     fn keeps_factor(&self) -> bool {
-        let (rank, cols) = (self.factors.rank, self.quantized.grid().cols);
-        (1..=MAX_RANK).contains(&rank) && cols <= MAX_KEPT && numbers_kept(rank, cols) <= MAX_KEPT
+        can_keep(self.factors.rank, self.quantized.grid().cols)
     }
 
     /// Whether the product of `tile`, which begins with a panel then, is computed while decoding.
@@ -131,34 +132,45 @@ impl<'m> LowRankSum<'m> {
             None => Ok(()),
         }
     }
+}
 
-    /// Reads all of the right factor, some columns at a time.
-    fn fill_panels(&self, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            panels,
-            factors,
-            staging,
-            ..
-        } = buffers;
-        let (rank, cols) = (self.factors.rank, self.quantized.grid().cols);
-        panels.load(&self.owner, |panels| {
-            let piece = (PIECE / rank).next_multiple_of(PANEL);
-            panels.reserve_exact(numbers_kept(rank, cols));
-            for first in (0..cols).step_by(piece) {
-                let some = first..(first + piece).min(cols);
-                factors.clear();
-                let a = &self.factors.a;
-                a.extend(0..rank, some.clone(), staging, factors)?;
-                pack_panels(factors, some.len(), panels);
-            }
-            Ok(())
-        })
-    }
+/// Whether workers can keep a right factor of `cols` columns in panels.
+pub(super) fn can_keep(rank: usize, cols: usize) -> bool {
+    (1..=MAX_RANK).contains(&rank) && cols <= MAX_KEPT && numbers_kept(rank, cols) <= MAX_KEPT
 }
 
 /// Numbers of a right factor in panels.
 fn numbers_kept(rank: usize, cols: usize) -> usize {
     cols.next_multiple_of(PANEL) * rank
+}
+
+/// Reads all of a right factor of which `extend` appends all `rank` rows of some columns, some columns at a time. `factors` is scratch.
+pub(super) fn load_panels(
+    (rank, cols): (usize, usize),
+    (owner, panels): (&TableOwner, &mut TileTable),
+    factors: &mut Vec<f32>,
+    mut extend: impl FnMut(Range<usize>, &mut Vec<f32>) -> Result<()>,
+) -> Result<()> {
+    panels.load(owner, |panels| {
+        let piece = (PIECE / rank).next_multiple_of(PANEL);
+        panels.reserve_exact(numbers_kept(rank, cols));
+        for first in (0..cols).step_by(piece) {
+            let some = first..(first + piece).min(cols);
+            factors.clear();
+            extend(some.clone(), factors)?;
+            pack_panels(factors, some.len(), panels);
+        }
+        Ok(())
+    })
+}
+
+/// Values of a strip of rows of `width` values while a product is computed: whole tiles of the kernel, if a strip has room for one.
+pub(super) fn product_strip(width: usize) -> usize {
+    let rows = PRODUCT_STRIP / width.max(1);
+    match rows / TILE_ROWS * TILE_ROWS {
+        0 => PRODUCT_STRIP,
+        rows => rows * width,
+    }
 }
 
 impl Decode for LowRankSum<'_> {
@@ -184,7 +196,16 @@ impl Decode for LowRankSum<'_> {
         self.quantized.load(tile, buffers)?;
         let LowRankFactors { a, b, rank, .. } = &self.factors;
         if self.is_late(tile) {
-            self.fill_panels(buffers)?;
+            let Buffers {
+                panels,
+                factors,
+                staging,
+                ..
+            } = &mut *buffers;
+            let sizes = (*rank, self.quantized.grid().cols);
+            load_panels(sizes, (&self.owner, panels), factors, |cols, out| {
+                a.extend(0..*rank, cols, staging, out)
+            })?;
             buffers.factors.clear();
             self.extend_columns(tile, buffers)?;
             let Buffers {
@@ -232,18 +253,23 @@ impl Decode for LowRankSum<'_> {
         let of_columns = if self.columns.is_some() { width } else { 0 };
         let (columns, left) = buffers.factors.split_at(of_columns);
         let right = &buffers.panels.values()[tile.cols.start * rank..];
-        loaded.each_strip(&*self.quantized, PRODUCT_STRIP, out, |values, at, out| {
+        let strip = product_strip(width);
+        loaded.each_strip(&*self.quantized, strip, out, |values, at, out| {
             let (first, count) = (at / width.max(1), values.len() / width.max(1));
+            let left = &left[first * rank..][..count * rank];
             let kernel = LowRankRows {
                 values,
                 width,
-                left: &left[first * rank..][..count * rank],
+                left,
                 rank,
                 right,
                 columns,
-                step,
+                addition: ScaleSum,
             };
-            dispatch(level, &kernel, out);
+            match step {
+                ColumnStep::ScaleSum => dispatch(level, &kernel, out),
+                ColumnStep::DivideValue => dispatch(level, &kernel.with(DivideValue), out),
+            }
         });
     }
 }

@@ -128,10 +128,25 @@ pub(crate) struct Buffers {
     pub factors: Vec<f32>,
     /// The right factor of such a product, in panels.
     pub panels: TileTable,
+    /// What an adapter adds to the weight. Its base fills the other fields, and no weight is adapted twice.
+    pub adapter: AdapterFactors,
     /// Codebooks of the tensor.
     pub table: TileTable,
     /// Values of a tile that is put together from those of other decoders.
     pub assembly: Assembly,
+}
+
+/// The factors of the products that adapters add to a weight, if these are computed while it is decoded.
+#[derive(Debug, Default)]
+pub(crate) struct AdapterFactors {
+    /// The right factors, one below the other, in panels.
+    pub panels: TileTable,
+    /// The largest magnitude in them, or a NaN.
+    pub largest_right: f32,
+    /// For each row of the tile its numbers in all left factors, scaled.
+    pub left: Vec<f64>,
+    /// Whether F64 holds the products of these with all of the right factors.
+    pub is_exact: bool,
 }
 
 /// The buffers of a decoder that puts values of other decoders together.
@@ -179,14 +194,12 @@ pub(crate) trait Decode: Send + Sync {
     }
 
     /// The dtype of the values, if they are stored as they are: then they are decoded to F32, and to this dtype, without rounding.
-    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     fn stored_dtype(&self) -> Option<TargetDtype> {
         None
     }
 
     /// The little-endian bytes of the values of `tile`, row-major, of the [`stored_dtype`](Self::stored_dtype). `buffers` are those
     /// into which the tile has been loaded.
-    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
         let _ = (tile, buffers);
         None

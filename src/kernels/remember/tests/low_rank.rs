@@ -3,7 +3,9 @@
 use half::{bf16, f16};
 
 use super::{HOSTILE, check, scales, words};
-use crate::kernels::remember::low_rank::panels::{LowRankRows, MAX_RANK, pack_panels};
+use crate::kernels::remember::low_rank::panels::{
+    DivideValue, InDouble, LowRankRows, MAX_RANK, ScaleSum, have_exact_products, pack_panels,
+};
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected};
 use crate::test_utils::miri_or;
 
@@ -58,6 +60,34 @@ impl Weight {
         sum as f32
     }
 
+    /// Every level and type with sums that are added in F64, of a left factor that is scaled so that its products are exact, or rounded.
+    fn check_scaled(&self, name: &str, right: &[f32]) {
+        for scale in [1.0, -1.25, 0.3] {
+            let left: Vec<f64> = self.left.iter().map(|&b| f64::from(b) * scale).collect();
+            let kernel = LowRankRows {
+                values: &self.values,
+                width: self.width,
+                left: &left,
+                rank: self.rank,
+                right,
+                columns: &[],
+                addition: InDouble {
+                    is_exact: have_exact_products(&left),
+                },
+            };
+            let name = format!("{name}, scaled by {scale}");
+            check(&name, &kernel, self.values.len(), |i| {
+                let (r, c) = (i / self.width, i % self.width);
+                let mut sum = 0.0;
+                for k in 0..self.rank {
+                    let a = f64::from(self.right[k * self.width + c]);
+                    sum += left[r * self.rank + k] * a;
+                }
+                (f64::from(self.values[i]) + sum) as f32
+            });
+        }
+    }
+
     /// How many values other orders and roundings of the sums would change.
     fn unsure(&self) -> usize {
         let count = |i: &usize| {
@@ -80,6 +110,7 @@ impl Weight {
         pack_panels(&self.right, self.width, &mut right);
         // Those of the columns beyond the tile, which do not matter.
         right.extend(vec![f32::NAN; right.len()]);
+        self.check_scaled(name, &right);
         for (columns, step) in [
             (&[][..], ColumnStep::ScaleSum),
             (columns, ColumnStep::ScaleSum),
@@ -93,18 +124,53 @@ impl Weight {
                 rank: self.rank,
                 right: &right,
                 columns,
-                step,
+                addition: ScaleSum,
             };
             let name = format!("{name}, {step:?} of {}", columns.len());
-            check(&name, &kernel, self.values.len(), |i| {
+            let twin = |i: usize| {
                 let (value, sum) = (self.values[i], self.sum(i));
                 match (columns.get(i % self.width), step) {
                     (None, _) => value + sum,
                     (Some(c), ColumnStep::ScaleSum) => (value + sum) * c,
                     (Some(c), ColumnStep::DivideValue) => value / c + sum,
                 }
-            });
+            };
+            let n = self.values.len();
+            match step {
+                ColumnStep::ScaleSum => check(&name, &kernel, n, twin),
+                ColumnStep::DivideValue => check(&name, &kernel.with(DivideValue), n, twin),
+            }
         }
+    }
+}
+
+/// Those of at most 29 bits whose products with the least and the largest number of F32 are normal.
+#[test]
+fn numbers_of_exact_products() {
+    let longest = f64::from(2f32.powi(24) - 1.0);
+    for x in [
+        0.0,
+        -0.0,
+        1.0,
+        -1.25,
+        longest,
+        longest * 31.0,
+        1e-40f32.into(),
+    ] {
+        assert!(have_exact_products(&[1.0, x]), "{x}");
+        for a in [longest, f64::from(f32::MAX), f64::from(f32::from_bits(1))] {
+            assert_eq!(x.mul_add(a, -(x * a)), 0.0, "{x} * {a}");
+        }
+    }
+    for x in [
+        0.3,
+        longest * 33.0,
+        2f64.powi(-900),
+        2f64.powi(900),
+        f64::NAN,
+        f64::INFINITY,
+    ] {
+        assert!(!have_exact_products(&[1.0, x]), "{x}");
     }
 }
 

@@ -1,24 +1,12 @@
 //! Vectors times a matrix without structure. Each sum has its terms in their order, in F64.
 
 use crate::element::Element;
-use crate::kernels::remember::matrix_product::{MulAdd, ROWS, Rounded, pack_rows};
-
-/// Columns of a panel of the matrix: those whose sums are computed at once with AVX-512.
-const PANEL: usize = 32;
-
-/// Columns whose sums are computed at once with other instructions: with [`ROWS`] vectors they fill half of the registers of AVX2.
-const COLS: usize = 8;
-
-/// [`COLS`] with AVX-512.
-const WIDE_COLS: usize = 16;
+use crate::kernels::remember::matrix_product::{
+    COLS, MulAdd, PANEL, PanelRow, ROWS, Rounded, WIDE_COLS, pack_rows, panel_tile,
+};
 
 /// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the second-level cache.
 const STRIP: usize = 128;
-
-/// A row of a panel. A vector register that is loaded from two lines of the cache takes twice the time.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct PanelRow([f64; PANEL]);
 
 /// A matrix without structure.
 pub(crate) struct DenseMatrix {
@@ -88,7 +76,7 @@ impl DenseMatrix {
         for (first, panel) in (0..size).step_by(PANEL).zip(panels) {
             for (left, out) in left.chunks_exact(size).zip(out.chunks_mut(ROWS * size)) {
                 for from in (0..PANEL.min(size - first)).step_by(COLS) {
-                    let sums = tile::<COLS>(unit, left, panel, from);
+                    let sums = panel_tile::<COLS>(unit, left, panel, from);
                     for (sums, out) in sums.iter().zip(out.chunks_exact_mut(size)) {
                         let mut row = [E::from_f32(0.0); COLS];
                         for (out, &sum) in row.iter_mut().zip(sums) {
@@ -101,25 +89,6 @@ impl DenseMatrix {
             }
         }
     }
-}
-
-/// The sums of [`ROWS`] vectors and `COLS` columns of a panel from `first` on.
-#[inline(always)]
-fn tile<const COLS: usize>(
-    unit: impl MulAdd,
-    left: &[[f64; ROWS]],
-    panel: &[PanelRow],
-    first: usize,
-) -> [[f64; COLS]; ROWS] {
-    let mut sums = [[0.0; COLS]; ROWS];
-    for (left, right) in left.iter().zip(panel) {
-        for (sums, &a) in sums.iter_mut().zip(left) {
-            for (sum, &b) in sums.iter_mut().zip(&right.0[first..][..COLS]) {
-                *sum = unit.mul_add(a, b, *sum);
-            }
-        }
-    }
-    sums
 }
 
 /// Writes the values of a tile's row of which there is a column.
