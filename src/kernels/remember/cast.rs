@@ -82,7 +82,19 @@ fn doubles(bytes: &[u8]) -> impl Iterator<Item = f64> {
         .map(|&bytes| f64::from_le_bytes(bytes))
 }
 
+/// Whether `x` is finite and infinite as an `E`.
+#[inline(always)]
+fn overflows<E: Element>(x: f32) -> bool {
+    const INFINITE: u32 = f32::INFINITY.to_bits();
+    // Half of the last place beyond the largest value: from there on values are rounded to infinity. F32 has no such place.
+    let half = ((1 << (f32::MANTISSA - E::MANTISSA)) / 2).max(1);
+    let first = E::LARGEST.to_bits() + half;
+    x.abs().to_bits().wrapping_sub(first) < INFINITE - first
+}
+
 impl Kernel for Cast<'_> {
+    const HAS_AVX512: bool = true;
+
     fn is_rounded_last(&self) -> bool {
         false
     }
@@ -95,7 +107,7 @@ impl Kernel for Cast<'_> {
             (CastValues::F32(values), false) => {
                 for (o, &x) in out.iter_mut().zip(values) {
                     *o = E::from_f32(x);
-                    overflow |= o.to_f32().is_infinite() & x.is_finite();
+                    overflow |= overflows::<E>(x);
                 }
             }
             (CastValues::F32(values), true) => {

@@ -130,6 +130,35 @@ fn act_order_kernel() {
     }
 }
 
+/// One value at both sides of each bound, among others.
+#[test]
+fn values_beyond_the_range() {
+    use super::cast::{Cast, CastValues};
+    use crate::TargetDtype::{BF16, F16, F32};
+    let largest = f32::MAX.to_bits();
+    let bounds = [65520f32.to_bits(), 0x7f7f_8000, largest, largest + 1];
+    let near = bounds
+        .into_iter()
+        .flat_map(|bits| [bits - 1, bits, bits + 1]);
+    for x in near.flat_map(|bits| [f32::from_bits(bits), -f32::from_bits(bits)]) {
+        for (place, target) in [0, 20, 36]
+            .into_iter()
+            .flat_map(|p| [F16, BF16, F32].map(|t| (p, t)))
+        {
+            let mut values = [0.5; 37];
+            values[place] = x;
+            let values = CastValues::F32(&values);
+            for level in Level::available() {
+                let cast = Cast::new(values, false);
+                let mut out = [0; 37];
+                dispatch(level, &cast, Out::new(target, &mut out).first(37));
+                let is_found = values.first_overflow(target).is_some();
+                assert_eq!(cast.has_overflow(), is_found, "{level:?} {target}: {x:e}");
+            }
+        }
+    }
+}
+
 /// Casts of F32 and F64 against roundings of one value; what overflows is found, and clamped before it is rounded if asked for.
 #[test]
 fn cast_kernel() {

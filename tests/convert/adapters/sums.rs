@@ -1,5 +1,7 @@
 //! What the products of adapters add, against sums of one value at a time.
 
+use half::{bf16, f16};
+
 use super::*;
 
 /// A weight and the factors of an adapter for it.
@@ -46,8 +48,27 @@ impl Case {
         values.collect()
     }
 
+    /// The case whose base is rounded to BF16, and its bytes.
+    fn in_bf16(mut self) -> (Self, Vec<u8>) {
+        let rounded: Vec<bf16> = self.base.iter().map(|&x| bf16::from_f32(x)).collect();
+        self.base = rounded.iter().map(|x| x.to_f32()).collect();
+        (self, rounded.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+
+    /// The case whose base is rounded to F16, and its bytes.
+    fn in_f16(mut self) -> (Self, Vec<u8>) {
+        let rounded: Vec<f16> = self.base.iter().map(|&x| f16::from_f32(x)).collect();
+        self.base = rounded.iter().map(|x| x.to_f32()).collect();
+        (self, rounded.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+
     /// The merged weight, or the error.
     fn merged(&self) -> Result<Vec<f32>, String> {
+        self.merged_into("F32", f32s(&self.base))
+    }
+
+    /// The weight merged into a base of these bytes.
+    fn merged_into(&self, dtype: &'static str, base: Vec<u8>) -> Result<Vec<f32>, String> {
         let root = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| {
             let path = root.path().join(name);
@@ -56,7 +77,7 @@ impl Case {
         };
         let tensor =
             |name: &str, shape: [usize; 2], values: &[f32]| raw(name, "F32", &shape, f32s(values));
-        let base = [tensor("q.weight", [self.rows, self.cols], &self.base)];
+        let base = [raw("q.weight", dtype, &[self.rows, self.cols], base)];
         let base = write("base.safetensors", &file(&base, &[]));
         let name = |half: &str| format!("base_model.model.q.lora_{half}.weight");
         let factors = [
@@ -74,7 +95,12 @@ impl Case {
     }
 
     fn check(&self) {
-        let (got, want) = (self.merged().unwrap(), self.expected());
+        self.compare(&self.merged().unwrap());
+    }
+
+    fn compare(&self, got: &[f32]) {
+        let want = self.expected();
+        assert_eq!(got.len(), want.len());
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             let Self {
                 rows,
@@ -103,6 +129,10 @@ fn sums_are_rounded_once() {
     ] {
         for alpha in [1.0, 0.1, 1.5].map(|scale| scale * rank as f64) {
             Case::plain(shape, rank, alpha).check();
+            let (case, bytes) = Case::plain(shape, rank, alpha).in_bf16();
+            case.compare(&case.merged_into("BF16", bytes).unwrap());
+            let (case, bytes) = Case::plain(shape, rank, alpha).in_f16();
+            case.compare(&case.merged_into("F16", bytes).unwrap());
         }
     }
 }
