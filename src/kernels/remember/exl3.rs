@@ -15,6 +15,7 @@ mod codebook;
 pub(crate) use self::codebook::Codebook;
 use self::codebook::{Mcg, Mul1, States, ThreeInst};
 use crate::element::Element;
+use crate::kernels::remember::decided::is_decided;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{InMemory, Kernel, Routine, Transpose};
@@ -267,43 +268,44 @@ pub(crate) struct TrellisRows<'a> {
     pub first: usize,
     /// Columns of a row. Those of the last block may be more.
     pub cols: usize,
-    /// A factor for each column of the blocks, with the unit and the divisions of both products.
-    pub inputs: &'a [f64],
+    /// A factor for each column of the blocks, with the unit and the divisions of both products: a half times a power of two.
+    pub inputs: &'a [f32],
     /// A factor for each row.
     pub outputs: &'a [f32],
 }
+
+/// Columns of a block that the last two steps combine.
+const QUARTER: usize = BLOCK / 4;
+
+/// Columns of each quarter that are decided together.
+const DECIDED: usize = 16;
+
+/// Values of all quarters of a block, for some columns of each.
+type Quarters<T> = [[T; DECIDED]; 4];
 
 impl Kernel for TrellisRows<'_> {
     const HAS_AVX512: bool = true;
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        const QUARTER: usize = BLOCK / 4;
         let across = self.cols.div_ceil(BLOCK);
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
             let row = self.first + r;
-            let output = f64::from(self.outputs[r]);
             for (i, out) in out.chunks_mut(BLOCK).enumerate() {
                 let at = (row / BLOCK * across + i) * BLOCK_LEN + row % BLOCK * BLOCK;
                 let quarters = self.sums[at..at + BLOCK].as_chunks::<QUARTER>().0;
-                let inputs = self.inputs[i * BLOCK..(i + 1) * BLOCK]
-                    .as_chunks::<QUARTER>()
-                    .0;
+                let inputs = &self.inputs[i * BLOCK..(i + 1) * BLOCK];
+                let inputs = inputs.as_chunks::<QUARTER>().0;
                 let mut values = [[0.0; QUARTER]; 4];
-                for lane in 0..QUARTER {
-                    // The last two steps. Sums of `mul1` may have 33 bits.
-                    let [a, b, c, d] =
-                        [0, 1, 2, 3].map(|quarter| f64::from(quarters[quarter][lane]));
-                    let sums = [
-                        (a + b) + (c + d),
-                        (a - b) + (c - d),
-                        (a + b) - (c + d),
-                        (a - b) - (c - d),
-                    ];
+                for part in 0..QUARTER / DECIDED {
+                    let (mut sums, mut factors) = ([[0; DECIDED]; 4], [[0.0; DECIDED]; 4]);
                     for quarter in 0..4 {
-                        // A sum has 31 bits and a factor 11: the product of all three is exact.
-                        let product = sums[quarter] * inputs[quarter][lane] * output;
-                        values[quarter][lane] = product as f32;
+                        sums[quarter] = quarters[quarter].as_chunks().0[part];
+                        factors[quarter] = inputs[quarter].as_chunks().0[part];
+                    }
+                    let products = products::<E>(&sums, &factors, self.outputs[r]);
+                    for (values, products) in values.iter_mut().zip(products) {
+                        values.as_chunks_mut().0[part] = products;
                     }
                 }
                 let values = values.as_flattened();
@@ -311,4 +313,64 @@ impl Kernel for TrellisRows<'_> {
             }
         }
     }
+}
+
+/// The last two steps, and the products with the factors of columns and of the row, rounded to F32: for types of 16 bits, such
+/// that what they are rounded to is the same.
+#[inline(always)]
+fn products<E: Element>(
+    sums: &Quarters<i32>,
+    inputs: &Quarters<f32>,
+    output: f32,
+) -> Quarters<f32> {
+    // Sums of four may have 33 bits.
+    let (mut bits, mut is_sure) = (0, E::MANTISSA < f32::MANTISSA);
+    for &sum in sums.as_flattened() {
+        bits |= sum ^ sum >> 31;
+    }
+    is_sure &= bits < 1 << 29;
+    if is_sure {
+        let mut products = [[0.0; DECIDED]; 4];
+        let mut unsure = 0;
+        for lane in 0..DECIDED {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|quarter| sums[quarter][lane]);
+            let sums = [
+                a + b + (c + d),
+                a - b + (c - d),
+                a + b - (c + d),
+                a - b - (c - d),
+            ];
+            for quarter in 0..4 {
+                // Three roundings, and one of what is wanted.
+                let product = sums[quarter] as f32 * inputs[quarter][lane] * output;
+                unsure |= u32::from(!is_decided::<E>(product));
+                products[quarter][lane] = product;
+            }
+        }
+        if unsure == 0 {
+            return products;
+        }
+    }
+    exact_products(sums, inputs, output)
+}
+
+/// As [`products`], for all types.
+#[inline(always)]
+fn exact_products(sums: &Quarters<i32>, inputs: &Quarters<f32>, output: f32) -> Quarters<f32> {
+    let mut products = [[0.0; DECIDED]; 4];
+    for lane in 0..DECIDED {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|quarter| f64::from(sums[quarter][lane]));
+        let sums = [
+            a + b + (c + d),
+            a - b + (c - d),
+            a + b - (c + d),
+            a - b - (c - d),
+        ];
+        for quarter in 0..4 {
+            // A sum has 31 bits, or 33 at most, and either factor 11: the product of all three is exact, or nearly.
+            let product = sums[quarter] * f64::from(inputs[quarter][lane]) * f64::from(output);
+            products[quarter][lane] = product as f32;
+        }
+    }
+    products
 }
