@@ -41,6 +41,8 @@ pub(crate) use self::avx512::Avx512;
 pub(crate) use self::butterflies::{Butterflies, SUMMED, butterflies};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED, Ranks};
+#[cfg(target_arch = "x86_64")]
+use self::registers::Word;
 #[cfg_attr(not(feature = "lethe"), allow(unused_imports))]
 pub(crate) use self::registers::{InMemory, LINE, LOOKED_UP, LookUp, Transpose};
 use crate::element::{Element, Out};

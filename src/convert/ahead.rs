@@ -210,12 +210,11 @@ impl AheadSlot {
         first: usize,
     ) -> Option<Together<'a>> {
         let cut = &output.cut;
-        if cut.together <= 1 || jobs.is_empty() {
+        if cut.shared_bytes == 0 || jobs.is_empty() {
             return None;
         }
         // The files that are in flight share the memory of all threads.
-        let most = cut.together.saturating_mul(self.threads) / self.files.max(1);
-        let most = most.max(cut.together);
+        let most = (cut.together(self.threads) / self.files.max(1)).max(cut.together(1));
         let rectangle = |most| {
             let tiles = tiles_around(no, most, (decoder, cut))?;
             let tiles = tiles.start.max(jobs.start)..tiles.end.min(jobs.end);

@@ -57,8 +57,8 @@ pub(super) struct Cut {
     pub cols: usize,
     pub tile_rows: usize,
     pub tile_cols: usize,
-    /// Tiles below each other that are made one after another for each thread, because they take pieces of the same stored rows.
-    pub together: usize,
+    /// Bytes of the stored rows that a tile takes pieces of together with those below it. 0: it reads for itself.
+    pub shared_bytes: usize,
 }
 
 impl Cut {
@@ -69,7 +69,7 @@ impl Cut {
         cols: 0,
         tile_rows: 1,
         tile_cols: 1,
-        together: 1,
+        shared_bytes: 0,
     };
 
     /// One tile of `len` bytes.
@@ -79,7 +79,7 @@ impl Cut {
             cols: len,
             tile_rows: 1,
             tile_cols: len.max(1),
-            together: 1,
+            shared_bytes: 0,
         }
     }
 
@@ -92,7 +92,7 @@ impl Cut {
             cols,
             tile_rows: (GATHER_BYTES / (cols * element_size).max(1)).max(1),
             tile_cols: cols.max(1),
-            together: 1,
+            shared_bytes: 0,
         }
     }
 
@@ -103,7 +103,7 @@ impl Cut {
             cols: len,
             tile_rows: 1,
             tile_cols: round_down(COPY_BYTES, dtype.type_size().unwrap_or(1)),
-            together: 1,
+            shared_bytes: 0,
         }
     }
 
@@ -125,14 +125,14 @@ impl Cut {
         let Some(first) = decoder.stored_codes(&(0..rows)) else {
             return cut;
         };
-        let together = match first.bytes.len() {
-            LONG_PIECE.. => 1,
-            piece => TOGETHER_BYTES / piece.saturating_mul(first.rows.len()).max(1),
+        let shared_bytes = match first.bytes.len() {
+            LONG_PIECE.. => 0,
+            piece => piece.saturating_mul(first.rows.len()),
         };
         Self {
             tile_rows: rows.max(1),
             tile_cols: grid.cols.max(1),
-            together: together.max(1),
+            shared_bytes,
             ..cut
         }
     }
@@ -163,7 +163,7 @@ impl Cut {
             cols: grid.cols,
             tile_rows: tile_rows.max(1),
             tile_cols: tile_cols.max(1),
-            together: 1,
+            shared_bytes: 0,
         }
     }
 
@@ -187,7 +187,7 @@ impl Cut {
                 cols: grid.cols,
                 tile_rows: rows.min(grid.rows).max(1),
                 tile_cols: cols,
-                together: 1,
+                shared_bytes: 0,
             }
         });
         let cost = |cut: &Self| {
@@ -216,6 +216,14 @@ impl Cut {
         // Tiles of about one height: the last would leave threads without work.
         let rows = matrix_rows.div_ceil(equal.unwrap_or(parts));
         rows.next_multiple_of(grid.row_align)
+    }
+
+    /// Tiles below each other that are made one after another by `threads` threads, because they take pieces of the same stored rows.
+    pub(super) fn together(&self, threads: usize) -> usize {
+        match self.shared_bytes {
+            0 => 1,
+            bytes => (TOGETHER_BYTES.saturating_mul(threads) / bytes).max(1),
+        }
     }
 
     /// Number of tiles.
@@ -252,145 +260,4 @@ pub(super) fn round_down(n: usize, align: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::ops::Range;
-
-    use super::*;
-    use crate::containers::model::Part;
-    use crate::element::Out;
-    use crate::scheme::{Buffers, StoredRectangle};
-    use crate::simd::Level;
-
-    fn cut(rows: usize, cols: usize, row_bits: usize, cols_per_row: usize) -> Cut {
-        Cut::of_grid(&Grid {
-            rows,
-            cols,
-            row_align: 8,
-            col_align: 1,
-            load_bits: 4.5,
-            transposed: Some(StoredRows::of_one(row_bits, cols_per_row)),
-        })
-    }
-
-    #[test]
-    fn transposed_tiles_cover_the_matrix_and_fit() {
-        for rows in [8, 64, 1000, 4096, 14_336, 151_936, 1 << 24] {
-            for cols in [1, 7, 128, 4096, 25_600, 1 << 20] {
-                for (row_bits, cols_per_row) in [(4, 1), (32, 8), (64, 16)] {
-                    let cut = cut(rows, cols, row_bits, cols_per_row);
-                    let last = cut.tile(cut.tiles() - 1);
-                    assert_eq!((last.rows.end, last.cols.end), (rows, cols));
-                    assert!(cut.tile_rows.is_multiple_of(8) && cut.tile_cols <= SLAB_VALUES);
-                    let values = cut.tile_rows * cut.tile_cols;
-                    assert!(
-                        values as f64 * 4.5 / 8.0 <= TRANSPOSED_LOAD_BYTES
-                            && cut.tile_rows * row_bits <= STORED_ROW_BYTES * 8,
-                        "{cut:?}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn parts_of_stacked_matrices_are_equal() {
-        let cut = |matrix_rows: usize, cols: usize| {
-            Cut::of_grid(&Grid {
-                rows: 32 * matrix_rows,
-                cols,
-                row_align: 32,
-                col_align: 1,
-                load_bits: 4.25,
-                transposed: Some(StoredRows {
-                    row_bits: 4,
-                    cols: 1,
-                    matrix_rows,
-                }),
-            })
-        };
-        // The matrices of gpt-oss: one fits a tile, and of the other a half.
-        assert_eq!(cut(2880, 2880).tile_rows, 2880);
-        assert_eq!(
-            (cut(2880, 5760).tile_rows, cut(2880, 5760).across()),
-            (1440, 1)
-        );
-        // Several small matrices, and parts of which the last is smaller if there are none that are equal.
-        assert_eq!(cut(64, 128).tile_rows % 64, 0);
-        assert_eq!(cut(32 * 97, 14_336).tile_rows % 32, 0);
-    }
-
-    #[test]
-    fn rows_are_cut_where_stored_rows_are_short() {
-        // 14 336 stored rows of 2 KiB: whole rows would be read in pieces of 292 bytes.
-        assert!(cut(4096, 14_336, 4, 1).across() > 1);
-        // Pieces of a KiB are long enough to write whole rows.
-        assert_eq!(cut(14_336, 4096, 4, 1).across(), 1);
-    }
-
-    /// Matrices of four bits whose stored rows run down the columns.
-    struct Transposed<'m> {
-        grid: Grid,
-        part: Part<'m>,
-    }
-
-    impl Decode for Transposed<'_> {
-        fn grid(&self) -> Grid {
-            self.grid
-        }
-
-        fn load(&self, _tile: &Tile, _buffers: &mut Buffers) -> crate::Result<()> {
-            Ok(())
-        }
-
-        fn decode(&self, _: &Tile, _: Range<usize>, _: &Buffers, _: Level, _: Out<'_>) {}
-
-        fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-            let matrix_rows = self.grid.transposed?.matrix_rows;
-            (rows.len() <= matrix_rows).then(|| StoredRectangle {
-                part: self.part,
-                stride: matrix_rows.min(self.grid.rows) / 2,
-                rows: 0..self.grid.cols,
-                bytes: rows.start / 2..rows.end / 2,
-            })
-        }
-    }
-
-    #[test]
-    fn tiles_that_are_read_together_fit_the_memory() {
-        let header = br#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
-        let len = header.len() as u64;
-        let file = [&len.to_le_bytes(), header.as_slice(), b"!"].concat();
-        let model = crate::parse_bytes(file).unwrap();
-        for matrix_rows in [8, 64, 1000, 4096, 14_336, 151_936, usize::MAX] {
-            for (rows, cols) in [
-                (4096, 4096),
-                (14_336, 40),
-                (151_936, 1024),
-                (64, 1 << 20),
-                (8, 8),
-            ] {
-                let decoder = Transposed {
-                    grid: Grid {
-                        rows,
-                        cols,
-                        row_align: 8,
-                        col_align: 1,
-                        load_bits: 4.5,
-                        transposed: Some(StoredRows {
-                            row_bits: 4,
-                            cols: 1,
-                            matrix_rows,
-                        }),
-                    },
-                    part: model.tensors().next().unwrap().part(),
-                };
-                let cut = Cut::of_decoder(&decoder);
-                let last = cut.tile(cut.tiles() - 1);
-                assert_eq!((last.rows.end, last.cols.end), (rows, cols));
-                assert!(cut.together == 1 || cut.across() == 1, "{cut:?}");
-                let bytes = cut.together * cut.tile_rows * cols / 2;
-                assert!(cut.together == 1 || bytes <= TOGETHER_BYTES, "{cut:?}");
-            }
-        }
-    }
-}
+mod tests;

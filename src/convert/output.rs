@@ -110,7 +110,7 @@ impl Output<'_> {
     pub(super) fn tiles_of_piece(&self) -> usize {
         let cut = &self.cut;
         let most = TRANSPOSED_VALUES / cut.tile_rows.saturating_mul(cut.cols).max(1);
-        self.tiles_of_rows() * cut.together.min(most).max(1)
+        self.tiles_of_rows() * cut.together(1).min(most).max(1)
     }
 
     /// Bytes of one value of the cut: an element, or a byte where the cut counts bytes.

@@ -8,6 +8,7 @@ pub(crate) mod bnb;
 pub(crate) mod cast;
 pub(crate) mod codebook;
 pub(crate) mod codebook_groups;
+pub(crate) mod decided;
 pub(crate) mod dfloat11;
 pub(crate) mod exl2;
 pub(crate) mod exl3;

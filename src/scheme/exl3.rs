@@ -308,7 +308,7 @@ impl Decode for Exl3Weight<'_> {
             row_align: BLOCK,
             col_align: BLOCK,
             // A sum beside the stored bits, and a factor for each column.
-            load_bits: (32 + self.bits) as f64 + 64.0 / BLOCK as f64,
+            load_bits: (32 + self.bits) as f64 + 32.0 / BLOCK as f64,
             transposed: Some(StoredRows::of_one(TILE * self.bits, TILE)),
         }
     }
@@ -324,7 +324,7 @@ impl Decode for Exl3Weight<'_> {
             words,
             staging,
             row,
-            sums: inputs,
+            factors: inputs,
             ..
         } = buffers;
         let tile_bytes = TILE * 2 * self.bits;
@@ -347,14 +347,11 @@ impl Decode for Exl3Weight<'_> {
             perform(Level::default(), &mut blocks);
         }
         self.inputs.load(&cols, staging, row)?;
-        let unit = self.codebook.unit() / BLOCK as f64;
+        // A power of two, so that products with it are exact.
+        let unit = (self.codebook.unit() / BLOCK as f64) as f32;
         // The library sums over inputs after it has multiplied them, and infinities of both signs are NaN.
         let factor = |x: f32| {
-            if x.is_infinite() {
-                f64::NAN
-            } else {
-                f64::from(x)
-            }
+            if x.is_infinite() { f32::NAN } else { x }
         };
         inputs.clear();
         inputs.extend(row.iter().map(|&x| factor(x) * unit));
@@ -375,7 +372,7 @@ impl Decode for Exl3Weight<'_> {
             sums,
             first,
             cols: tile.cols.len(),
-            inputs: &buffers.sums,
+            inputs: &buffers.factors,
             outputs: &buffers.row[first..],
         };
         dispatch(level, &kernel, out);

@@ -12,14 +12,14 @@ use std::arch::x86_64::{
     _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_ps, _mm256_unpacklo_epi8,
     _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_ps,
 };
-use std::mem::transmute;
+use std::mem::{transmute, transmute_copy};
 
 use half::f16;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     Avx512, Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LookUp, RANKED, Ranks,
-    Routine, Transpose,
+    Routine, Transpose, Word,
 };
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
@@ -206,10 +206,12 @@ impl Transpose for Avx2 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+    fn columns<T: Word>(self, rows: [[T; LANES]; LANES]) -> [[T; LANES]; LANES] {
+        const { assert!(size_of::<T>() == size_of::<f32>()) };
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors, and any bits are a
+        // word.
         unsafe {
-            let rows = transmute::<[[f32; LANES]; LANES], [__m256; 8]>(rows);
+            let rows = transmute_copy::<[[T; LANES]; LANES], [__m256; 8]>(&rows);
             // Values of two rows alternate, then those of four. Each half has the columns of its own.
             let mut pairs = [_mm256_setzero_ps(); 8];
             let mut fours = pairs;
@@ -230,7 +232,7 @@ impl Transpose for Avx2 {
                 columns[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
                 columns[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
             }
-            transmute::<[__m256; 8], [[f32; LANES]; LANES]>(columns)
+            transmute_copy::<[__m256; 8], [[T; LANES]; LANES]>(&columns)
         }
     }
 }

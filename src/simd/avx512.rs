@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 use std::mem::transmute;
 
 use super::ranks::BUCKET;
-use super::{Avx2, Bounds, Element, Kernel, LANES, LINE, RANKED, Ranks, Routine, Transpose};
+use super::{Avx2, Bounds, Element, Kernel, LANES, LINE, RANKED, Ranks, Routine, Transpose, Word};
 
 /// Proof that the CPU has the instructions of this level. A value exists only inside of what `perform` calls.
 #[derive(Clone, Copy)]
@@ -66,7 +66,7 @@ impl Transpose for Avx512 {
     }
 
     #[inline(always)]
-    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
+    fn columns<T: Word>(self, rows: [[T; LANES]; LANES]) -> [[T; LANES]; LANES] {
         Avx2::of(self).columns(rows)
     }
 }

@@ -1,5 +1,7 @@
 //! What bodies that are generic over levels do in registers where the CPU can, and in memory elsewhere: look-ups and transpositions.
 
+use zerocopy::{FromBytes, IntoBytes};
+
 use super::LANES;
 use crate::element::Element;
 
@@ -26,6 +28,13 @@ pub(crate) trait LookUp: Transpose {
     fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]);
 }
 
+/// A number of four bytes.
+pub(crate) trait Word: Copy + FromBytes + IntoBytes {}
+
+impl Word for f32 {}
+
+impl Word for i32 {}
+
 /// Bytes of a line that are transposed together.
 pub(crate) const LINE: usize = 32;
 
@@ -36,7 +45,7 @@ pub(crate) trait Transpose: Copy {
     fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE];
 
     /// The columns of a square.
-    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES];
+    fn columns<T: Word>(self, rows: [[T; LANES]; LANES]) -> [[T; LANES]; LANES];
 }
 
 impl Transpose for InMemory {
@@ -66,7 +75,7 @@ impl Transpose for InMemory {
     }
 
     #[inline(always)]
-    fn columns(self, rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
+    fn columns<T: Word>(self, rows: [[T; LANES]; LANES]) -> [[T; LANES]; LANES] {
         let mut columns = rows;
         for (c, column) in columns.iter_mut().enumerate() {
             for (value, row) in column.iter_mut().zip(&rows) {

@@ -180,7 +180,7 @@ mod tests {
                             cols,
                             tile_rows,
                             tile_cols,
-                            together: 1,
+                            shared_bytes: 0,
                         },
                         is_transposed,
                     );

@@ -308,7 +308,7 @@ pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut
         cols,
         tile_rows,
         tile_cols: tile_cols.max(1),
-        together: 1,
+        shared_bytes: 0,
     }
 }
 

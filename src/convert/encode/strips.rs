@@ -188,7 +188,7 @@ mod tests {
             cols,
             tile_rows: 2,
             tile_cols: 4096,
-            together: 1,
+            shared_bytes: 0,
         };
         let input = EncodeInput {
             name: "x".to_owned(),

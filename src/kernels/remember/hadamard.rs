@@ -9,8 +9,7 @@
 
 use std::ops::{Add, Sub};
 
-use half::f16;
-
+use super::decided::is_decided;
 use super::rotated::{is_group, rotate};
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
@@ -171,15 +170,12 @@ impl HadamardGroups<'_> {
 /// Values that are decided together.
 const DECIDED: usize = 16;
 
-/// How many places of F32 a product in F32 may be off.
-const MARGIN: u32 = 8;
-
 impl StoredHadamard {
     /// `sum * entry / divisor` in F64, rounded to F32 and then to the type of the output. A sum of zeros is +0.
     ///
     /// For types of 16 bits, a product of three roundings in F32 is enough: of the sum, of the factor and of the product. Each is
     /// within 2^-24 of its number, and so is the value in F32 that is wanted; the quotient in F64 is within 2^-52. So the
-    /// product is less than 5 * 2^-24 of it off, which is less than [`MARGIN`] last places, each 2^-24 of a number or more. Below
+    /// product is less than 5 * 2^-24 of it off, which is less than [`MARGIN`](super::decided::MARGIN) last places, each 2^-24 of a number or more. Below
     /// the normal numbers a sum is exact, as all are multiples of the least number, and a product loses half a place. If
     /// no number halfway between two of the output's is as near as that, both products are rounded to the same.
     #[inline(always)]
@@ -219,28 +215,6 @@ impl StoredHadamard {
         }
     }
 }
-
-/// Whether all numbers of F32 with the sign of `x` that are up to [`MARGIN`] places from it are rounded to the same of 16 bits. Of
-/// halves only zero and the normal values are rounded at a place that is known.
-#[inline(always)]
-fn is_decided<E: Element>(x: f32) -> bool {
-    let places = f32::MANTISSA - E::MANTISSA;
-    let half = (1 << places) >> 1;
-    let bits = x.to_bits();
-    let behind = bits.wrapping_add(half + MARGIN) & ((1 << places) - 1);
-    let is_far = behind > 2 * MARGIN;
-    let least = if E::MANTISSA == f16::MANTISSA {
-        LEAST_HALF
-    } else {
-        0.0
-    };
-    // A product that is infinite may be finite in F64. NaN is not known either.
-    let is_known = (x.abs() >= least) | (x == 0.0);
-    is_far & is_known & (x.abs() <= f32::MAX)
-}
-
-/// The smallest normal half, and a little more.
-const LEAST_HALF: f32 = 6.2e-5;
 
 impl StoredHadamard {
     /// What to multiply sums with, if F32 has it and the divisor is a power of two: such a product is the quotient.

@@ -15,9 +15,8 @@ use crate::simd::Level;
 pub(super) struct InterleavedWeight<'m> {
     codes: Part<'m>,
     decoder: &'static RowsDecoder,
-    /// Values of a block in each row, and the bytes that a row has of a stored block.
+    /// Values of a block in each row.
     block: usize,
-    block_bytes: usize,
     /// Bytes of the header of a row.
     header: usize,
     rows: usize,
@@ -32,7 +31,6 @@ impl<'m> InterleavedWeight<'m> {
             codes: t.part(),
             decoder,
             block: t.dtype().block_size(),
-            block_bytes: t.dtype().type_size().unwrap_or(1),
             header: if cols > 0 { t.dtype().row_header() } else { 0 },
             rows,
             cols,
@@ -41,7 +39,7 @@ impl<'m> InterleavedWeight<'m> {
 
     /// Bytes of the rows that are interleaved.
     fn stride(&self) -> usize {
-        self.decoder.rows * (self.header + self.cols / self.block * self.block_bytes)
+        self.decoder.rows * self.header + self.cols / self.block * self.decoder.block
     }
 }
 
@@ -73,8 +71,7 @@ impl Decode for InterleavedWeight<'_> {
             read(&self.codes, stride, groups.clone(), headers, staging)?;
             scales.extend(staging.chunks_exact(self.header).map(row_scale));
         }
-        let stored_block = together * self.block_bytes;
-        let at = |col: usize| together * self.header + col / self.block * stored_block;
+        let at = |col: usize| together * self.header + col / self.block * self.decoder.block;
         let cols = at(tile.cols.start)..at(tile.cols.end);
         read(&self.codes, stride, groups, cols.clone(), staging)?;
         let blocks = tile.cols.len() / self.block;
@@ -85,10 +82,7 @@ impl Decode for InterleavedWeight<'_> {
         let rows = out.chunks_exact_mut((blocks * row_block).max(1));
         for (r, row) in rows.enumerate() {
             let group = &staging[r / together * cols.len()..][..cols.len()];
-            let stored = group.chunks_exact(stored_block);
-            for (stored, out) in stored.zip(row.chunks_exact_mut(row_block)) {
-                self.decoder.row_of(stored, r % together, out);
-            }
+            self.decoder.row_of(group, r % together, row);
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ const WORD: usize = 4;
 pub(crate) struct RowsDecoder {
     /// Rows that are interleaved.
     pub rows: usize,
+    /// Bytes of an interleaved block.
+    pub block: usize,
     /// Bytes of a block of one row, once it is moved.
     pub row_block: usize,
     /// Decodes blocks of a row.
@@ -49,6 +51,7 @@ impl RowsDecoder {
         static DECODERS: [OnceLock<RowsDecoder>; MOVES.len()] =
             [const { OnceLock::new() }; MOVES.len()];
         let (rows, base) = dtype.interleaved_rows()?;
+        let block = rows * dtype.type_size()?;
         let blocks = dtype.block_size() / base.block_size();
         let row_block = blocks * base.type_size()?;
         let place = MOVES.iter().position(|(row, _)| *row == dtype)?;
@@ -56,6 +59,7 @@ impl RowsDecoder {
             let (words, bytes) = in_words(&in_bytes(moves(dtype)));
             Self {
                 rows,
+                block,
                 row_block,
                 decode: decoder(base).unwrap_or(decoder_of_rows(dtype)),
                 words,
@@ -64,21 +68,47 @@ impl RowsDecoder {
         }))
     }
 
-    /// Writes what the interleaved `block` has of row `row` to `out`, which is zeros.
-    pub(crate) fn row_of(&self, block: &[u8], row: usize, out: &mut [u8]) {
-        for m in &self.words {
-            let source = block[m.from + row * m.row..].first_chunk::<WORD>();
-            let target = out[m.to..].first_chunk_mut::<WORD>();
-            if let (Some(&source), Some(target)) = (source, target) {
-                // Bits that a shift brings in from another byte are masked.
-                let bits = u32::from_le_bytes(source).rotate_left(m.shift);
-                let bits = bits & u32::from_ne_bytes([m.mask; WORD]);
-                *target = (u32::from_le_bytes(*target) ^ bits).to_le_bytes();
+    /// Writes what the interleaved `blocks` have of row `row` to `out`, which is zeros.
+    pub(crate) fn row_of(&self, blocks: &[u8], row: usize, out: &mut [u8]) {
+        let blocks = blocks.chunks(TOGETHER * self.block.max(1));
+        for (blocks, out) in blocks.zip(out.chunks_mut(TOGETHER * self.row_block.max(1))) {
+            for m in &self.words {
+                self.each_block(blocks, out, |block, out| m.move_word(row, block, out));
+            }
+            for m in &self.bytes {
+                self.each_block(blocks, out, |block, out| m.move_byte(row, block, out));
             }
         }
-        for m in &self.bytes {
-            out[m.to] ^= block[m.from + row * m.row].rotate_left(m.shift) & m.mask;
+    }
+
+    /// Calls `each` with each interleaved block and the block of a row that it becomes.
+    fn each_block(&self, blocks: &[u8], out: &mut [u8], each: impl Fn(&[u8], &mut [u8])) {
+        let blocks = blocks.chunks_exact(self.block.max(1));
+        for (block, out) in blocks.zip(out.chunks_exact_mut(self.row_block.max(1))) {
+            each(block, out);
         }
+    }
+}
+
+/// Blocks of which the same byte is moved in one loop. They stay in the first-level cache until the last.
+const TOGETHER: usize = 16;
+
+impl BytesMove {
+    #[inline(always)]
+    fn move_word(&self, row: usize, block: &[u8], out: &mut [u8]) {
+        let source = block[self.from + row * self.row..].first_chunk::<WORD>();
+        let target = out[self.to..].first_chunk_mut::<WORD>();
+        if let (Some(&source), Some(target)) = (source, target) {
+            // Bits that a shift brings in from another byte are masked.
+            let bits = u32::from_le_bytes(source).rotate_left(self.shift);
+            let bits = bits & u32::from_ne_bytes([self.mask; WORD]);
+            *target = (u32::from_le_bytes(*target) ^ bits).to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn move_byte(&self, row: usize, block: &[u8], out: &mut [u8]) {
+        out[self.to] ^= block[self.from + row * self.row].rotate_left(self.shift) & self.mask;
     }
 }
 
@@ -172,16 +202,20 @@ mod tests {
             let Some(decoder) = RowsDecoder::of(dtype) else {
                 continue;
             };
-            let block_bytes = decoder.rows * dtype.type_size().unwrap();
-            let block: Vec<u8> = (0..block_bytes).map(|i| (i * 151 + i / 7) as u8).collect();
+            let count = 2 * TOGETHER + 1;
+            let bytes = (0..count * decoder.block).map(|i| (i * 151 + i / 7) as u8);
+            let blocks: Vec<u8> = bytes.collect();
             for row in 0..decoder.rows {
-                let mut want = vec![0; decoder.row_block];
-                for (to, from, stride) in moves(dtype).iter().flat_map(bits_of) {
-                    let from = from + row * stride;
-                    want[to / 8] ^= (block[from / 8] >> (from % 8) & 1) << (to % 8);
+                let mut want = vec![0; count * decoder.row_block];
+                let targets = want.chunks_exact_mut(decoder.row_block);
+                for (block, want) in blocks.chunks_exact(decoder.block).zip(targets) {
+                    for (to, from, stride) in moves(dtype).iter().flat_map(bits_of) {
+                        let from = from + row * stride;
+                        want[to / 8] ^= (block[from / 8] >> (from % 8) & 1) << (to % 8);
+                    }
                 }
-                let mut got = vec![0; decoder.row_block];
-                decoder.row_of(&block, row, &mut got);
+                let mut got = vec![0; count * decoder.row_block];
+                decoder.row_of(&blocks, row, &mut got);
                 assert_eq!(got, want, "{dtype} row {row}");
             }
         }
@@ -194,7 +228,7 @@ mod tests {
             let Some(decoder) = RowsDecoder::of(dtype) else {
                 continue;
             };
-            let mut is_read = vec![false; decoder.rows * dtype.type_size().unwrap() * 8];
+            let mut is_read = vec![false; decoder.block * 8];
             let mut is_written = vec![false; decoder.row_block * 8];
             for (to, from, stride) in moves(dtype).iter().flat_map(bits_of) {
                 is_written[to] = true;

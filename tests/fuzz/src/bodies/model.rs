@@ -62,7 +62,7 @@ pub fn check_level(recovery: &mut Recovery<'_>, result: &Result<Vec<u8>>) {
 }
 
 #[cfg(not(feature = "benchmarks"))]
-pub fn check_level(_: &Recovery<'_>, _: &Result<Vec<u8>>) {}
+pub fn check_level(_: &mut Recovery<'_>, _: &Result<Vec<u8>>) {}
 
 fn check_output(recovery: &Recovery<'_>, output: &[u8], salt: u32) {
     assert_eq!(recovery.report().output_bytes, output.len() as u64);
