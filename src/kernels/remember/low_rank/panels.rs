@@ -131,7 +131,8 @@ pub(crate) fn pack_panels(rows: &[f32], width: usize, out: &mut Vec<f32>) {
 impl<V: Element, A: Addition> Kernel for LowRankRows<'_, V, A> {
     const HAS_AVX512: bool = true;
 
-    /// Of rounded products LLVM may make loops that collect the numbers of AVX-512's registers one by one.
+    /// Of rounded products LLVM may make loops that collect the numbers of AVX-512's registers one by one, so the body for AVX-512
+    /// has exact ones alone.
     fn gains_from_avx512<E: Element>(&self) -> bool {
         self.addition.is_exact()
     }
