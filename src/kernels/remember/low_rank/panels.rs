@@ -137,11 +137,6 @@ impl<V: Element, A: Addition> Kernel for LowRankRows<'_, V, A> {
         self.addition.is_exact()
     }
 
-    fn is_rounded_last(&self) -> bool {
-        // Rounding to halves takes less time than storing values in F32 and loading them again.
-        false
-    }
-
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
         self.rows::<E, COLS>(Rounded, out);
