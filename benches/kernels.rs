@@ -10,8 +10,13 @@ use anamnesis::benchable_apis::{decode, levels};
 use anamnesis::{RememberOptions, TargetDtype, parse, parse_bytes};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-const ROWS: usize = 1024;
-const COLS: usize = 4096;
+const fn rows() -> usize {
+    1024
+}
+
+const fn cols() -> usize {
+    4096
+}
 
 fn kernels(criterion: &mut Criterion) {
     let scratch = tempfile::tempdir().unwrap();
@@ -25,7 +30,7 @@ fn kernels(criterion: &mut Criterion) {
             let recovery = model.recovery(RememberOptions::new(target)).unwrap();
             let mut group = criterion.benchmark_group(format!("{name}/{target}"));
             group
-                .throughput(Throughput::Elements((ROWS * COLS) as u64))
+                .throughput(Throughput::Elements((rows() * cols()) as u64))
                 .sample_size(20);
             for level in levels() {
                 group.bench_function(format!("{level:?}"), |b| {

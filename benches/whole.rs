@@ -1,28 +1,44 @@
-//! Whole runs of every scheme: parsing a file, decoding its tensor of 8192 × 4096 and writing it, with two threads, as a share of
-//! the time of a copy of the output. In the rows `merge-…` a LoRA adapter is merged into that tensor.
+//! Whole runs of every scheme: parsing a file, decoding its tensor and writing it, with two threads, beside a copy of the output and
+//! beside two threads that only read the input and write as many bytes. In the rows `merge-…` a LoRA adapter is merged into the tensor.
 //!
-//! `cargo bench --features benchmarks --bench whole -- DIRECTORY [FILTER]` works in DIRECTORY, which had better be in memory. The
-//! figures are medians of [`ROUNDS`] rounds, in each of which both are done once.
+//! `cargo bench --features benchmarks --bench whole -- DIRECTORY [FILTER [ROWSxCOLS]]` works in DIRECTORY, which had better be in
+//! memory. FILTER is part of `SCHEME/TYPE`. Figures are medians of [`ROUNDS`] rounds, in each of which all three are done once: the time of the run divided by that of the
+//! copy and by that of the two threads, and the bytes it read and wrote in a second.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod copying;
 mod schemes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use anamnesis::{Adapter, ConvertOptions, FloatCast, RememberOptions, TargetDtype, parse};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 
-const ROWS: usize = 8192;
-const COLS: usize = 4096;
+use copying::{BLOCKS, Mode};
+
+/// Threads of a run.
+const THREADS: usize = 2;
 
 /// Rank of the adapter.
 const RANK: usize = 16;
 
 /// How often each run is measured.
 const ROUNDS: usize = 7;
+
+/// Outputs and inputs of the weight.
+static SHAPE: OnceLock<[usize; 2]> = OnceLock::new();
+
+fn rows() -> usize {
+    SHAPE.get().unwrap()[0]
+}
+
+fn cols() -> usize {
+    SHAPE.get().unwrap()[1]
+}
 
 /// Seconds that `work` takes.
 fn time(work: impl FnOnce()) -> f64 {
@@ -36,13 +52,11 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// The time of a run from `input` to `target`, with the adapter in the directory `adapter` merged if there is one, divided by that of
-/// a copy of its output.
-fn ratio(input: &Path, adapter: Option<&Path>, target: TargetDtype) -> f64 {
-    let out = input.with_file_name("out.safetensors");
-    let copy = input.with_file_name("copy.safetensors");
+/// Measures the run from `input` to a type, with the adapter in the directory `adapter` merged if there is one, and prints its figures.
+fn measure(name: &str, input: &Path, adapter: Option<&Path>, target: TargetDtype) {
+    let [out, copy] = ["out", "copy"].map(|name| input.with_file_name(name));
     // Without the cast, a weight in BF16 would stay one.
-    let run = RememberOptions::new(target).with_threads(2);
+    let run = RememberOptions::new(target).with_threads(THREADS);
     let options = ConvertOptions::from(run.with_cast(FloatCast::Checked));
     let write = || {
         let adapters = adapter.map(|dir| Adapter::open(dir).unwrap());
@@ -51,15 +65,39 @@ fn ratio(input: &Path, adapter: Option<&Path>, target: TargetDtype) -> f64 {
             .with_adapters(adapters.into_iter().collect());
         parse(input).unwrap().convert(&out, options).unwrap();
     };
-    let rounds = (0..ROUNDS).map(|_| {
-        let run = time(write);
-        let copied = time(|| assert!(fs::copy(&out, &copy).is_ok()));
+    write();
+    // A manifest is small: its model lies in a blob.
+    let len = |path: &Path| fs::metadata(path).unwrap().len();
+    let blob = input.ancestors().map(|dir| dir.join(schemes::BLOB));
+    let read = blob.into_iter().find(|path| path.exists());
+    let read = read.unwrap_or_else(|| input.to_owned());
+    let (bytes, written) = (len(&read), len(&out));
+    let only_copy = |block| {
+        let files = [read.as_path(), &copy];
+        copying::copy(files, written, block, THREADS, Mode::Cached).as_secs_f64()
+    };
+    let least = |&block: &u64| (0..3).map(|_| only_copy(block)).fold(f64::MAX, f64::min);
+    let fastest = BLOCKS
+        .into_iter()
+        .min_by(|a, b| least(a).total_cmp(&least(b)));
+    let block = fastest.unwrap();
+    let (mut runs, mut copies, mut limits) = (vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
         fs::remove_file(&out).unwrap();
+        runs.push(time(write));
+        limits.push(only_copy(block));
         fs::remove_file(&copy).unwrap();
-        (run, copied)
-    });
-    let (runs, copies): (Vec<f64>, Vec<f64>) = rounds.unzip();
-    median(runs) / median(copies)
+        copies.push(time(|| assert!(fs::copy(&out, &copy).is_ok())));
+    }
+    let [run, copy, limit] = [runs, copies, limits].map(median);
+    let speed = |bytes: u64| bytes as f64 / run / 1e9;
+    println!(
+        "{name:28} {:6.2} {:6.2} {:8.2} {:8.2}",
+        run / copy,
+        run / limit,
+        speed(bytes),
+        speed(written)
+    );
 }
 
 /// A file of tensors of these names, dtypes, shapes and bytes.
@@ -73,16 +111,16 @@ fn file(tensors: &[(&str, Dtype, [usize; 2], &[u8])]) -> Vec<u8> {
 
 /// Bases of an adapter, by name: the weight `w.weight` in BF16, and in FP8 with a scale for each row.
 fn bases() -> [(&'static str, Vec<u8>); 2] {
-    let shape = [ROWS, COLS];
+    let shape = [rows(), cols()];
     // In F8_E4M3 these are finite, and as the low bytes of BF16 behind 0x3f they make numbers from 0.5 to 1.
-    let codes: Vec<u8> = (0..ROWS * COLS)
+    let codes: Vec<u8> = (0..rows() * cols())
         .map(|i| ((i * 97) >> 3) as u8 & 0x57)
         .collect();
     let bf16: Vec<u8> = codes.iter().flat_map(|&low| [low, 0x3f]).collect();
-    let scales = 0.03f32.to_le_bytes().repeat(ROWS);
+    let scales = 0.03f32.to_le_bytes().repeat(rows());
     let fp8 = [
         ("w.weight", Dtype::F8_E4M3, shape, &codes[..]),
-        ("w.weight_scale", Dtype::F32, [ROWS, 1], &scales),
+        ("w.weight_scale", Dtype::F32, [rows(), 1], &scales),
     ];
     [
         (
@@ -98,12 +136,12 @@ fn write_adapter(scratch: &Path) -> PathBuf {
     let dir = scratch.join("adapter");
     let config = serde_json::json!({"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": ["w"]});
     let factor = |n: usize| 0.01f32.to_le_bytes().repeat(n);
-    let (a, b) = (factor(RANK * COLS), factor(ROWS * RANK));
+    let (a, b) = (factor(RANK * cols()), factor(rows() * RANK));
     let [name_a, name_b] =
         ["A", "B"].map(|which| format!("base_model.model.w.lora_{which}.weight"));
     let weights = file(&[
-        (&name_a, Dtype::F32, [RANK, COLS], &a),
-        (&name_b, Dtype::F32, [ROWS, RANK], &b),
+        (&name_a, Dtype::F32, [RANK, cols()], &a),
+        (&name_b, Dtype::F32, [rows(), RANK], &b),
     ]);
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("adapter_config.json"), config.to_string()).unwrap();
@@ -111,11 +149,21 @@ fn write_adapter(scratch: &Path) -> PathBuf {
     dir
 }
 
-/// Measures the runs from `input` to every output type, and prints their figures.
-fn measure(name: &str, input: &Path, adapter: Option<&Path>) {
+/// The scheme `name` to every type whose name has `filter` in it.
+fn measure_all(scratch: &Path, name: &str, file: &[u8], adapter: Option<&Path>, filter: &str) {
     let targets = [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32];
-    let [bf16, f16, f32] = targets.map(|target| ratio(input, adapter, target));
-    println!("{name:24} {bf16:6.2} {f16:6.2} {f32:6.2}");
+    let named = targets.map(|target| (format!("{name}/{target}"), target));
+    let chosen: Vec<_> = (named.iter())
+        .filter(|(name, _)| name.contains(filter))
+        .collect();
+    if chosen.is_empty() {
+        return;
+    }
+    let input = schemes::write(scratch, name, file);
+    for (name, target) in chosen {
+        measure(name, &input, adapter, *target);
+    }
+    fs::remove_dir_all(scratch.join(name)).unwrap();
 }
 
 fn main() {
@@ -126,18 +174,19 @@ fn main() {
         return;
     };
     let filter = arguments.next().unwrap_or_default();
-    println!("{:24} {:>6} {:>6} {:>6}", "scheme", "BF16", "F16", "F32");
-    for (name, file) in schemes::files().filter(|(name, _)| name.contains(&filter)) {
-        let input = schemes::write(&scratch, name, &file);
-        measure(name, &input, None);
-        fs::remove_dir_all(scratch.join(name)).unwrap();
+    let shape = arguments.next().unwrap_or_else(|| "8192x4096".to_owned());
+    let (rows, cols) = shape.split_once('x').unwrap();
+    SHAPE.set([rows, cols].map(|n| n.parse().unwrap())).unwrap();
+    println!(
+        "{:28} {:>6} {:>6} {:>8} {:>8}",
+        "", "/ cp", "/ limit", "GB/s in", "GB/s out"
+    );
+    for (name, file) in schemes::files() {
+        measure_all(&scratch, name, &file, None, &filter);
     }
     let adapter = write_adapter(&scratch);
-    let bases = bases().into_iter();
-    for (name, file) in bases.filter(|(name, _)| name.contains(&filter)) {
-        let input = schemes::write(&scratch, name, &file);
-        measure(name, &input, Some(&adapter));
-        fs::remove_dir_all(scratch.join(name)).unwrap();
+    for (name, file) in bases() {
+        measure_all(&scratch, name, &file, Some(&adapter), &filter);
     }
     fs::remove_dir_all(adapter).unwrap();
 }

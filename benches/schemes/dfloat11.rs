@@ -1,6 +1,6 @@
 //! A model of DFloat11: the codes of its exponents have as many bits as those of models, two and a half for a value.
 
-use super::{COLS, Part, ROWS, codes};
+use super::{Part, codes, cols, rows};
 
 /// The length of a code and its bits. Three codes have two bits, and one each three to eight.
 fn code(symbol: u32) -> (u32, u64) {
@@ -27,9 +27,9 @@ fn tables() -> Vec<u8> {
     [table, lengths].concat()
 }
 
-pub fn dfloat11() -> Vec<Part> {
+fn dfloat11() -> Vec<Part> {
     const CHUNK: usize = 4096;
-    let n = ROWS * COLS;
+    let n = rows() * cols();
     let (mut stream, mut gaps, mut positions) = (vec![], vec![], vec![]);
     // The lowest `used` bits of `word` are not in the stream yet.
     let (mut word, mut used, mut state) = (0u64, 0, 1u64);
@@ -70,11 +70,15 @@ pub fn dfloat11() -> Vec<Part> {
     let bytes = |name, bytes: Vec<u8>| Part(name, "U8", vec![bytes.len()], bytes);
     vec![
         bytes("w.encoded_exponent", stream),
-        Part("w.sign_mantissa", "U8", vec![ROWS, COLS], codes(n)),
+        Part("w.sign_mantissa", "U8", vec![rows(), cols()], codes(n)),
         Part("w.luts", "U8", vec![2, 256], tables()),
         bytes("w.output_positions", positions),
         bytes("w.gaps", packed),
     ]
+}
+
+pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
+    vec![("dfloat11", dfloat11())]
 }
 
 pub fn config() -> String {

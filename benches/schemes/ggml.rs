@@ -1,6 +1,6 @@
 //! A GGUF file for each block type.
 
-use super::{COLS, ROWS, codes, gguf};
+use super::{codes, cols, gguf, rows};
 
 /// GGUF types: name, number, values and bytes of a block, and where it has f16 scales.
 #[rustfmt::skip]
@@ -45,18 +45,18 @@ pub fn interleaved_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     INTERLEAVED
         .iter()
         .map(|&(name, number, block, size, header)| {
-            let mut bytes = codes(ROWS * COLS / block * size + ROWS * header);
+            let mut bytes = codes(rows() * cols() / block * size + rows() * header);
             // The headers of the rows that are stored together precede their blocks. Types with headers interleave four rows or eight.
-            let rows = if name.ends_with("r8") { 8 } else { 4 };
-            for stored in bytes.chunks_exact_mut(rows * (header + COLS / block * size)) {
-                for scale in stored[..rows * header].chunks_exact_mut(header.max(1)) {
+            let stored_rows = if name.ends_with("r8") { 8 } else { 4 };
+            for stored in bytes.chunks_exact_mut(stored_rows * (header + cols() / block * size)) {
+                for scale in stored[..stored_rows * header].chunks_exact_mut(header.max(1)) {
                     match header {
                         2 => scale.copy_from_slice(&0x1c3du16.to_le_bytes()),
                         _ => scale.copy_from_slice(&0.004f32.to_le_bytes()),
                     }
                 }
             }
-            let shape = [COLS as u64, ROWS as u64];
+            let shape = [cols() as u64, rows() as u64];
             let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
             (name, file.file())
         })
@@ -67,16 +67,16 @@ pub fn ik_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         let scale = if header == 0 {
             size
         } else {
-            header + COLS / block * size
+            header + cols() / block * size
         };
-        let mut bytes = codes(ROWS * COLS / block * size + ROWS * header);
+        let mut bytes = codes(rows() * cols() / block * size + rows() * header);
         for scaled in bytes.chunks_exact_mut(scale) {
             match header {
                 0 | 2 => scaled[..2].copy_from_slice(&0x1c3du16.to_le_bytes()),
                 _ => scaled[..4].copy_from_slice(&0.004f32.to_le_bytes()),
             }
         }
-        let shape = [COLS as u64, ROWS as u64];
+        let shape = [cols() as u64, rows() as u64];
         let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
         (name, file.file())
     })
@@ -84,13 +84,13 @@ pub fn ik_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
 
 pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     GGML.iter().map(|&(name, number, block, size, scales)| {
-        let mut bytes = codes(ROWS * COLS / block * size);
+        let mut bytes = codes(rows() * cols() / block * size);
         for block in bytes.chunks_exact_mut(size) {
             scales
                 .iter()
                 .for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
         }
-        let shape = [COLS as u64, ROWS as u64];
+        let shape = [cols() as u64, rows() as u64];
         (
             name,
             gguf::Gguf::default()

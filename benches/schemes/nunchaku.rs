@@ -1,6 +1,6 @@
 //! Models of nunchaku's, each with its config in the file's metadata.
 
-use super::{COLS, Part, ROWS, bf16s, codes, file_with};
+use super::{Part, bf16s, codes, cols, file_with, rows};
 
 /// A model of one layer.
 fn model(dtype: &str, group: usize, parts: &[Part]) -> Vec<u8> {
@@ -15,42 +15,57 @@ fn model(dtype: &str, group: usize, parts: &[Part]) -> Vec<u8> {
 }
 
 pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let n = ROWS * COLS;
+    let n = rows() * cols();
     let layer = || {
         vec![
-            Part("mlp_fc1.qweight", "I8", vec![ROWS, COLS / 2], codes(n / 2)),
-            Part("mlp_fc1.smooth", "BF16", vec![COLS], bf16s(COLS)),
+            Part(
+                "mlp_fc1.qweight",
+                "I8",
+                vec![rows(), cols() / 2],
+                codes(n / 2),
+            ),
+            Part("mlp_fc1.smooth", "BF16", vec![cols()], bf16s(cols())),
             Part(
                 "mlp_fc1.lora_down",
                 "BF16",
-                vec![COLS, 32],
-                bf16s(COLS * 32),
+                vec![cols(), 32],
+                bf16s(cols() * 32),
             ),
-            Part("mlp_fc1.lora_up", "BF16", vec![ROWS, 32], bf16s(ROWS * 32)),
+            Part(
+                "mlp_fc1.lora_up",
+                "BF16",
+                vec![rows(), 32],
+                bf16s(rows() * 32),
+            ),
         ]
     };
     let scales = |name: &'static str, rows| {
-        Part(name, "BF16", vec![COLS / 64, rows], bf16s(COLS / 64 * rows))
+        Part(
+            name,
+            "BF16",
+            vec![cols() / 64, rows],
+            bf16s(cols() / 64 * rows),
+        )
     };
     let mut int4 = layer();
-    int4.push(scales("mlp_fc1.wscales", ROWS));
+    int4.push(scales("mlp_fc1.wscales", rows()));
     let mut nvfp4 = layer();
     let micro = codes(n / 16).iter().map(|byte| byte & 0x77).collect();
     nvfp4.push(Part(
         "mlp_fc1.wscales",
         "F8_E4M3",
-        vec![COLS / 16, ROWS],
+        vec![cols() / 16, rows()],
         micro,
     ));
     nvfp4.push(Part("mlp_fc1.wtscale", "BF16", vec![1], bf16s(1)));
     // As many rows as are six vectors.
-    let rows = ROWS / 12 * 12;
+    let rows = rows() / 12 * 12;
     let modulation = vec![
         Part(
             "norm1.linear.qweight",
             "I32",
-            vec![rows / 4, COLS / 2],
-            codes(rows * COLS / 2),
+            vec![rows / 4, cols() / 2],
+            codes(rows * cols() / 2),
         ),
         scales("norm1.linear.wscales", rows),
         scales("norm1.linear.wzeros", rows),

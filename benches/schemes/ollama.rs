@@ -1,34 +1,29 @@
 //! A model in Ollama's layers of tensors: a manifest in a store, and one blob with a weight of four bits.
 
-use super::{COLS, Part, ROWS, bf16s, codes, file_with};
+use super::{Part, bf16s, codes, cols, file_with, rows};
 
 pub const NAME: &str = "ollama-int4";
 
 /// Where the manifest lies in the directory of the model.
 pub const MANIFEST: &str = "models/manifests/registry.ollama.ai/library/layers/latest";
 
-/// The digest of the blob in hexadecimal. Nothing compares it.
-fn digest() -> String {
-    "0".repeat(64)
-}
-
-pub fn blob() -> String {
-    format!("models/blobs/sha256-{}", digest())
-}
+/// Where the blob lies. Nothing compares its digest.
+pub const BLOB: &str =
+    "models/blobs/sha256-0000000000000000000000000000000000000000000000000000000000000000";
 
 pub fn manifest() -> String {
     let layer = serde_json::json!({
-        "mediaType": "application/vnd.ollama.image.tensor", "digest": format!("sha256:{}", digest()), "name": "w.weight",
+        "mediaType": "application/vnd.ollama.image.tensor", "digest": format!("sha256:{}", "0".repeat(64)), "name": "w.weight",
     });
     let kind = "application/vnd.docker.distribution.manifest.v2+json";
     serde_json::json!({"schemaVersion": 2, "mediaType": kind, "layers": [layer]}).to_string()
 }
 
 pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let n = ROWS * COLS;
-    let groups = || vec![ROWS, COLS / 64];
+    let n = rows() * cols();
+    let groups = || vec![rows(), cols() / 64];
     let parts = [
-        Part("w.weight", "U32", vec![ROWS, COLS / 8], codes(n / 2)),
+        Part("w.weight", "U32", vec![rows(), cols() / 8], codes(n / 2)),
         Part("w.weight.scale", "BF16", groups(), bf16s(n / 64)),
         Part("w.weight.bias", "BF16", groups(), bf16s(n / 64)),
     ];

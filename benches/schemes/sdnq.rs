@@ -1,6 +1,6 @@
 //! SDNQ's models, each with its config in the file's metadata.
 
-use super::{COLS, Part, ROWS, bf16s, codes, f32s, file_with};
+use super::{Part, bf16s, codes, cols, f32s, file_with, rows};
 
 /// A model of codes of `dtype` in groups of `group`, with more keys in its config and more tensors.
 fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
@@ -11,26 +11,30 @@ fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
     let metadata = serde_json::json!({ "quantization_config": config });
     let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
     let digits = dtype.trim_start_matches(|c: char| !c.is_ascii_digit());
-    let (n, bits): (_, usize) = (ROWS * COLS, digits.parse().unwrap_or(0));
+    let (n, bits): (_, usize) = (rows() * cols(), digits.parse().unwrap_or(0));
     let (stored, shape) = match bits {
-        16 if dtype.starts_with('f') => ("F16", vec![ROWS, COLS]),
-        16 => ("I16", vec![ROWS, COLS]),
+        16 if dtype.starts_with('f') => ("F16", vec![rows(), cols()]),
+        16 => ("I16", vec![rows(), cols()]),
         12 => ("I16", vec![n / 4, 3]),
         10 | 14 => ("I16", vec![n / 8, bits / 2]),
         9.. => ("I16", vec![n / 16, bits]),
-        8 => ("I8", vec![ROWS, COLS]),
+        8 => ("I8", vec![rows(), cols()]),
         4 => ("U8", vec![n / 2]),
         6 => ("U8", vec![n / 4, 3]),
         _ => ("U8", vec![n / 8, bits]),
     };
-    let scales = vec![ROWS, COLS / group, 1];
+    let scales = vec![rows(), cols() / group, 1];
     let mut all = vec![Part("w.weight", stored, shape, codes(n * bits / 8))];
     if more.contains("codebook") {
-        let entries = vec![ROWS, COLS / group, 1 << bits];
+        let entries = vec![rows(), cols() / group, 1 << bits];
         let count = entries.iter().product();
         all.push(Part("w.scale", "F32", entries, f32s(count)));
     } else {
-        let shape = if group == COLS { vec![ROWS, 1] } else { scales };
+        let shape = if group == cols() {
+            vec![rows(), 1]
+        } else {
+            scales
+        };
         let count = shape.iter().product();
         all.push(Part("w.scale", "F32", shape.clone(), f32s(count)));
         if dtype.starts_with('u') {
@@ -43,8 +47,8 @@ fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
 
 pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let factors = vec![
-        Part("w.svd_up", "BF16", vec![ROWS, 32], bf16s(ROWS * 32)),
-        Part("w.svd_down", "BF16", vec![32, COLS], bf16s(32 * COLS)),
+        Part("w.svd_up", "BF16", vec![rows(), 32], bf16s(rows() * 32)),
+        Part("w.svd_down", "BF16", vec![32, cols()], bf16s(32 * cols())),
     ];
     let rotated = r#","hadamard_group_size":256"#;
     [
@@ -53,7 +57,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
         ("sdnq-uint6", model("uint6", 256, "", vec![])),
         ("sdnq-uint7", model("uint7", 512, "", vec![])),
         ("sdnq-uint3", model("uint3", 32, "", vec![])),
-        ("sdnq-int8", model("int8", COLS, "", vec![])),
+        ("sdnq-int8", model("int8", cols(), "", vec![])),
         ("sdnq-int6", model("int6", 256, "", vec![])),
         ("sdnq-int9", model("int9", 1024, "", vec![])),
         ("sdnq-int12", model("int12", 1024, "", vec![])),

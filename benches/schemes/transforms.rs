@@ -1,6 +1,6 @@
 //! INT8 of compressed-tensors with transforms, with the config in the file's metadata.
 
-use super::{COLS, Part, ROWS, codes, f32s, file_with};
+use super::{Part, codes, cols, f32s, file_with, rows};
 
 /// Rows of a matrix.
 const SIZE: usize = 128;
@@ -12,8 +12,13 @@ fn model(kind: &str, location: &str, matrix: Option<Vec<u8>>) -> Vec<u8> {
     let metadata = serde_json::json!({ "quantization_config": config });
     let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
     let mut parts = vec![
-        Part("w.weight", "I8", vec![ROWS, COLS], codes(ROWS * COLS)),
-        Part("w.weight_scale", "F32", vec![ROWS, 1], f32s(ROWS)),
+        Part(
+            "w.weight",
+            "I8",
+            vec![rows(), cols()],
+            codes(rows() * cols()),
+        ),
+        Part("w.weight_scale", "F32", vec![rows(), 1], f32s(rows())),
     ];
     parts.extend(matrix.map(|bytes| Part("w.v_input.weight", "F32", vec![SIZE, SIZE], bytes)));
     file_with(&parts, header)

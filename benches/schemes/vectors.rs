@@ -1,6 +1,6 @@
 //! Models of vectors of codebooks, of SpQR and of EETQ, each with its config in the file's metadata.
 
-use super::{COLS, Part, ROWS, codes, f16s, file_with};
+use super::{Part, codes, cols, f16s, file_with, rows};
 
 fn model(config: &str, parts: &[Part]) -> Vec<u8> {
     let metadata = serde_json::json!({ "quantization_config": config });
@@ -11,7 +11,7 @@ fn model(config: &str, parts: &[Part]) -> Vec<u8> {
 /// So many codebooks of vectors of `width` values, with codes of so many bits.
 fn aqlm(books: usize, bits: usize, width: usize) -> Vec<u8> {
     let (dtype, bytes) = if bits > 8 { ("I16", 2) } else { ("I8", 1) };
-    let shape = vec![ROWS, COLS / width, books];
+    let shape = vec![rows(), cols() / width, books];
     let (n, values) = (shape.iter().product::<usize>(), (books << bits) * width);
     let parts = [
         Part("w.codes", dtype, shape, random(n * bytes)),
@@ -21,7 +21,7 @@ fn aqlm(books: usize, bits: usize, width: usize) -> Vec<u8> {
             vec![books, 1 << bits, 1, width],
             f16s(values),
         ),
-        Part("w.scales", "F16", vec![ROWS, 1, 1, 1], f16s(ROWS)),
+        Part("w.scales", "F16", vec![rows(), 1, 1, 1], f16s(rows())),
     ];
     model(r#"{"quant_method":"aqlm"}"#, &parts)
 }
@@ -30,9 +30,9 @@ fn aqlm(books: usize, bits: usize, width: usize) -> Vec<u8> {
 fn vptq(vector: usize, entries: usize, residual: i64) -> Vec<u8> {
     let second = usize::try_from(residual).unwrap_or(0);
     let bits = entries.ilog2() + second.checked_ilog2().unwrap_or(0);
-    let words = COLS * bits as usize / 32;
-    let blocks = ROWS / vector;
-    let order = (0..COLS).flat_map(|i| ((i * 31 % COLS) as u16).to_le_bytes());
+    let words = cols() * bits as usize / 32;
+    let blocks = rows() / vector;
+    let order = (0..cols()).flat_map(|i| ((i * 31 % cols()) as u16).to_le_bytes());
     let mut parts = vec![
         Part(
             "w.indices",
@@ -46,9 +46,9 @@ fn vptq(vector: usize, entries: usize, residual: i64) -> Vec<u8> {
             vec![1, entries * vector],
             f16s(entries * vector),
         ),
-        Part("w.perm", "I16", vec![COLS], order.collect()),
-        Part("w.weight_scale", "F16", vec![COLS], f16s(COLS)),
-        Part("w.weight_bias", "F16", vec![COLS], f16s(COLS)),
+        Part("w.perm", "I16", vec![cols()], order.collect()),
+        Part("w.weight_scale", "F16", vec![cols()], f16s(cols())),
+        Part("w.weight_bias", "F16", vec![cols()], f16s(cols())),
     ];
     if second > 0 {
         let values = second * vector;
@@ -67,9 +67,9 @@ fn vptq(vector: usize, entries: usize, residual: i64) -> Vec<u8> {
 
 /// Pairs of codes of so many bits, rotated in groups of 512.
 fn higgs(bits: usize) -> Vec<u8> {
-    let (words, entries) = (ROWS * bits / 16, 1 << bits);
+    let (words, entries) = (rows() * bits / 16, 1 << bits);
     let tuned = serde_json::json!({ "w": {
-        "num_bits": bits, "group_size": 256, "N": ROWS, "K": COLS, "dtype": "torch.float16", "template_id": 35,
+        "num_bits": bits, "group_size": 256, "N": rows(), "K": cols(), "dtype": "torch.float16", "template_id": 35,
     }});
     let config = serde_json::json!({
         "quant_method": "higgs", "bits": bits, "hadamard_size": 512, "group_size": 256, "tune_metadata": tuned,
@@ -78,8 +78,8 @@ fn higgs(bits: usize) -> Vec<u8> {
         Part(
             "w.weight",
             "I16",
-            vec![words, COLS],
-            random(words * COLS * 2),
+            vec![words, cols()],
+            random(words * cols() * 2),
         ),
         Part("w.tables", "F16", vec![entries], f16s(entries)),
         Part(
@@ -91,8 +91,8 @@ fn higgs(bits: usize) -> Vec<u8> {
         Part(
             "w.scales",
             "F16",
-            vec![ROWS, COLS / 256],
-            f16s(ROWS * COLS / 256),
+            vec![rows(), cols() / 256],
+            f16s(rows() * cols() / 256),
         ),
     ];
     model(&config.to_string(), &parts)
@@ -100,25 +100,26 @@ fn higgs(bits: usize) -> Vec<u8> {
 
 /// Tiles with 40 single values in each row, a hundredth of them.
 fn spqr() -> Vec<u8> {
-    let words = random(ROWS * COLS / 2);
+    let words = random(rows() * cols() / 2);
     // Scales and zero points of the tiles are halves whose bytes are all 0x2d.
     let words = words.as_chunks::<8>().0.iter().flat_map(|&word| {
         let codes = u64::from_le_bytes(word) & ((1 << 54) - 1);
         (codes | 0x2d << 54).to_le_bytes()
     });
-    let starts = (0..=ROWS).flat_map(|row| (row as u32 * 40).to_le_bytes());
-    let singles = (0..ROWS * 40).flat_map(|i| ((i * 97 % COLS) as u32 | 0x3000_0000).to_le_bytes());
-    let order = (0..COLS).flat_map(|i| ((i * 31 % COLS) as u16).to_le_bytes());
+    let starts = (0..=rows()).flat_map(|row| (row as u32 * 40).to_le_bytes());
+    let singles =
+        (0..rows() * 40).flat_map(|i| ((i * 97 % cols()) as u32 | 0x3000_0000).to_le_bytes());
+    let order = (0..cols()).flat_map(|i| ((i * 31 % cols()) as u16).to_le_bytes());
     let parts = [
         Part(
             "w.dense_weights",
             "I64",
-            vec![ROWS * COLS / 16],
+            vec![rows() * cols() / 16],
             words.collect(),
         ),
-        Part("w.row_offsets", "I32", vec![ROWS + 1], starts.collect()),
-        Part("w.col_vals", "I32", vec![ROWS * 40], singles.collect()),
-        Part("w.in_perm", "I32", vec![COLS / 2], order.collect()),
+        Part("w.row_offsets", "I32", vec![rows() + 1], starts.collect()),
+        Part("w.col_vals", "I32", vec![rows() * 40], singles.collect()),
+        Part("w.in_perm", "I32", vec![cols() / 2], order.collect()),
     ];
     model(r#"{"quant_method":"spqr","bits":3}"#, &parts)
 }
@@ -136,10 +137,10 @@ fn random(n: usize) -> Vec<u8> {
 }
 
 pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let n = ROWS * COLS;
+    let n = rows() * cols();
     let eetq = [
-        Part("w.weight", "I8", vec![COLS, ROWS], codes(n)),
-        Part("w.weight_scales", "F16", vec![ROWS], f16s(ROWS)),
+        Part("w.weight", "I8", vec![cols(), rows()], codes(n)),
+        Part("w.weight_scales", "F16", vec![rows()], f16s(rows())),
     ];
     [
         ("eetq", model(r#"{"quant_method":"eetq"}"#, &eetq)),
