@@ -1,10 +1,18 @@
-"""Golden EXL2 layers. exllamav2 decodes on GPUs alone: this is a reading of its sources, and not the library.
+"""Golden EXL2 layers, decoded by exllamav2's own kernels, compiled for the CPU.
 
-Run: `python exl2_cases.py` (see ../README.md). Sources, of exllamav2 da07facd10b5c7f35b03664c41a3090c9f093de5: packing as in
-`conversion/adaptivegptq.py` (`pack`) and `ext_quant.cpp`; decoding as in `ext.py` (`make_q_matrix`), `cuda/q_matrix.cu`
-(`reconstruct_kernel`) and `cuda/quant/qdq_*.cuh`, step by step, with numpy's halves: the words are shuffled as on load, and
-codes are taken from them with the masks of the kernels.
+Run: `python exl2_cases.py exl2-wheel/exllamav2`, the unpacked wheel of exllamav2 0.3.2 (see ../README.md). Compiles exl2_oracle.cpp (the
+command is in that file; `$CXX`), for an x86-64 CPU with F16C. Packing is that of `conversion/adaptivegptq.py` (`pack`) and
+`ext_quant.cpp`; what `ext.py` (`make_q_matrix`, `make_group_map_py`) and the constructor of `QMatrix` do before the kernels run is
+written out.
 """
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,75 +38,54 @@ def pack_rows_4(scales):
     return (scales.reshape(g, n // 8, 8).astype(np.uint64) << shifts).sum(2).astype(np.uint32)
 
 
-# ---------------------------------------------------------------- qdq_*.cuh
+# ---------------------------------------------------------------- the library's kernels
+
+HERE, CUDA = Path(__file__).parent, Path(sys.argv[1]) / "exllamav2_ext/cuda"
 
 
-def shuffled(words, bits):
-    """A block of words of one column as `shuffle_*` leaves it, and the pairs of halves that `dequant_*` masks out of it."""
-    big = sum(int(w) << (32 * i) for i, w in enumerate(words))
-    q = [big >> (bits * i) & ((1 << bits) - 1) for i in range(len(words) * 32 // bits)]
-    pair = lambda first, second: first | second << 16
-    z = [0] * len(words)
-    if bits == 2:
-        for i in range(8):
-            z[0] |= pair(q[2 * i], q[2 * i + 1]) << (2 * i)
-        take = lambda z: [z[0] >> (2 * i) & 0x00030003 for i in range(8)]
-    elif bits == 3:
-        for block in range(3):
-            for i in range(5):
-                z[block] |= pair(q[10 * block + 2 * i], q[10 * block + 2 * i + 1]) << (3 * i)
-            z[block] |= pair(q[30] >> block & 1, q[31] >> block & 1) << 15
-        take = lambda z: [z[i // 5] >> (3 * (i % 5)) & 0x00070007 for i in range(15)] + [
-            sum((z[block] >> 15 & 0x00010001) << block for block in range(3))]
-    elif bits == 4:
-        for i in range(4):
-            z[0] |= pair(q[2 * i], q[2 * i + 1]) << (4 * i)
-        take = lambda z: [z[0] >> (4 * i) & 0x000F000F for i in range(4)]
-    elif bits == 5:
-        for block in range(5):
-            for i in range(3):
-                z[block] |= pair(q[6 * block + 2 * i], q[6 * block + 2 * i + 1]) << (5 * i)
-            z[block] |= pair(q[30] >> block & 1, q[31] >> block & 1) << 15
-        take = lambda z: [z[i // 3] >> (5 * (i % 3)) & 0x001F001F for i in range(15)] + [
-            sum((z[block] >> 15 & 0x00010001) << block for block in range(5))]
-    elif bits == 6:
-        for block in range(3):
-            for i in range(2):
-                z[block] |= pair(q[4 * block + 2 * i], q[4 * block + 2 * i + 1]) << (6 * i)
-        z[0] |= pair(q[12] & 15, q[13] & 15) << 12
-        z[1] |= pair(q[14] & 15, q[15] & 15) << 12
-        z[2] |= pair(q[12] >> 4, q[13] >> 4) << 12 | pair(q[14] >> 4, q[15] >> 4) << 14
-        take = lambda z: [z[i // 2] >> (6 * (i % 2)) & 0x003F003F for i in range(6)] + [
-            z[0] >> 12 & 0x000F000F | z[2] >> 8 & 0x00300030, z[1] >> 12 & 0x000F000F | z[2] >> 10 & 0x00300030]
-    else:
-        return [int(w) >> (8 * i) & 0xFF for w in words for i in range(4)]
-    return [half for pair in take(z) for half in (pair & 0xFFFF, pair >> 16)]
+def kernels():
+    """The sources of the kernels that load and decode a layer, without their includes of CUDA."""
+    without_includes = lambda text: re.sub(r"^#include.*$", "", text, flags=re.M)
+    headers = ["../config.h", "quant/qdq_util.cuh", "matrix_view.cuh"] + [f"quant/qdq_{bits}.cuh" for bits in (2, 3, 4, 5, 6, 8)]
+    parts = [without_includes((CUDA / header).read_text()) for header in headers]
+    matrix = (CUDA / "q_matrix.cu").read_text()
+    parts += re.findall(r"^#define (?:BLOCK_KN_SIZE|THREADS_X) .*$", matrix, flags=re.M)
+    for kernel in ("shuffle_kernel", "reconstruct_kernel"):
+        (found,) = re.findall(rf"^__global__ void {kernel}\n.*?^}}$", matrix, flags=re.M | re.S)
+        parts.append(found)
+    return "\n".join(parts)
 
 
-BLOCKS = {8: 2, 6: 3, 5: 5, 4: 1, 3: 3, 2: 1}
+def build():
+    with tempfile.TemporaryDirectory() as out:
+        (Path(out) / "exl2_host.inc").write_text(kernels())
+        lib = f"{out}/libexl2.so"
+        subprocess.run([os.environ.get("CXX", "c++"), "-shared", "-fPIC", "-w", "-std=c++20", "-O1", "-ffp-contract=off", "-mf16c",
+                        "-I", out, "-o", lib, HERE / "exl2_oracle.cpp"], check=True)
+        return ctypes.CDLL(lib)
+
+
+EXL2 = build()
 
 
 def reconstructed(layer, k):
-    """`reconstruct_kernel`: halves `[in, out]`."""
-    words, groups = layer["q_weight"], layer["q_groups"].reshape(-1, 2)
+    """`make_q_matrix` and `reconstruct`: halves `[in, out]`."""
+    words, groups = layer["q_weight"].astype(np.uint32), layer["q_groups"].reshape(-1, 2)
     n = words.shape[1]
-    perm = np.argsort(layer["q_invperm"])
-    with np.errstate(all="ignore"):
-        maxima = (layer["q_scale_max"].astype(np.float32) / np.float32(256)).astype(np.float16)
-    out = np.zeros((k, n), np.float16)
-    row = 0
+    group_map, rows = [], {8: 0, 6: 0, 5: 0, 4: 0, 3: 0, 2: 0}
     for g, (bits, first) in enumerate(groups.tolist()):
         last = int(groups[g + 1][1]) if g + 1 < len(groups) else len(words)
-        scales = np.array([layer["q_scale"][g, c // 8] >> (4 * (c % 8)) & 15 for c in range(n)]).astype(np.int32) + 1
-        with np.errstate(all="ignore"):
-            scales = (scales * scales).astype(np.float16) * maxima[g]
-        for at in range(first, last, BLOCKS[bits]):
-            codes = np.array([shuffled(words[at : at + BLOCKS[bits], c], bits) for c in range(n)]).T
-            for code in codes:
-                with np.errstate(all="ignore"):
-                    out[perm[row]] = (code - (1 << (bits - 1))).astype(np.float16) * scales
-                row += 1
-    assert row == k
+        size = (last - first) * 32 // bits
+        rows[bits] += size
+        group_map += [part for j in range(size) for part in (g, size - j)]
+    # `w["q_scale_max"] *= prescale / 256`, as torch multiplies halves by a number.
+    maxima = torch.from_numpy(layer["q_scale_max"].copy())
+    maxima *= 1 / 256
+    parts = [np.ascontiguousarray(words), np.argsort(layer["q_invperm"]).astype(np.uint16), layer["q_scale"].astype(np.uint32),
+             maxima.numpy(), np.array(group_map, np.uint16)]
+    ends, out = np.cumsum(list(rows.values())).astype(np.int32), np.full((k, n), 77, np.float16)
+    address = lambda a: ctypes.c_void_p(a.ctypes.data)
+    EXL2.oracle_reconstruct(*map(address, parts), k, n, len(groups), address(ends), address(out))
     return out
 
 

@@ -17,7 +17,7 @@ fn main() {
     for (id, golden) in goldens() {
         seeds.golden(*id, golden);
     }
-    for directory in ["npz", "pth", "qnat", "gguf-files", "demo"] {
+    for directory in ["npz", "pth", "qnat", "gguf-files", "llamafile", "demo"] {
         for entry in std::fs::read_dir(data().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -60,7 +60,7 @@ impl Seeds {
                 }
             }
             Some("qnat") => self.put("qnat", &bytes),
-            Some("gguf") => {
+            Some("gguf" | "llamafile") => {
                 self.put("gguf", &bytes);
                 self.put("gguf_header", &bytes[..bytes.len().min(4096)]);
             }
@@ -87,6 +87,15 @@ impl Seeds {
 
     fn golden(&mut self, id: u16, golden: &Golden) {
         let id = id.to_le_bytes();
+        if golden.tree.is_some() {
+            // As it is, and with one changed byte in each of its files.
+            self.put("decode", &id);
+            for no in 0..golden.weights.len() as u8 {
+                let place = [no.wrapping_mul(101), no];
+                self.put("decode", &[id[0], id[1], 0, no, place[0], place[1], 1]);
+            }
+            return;
+        }
         for flags in [0, 7] {
             self.put("decode", &[id[0], id[1], flags]);
         }

@@ -3,7 +3,7 @@
 use anamnesis::{TensorRole, parse_safetensors_header};
 
 use crate::common::verdict::{Kind, Parse, Unsupported, check, recover, tensors, verdict};
-use crate::common::{data, file, raw};
+use crate::common::{data, f32s, file, raw};
 
 #[test]
 fn descriptions() {
@@ -159,6 +159,42 @@ fn levels() {
             verdict(decoded(relative, value), Parse, &["`X.weight`", what]),
             None
         );
+    }
+}
+
+/// Programs in Python ask `if conf.get("convrot")`, so that 0, null and empty values mean no rotation. Rotated in
+/// place of plain, or plain in place of rotated, would be other values without an error.
+#[test]
+fn convrot_is_what_python_takes_it_for() {
+    let decoded = |format: &str, convrot: &str| {
+        let marker =
+            format!(r#"{{{format}"convrot":{convrot},"convrot_groupsize":16,"per_row":true}}"#);
+        let codes = (0..64u8).map(|i| i.wrapping_mul(37)).collect();
+        let tensors = [
+            raw("X.weight", "I8", &[2, 32], codes),
+            raw("X.weight_scale", "F32", &[2, 1], f32s(&[0.5, -3.0])),
+            raw("X.comfy_quant", "U8", &[marker.len()], marker.into()),
+        ];
+        recover(file(&tensors, &[]), "").unwrap()
+    };
+    // ComfyUI-INT8-Fast states no format.
+    for format in [r#""format":"int8_tensorwise","#, ""] {
+        let [plain, rotated] = ["false", "true"].map(|convrot| decoded(format, convrot));
+        assert_ne!(plain, rotated, "{format}");
+        for no in ["null", "0", "0.0", "-0.0", r#""""#, "[]", "{}"] {
+            assert_eq!(decoded(format, no), plain, "{format}{no}");
+        }
+        for yes in [
+            "1",
+            "-1",
+            "0.5",
+            r#""x""#,
+            r#""false""#,
+            "[0]",
+            r#"{"a":0}"#,
+        ] {
+            assert_eq!(decoded(format, yes), rotated, "{format}{yes}");
+        }
     }
 }
 

@@ -150,11 +150,14 @@ pub fn run(bytes: &[u8]) {
     let place = place();
     let (weights, configs) = edited(golden, &mut input);
     for (name, content) in weights.iter().chain(&configs) {
-        std::fs::write(place.path().join(name), content).unwrap();
+        let path = place.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
     }
-    let path = match weights.as_slice() {
-        [(name, _)] => place.path().join(name),
-        _ => place.path().to_owned(),
+    let path = match (golden.tree, weights.as_slice()) {
+        (Some(open), _) => place.path().join(open),
+        (None, [(name, _)]) => place.path().join(name),
+        (None, _) => place.path().to_owned(),
     };
     if let Ok(model) = parse_with_limits(path, &limits()) {
         check(&model, salt);
@@ -166,7 +169,11 @@ fn edited(golden: &Golden, input: &mut Bytes<'_>) -> (Vec<File>, Vec<File>) {
     let mut weights: Vec<(String, Weights)> = golden
         .weights
         .iter()
-        .map(|(name, bytes)| (name.clone(), Weights::read(bytes)))
+        .map(|(name, bytes)| match golden.tree {
+            // Another file than the manifest or the metadata describes would only be refused for its length.
+            Some(_) => (name.clone(), Weights::Other(bytes.clone())),
+            None => (name.clone(), Weights::read(bytes)),
+        })
         .collect();
     let mut configs = golden.configs.clone();
     for _ in 0..6 {
