@@ -8,6 +8,7 @@ mod low_rank;
 mod rotated;
 mod rotated_pairs;
 mod spqr;
+mod stacks;
 mod transpose;
 mod vectors;
 
