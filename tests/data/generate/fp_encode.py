@@ -13,9 +13,7 @@ compressed-tensors' scales are those of llm-compressor's observer `memoryless_mi
 
 import ctypes
 import os
-import subprocess
 import sys
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -137,13 +135,7 @@ def ggml(w):
     """Codes in the order of the row; ggml's own is that of halves of a block."""
     global GGML
     if GGML is None:
-        source = Path(os.environ["GGML_SRC"])
-        file = Path(tempfile.mkdtemp()) / "ggml_oracle.so"
-        flags = ["-shared", "-fPIC", "-O1", "-ffp-contract=off", "-fno-fast-math"]
-        includes = [f"-I{source}/include", f"-I{source}/src"]
-        oracle = Path(__file__).parent / "ggml_oracle.c"
-        subprocess.run([os.environ.get("CC", "cc"), *flags, *includes, "-o", file, oracle, "-lm"], check=True)
-        GGML = ctypes.CDLL(str(file))
+        GGML = ctypes.CDLL(os.environ["GGML_ORACLE"])
     w = w.float().contiguous()
     out = torch.empty(w.numel() // 32, 17, dtype=torch.uint8)
     GGML.quantize_row_mxfp4_ref(ctypes.c_void_p(w.data_ptr()), ctypes.c_void_p(out.data_ptr()), ctypes.c_int64(w.numel()))

@@ -1,14 +1,19 @@
 """Golden GGUF files: block types decoded by gguf-py and by ggml's C reference, and whole files for the reader.
 
     pip install gguf==0.19.0 torch==2.15.0 safetensors==0.8.0 ml_dtypes==0.6.0 numpy==2.4.6
-    GGML_SRC=<checkout of ggml 0.21.0, commit d99724f2> python ggml.py
+    GGML_ORACLE=<shared library> python ggml.py
 
-It compiles ggml_oracle.c (`cc`, or `$CC`; the command is in that file), so GGML_SRC must have include/ and src/. It
-rewrites ../gguf/* and ../gguf-files/*. Seeds are the CRC-32 of the case's name.
+GGML_ORACLE has the scalar reference decoders of ggml 0.21.0 (commit d99724f2), without FMA, fast math and F16C, behind these functions:
+
+    float oracle_f16(uint16_t half);                                          GGML_FP16_TO_FP32
+    int oracle_block(int type, int64_t * elements, int64_t * bytes);          of a block; 0 for a type without blocks
+    int oracle_dequantize(int type, const void * x, float * y, int64_t k);    dequantize_row_*; 0 for no such type
+
+It rewrites ../gguf/* and ../gguf-files/*. Seeds are the CRC-32 of the case's name.
 
 ../gguf/<type>/ holds model.gguf and what it decodes to. The values are those of `gguf.quants.dequantize`, and ggml's
 must have the same bits. gguf-py does not decode Q1_0, Q2_0, Q8_1 and Q8_K; those values are ggml's alone (and ggml has
-no decoder for Q8_1: ggml_oracle.c takes the one of Q8_0, which has the same codes and scale).
+no decoder for Q8_1: the library takes the one of Q8_0, which has the same codes and scale).
 
 ../gguf-files/<name>.json says what is in <name>.gguf:
 
@@ -31,8 +36,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 import types
 import zlib
@@ -108,14 +111,8 @@ HOSTILE_F32 = [0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x008
 # ---------------------------------------------------------------- oracles
 
 
-def build_ggml():
-    src = Path(os.environ["GGML_SRC"])
-    with tempfile.TemporaryDirectory() as tmp:
-        lib = Path(tmp) / "libggml_oracle.so"
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", "-O1", "-ffp-contract=off",
-                        "-fno-fast-math", f"-I{src}/include", f"-I{src}/src", "-o", lib, HERE / "ggml_oracle.c",
-                        "-lm"], check=True)
-        ggml = ctypes.CDLL(str(lib))
+def open_ggml():
+    ggml = ctypes.CDLL(os.environ["GGML_ORACLE"])
     ggml.oracle_f16.restype = ctypes.c_float
     ggml.oracle_f16.argtypes = [ctypes.c_uint16]
     ggml.oracle_dequantize.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
@@ -819,7 +816,7 @@ def split():
 
 def main():
     global GGML
-    GGML = build_ggml()
+    GGML = open_ggml()
     shutil.rmtree(DATA / "gguf", ignore_errors=True)
     for kind in BLOCKS:
         type_case(kind)

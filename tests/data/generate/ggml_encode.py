@@ -1,10 +1,15 @@
 """Golden blocks: values encoded by ggml's C quantizers, with and without the importance of the columns.
 
     pip install numpy==2.4.6
-    GGML_SRC=<checkout of ggml 0.26.0> python ggml_encode.py [TYPE...]
+    GGML_ENCODE=<shared library> python ggml_encode.py [TYPE...]
 
-It compiles ggml_encode.c (`cc`, or `$CC`; the command is in that file), so GGML_SRC must have include/ and src/. It
-writes to ../ggml_encode:
+GGML_ENCODE has the quantizers of ggml 0.26.0, without FMA and fast math and with NDEBUG as in its release builds, behind these functions:
+
+    int64_t encode_row_size(int type, int64_t cols);                          ggml_row_size
+    int64_t encode_rows(int type, const float * src, void * dst, int64_t rows, int64_t cols, const float * importance);
+                                 ggml_quantize_chunk; of types of activations quantize_row_*_ref. Returns the bytes written
+
+It writes to ../ggml_encode:
 
     values.f32              16 rows of 512 values. The last 4 have extremes (`EXTREMES`).
     importance.f32          of the 512 columns
@@ -16,9 +21,7 @@ Seeds are the CRC-32 of a name. With types as arguments it writes the blocks of 
 
 import ctypes
 import os
-import subprocess
 import sys
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -62,14 +65,8 @@ TYPES = {
 }
 
 
-def build():
-    src = Path(os.environ["GGML_SRC"])
-    with tempfile.TemporaryDirectory() as tmp:
-        lib = Path(tmp) / "libggml_encode.so"
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", "-O2", "-DNDEBUG", "-ffp-contract=off",
-                        "-fno-fast-math", f"-I{src}/include", f"-I{src}/src", "-o", lib, HERE / "ggml_encode.c",
-                        "-lm"], check=True)
-        ggml = ctypes.CDLL(str(lib))
+def open_ggml():
+    ggml = ctypes.CDLL(os.environ["GGML_ENCODE"])
     ggml.encode_row_size.restype = ggml.encode_rows.restype = ctypes.c_int64
     ggml.encode_row_size.argtypes = [ctypes.c_int, ctypes.c_int64]
     ggml.encode_rows.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
@@ -156,7 +153,7 @@ def importance():
 
 
 def main():
-    ggml = build()
+    ggml = open_ggml()
     OUT.mkdir(exist_ok=True)
     values = np.concatenate([ordinary(), extreme()]).astype(np.float32)
     weights = importance()

@@ -1,9 +1,9 @@
 """Golden GGUF files of ik_llama.cpp's types whose rows are interleaved, by its own C++.
 
     pip install torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
-    IK_SRC=<checkout of ik_llama.cpp at commit 8337e4cd> python ik_interleaved.py
+    IK_SRC=<ik_llama.cpp at commit 8337e4cd> IK_ORACLE=<shared library> python ik_interleaved.py
 
-Compiles ik_oracle.cpp as ik_llama.py does. It rewrites ../ik_interleaved/*: <type>/model.gguf, and what it decodes to in F32.
+IK_ORACLE is described in ik_llama.py. It rewrites ../ik_interleaved/*: <type>/model.gguf, and what it decodes to in F32.
 Rows of random blocks are interleaved by `repack_*`, and decoded before that. ik_llama.cpp decodes the interleaved rows to the same
 values. Seeds are the CRC-32 of the type's name.
 

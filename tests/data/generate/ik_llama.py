@@ -1,10 +1,21 @@
 """Golden GGUF files of the types that ik_llama.cpp adds to ggml's, decoded by its own C++.
 
     pip install torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
-    IK_SRC=<checkout of ik_llama.cpp at commit 8337e4cd> python ik_llama.py
+    IK_SRC=<ik_llama.cpp at commit 8337e4cd> IK_ORACLE=<shared library> python ik_llama.py
 
-It compiles ik_oracle.cpp (the commands are in that file; `$CC` and `$CXX`), for an x86-64 CPU with AVX2. It rewrites
-../ik_llama/*: <type>/model.gguf, and what it decodes to in F32. Seeds are the CRC-32 of the type's name.
+IK_ORACLE has ik_llama.cpp's own C++ of that commit, without contraction of products and sums, behind these functions, of which
+ik_interleaved.py needs the last three:
+
+    int oracle_number(const char * name);                                     number of a type; -1 for none
+    void oracle_type(int type, int64_t sizes[3]);                             values and bytes of a block, bytes before a row
+    int oracle_dequantize(int type, const char * x, float * y, int64_t k);    one row; 0 for no such type. Rows of IQ1_BN and IQ2_BN
+                                                                              are multiplied by their scale in F32
+    int oracle_quantize(int type, const float * x, void * y, int64_t rows, int64_t k);
+    int oracle_repacked(const char * name, int numbers[3]);                   numbers of the type and of that of its rows, and how many
+    void oracle_repack(int type, int rows, int k, const char * x, char * y);  interleaves rows
+    int oracle_dequantize_repacked(int type, const char * x, float * y, int64_t k);
+
+It rewrites ../ik_llama/*: <type>/model.gguf, and what it decodes to in F32. Seeds are the CRC-32 of the type's name.
 
     random      [3, 3 blocks]: blocks of random bytes, of which every bit is both set and clear in some block
     hostile     [5, 1 block]: the same blocks of other random bytes in rows whose scales are zero, subnormal, the largest,
@@ -16,8 +27,6 @@ import ctypes
 import os
 import re
 import struct
-import subprocess
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -35,27 +44,21 @@ HOSTILE_F16 = [0x8000, 0x0001, 0x7BFF, 0xFC00, 0x7E00]
 HOSTILE_F32 = [0x80000000, 0x00000003, 0x7F7FFFFF, 0xFF800000, 0x7FC00000]
 
 
-def build():
-    flags = ["-fPIC", "-w", "-O1", "-march=x86-64-v3", "-ffp-contract=off", f"-I{SRC}/include", f"-I{SRC}/src"]
-    with tempfile.TemporaryDirectory() as tmp:
-        quants, lib = Path(tmp) / "ggml-quants.o", Path(tmp) / "libik_oracle.so"
-        subprocess.run([os.environ.get("CC", "cc"), "-c", *flags, "-o", quants, SRC / "src/ggml-quants.c"], check=True)
-        subprocess.run([os.environ.get("CXX", "c++"), "-shared", "-std=c++17", *flags, f"-I{SRC}/src/iqk",
-                        "-DGGML_USE_IQK_MULMAT=1", "-o", lib, HERE / "ik_oracle.cpp", quants, "-pthread"], check=True)
-        ik = ctypes.CDLL(str(lib))
+def open_ik():
+    ik = ctypes.CDLL(os.environ["IK_ORACLE"])
     ik.oracle_dequantize.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     ik.oracle_quantize.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     return ik
 
 
-IK = build()
+IK = open_ik()
 
 
 def sizes(name):
     """The type's number, the values and bytes of a block, and the bytes before each row."""
     number, out = IK.oracle_number(name.encode()), (ctypes.c_int64 * 3)()
     IK.oracle_type(number, out)
-    # The driver's own word for the header; ggml.c is not compiled.
+    # The library has the header from its maker; ggml.c must say the same.
     traits = re.search(rf"\[GGML_TYPE_{name}\] = {{(.*?)\n    }}", (SRC / "src/ggml.c").read_text(), re.S)[1]
     assert int(re.search(r"row_meta_size\s*= (\d+)", traits)[1]) == out[2], name
     return number, *out

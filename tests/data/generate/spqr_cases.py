@@ -1,43 +1,23 @@
 """Golden SpQR models, packed and decoded by SpQR's own C++ for the CPU.
 
     pip install torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
-    SPQR_SRC=<checkout of Vahe1994/SpQR at commit 543d10e5> python spqr_cases.py
+    SPQR_ORACLE=<shared library> python spqr_cases.py
 
-Compiles spqr_oracle.cpp (the command is in that file; `$CXX`), for an x86-64 CPU with F16C. The library multiplies inputs in the order
-`in_perm` (`x[in_order]` in spqr_cuda_kernel.cu), so that column j of its matrix is column `in_perm[j]` of the weight.
+SPQR_ORACLE has `tensor_compress_interleaved` and `dequantize_compressed` of spqr_cuda.cpp (Vahe1994/SpQR, commit 543d10e5) behind
+`oracle_compress` and `oracle_dequantize`, whose arguments are pointers as below. Its halves are rounded to nearest after each operation.
+The library multiplies inputs in the order `in_perm` (`x[in_order]` in spqr_cuda_kernel.cu), so that column j of its matrix is column
+`in_perm[j]` of the weight.
 """
 
 import ctypes
 import os
-import re
-import subprocess
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from modelcase import F16, ModelCase, total
+from modelcase import ModelCase, total
 
-HERE = Path(__file__).resolve().parent
-KERNELS = Path(os.environ["SPQR_SRC"]) / "inference_lib/src/spqr_quant/inference_kernels"
-
-
-def build():
-    common, host = (KERNELS / "common.cuh").read_text(), (KERNELS / "spqr_cuda.cpp").read_text()
-    parts = [common[common.index("static constexpr uint64_t SECOND_ORDER"):common.index("#define CHECK_CUDA")]]
-    for first in (r"__half int2half_rd\(", r"template<class Bit_t, class Scalar_t> Scalar_t host_dequantize\(",
-                  r"#define UPDIV", r"void dequantize_compressed\(", r"void tensor_compress_interleaved\("):
-        parts.append(re.search(rf"^{first}.*?(?:^}}\n|\n\n)" if "#" in first else rf"^{first}.*?^}}\n", host, re.S | re.M)[0])
-    with tempfile.TemporaryDirectory() as tmp:
-        (Path(tmp) / "spqr_host.inc").write_text("\n".join(parts))
-        lib = Path(tmp) / "libspqr.so"
-        subprocess.run([os.environ.get("CXX", "c++"), "-shared", "-fPIC", "-w", "-std=c++20", "-O1", "-mf16c", f"-I{tmp}",
-                        "-o", lib, HERE / "spqr_oracle.cpp"], check=True)
-        return ctypes.CDLL(str(lib))
-
-
-SPQR = build()
+SPQR = ctypes.CDLL(os.environ["SPQR_ORACLE"])
 HOSTILE = [0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x0400, 0x3C00, 0x2E66]
 
 

@@ -1,7 +1,7 @@
 """UQFF models of mistral.rs: layers of every kind with random bytes, and what mistral.rs makes of them.
 
     pip install numpy==2.4.6
-    python uqff.py ORACLE        # a program made of uqff_oracle.rs, whose head says how
+    python uqff.py ORACLE        # a program made of uqff_oracle.rs
 
 It rewrites ../uqff/*. `random/` is a model in two files and one of other tensors; ORACLE loads its layers with mistral.rs's own
 reader, and decodes them with mistral.rs, those of ggml's types with candle. `random.expected.safetensors` has the values in the

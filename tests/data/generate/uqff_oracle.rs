@@ -1,8 +1,4 @@
-// Decodes and writes UQFF files with mistral.rs. Made with its sources, commit 9e922623f24b32d41f3892b74f0eed18707f4e6c, in a
-// workspace of `mistralrs-quant` and this program, with candle-core 0.11.0 of the registry:
-//
-//     [dependencies] mistralrs-quant (path), candle-core = "=0.11.0", candle-nn = "=0.11.0", bytemuck = "1",
-//     safetensors = "0.8.0"
+// Decodes and writes UQFF files with mistral.rs's crate `mistralrs-quant`, for uqff.py. ../README.md says which version.
 
 use std::path::PathBuf;
 use std::sync::{atomic::AtomicUsize, Arc};
