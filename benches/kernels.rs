@@ -22,7 +22,10 @@ fn kernels(criterion: &mut Criterion) {
     let scratch = tempfile::tempdir().unwrap();
     for (name, file) in schemes::files() {
         let model = match schemes::config(name) {
-            Some(_) => parse(schemes::write(scratch.path(), name, &file)),
+            Some(_) => {
+                let [input, _] = schemes::write(scratch.path(), name, &file);
+                parse(input)
+            }
             None => parse_bytes(file),
         };
         let model = model.unwrap();

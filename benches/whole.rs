@@ -2,8 +2,8 @@
 //! beside two threads that only read the input and write as many bytes. In the rows `merge-…` a LoRA adapter is merged into the tensor.
 //!
 //! `cargo bench --features benchmarks --bench whole -- DIRECTORY [FILTER [ROWSxCOLS]]` works in DIRECTORY, which had better be in
-//! memory. FILTER is part of `SCHEME/TYPE`. Figures are medians of [`ROUNDS`] rounds, in each of which all three are done once: the time of the run divided by that of the
-//! copy and by that of the two threads, and the bytes it read and wrote in a second.
+//! memory. FILTER is part of `SCHEME/TYPE`. Figures are medians of [`ROUNDS`] rounds, in each of which all three are done once: the
+//! time of the run divided by that of the copy and by that of the two threads, and the bytes that it read and wrote in a second.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod copying;
@@ -52,8 +52,9 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures the run from `input` to a type, with the adapter in the directory `adapter` merged if there is one, and prints its figures.
-fn measure(name: &str, input: &Path, adapter: Option<&Path>, target: TargetDtype) {
+/// Measures the run from `input`, whose tensors are in the file `data`, to a type, with the adapter in the directory `adapter` merged
+/// if there is one, and prints its figures.
+fn measure(name: &str, [input, data]: [&Path; 2], adapter: Option<&Path>, target: TargetDtype) {
     let [out, copy] = ["out", "copy"].map(|name| input.with_file_name(name));
     // Without the cast, a weight in BF16 would stay one.
     let run = RememberOptions::new(target).with_threads(THREADS);
@@ -66,21 +67,16 @@ fn measure(name: &str, input: &Path, adapter: Option<&Path>, target: TargetDtype
         parse(input).unwrap().convert(&out, options).unwrap();
     };
     write();
-    // A manifest is small: its model lies in a blob.
     let len = |path: &Path| fs::metadata(path).unwrap().len();
-    let blob = input.ancestors().map(|dir| dir.join(schemes::BLOB));
-    let read = blob.into_iter().find(|path| path.exists());
-    let read = read.unwrap_or_else(|| input.to_owned());
-    let (bytes, written) = (len(&read), len(&out));
+    let (read, written) = (len(data), len(&out));
     let only_copy = |block| {
-        let files = [read.as_path(), &copy];
+        let files = [data, &copy];
         copying::copy(files, written, block, THREADS, Mode::Cached).as_secs_f64()
     };
-    let least = |&block: &u64| (0..3).map(|_| only_copy(block)).fold(f64::MAX, f64::min);
-    let fastest = BLOCKS
-        .into_iter()
-        .min_by(|a, b| least(a).total_cmp(&least(b)));
-    let block = fastest.unwrap();
+    let least = |block| (0..3).map(|_| only_copy(block)).fold(f64::MAX, f64::min);
+    let times = BLOCKS.map(|block| (least(block), block));
+    let fastest = times.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
+    let (_, block) = fastest.unwrap();
     let (mut runs, mut copies, mut limits) = (vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
         fs::remove_file(&out).unwrap();
@@ -95,7 +91,7 @@ fn measure(name: &str, input: &Path, adapter: Option<&Path>, target: TargetDtype
         "{name:28} {:6.2} {:6.2} {:8.2} {:8.2}",
         run / copy,
         run / limit,
-        speed(bytes),
+        speed(read),
         speed(written)
     );
 }
@@ -159,9 +155,9 @@ fn measure_all(scratch: &Path, name: &str, file: &[u8], adapter: Option<&Path>, 
     if chosen.is_empty() {
         return;
     }
-    let input = schemes::write(scratch, name, file);
+    let [input, data] = schemes::write(scratch, name, file);
     for (name, target) in chosen {
-        measure(name, &input, adapter, *target);
+        measure(name, [&input, &data], adapter, *target);
     }
     fs::remove_dir_all(scratch.join(name)).unwrap();
 }

@@ -20,8 +20,6 @@ mod transforms;
 mod vectors;
 mod words;
 
-pub use ollama::BLOB;
-
 struct Part(&'static str, &'static str, Vec<usize>, Vec<u8>);
 
 fn codes(n: usize) -> Vec<u8> {
@@ -70,15 +68,16 @@ fn file_with(parts: &[Part], mut header: serde_json::Map<String, serde_json::Val
 
 /// The file of every model, by the name of its scheme.
 pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    // Functions, so that the tensors of one list alone are in memory.
     let lists = [
-        words::schemes(),
-        floats::schemes(),
-        integers::schemes(),
-        comfy::schemes(),
-        exl::schemes(),
-        dfloat11::schemes(),
+        words::schemes,
+        floats::schemes,
+        integers::schemes,
+        comfy::schemes,
+        exl::schemes,
+        dfloat11::schemes,
     ];
-    (lists.into_iter().flatten())
+    (lists.into_iter().flat_map(|schemes| schemes()))
         .map(|(name, parts)| (name, file_with(&parts, serde_json::Map::new())))
         .chain(nunchaku::files())
         .chain(sdnq::files())
@@ -117,8 +116,8 @@ pub fn config(name: &str) -> Option<(&'static str, String)> {
 }
 
 /// Writes the file of the scheme `name` with what belongs beside it into a directory of its own in `scratch`. Returns the path to
-/// parse.
-pub fn write(scratch: &Path, name: &str, file: &[u8]) -> PathBuf {
+/// parse, and that of the file.
+pub fn write(scratch: &Path, name: &str, file: &[u8]) -> [PathBuf; 2] {
     let dir = scratch.join(name);
     let write = |path: &str, bytes: &[u8]| {
         let path = dir.join(path);
@@ -129,9 +128,12 @@ pub fn write(scratch: &Path, name: &str, file: &[u8]) -> PathBuf {
     let beside = config(name).map(|(path, text)| write(path, text.as_bytes()));
     match name {
         ollama::NAME => {
-            write(BLOB, file);
-            beside.unwrap()
+            let blob = write(&ollama::blob(), file);
+            [beside.unwrap(), blob]
         }
-        _ => write("model.safetensors", file),
+        _ => {
+            let path = write("model.safetensors", file);
+            [path.clone(), path]
+        }
     }
 }

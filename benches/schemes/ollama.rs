@@ -7,13 +7,18 @@ pub const NAME: &str = "ollama-int4";
 /// Where the manifest lies in the directory of the model.
 pub const MANIFEST: &str = "models/manifests/registry.ollama.ai/library/layers/latest";
 
-/// Where the blob lies. Nothing compares its digest.
-pub const BLOB: &str =
-    "models/blobs/sha256-0000000000000000000000000000000000000000000000000000000000000000";
+/// The digest of the blob in hexadecimal. Nothing compares it.
+fn digest() -> String {
+    "0".repeat(64)
+}
+
+pub fn blob() -> String {
+    format!("models/blobs/sha256-{}", digest())
+}
 
 pub fn manifest() -> String {
     let layer = serde_json::json!({
-        "mediaType": "application/vnd.ollama.image.tensor", "digest": format!("sha256:{}", "0".repeat(64)), "name": "w.weight",
+        "mediaType": "application/vnd.ollama.image.tensor", "digest": format!("sha256:{}", digest()), "name": "w.weight",
     });
     let kind = "application/vnd.docker.distribution.manifest.v2+json";
     serde_json::json!({"schemaVersion": 2, "mediaType": kind, "layers": [layer]}).to_string()

@@ -5,8 +5,8 @@
     python fp_encode.py [directory, and the number of random values in each of its cases]
 
 It rewrites ../fp_encode/*.safetensors. A file has `weights` (the input, in BF16, F16 or F32), every tensor that is
-stored of it, and in its metadata the `method` and the `name` of the weight. ggml's rule needs a C compiler and
-GGML_SRC, as in ggml.py. Seeds are the CRC-32 of the case's name.
+stored of it, and in its metadata the `method` and the `name` of the weight. ggml's rule is `quantize_row_mxfp4_ref`
+of the shared library GGML_ORACLE. Seeds are the CRC-32 of the case's name.
 
 compressed-tensors' scales are those of llm-compressor's observer `memoryless_minmax`.
 """

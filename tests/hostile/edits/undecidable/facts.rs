@@ -39,7 +39,7 @@ pub(super) fn is_gone(edit: &Edit) -> bool {
 }
 
 /// Descriptions that do not say the shape of their weight, and Marlin's scratch.
-pub(super) const SHAPELESS: &[&str] = &[".comfy_quant", ".weight_format", ".workspace"];
+const SHAPELESS: &[&str] = &[".comfy_quant", ".weight_format", ".workspace"];
 
 /// The change of an edit that gave the codes of a weight another shape, where nothing but its scales tells the shape.
 pub(super) fn new_shape(edit: &Edit) -> Option<&Change> {
