@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::cut::SLAB_VALUES;
+use super::cut::{SLAB_VALUES, round_down};
 use super::output::{Body, Job, ValueSource, Worker};
 use crate::containers::model::Part;
 use crate::element::Out;
@@ -89,7 +89,7 @@ impl<'m> Body<'m> for DecodeBody<'m> {
         job.ahead
             .load((&*self.decoder, tile), job, &mut worker.input)?;
         // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
-        let slab_rows = (SLAB_VALUES / tile.cols.len().max(1)).max(1);
+        let slab_rows = slab_rows(tile.cols.len(), self.decoder.rows_together());
         let element_size = self.target.byte_size();
         for first in tile.rows.clone().step_by(slab_rows) {
             let rows = first..(first + slab_rows).min(tile.rows.end);
@@ -106,6 +106,16 @@ impl<'m> Body<'m> for DecodeBody<'m> {
 
     fn values(&self) -> ValueSource<'_, 'm> {
         ValueSource::Decoded(&*self.decoder, self.target)
+    }
+}
+
+/// Rows of `width` values that are decoded at once, by a decoder that wants a multiple of `together`. A slab may be twice as large
+/// for that.
+fn slab_rows(width: usize, together: usize) -> usize {
+    let rows = (SLAB_VALUES / width.max(1)).max(1);
+    match rows >= together {
+        true => round_down(rows, together),
+        false => together.min(2 * rows),
     }
 }
 

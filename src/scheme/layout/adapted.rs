@@ -17,6 +17,7 @@ use std::sync::Arc;
 use self::products::Products;
 pub(crate) use self::products::ScaledProduct;
 use super::assembled::{Assembled, Change, Piece, RowOrder, decode_values, load_values};
+use super::low_rank::PRODUCT_ROWS;
 use super::strips::LoadedRows;
 use crate::element::Out;
 use crate::kernels::remember::low_rank::AddedSums;
@@ -202,6 +203,10 @@ impl Decode for AdaptedWeight<'_> {
             load_bits: base.load_bits + 96.0,
             ..base
         }
+    }
+
+    fn rows_together(&self) -> usize {
+        PRODUCT_ROWS
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {

@@ -23,8 +23,12 @@ const MAX_RANKS: usize = 4096;
 /// Most numbers of a right factor that each worker keeps for all tiles of a weight: 8 MiB. A larger one is read again for each tile.
 const MAX_KEPT: usize = 2 << 20;
 
-/// Values of a strip while the product is computed. Each panel of the right factor is taken from the second-level cache once a strip.
+/// Values of a strip while the product is computed.
 const PRODUCT_STRIP: usize = 64 << 10;
+
+/// Rows that have the product computed together, or more. Each panel of the right factor is taken from the second-level cache, or
+/// from memory if it has many columns, once a strip.
+pub(super) const PRODUCT_ROWS: usize = 4 * TILE_ROWS;
 
 /// The two factors of the product that belongs to a weight.
 pub(crate) struct LowRankFactors<'m> {
@@ -164,13 +168,11 @@ pub(super) fn load_panels(
     })
 }
 
-/// Values of a strip of rows of `width` values while a product is computed: whole tiles of the kernel, if a strip has room for one.
+/// Values of a strip of rows of `width` values while a product is computed: whole tiles of the kernel. A decoder is asked for so
+/// many rows only if they are not too long.
 pub(super) fn product_strip(width: usize) -> usize {
-    let rows = PRODUCT_STRIP / width.max(1);
-    match rows / TILE_ROWS * TILE_ROWS {
-        0 => PRODUCT_STRIP,
-        rows => rows * width,
-    }
+    let rows = PRODUCT_STRIP / width.max(1) / TILE_ROWS * TILE_ROWS;
+    rows.max(PRODUCT_ROWS) * width
 }
 
 impl Decode for LowRankSum<'_> {
@@ -189,6 +191,10 @@ impl Decode for LowRankSum<'_> {
             load_bits: grid.load_bits + (32 * self.factors.rank) as f64 / grid.cols.max(1) as f64,
             ..grid
         }
+    }
+
+    fn rows_together(&self) -> usize {
+        PRODUCT_ROWS
     }
 
     /// The product of a tile has its size, so it can be computed while loading even if the rank has no bound.

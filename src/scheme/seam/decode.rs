@@ -187,6 +187,12 @@ pub(crate) trait Decode: Send + Sync {
         out: Out<'_>,
     );
 
+    /// Rows that are decoded at once, or a multiple of them: a decoder that computes with all columns for some rows takes less
+    /// time if they are many.
+    fn rows_together(&self) -> usize {
+        1
+    }
+
     /// The piece of the stored matrix that has the codes of rows `rows` of the grid, if [`load`](Self::load) takes from
     /// [`Buffers::ahead`] what is there of it. `None` if there is no such matrix, or the rows lie in several.
     fn stored_codes(&self, _rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
@@ -236,6 +242,10 @@ impl Decode for &dyn Decode {
         out: Out<'_>,
     ) {
         (**self).decode(tile, rows, buffers, level, out);
+    }
+
+    fn rows_together(&self) -> usize {
+        (**self).rows_together()
     }
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
