@@ -137,32 +137,34 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
 {
     #[inline(always)]
     fn encode_rows(&mut self, look_up: impl LookUp) {
-        let Some(weights) = self.importance else {
-            // Nothing depends on where rows end.
-            let blocks = self.values.as_chunks().0;
-            return P::encode_unweighted(blocks, look_up, self.out.as_chunks_mut().0);
-        };
         let row_bytes = self.cols / VALUES * BYTES;
         let groups = self
             .values
             .chunks(SQUARED * self.cols)
             .zip(self.out.chunks_mut(SQUARED * row_bytes));
         for (values, out) in groups {
-            let squares = if P::ROW_SQUARE {
-                row_squares(values, self.cols)
-            } else {
-                [0.0; SQUARED]
+            let squares = match self.importance {
+                Some(_) if P::ROW_SQUARE => row_squares(values, self.cols),
+                _ => [0.0; SQUARED],
             };
             let rows = values
                 .chunks_exact(self.cols)
                 .zip(out.chunks_exact_mut(row_bytes));
             for ((values, out), square) in rows.zip(squares) {
-                let importance = RowImportance {
-                    weights: weights.as_chunks().0,
-                    row_square: square / self.cols as f32,
-                };
-                let (blocks, out) = (values.as_chunks().0, out.as_chunks_mut().0);
-                P::encode_weighted(blocks, importance, look_up, out);
+                let (blocks, out) = (
+                    values.as_chunks::<VALUES>().0,
+                    out.as_chunks_mut::<BYTES>().0,
+                );
+                match self.importance {
+                    None => P::encode_unweighted(blocks, look_up, out),
+                    Some(weights) => {
+                        let importance = RowImportance {
+                            weights: weights.as_chunks().0,
+                            row_square: square / self.cols as f32,
+                        };
+                        P::encode_weighted(blocks, importance, look_up, out);
+                    }
+                }
             }
         }
     }
