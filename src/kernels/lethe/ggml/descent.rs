@@ -3,8 +3,15 @@
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_q3_quants`.
 
 use super::search::{
-    Lanes, Mask, TINY, mask, nearest_in, opaque, per_lane, select, signed_max_abs,
+    Lanes, Mask, TINY, mask, nearest_in, opaque, per_lane, select, signed_max_abs, transpose,
 };
+use crate::simd::Transpose;
+
+/// The code of step 0.
+#[inline(always)]
+fn first_code(inverse: f32, x: f32, half: f32) -> f32 {
+    nearest_in(inverse * x, -half, half - 1.0)
+}
 
 /// Groups whose codes are chosen together, and the sums over them.
 #[derive(Clone, Copy)]
@@ -34,29 +41,52 @@ impl<const N: usize, const G: usize> Descent<N, G> {
         }
     }
 
-    /// The codes of step 0, for values of which `peak` have the largest magnitudes.
+    /// Starts with the codes of step 0, for values of which `peak` have the largest magnitudes. In place, for a descent is large.
     #[inline(always)]
-    fn new(x: &[Lanes<G>; N], peak: Lanes<G>, half: f32) -> Self {
+    fn start(&mut self, x: &[Lanes<G>; N], peak: &Lanes<G>, half: f32) {
         // A group of zeros divides by 0; its lane is cleared at the end.
         let inverse: Lanes<G> = per_lane(|g| -half / peak[g]);
-        let (mut w, mut wx, mut codes) = (*x, *x, *x);
         let (mut lx, mut l2) = ([0.0; G], [0.0; G]);
         for i in 0..N {
-            w[i] = per_lane(|g| x[i][g] * x[i][g]);
-            wx[i] = per_lane(|g| w[i][g] * x[i][g]);
-            codes[i] = per_lane(|g| nearest_in(inverse[g] * x[i][g], -half, half - 1.0));
-            lx = per_lane(|g| lx[g] + wx[i][g] * codes[i][g]);
-            l2 = per_lane(|g| l2[g] + w[i][g] * codes[i][g] * codes[i][g]);
+            let x = x[i];
+            let w: Lanes<G> = per_lane(|g| x[g] * x[g]);
+            let wx: Lanes<G> = per_lane(|g| w[g] * x[g]);
+            let codes: Lanes<G> = per_lane(|g| first_code(inverse[g], x[g], half));
+            lx = per_lane(|g| lx[g] + wx[g] * codes[g]);
+            l2 = per_lane(|g| l2[g] + w[g] * codes[g] * codes[g]);
+            (self.x[i], self.w[i], self.wx[i], self.codes[i]) = (x, w, wx, codes);
         }
-        let x = *x;
-        Self {
-            x,
-            w,
-            wx,
-            codes,
-            lx,
-            l2,
+        (self.lx, self.l2) = (lx, l2);
+    }
+
+    /// The groups in which some code may be replaced first; in all others, none is.
+    #[inline(always)]
+    fn moves(&self, half: f32) -> Mask<G> {
+        let (lx, l2, mut moves) = (self.lx, self.l2, [0; G]);
+        for i in 0..N {
+            let (x, w, wx, codes) = (&self.x[i], &self.w[i], &self.wx[i], &self.codes[i]);
+            let rest_lx: Lanes<G> = per_lane(|g| lx[g] - wx[g] * codes[g]);
+            let rest_l2: Lanes<G> = per_lane(|g| l2[g] - w[g] * codes[g] * codes[g]);
+            let new: Lanes<G> =
+                per_lane(|g| nearest_in(x[g] * rest_l2[g] / rest_lx[g], -half, half - 1.0));
+            let differs: Mask<G> = mask(|g| (rest_lx[g] > 0.0) & (new[g] != codes[g]));
+            for g in 0..G {
+                moves[g] |= differs[g];
+            }
         }
+        moves
+    }
+
+    /// The scales that fit the codes, 0 where `peak` counts as zero.
+    #[inline(always)]
+    fn scales(&self, peak: &Lanes<G>) -> Lanes<G> {
+        per_lane(|g| {
+            if peak[g].abs() >= TINY && self.l2[g] > 0.0 {
+                self.lx[g] / self.l2[g]
+            } else {
+                0.0
+            }
+        })
     }
 
     /// Replaces code `i` of each group where that makes (Σwxl)² / Σwl² larger. Returns the groups in which it does.
@@ -86,60 +116,138 @@ impl<const N: usize, const G: usize> Descent<N, G> {
     }
 }
 
-/// The scale of each lane by coordinate descent, with the square of a value as its weight: ggml's
-/// `make_q3_quants`; and the codes as they are stored, `half` more than their values.
+/// Blocks that are fitted together. Codes change in about a fifth of their groups, which fill the
+/// lanes of one descent.
+pub(super) const TILE: usize = 16;
+/// The lanes of the descents that are done in turn, and how many these are: 64 groups.
+const LANES: usize = 16;
+const IN_TURN: usize = 4;
+/// The slot of a group that keeps its first codes.
+const FIRST: u16 = u16::MAX;
+
+/// The scales of the 16 groups of each of up to [`TILE`] blocks by coordinate descent, with the square of a value as its weight:
+/// ggml's `make_q3_quants`.
 ///
-/// From the codes of step 0 on, one code after the other is replaced by the best for the scale that
-/// fits the other values, as long as (Σwxl)² / Σwl² grows, for at most five rounds. Each waits for
-/// the one before it, with a division in between; so `K` blocks of groups are done in turn, whose
-/// codes do not wait for each other.
-#[inline(always)]
-pub(super) fn fit_by_coordinates<const N: usize, const G: usize, const K: usize>(
-    x: &[[Lanes<G>; N]; K],
+/// From the codes of step 0 on, one code after the other is replaced by the best for the scale that fits the other values, as long
+/// as (Σwxl)² / Σwl² grows, for at most five rounds.
+pub(super) struct Descended {
+    pub(super) scales: [Lanes<16>; TILE],
     half: f32,
-) -> [(Lanes<G>, [Lanes<G>; N]); K] {
-    let (x, mut found) = (opaque(x), [([0.0; G], [[0.0; G]; N]); K]);
-    let mut peaks = [[0.0; G]; K];
-    let mut descents = [Descent::of_zeros(); K];
-    for k in 0..K {
-        peaks[k] = signed_max_abs(&x[k]);
-        descents[k] = Descent::new(&x[k], peaks[k], half);
+    peaks: [Lanes<16>; TILE],
+    /// Where in `codes` a group has those that replaced its first ones: a set of lanes and a lane of it.
+    slots: [[u16; 16]; TILE],
+    codes: [[Lanes<LANES>; 16]; TILE],
+}
+
+impl Descended {
+    pub(super) fn new(half: f32) -> Self {
+        Self {
+            scales: [[0.0; 16]; TILE],
+            half,
+            peaks: [[0.0; 16]; TILE],
+            slots: [[FIRST; 16]; TILE],
+            codes: [[[0.0; LANES]; 16]; TILE],
+        }
     }
-    for _ in 0..5 {
-        // ggml stops in a group when no code has changed. A further round then changes nothing, for
-        // the sums are the same; so lanes may go on until all have stopped.
-        let mut changed = [0; G];
-        for i in 0..N {
-            for descent in &mut descents {
-                let better = descent.replace_code(i, half);
-                for g in 0..G {
-                    changed[g] |= better[g];
-                }
+
+    /// Fits up to [`TILE`] blocks. Most groups keep their first codes: a look at all codes, of which
+    /// none waits for another, tells them from the others, which are gathered into lanes and descend.
+    #[inline(always)]
+    pub(super) fn fit(&mut self, blocks: &[[f32; 256]], by: impl Transpose) {
+        let (mut gathered, mut places) = ([[0.0; 16]; 16 * TILE + 1], [0; 16 * TILE + 1]);
+        let (mut descent, mut count) = (Descent::<16, 16>::of_zeros(), 0);
+        for (b, values) in blocks.iter().take(TILE).enumerate() {
+            let x = transpose::<16, 16>(values, by);
+            let x = opaque(&x);
+            let peak = signed_max_abs(x);
+            descent.start(x, &peak, self.half);
+            let moves = descent.moves(self.half);
+            self.peaks[b] = peak;
+            self.slots[b] = [FIRST; 16];
+            self.scales[b] = descent.scales(&peak);
+            // Every group is written, and overwritten by the next unless it moves: no branch is mispredicted.
+            for (g, group) in values.as_chunks::<16>().0.iter().enumerate() {
+                gathered[count] = *group;
+                places[count] = 16 * b + g;
+                count += (moves[g] & 1) as usize;
             }
         }
-        if changed == [0; G] {
-            break;
-        }
-    }
-    for ((found, descent), peak) in found.iter_mut().zip(&descents).zip(&peaks) {
-        let zero: Lanes<G> = per_lane(|g| if peak[g].abs() < TINY { 0.0 } else { 1.0 });
-        let (scale, codes) = found;
-        for (codes, chosen) in codes.iter_mut().zip(&descent.codes) {
-            *codes = per_lane(|g| {
-                if zero[g] == 0.0 {
-                    0.0
-                } else {
-                    chosen[g] + half
-                }
-            });
-        }
-        *scale = per_lane(|g| {
-            if zero[g] != 0.0 && descent.l2[g] > 0.0 {
-                descent.lx[g] / descent.l2[g]
-            } else {
-                0.0
+        let passes = gathered.as_chunks::<{ LANES * IN_TURN }>().0.iter();
+        for (pass, groups) in passes.enumerate() {
+            let first = pass * LANES * IN_TURN;
+            if first >= count {
+                break;
             }
-        });
+            self.descend(
+                groups,
+                &places[first..count.min(first + groups.len())],
+                first,
+                by,
+            );
+        }
     }
-    found
+
+    /// Descends in `groups`, of which as many as `places` are those at these places; their codes get the slots from `first` on.
+    #[inline(always)]
+    fn descend(
+        &mut self,
+        groups: &[[f32; 16]; LANES * IN_TURN],
+        places: &[usize],
+        first: usize,
+        by: impl Transpose,
+    ) {
+        let mut peaks = [[0.0; LANES]; IN_TURN];
+        let mut descents = [Descent::<16, LANES>::of_zeros(); IN_TURN];
+        for ((descent, peak), groups) in descents
+            .iter_mut()
+            .zip(&mut peaks)
+            .zip(groups.as_chunks::<LANES>().0)
+        {
+            let x = transpose(groups.as_flattened(), by);
+            let x = opaque(&x);
+            *peak = signed_max_abs(x);
+            descent.start(x, peak, self.half);
+        }
+        for _ in 0..5 {
+            // ggml stops in a group when no code has changed. A further round then changes nothing,
+            // for the sums are the same; so lanes may go on until all have stopped.
+            let mut changed = [0; LANES];
+            for i in 0..16 {
+                // Each code waits for the one before it, with a division in between.
+                for descent in &mut descents {
+                    let better = descent.replace_code(i, self.half);
+                    for g in 0..LANES {
+                        changed[g] |= better[g];
+                    }
+                }
+            }
+            if changed == [0; LANES] {
+                break;
+            }
+        }
+        let mut scales = [[0.0; LANES]; IN_TURN];
+        for (k, descent) in descents.iter().enumerate() {
+            scales[k] = descent.scales(&peaks[k]);
+            self.codes[first / LANES + k] = descent.codes;
+        }
+        for (n, (&place, &scale)) in places.iter().zip(scales.as_flattened()).enumerate() {
+            self.scales[place / 16][place % 16] = scale;
+            self.slots[place / 16][place % 16] = (first + n) as u16;
+        }
+    }
+
+    /// The code of `x`, which is value `i` of group `g` of block `b`, as it is stored: `half` more than its value.
+    #[inline(always)]
+    pub(super) fn code(&self, (b, g, i): (usize, usize, usize), x: f32) -> u8 {
+        let (peak, slot) = (self.peaks[b][g], usize::from(self.slots[b][g]));
+        if peak.abs() < TINY {
+            return 0;
+        }
+        let code = if slot == usize::from(FIRST) {
+            first_code(-self.half / peak, x, self.half)
+        } else {
+            self.codes[slot / LANES][i][slot % LANES]
+        };
+        (code + self.half) as u8
+    }
 }

@@ -10,7 +10,7 @@
 
 use super::affine::{AffineFit, fit_nonnegative};
 use super::search::{
-    Lanes, SymmetricFit, TINY, fit_symmetric, nearest_in, nearest_int, per_lane, transpose,
+    Lanes, SymmetricFit, TINY, fit_symmetric, nearest_in, nearest_int, opaque, per_lane, transpose,
 };
 use super::side_by_side::SideBySide;
 use super::{BlockImportance, EncodeBlock, f16_at, legacy, put_f16};
@@ -124,12 +124,12 @@ fn byte(x: f32) -> u8 {
 }
 
 /// For each value the number of its group. A loop over all values of a block is vectorised, where one over those of a group is
-/// unrolled before it could be.
+/// unrolled before it could be. Each number is opaque, for of several together LLVM makes scatters.
 #[inline(always)]
 fn of_values<const G: usize>(of_groups: &[f32; G]) -> [f32; 256] {
     let mut out = [0.0; 256];
-    for (out, &x) in out.chunks_exact_mut(256 / G).zip(of_groups) {
-        out.fill(x);
+    for (out, x) in out.chunks_exact_mut(256 / G).zip(of_groups) {
+        out.fill(*opaque(x));
     }
     out
 }

@@ -4,7 +4,7 @@
 //! and with importance `quantize_row_q2_K_impl` and `quantize_row_q3_K_impl`.
 
 use super::affine::{AffineSearch, fit_affine};
-use super::descent::fit_by_coordinates;
+use super::descent::{Descended, TILE};
 use super::k_quants::{
     AffineIntegers, affine_codes, importance_weights, largest, put_pairs, signed_max_abs,
     sums_of_squares, symmetric_codes,
@@ -102,12 +102,19 @@ fn fifteenths(values: &Lanes<16>, max: f32) -> [u8; 16] {
     out
 }
 
-/// Packs the six bits of scale `g` of Q3_K: the low four into a nibble of the first eight bytes,
-/// the high two into a pair of bits of the last four. `packed` is zeros where no scale was put.
+/// Packs the scales of Q3_K, six bits each: the low four into nibbles of the first eight bytes, the
+/// high two into pairs of bits of the last four.
 #[inline(always)]
-fn put_scale(packed: &mut [u8], g: usize, code: u8) {
-    packed[g % 8] |= (code & 15) << (g / 8 * 4);
-    packed[8 + g % 4] |= code >> 4 << (g / 4 * 2);
+fn packed_scales(codes: &[u8; 16]) -> [u8; 12] {
+    let mut packed = [0; 12];
+    for i in 0..8 {
+        packed[i] = codes[i] & 15 | codes[i + 8] << 4;
+    }
+    for i in 0..4 {
+        let high = |g: usize| codes[4 * g + i] >> 4;
+        packed[8 + i] = high(0) | high(1) << 2 | high(2) << 4 | high(3) << 6;
+    }
+    packed
 }
 
 /// Scales of the groups of a block of Q3_K, which are integers under one scale.
@@ -156,10 +163,7 @@ impl Q3Scales {
         searched: impl Fn(usize, usize) -> u8,
         out: &mut [u8; 110],
     ) {
-        out[96..108].fill(0);
-        for (g, &code) in self.codes.iter().enumerate() {
-            put_scale(&mut out[96..108], g, code);
-        }
+        out[96..108].copy_from_slice(&packed_scales(&self.codes));
         put_f16(out, 108, self.d);
         let d = f16_at(out, 108);
         let scales = per_lane(|g| d * (f32::from(self.codes[g]) - 32.0));
@@ -174,7 +178,32 @@ impl Q3Scales {
     }
 }
 
+impl Q3_K {
+    /// Encodes blocks without importance.
+    #[inline(always)]
+    fn encode_tiles(values: &[[f32; 256]], by: impl Transpose, out: &mut [[u8; 110]]) {
+        let mut fits = Descended::new(4.0);
+        for (values, out) in values.chunks(TILE).zip(out.chunks_mut(TILE)) {
+            fits.fit(values, by);
+            for (b, ((scales, values), out)) in fits.scales.iter().zip(values).zip(out).enumerate()
+            {
+                let searched = |g: usize, i: usize| fits.code((b, g, i), values[16 * g + i]);
+                Q3Scales::new(scales).store(values, searched, out);
+            }
+        }
+    }
+}
+
 impl SideBySide<110> for Q3_K {
+    #[inline(always)]
+    fn encode_unweighted<const P: usize, const K: usize, const G: usize, const L: usize>(
+        values: &[[f32; 256]],
+        by: impl Transpose,
+        out: &mut [[u8; 110]],
+    ) {
+        Self::encode_tiles(values, by, out);
+    }
+
     #[inline(always)]
     fn encode_beside<const K: usize, const G: usize, const L: usize>(
         values: &[[f32; 256]; K],
@@ -183,15 +212,7 @@ impl SideBySide<110> for Q3_K {
         out: &mut [[u8; 110]; K],
     ) {
         let Some(importance) = importance else {
-            let mut x = [[[0.0; 16]; 16]; K];
-            for (x, values) in x.iter_mut().zip(values) {
-                *x = transpose(values, by);
-            }
-            let fits = fit_by_coordinates(&x, 4.0);
-            for (((scales, codes), values), out) in fits.iter().zip(values).zip(out) {
-                Q3Scales::new(scales).store(values, |g, i| codes[i][g] as u8, out);
-            }
-            return;
+            return Self::encode_tiles(values, by, out);
         };
         let x: [Lanes<G>; 16] = transpose(values.as_flattened(), by);
         let squares = sums_of_squares(values);

@@ -6,7 +6,7 @@ use super::{BlockImportance, EncodeBlock, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, RowImpor
 use crate::simd::{LookUp, Transpose};
 
 /// A K-quant of which several blocks are searched side by side: the steps of a search wait for each other.
-pub(super) trait SideBySide<const BYTES: usize> {
+pub(super) trait SideBySide<const BYTES: usize>: Sized {
     /// Encodes `K` blocks, whose groups are the `G` lanes of a search; `L` is twice `K`. Must be
     /// `#[inline(always)]` with everything it calls.
     fn encode_beside<const K: usize, const G: usize, const L: usize>(
@@ -15,6 +15,16 @@ pub(super) trait SideBySide<const BYTES: usize> {
         by: impl Transpose,
         out: &mut [[u8; BYTES]; K],
     );
+
+    /// Encodes consecutive blocks of `P` groups without importance, `K` at a time unless the type does them otherwise.
+    #[inline(always)]
+    fn encode_unweighted<const P: usize, const K: usize, const G: usize, const L: usize>(
+        values: &[[f32; 256]],
+        by: impl Transpose,
+        out: &mut [[u8; BYTES]],
+    ) {
+        encode_blocks::<Self, BYTES, P, K, G, L>(values, None, by, out);
+    }
 }
 
 /// Encodes consecutive blocks of `P` groups, `K` at a time.
@@ -72,8 +82,8 @@ macro_rules! encode_side_by_side {
                 by: impl LookUp,
                 out: &mut [[u8; $bytes]],
             ) {
-                encode_blocks::<Self, $bytes, $groups, $beside, { $groups * $beside }, { 2 * $beside }>(
-                    values, None, by, out,
+                <Self as SideBySide<$bytes>>::encode_unweighted::<$groups, $beside, { $groups * $beside }, { 2 * $beside }>(
+                    values, by, out,
                 );
             }
 
