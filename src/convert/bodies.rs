@@ -138,3 +138,23 @@ pub(super) fn put_rows(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_hold_whole_groups_of_rows_where_they_may() {
+        assert_eq!(slab_rows(SLAB_VALUES / 40, 1), 40);
+        assert_eq!(slab_rows(SLAB_VALUES / 40, 16), 32);
+        assert_eq!(slab_rows(SLAB_VALUES / 9, 16), 16);
+    }
+
+    #[test]
+    fn slabs_are_at_most_twice_as_large_for_it() {
+        assert_eq!(slab_rows(SLAB_VALUES / 4, 16), 8);
+        assert_eq!(slab_rows(SLAB_VALUES * 4, 16), 2);
+        assert_eq!(slab_rows(SLAB_VALUES * 4, 1), 1);
+        assert_eq!(slab_rows(0, 16), round_down(SLAB_VALUES, 16));
+    }
+}
