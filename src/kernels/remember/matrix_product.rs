@@ -4,7 +4,6 @@
 //! loaded is used four or eight times; with AVX-512 there are twice as many columns. What is read in the inner loop is packed
 //! before, so that it lies together.
 
-use std::borrow::Borrow;
 use std::ops::Range;
 
 use crate::simd::Routine;
@@ -23,18 +22,6 @@ pub(super) const WIDE_COLS: usize = 16;
 /// Columns of a right matrix that is kept in panels: those whose sums are computed one after another for the same rows. Their
 /// values fill at least a line of the cache.
 pub(crate) const PANEL: usize = 32;
-
-/// A row of a panel. A vector register that is loaded from two lines of the cache takes twice the time.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(super) struct PanelRow(pub [f64; PANEL]);
-
-impl Borrow<[f64; PANEL]> for PanelRow {
-    #[inline(always)]
-    fn borrow(&self) -> &[f64; PANEL] {
-        &self.0
-    }
-}
 
 /// Numbers of the right matrix that are packed together: 32 KiB. So the sums of a row that follow each other are visited one
 /// after the other, and the rows, whose distance is often a power of two, do not push each other out of the cache.
@@ -264,13 +251,13 @@ pub(super) fn add_tile<const COLS: usize>(
 pub(super) fn panel_tile<const COLS: usize>(
     unit: impl MulAdd,
     left: &[[f64; ROWS]],
-    panel: &[impl Borrow<[f64; PANEL]>],
+    panel: &[[f64; PANEL]],
     first: usize,
 ) -> [[f64; COLS]; ROWS] {
     let mut sums = [[0.0; COLS]; ROWS];
     for (left, right) in left.iter().zip(panel) {
         for (sums, &a) in sums.iter_mut().zip(left) {
-            for (sum, &b) in sums.iter_mut().zip(&right.borrow()[first..][..COLS]) {
+            for (sum, &b) in sums.iter_mut().zip(&right[first..][..COLS]) {
                 *sum = unit.mul_add(a, b, *sum);
             }
         }
