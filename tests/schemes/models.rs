@@ -152,7 +152,7 @@ fn qqq() {
 
 #[test]
 fn eetq() {
-    check("eetq", 2);
+    check("eetq", 3);
 }
 
 #[test]
