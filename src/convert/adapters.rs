@@ -12,6 +12,7 @@ mod peft_config;
 mod peft_tensors;
 
 use std::fmt;
+mod tied;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
