@@ -84,6 +84,19 @@ fn classes_of_square_weights() {
             false,
             Ok(out_in),
         ),
+        // A linear layer beside a `Conv1D`.
+        (
+            "h.attn.q_proj",
+            Some(("h.attn.c_attn", [2, 6])),
+            false,
+            Ok(out_in),
+        ),
+        (
+            "h.attn.q_proj",
+            Some(("h.attn.c_attn", [2, 6])),
+            true,
+            Err("`fan_in_fan_out`"),
+        ),
         ("h.mlp.c_fc", None, true, Ok(in_out)),
         ("encoder.query", None, false, Ok(out_in)),
         ("encoder.query", None, true, Err("`fan_in_fan_out`")),
