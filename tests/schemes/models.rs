@@ -126,6 +126,11 @@ fn comfy_more() {
 }
 
 #[test]
+fn comfy_banks() {
+    check("comfy_banks", 3);
+}
+
+#[test]
 fn quark() {
     check("quark", 29);
 }

@@ -157,6 +157,28 @@ impl<'m> ComfyDescription<'m> {
         self.option(key).is_some_and(is_true)
     }
 
+    /// The shape of the weight `t` of `stored` rows and columns: a bank of experts may be stored as one matrix, in which case the
+    /// description says how many there are (`num_experts`).
+    ///
+    /// # Errors
+    /// The rows are not those of so many experts.
+    pub(super) fn output_shape(&self, t: &Tensor<'_>, stored: &[usize]) -> Result<Vec<usize>> {
+        let &[rows, cols] = stored else {
+            return Ok(stored.to_vec());
+        };
+        if self.option("num_experts").is_none_or(Value::is_null) {
+            return Ok(stored.to_vec());
+        }
+        let experts = self.number(t, "num_experts", 1)?;
+        match rows.is_multiple_of(experts) {
+            true => Ok(vec![experts, rows / experts, cols]),
+            false => Err(wrong(
+                t,
+                format!("its {rows} rows are not those of {experts} experts"),
+            )),
+        }
+    }
+
     /// Columns that are rotated together, of a weight of `cols` columns whose format has a rotation.
     ///
     /// # Errors
