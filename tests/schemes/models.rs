@@ -242,7 +242,7 @@ fn sglang() {
 
 #[test]
 fn sdnq() {
-    check("sdnq", 39);
+    check("sdnq", 40);
 }
 
 #[test]
