@@ -197,7 +197,7 @@ fn quanto() {
 
 #[test]
 fn paroquant() {
-    check("paroquant", 5);
+    check("paroquant", 7);
 }
 
 #[test]
