@@ -120,7 +120,14 @@ impl Collector<'_, '_> {
             return Err(wrong(&t, what));
         }
         let replacement = Replacement::new(tensor.clone())?;
-        self.change(item).replacement = Some(replacement);
+        let is_copied = match &self.adapter.files.settings {
+            Settings::Peft(config) => config.is_copied(weight),
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => false,
+        };
+        let change = self.change(item);
+        change.replacement = Some(replacement);
+        change.is_copied = is_copied;
         self.require_alone(item, &t)
     }
 

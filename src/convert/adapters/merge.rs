@@ -21,6 +21,8 @@ pub(super) struct WeightChange {
     /// Rows and columns of the weight as the products see it, once there is one.
     pub size: Option<[usize; 2]>,
     pub replacement: Option<Replacement>,
+    /// Whether a copy of the weight was trained, which replaces it.
+    pub is_copied: bool,
     pub lengths: Option<Lengths>,
     /// Number of the last adapter that changes it, and how many do.
     pub last: Option<usize>,

@@ -44,8 +44,8 @@ enum Tie {
 /// as it does in PEFT.
 ///
 /// # Errors
-/// `Unsupported`: both weights are stored, and only one may be loaded; or the head is the embedding, which an adapter replaces: the
-/// adapter was trained with a head that stayed as it was.
+/// `Unsupported`: both weights are stored, and only one may be loaded; or the head is the embedding, which an adapter replaces by a copy
+/// that was trained: the head stayed as it was.
 pub(super) fn check(
     (model, whole): (&ParsedModel, Option<&WholeModel>),
     names: &HashMap<String, usize>,
@@ -62,10 +62,10 @@ pub(super) fn check(
         let found = of
             .iter()
             .find_map(|(name, at)| Some(((*name).clone(), changes.get(*at)?)));
-        found.map(|(name, change)| (name, change.replacement.is_some()))
+        found.map(|(name, change)| (name, change.is_copied))
     };
     let (embedding, head) = (changed(&embeddings), changed(&heads));
-    let Some((name, is_replaced)) = embedding.clone().or_else(|| head.clone()) else {
+    let Some((name, is_copied)) = embedding.clone().or_else(|| head.clone()) else {
         return Ok(None);
     };
     let tie = read_tie(model, whole)?;
@@ -80,14 +80,14 @@ pub(super) fn check(
         return Ok(None);
     }
     match tie {
-        Tie::Stated(true) | Tie::Default if is_replaced => {
+        Tie::Stated(true) | Tie::Default if is_copied => {
             let what = format!(
                 "tensor `{name}`: the adapter replaces it (`modules_to_save`), and the model's head is the same tensor, which stayed as it was in training; store the head by itself first, as `lm_head.weight`, with `tie_word_embeddings` false in config.json"
             );
             Err(AnamnesisError::unsupported("an adapter", what))
         }
         Tie::Stated(true) | Tie::Default => Ok(Some(format!(
-            "tensor `{name}` is the model's head, too, which changes with it, as in PEFT; in training it stayed as it was"
+            "tensor `{name}` is the model's head, too, which changes with it, as when PEFT merges; in training the head does not see a LoRA of the embedding"
         ))),
         Tie::Stated(false) | Tie::Unknown => Ok(None),
     }

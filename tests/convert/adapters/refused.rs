@@ -250,8 +250,12 @@ fn replaced_embeddings_that_are_the_head_are_refused() {
     ];
     let write = |name: &str, bytes: &[u8]| std::fs::write(root.path().join(name), bytes).unwrap();
     write("model.safetensors", &file(&weights, &[]));
-    let settings = json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1});
-    write("adapter_config.json", settings.to_string().as_bytes());
+    let set = |modules: serde_json::Value| {
+        let settings =
+            json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "modules_to_save": modules});
+        write("adapter_config.json", settings.to_string().as_bytes());
+    };
+    set(json!(["embed_tokens"]));
     let merged = |config: serde_json::Value, tensors: &[Raw]| {
         write("config.json", config.to_string().as_bytes());
         write("adapter_model.safetensors", &file(tensors, &[]));
@@ -287,6 +291,14 @@ fn replaced_embeddings_that_are_the_head_are_refused() {
         let notes = merged(config.clone(), &others()).unwrap();
         assert!(!notes.contains("head"), "{config}: {notes}");
     }
+    // PEFT saves the embedding beside its factors, and loads it into the tensor that is the head, too.
+    set(json!(null));
+    let whole = named("model.embed_tokens.base_layer.weight", &[3, 2]);
+    let notes = merged(
+        json!({"tie_word_embeddings": true}),
+        &[factors(), vec![whole]].concat(),
+    );
+    assert!(notes.unwrap().contains("head"));
     for config in [
         json!({"tie_word_embeddings": false, "architectures": ["LlamaForCausalLM"]}),
         json!({"architectures": ["BertModel"]}),
