@@ -149,7 +149,7 @@ impl Scheme for ComfyUi {
         let group = match format {
             "mxfp8" => Some(blocks::mxfp8(t, &scale()?)?),
             "nvfp4" => Some(blocks::nvfp4(t, &scale()?, all)?),
-            "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, &description)?),
+            "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, &description, all)?),
             "asym_w4a8_int8" => Some(rotated::w4a8(t, &description, all)?),
             "awq_w4a16" => Some(int4::awq(t, &scale()?, &description, all)?),
             "svdquant_w4a4" => Some(int4::svdquant(t, &scale()?, &description, all)?),
@@ -158,7 +158,7 @@ impl Scheme for ComfyUi {
                 check_plain_scale(t, &scale)?;
                 match format {
                     "int8_tensorwise" if is_rotated => {
-                        Some(rotated::int8(t, &scale, &description)?)
+                        Some(rotated::int8(t, &scale, &description, all)?)
                     }
                     "int8_tensorwise" => int8(t, &description, all)?,
                     _ => Fp8.claim(t, all)?,
@@ -197,7 +197,7 @@ fn int8<'m>(
 ) -> Result<Option<Group<'m>>> {
     let mut group = Int8.claim(t, all)?;
     if let Some(group) = &mut group {
-        group.shape = description.output_shape(t, t.shape())?;
+        group.shape = description.output_shape(t, t.shape(), all)?;
     }
     Ok(group)
 }

@@ -26,8 +26,8 @@ use crate::kernels::remember::rotated::{
     ByteCodes, Corrections, LevelCodes, NibbleCodes, RotatedCodes, RotatedRows,
 };
 use crate::scheme::seam::{
-    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, QuantScheme, TensorRole, Tile,
-    lcm, read, wrong,
+    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, TensorRole,
+    Tile, lcm, read, wrong,
 };
 use crate::simd::{Level, dispatch};
 
@@ -57,6 +57,7 @@ pub(super) fn int8<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
     description: &ComfyDescription<'m>,
+    all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let [rows, cols] = matrix(t)?;
     if scale.elements() != 1 {
@@ -73,7 +74,7 @@ pub(super) fn int8<'m>(
         has_row_scales: scale.elements() != 1,
     };
     let parts = vec![(TensorRole::Scale, *scale)];
-    weight.claimed(t, description, CodeType::Int(8), parts)
+    weight.claimed(t, (description, all), CodeType::Int(8), parts)
 }
 
 /// `convrot_w4a4`.
@@ -81,6 +82,7 @@ pub(super) fn w4a4<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
     description: &ComfyDescription<'m>,
+    all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let [rows, bytes] = matrix(t)?;
     let cols = doubled(t, bytes)?;
@@ -96,7 +98,7 @@ pub(super) fn w4a4<'m>(
         has_row_scales: true,
     };
     let parts = vec![(TensorRole::Scale, *scale)];
-    weight.claimed(t, description, CodeType::Int(4), parts)
+    weight.claimed(t, (description, all), CodeType::Int(4), parts)
 }
 
 /// Rows and stored columns of `t`; those of a bank of experts are below each other.
@@ -142,7 +144,7 @@ impl<'m> RotatedWeight<'m> {
     fn claimed(
         self,
         t: &Tensor<'m>,
-        description: &ComfyDescription<'_>,
+        (description, all): (&ComfyDescription<'_>, &Index<'_>),
         codes: CodeType,
         companions: Vec<(TensorRole, Tensor<'m>)>,
     ) -> Result<Group<'m>> {
@@ -159,7 +161,7 @@ impl<'m> RotatedWeight<'m> {
         parts.extend(companions);
         let shape = match *t.shape() {
             [experts, rows, _] => vec![experts, rows, self.cols],
-            _ => description.output_shape(t, &[self.rows, self.cols])?,
+            _ => description.output_shape(t, &[self.rows, self.cols], all)?,
         };
         let name = t.name().to_owned();
         Ok(Group::new(name, shape, scheme, parts, Box::new(self)))

@@ -102,6 +102,8 @@ fn descriptions() {
         X.weight I8 4,64; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","num_experts":3} |  | Parse: `X.weight` & 3 experts
         X.weight I8 4,64; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","num_experts":0} |  | Parse: `X.weight` & no positive integer
         X.weight I8 4,64; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","convrot":true,"convrot_groupsize":64,"num_experts":3} |  | Parse: `X.weight` & 3 experts
+        X.weight I8 4,64; X.weight_scale F32 4,1; X.bias F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","num_experts":2} |  | Parse: `X.weight` & `X.bias` & [4, 1]
+        X.weight I8 4,64; X.weight_scale F32 4,1; X.bias F32 2,2; {rot} |  | Parse: `X.weight` & `X.bias` & [2, 2]
         X.weight I8 2,4,64; X.weight_scale F32 4,2,1; X.comfy_quant TEXT {"format":"int8_tensorwise"} |  | Parse: `X.weight` & [4, 2, 1]
         X.weight I8 2,4,64; X.weight_scale F32 4,2; X.comfy_quant TEXT {"format":"convrot_w4a4","convrot_groupsize":64} |  | Parse: `X.weight` & [4, 2]
         X.weight I8 2,4,64; {w4a8}; X.weight_s_rel F8_E4M3 4,2,8; X.weight_s_channel F32 2,4 |  | Parse: `X.weight` & [4, 2, 8]

@@ -150,7 +150,7 @@ pub(in crate::scheme::comfy) fn w4a8<'m>(
     parts.extend(codebook.map(|part| (TensorRole::QuantMap, part)));
     parts.extend(correction.map(|part| (TensorRole::Offset, part)));
     let code = CodeType::Uint(if bits == 4 { 4 } else { 6 });
-    let mut group = weight.claimed(t, description, code, parts)?;
+    let mut group = weight.claimed(t, (description, all), code, parts)?;
     if let QuantScheme::Grouped { scales, .. } = &mut group.scheme {
         *scales = Granularity::Group(width);
     }
