@@ -1,5 +1,7 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
 
+mod apart;
+mod biases;
 mod collect;
 mod factors;
 mod form;
@@ -10,6 +12,7 @@ mod merge;
 mod parameters;
 mod peft_config;
 mod peft_tensors;
+mod tied;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

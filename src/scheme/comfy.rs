@@ -8,6 +8,9 @@
 //! | `nvfp4` | U8 `[out, in / 2]`, high nibble first | E4M3, one for 16 values, [tiled](crate::scheme::layout::tiled) |
 //! | `mxfp8` | F8_E4M3 | exponents, one for 32 values, tiled |
 //!
+//! A bank of experts is `[experts, out, in]`, or of INT8 and `asym_w4a8_int8` `[experts * out, in]` with `num_experts` in the
+//! description. `X.pre_quant_scale` `[in]` beside `nvfp4` multiplies the input of the layer, as ModelOpt's does.
+//!
 //! `int8_tensorwise` with `convrot`, `convrot_w4a4` and `asym_w4a8_int8` are in [`rotated`], `awq_w4a16` and
 //! `svdquant_w4a4` in [`int4`].
 //!
@@ -18,6 +21,7 @@
 //!
 //! Formulas: comfy-kitchen, `dequantize` of its layouts, eager backend.
 
+mod blocks;
 mod description;
 mod int4;
 mod rotated;
@@ -28,13 +32,9 @@ use self::description::{ComfyDescription, ComfyLayers, METADATA};
 use super::fp8::Fp8;
 use super::int8::Int8;
 use crate::containers::model::Tensor;
-use crate::scheme::layout::tiled::{TILE_COLS, TILE_ROWS, TiledScales};
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling,
-    TensorRole, refused, wrong,
+    Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -147,9 +147,9 @@ impl Scheme for ComfyUi {
         // ComfyUI's own.
         let scale = || all.need(t, t.name(), "_scale");
         let group = match format {
-            "mxfp8" => Some(mxfp8(t, &scale()?)?),
-            "nvfp4" => Some(nvfp4(t, &scale()?, all)?),
-            "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, &description)?),
+            "mxfp8" => Some(blocks::mxfp8(t, &scale()?)?),
+            "nvfp4" => Some(blocks::nvfp4(t, &scale()?, all)?),
+            "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, &description, all)?),
             "asym_w4a8_int8" => Some(rotated::w4a8(t, &description, all)?),
             "awq_w4a16" => Some(int4::awq(t, &scale()?, &description, all)?),
             "svdquant_w4a4" => Some(int4::svdquant(t, &scale()?, &description, all)?),
@@ -158,9 +158,9 @@ impl Scheme for ComfyUi {
                 check_plain_scale(t, &scale)?;
                 match format {
                     "int8_tensorwise" if is_rotated => {
-                        Some(rotated::int8(t, &scale, &description)?)
+                        Some(rotated::int8(t, &scale, &description, all)?)
                     }
-                    "int8_tensorwise" => Int8.claim(t, all)?,
+                    "int8_tensorwise" => int8(t, &description, all)?,
                     _ => Fp8.claim(t, all)?,
                 }
             }
@@ -189,13 +189,27 @@ impl Scheme for ComfyUi {
     }
 }
 
-/// Checks that `scale` is one number, or one for each row, as comfy-kitchen's `float8` and `int8_tensorwise` have it.
+/// `int8_tensorwise` without a rotation.
+fn int8<'m>(
+    t: &Tensor<'m>,
+    description: &ComfyDescription<'m>,
+    all: &Index<'m>,
+) -> Result<Option<Group<'m>>> {
+    let mut group = Int8.claim(t, all)?;
+    if let Some(group) = &mut group {
+        group.shape = description.output_shape(t, t.shape(), all)?;
+    }
+    Ok(group)
+}
+
+/// Checks that `scale` is one number, or one for each row or each expert, as comfy-kitchen's `float8` and `int8_tensorwise` have it.
 ///
 /// # Errors
 /// It has another shape, or the weight has no rows.
 fn check_plain_scale(t: &Tensor<'_>, scale: &Tensor<'_>) -> Result<()> {
     let is_one_a_row = match (scale.shape(), t.shape()) {
         (&[n] | &[n, 1], &[rows, ..]) => n == rows,
+        (&[experts, n, 1], &[matrices, rows, _]) => [experts, n] == [matrices, rows],
         _ => false,
     };
     if t.shape().len() >= 2 && (scale.elements() == 1 || is_one_a_row) {
@@ -207,176 +221,4 @@ fn check_plain_scale(t: &Tensor<'_>, scale: &Tensor<'_>) -> Result<()> {
         scale.shape()
     );
     Err(wrong(t, what))
-}
-
-fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>> {
-    const BLOCK: usize = 32;
-    let (rows, cols) = rows_and_stored_cols(t)?;
-    let scales = Box::new(tiled(
-        t,
-        scale,
-        Floats::flushed_exponents(scale)?,
-        [rows, cols.div_ceil(BLOCK)],
-    )?);
-    let codes = Codes::Rows {
-        part: t.part(),
-        row_bytes: cols,
-    };
-    let decoder = Grouped::scaled(
-        codes,
-        8,
-        CodeFormat::E4M3,
-        [rows, cols],
-        row_groups(cols, BLOCK),
-        scales,
-    );
-    let scheme = QuantScheme::Grouped {
-        family: FAMILY,
-        codes: CodeType::Mxfp8,
-        scales: Granularity::Group(BLOCK),
-    };
-    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    Ok(Group::new(
-        t.name().to_owned(),
-        t.shape().to_vec(),
-        scheme,
-        parts,
-        Box::new(decoder),
-    ))
-}
-
-/// `floats` as the `rows` × `cols` scales of `t`, stored in tiles.
-///
-/// # Errors
-/// The shape of `scale` is not that of whole tiles.
-fn tiled<'m>(
-    t: &Tensor<'_>,
-    scale: &Tensor<'_>,
-    floats: Floats<'m>,
-    [rows, cols]: [usize; 2],
-) -> Result<TiledScales<'m>> {
-    // Tiles are stored whole, so the padded shape is the proof that the scales are tiled at all.
-    let padded = rows
-        .checked_next_multiple_of(TILE_ROWS)
-        .zip(cols.checked_next_multiple_of(TILE_COLS));
-    if padded.is_none_or(|(rows, cols)| scale.shape() != [rows, cols]) {
-        let (name, shape) = (scale.name(), scale.shape());
-        let what = format!(
-            "its scales `{name}` {shape:?} are not {rows} x {cols} in tiles of {TILE_ROWS} x {TILE_COLS}"
-        );
-        return Err(wrong(t, what));
-    }
-    Ok(TiledScales { floats, rows, cols })
-}
-
-/// Rows and stored columns of `t`.
-fn rows_and_stored_cols(t: &Tensor<'_>) -> Result<(usize, usize)> {
-    if t.shape().len() == 2 {
-        Ok(rows_and_cols(t.shape()))
-    } else {
-        Err(wrong(t, "its format has two dimensions"))
-    }
-}
-
-fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Group<'m>> {
-    use crate::kernels::remember::grouped::E2M1;
-    use crate::kernels::remember::nvfp4::BLOCK;
-    use crate::scheme::seam::numbers::{NestedOp, NestedScales};
-    let (rows, bytes) = rows_and_stored_cols(t)?;
-    let global = all.need(t, t.name(), "_scale_2")?;
-    if scale.dtype() != Dtype::F8E4M3 || global.elements() != 1 {
-        return Err(wrong(
-            t,
-            format!(
-                "NVFP4 wants F8_E4M3 as `{}`, and one `{}`",
-                scale.name(),
-                global.name()
-            ),
-        ));
-    }
-    let cols = bytes
-        .checked_mul(2)
-        .ok_or_else(|| wrong(t, "it is too wide"))?;
-    let scales = Box::new(NestedScales {
-        inner: Box::new(tiled(
-            t,
-            scale,
-            Floats::fp8(scale)?,
-            [rows, cols.div_ceil(BLOCK)],
-        )?),
-        outer: Floats::ieee(&global)?,
-        count: 1,
-        rows_each: rows.max(1),
-        op: NestedOp::Multiply,
-        unit: 1.0,
-    });
-    let codes = Codes::Unpacked(Box::new(high_first::HighNibbleFirst {
-        part: t.part(),
-        row_bytes: bytes,
-    }));
-    // comfy-kitchen's table has -0 at code 8, in contrast to ModelOpt's.
-    let code_format = CodeFormat::E2M1(E2M1 {
-        factor: 1.0,
-        plain_zero: false,
-    });
-    let decoder = Grouped::scaled(
-        codes,
-        4,
-        code_format,
-        [rows, cols],
-        row_groups(cols, BLOCK),
-        scales,
-    );
-    let scheme = QuantScheme::Grouped {
-        family: FAMILY,
-        codes: CodeType::Nvfp4,
-        scales: Granularity::Group(BLOCK),
-    };
-    let parts = vec![
-        (TensorRole::Quantized, *t),
-        (TensorRole::Scale, *scale),
-        (TensorRole::Scale, global),
-    ];
-    Ok(Group::new(
-        t.name().to_owned(),
-        vec![rows, cols],
-        scheme,
-        parts,
-        Box::new(decoder),
-    ))
-}
-
-mod high_first {
-    use crate::Result;
-    use crate::containers::model::Part;
-    use crate::scheme::Tile;
-    use crate::scheme::seam::grouped::Unpack;
-    use crate::scheme::seam::read;
-
-    /// Rows of four-bit codes. The high nibble of a byte has the code of the even column.
-    pub(super) struct HighNibbleFirst<'m> {
-        pub part: Part<'m>,
-        pub row_bytes: usize,
-    }
-
-    impl Unpack for HighNibbleFirst<'_> {
-        fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-            read(
-                &self.part,
-                self.row_bytes,
-                tile.rows.clone(),
-                // Tiles begin and end at even columns, so no byte is split.
-                tile.cols.start / 2..tile.cols.end / 2,
-                staging,
-            )?;
-            out.clear();
-            out.extend(staging.iter().flat_map(|byte| [byte >> 4, byte & 15]));
-            Ok(())
-        }
-
-        /// 16 rows at a time: their scales lie in the same tiles of scales, and one read serves them all.
-        fn align(&self) -> (usize, usize) {
-            (16, 2)
-        }
-    }
 }

@@ -84,6 +84,7 @@ const SIGNATURES: &[Signature] = &[
         &[".weight.scale"],
     ),
     // Names that no other library uses need no companion.
+    signature("Four Over Six", ".quantized_weight_values", &[], &[]),
     signature("QuIP#", ".Qidxs", &[], &[]),
     signature("VPTQ", ".indices", &[], &[".centroids"]),
 ];

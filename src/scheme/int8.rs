@@ -12,8 +12,8 @@ use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::scheme::seam::numbers::{Integers, Matrix};
 use crate::scheme::seam::{
-    CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, Sibling, TensorRole, module_of,
-    wrong,
+    CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, Sibling, TensorRole, base_of,
+    module_of, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -49,7 +49,10 @@ impl Scheme for Int8 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if t.dtype() != Dtype::I8 {
+        // SDNQ's zero points may be codes with a scale of their own.
+        let is_zero_point = base_of(t.name(), "zero_point")
+            .is_some_and(|_| all.config.quant_method() == Some(&QuantMethod::Sdnq));
+        if t.dtype() != Dtype::I8 || is_zero_point {
             return Ok(None);
         }
         // MX formats store exponents under the same name; those weights are not plain integers

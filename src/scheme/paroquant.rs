@@ -2,10 +2,15 @@
 //! `X.pairs` I16 `[rotations, in]`, `X.channel_scales` `[1, in]`. Entries 2p and 2p + 1 of a row of `X.pairs` are the columns,
 //! counted within their group, that entry p of `X.theta` turns.
 //!
-//! Layout: gptqmodel `nn_modules/qlinear/paroquant.py`, `utils/paroquant.py`.
+//! Experts `E.0.gate_proj`, `E.0.up_proj`, … share one rotation, `E.gate_up_weight_theta` and so on, and all `down_proj` another.
+//!
+//! Layout: gptqmodel `nn_modules/qlinear/paroquant.py`, `utils/paroquant.py`; paroquant `cli/convert.py`.
+
+mod shared;
 
 use std::ops::Range;
 
+use self::shared::{Rotation, SharedRotations};
 use super::awq::{AwqWeight, gemm_layer};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -16,8 +21,8 @@ use crate::scheme::layout::packed::PackedLayer;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::load::{StoredWords, read_transposed};
 use crate::scheme::seam::{
-    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme,
-    Scheme, Sibling, TensorRole, Tile, base_of, read, refused, wrong,
+    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, Prepared,
+    QuantScheme, Scheme, Sibling, TensorRole, Tile, base_of, read, refused, wrong,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
@@ -36,7 +41,14 @@ static IDENTITY: Identity = Identity {
     methods: &[QuantMethod::ParoQuant],
     codes: &[],
     // `theta` and `pairs` could be parameters of any model; files that have them have these factors.
-    companions: &[(Ends(".channel_scales"), TensorRole::Scale)],
+    companions: &[
+        (Ends(".channel_scales"), TensorRole::Scale),
+        (Ends(".gate_up_weight_channel_scales"), TensorRole::Scale),
+        (Ends(".down_weight_channel_scales"), TensorRole::Scale),
+        // Stacks of experts in memory of paroquant's MLX backend, which are not decoded: without these they would look like MLX's own.
+        (Ends(".gate_up_rot_channel_scales"), TensorRole::Scale),
+        (Ends(".down_rot_channel_scales"), TensorRole::Scale),
+    ],
     optional: &[
         Sibling::OfModule("theta"),
         Sibling::OfModule("pairs"),
@@ -53,23 +65,22 @@ impl Scheme for ParoQuant {
         &IDENTITY
     }
 
+    fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        SharedRotations::of(all).map(|shared| Box::new(shared) as Prepared)
+    }
+
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(base) = base_of(t.name(), "qweight") else {
             return Ok(None);
         };
         let is_its = all.config.quant_method() == Some(&QuantMethod::ParoQuant);
-        let is_rotated = ["theta", "pairs", "channel_scales"]
-            .iter()
-            .any(|part| all.at(base, part).is_some());
-        if !is_its && !is_rotated {
+        let rotation = Rotation::find(base, all);
+        if !is_its && rotation.is_none() {
             return Ok(None);
         }
         // Without one of the three the rest would be AWQ, and decode to a weight that was never used.
-        let [theta, pairs, factors] = [
-            all.need(t, base, "theta")?,
-            all.need(t, base, "pairs")?,
-            all.need(t, base, "channel_scales")?,
-        ];
+        let rotation = rotation.unwrap_or_else(|| Rotation::own(base));
+        let [theta, pairs, factors] = rotation.tensors(t, all)?;
         let packed = PackedLayer::find(t, all)?;
         let layer = packed.map(|packed| gemm_layer(&packed, all)).transpose()?;
         let Some((inner, mut parts)) = layer.flatten() else {
@@ -94,11 +105,13 @@ impl Scheme for ParoQuant {
             );
             return Err(refused(t, FAMILY, what));
         }
-        parts.extend([
-            (TensorRole::Scale, theta),
-            (TensorRole::GroupIndex, pairs),
-            (TensorRole::Scale, factors),
-        ]);
+        if rotation.is_owned_by(t, all) {
+            parts.extend([
+                (TensorRole::Scale, theta),
+                (TensorRole::GroupIndex, pairs),
+                (TensorRole::Scale, factors),
+            ]);
+        }
         let decoder = ParoWeight {
             theta: Floats::ieee(&theta)?,
             factors: Floats::ieee(&factors)?,

@@ -80,7 +80,7 @@ fn ulps(a: f32, b: f32) -> u32 {
     ordered(a).abs_diff(ordered(b))
 }
 
-const CASES: [(&str, &str); 27] = [
+const CASES: [(&str, &str); 29] = [
     ("base", "plain"),
     ("base", "patterns"),
     ("base", "embedding"),
@@ -108,6 +108,8 @@ const CASES: [(&str, &str); 27] = [
     ("base-layers", "conv1d"),
     ("base-layers", "conv1d-dora"),
     ("base-layers", "embedding-dora"),
+    ("base-experts", "experts-apart"),
+    ("base-experts", "experts-apart-up"),
 ];
 
 fn base(name: &str) -> PathBuf {

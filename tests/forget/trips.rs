@@ -98,6 +98,7 @@ pub const FOREIGN: &[&str] = &[
     "torchao",
     "transforms",
     "awq_more",
+    "comfy_banks",
     "comfy_more",
     "nunchaku",
     "ollama",

@@ -16,6 +16,7 @@ fn foreign_schemes() {
         X.W_q U8 4,8; X.scale F16 4,1; X.zero F16 4,1 |  | Unsupported: `X.W_q` & HQQ
         X.W_q U8 4,8 |  | Unsupported: `X.W_q` & HQQ
         X.Qidxs I64 4,1; X.SU F16 8; X.SV F16 8 |  | Unsupported: `X.Qidxs` & QuIP#
+        X.quantized_weight_values U8 4,8; X.quantized_weight_scale_factors F8_E4M3 4 |  | Unsupported: `X.quantized_weight_values` & Four Over Six
         X.trellis I16 4,32; X.SU F16 16; X.SV F32 16 |  | Unsupported: `X.trellis` & QTIP
         X.indices I32 1,4,8; X.centroids F16 1,256 |  | Unsupported: `X.indices` & VPTQ
         X._weight_qdata I8 4,8; X._weight_scale F32 4,1 |  | Unsupported: `X._weight_qdata` & torchao

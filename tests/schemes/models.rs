@@ -126,6 +126,11 @@ fn comfy_more() {
 }
 
 #[test]
+fn comfy_banks() {
+    check("comfy_banks", 3);
+}
+
+#[test]
 fn quark() {
     check("quark", 29);
 }
@@ -152,7 +157,7 @@ fn qqq() {
 
 #[test]
 fn eetq() {
-    check("eetq", 2);
+    check("eetq", 3);
 }
 
 #[test]
@@ -192,7 +197,7 @@ fn quanto() {
 
 #[test]
 fn paroquant() {
-    check("paroquant", 5);
+    check("paroquant", 7);
 }
 
 #[test]
@@ -237,7 +242,7 @@ fn sglang() {
 
 #[test]
 fn sdnq() {
-    check("sdnq", 39);
+    check("sdnq", 40);
 }
 
 #[test]

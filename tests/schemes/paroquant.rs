@@ -29,6 +29,13 @@ fn paroquant() {
         X.qweight I32 8,32; X.scales F16 2,32; X.qzeros I32 2,4; {t}; {p}; {c} |  | Parse: `X.qweight` & GEMM
         X.qweight I32 512,4; X.scales F16 1,32; X.qzeros I32 1,4; X.theta F16 1,256; X.pairs I16 1,512; X.channel_scales F16 1,512 |  | Unsupported: `X.qweight` & 512
         X.channel_scales F16 1,64 |  | Parse: `X.channel_scales`
+        # Experts with the rotation of all.
+        {e}; E.gate_up_weight_theta F16 2,32; E.gate_up_weight_pairs I16 2,64 |  | Parse: `E.0.up_proj.qweight` & E.gate_up_weight_channel_scales
+        {e}; E.gate_up_weight_channel_scales F16 1,64 |  | Parse: `E.0.up_proj.qweight` & E.gate_up_weight_theta
+        X.gate_up_rot_channel_scales F16 1,64 |  | Parse: `X.gate_up_rot_channel_scales`
+        {e}; E.down_weight_channel_scales F16 1,64 |  | Parse: `E.down_weight_channel_scales`
+        {e} | {"quant_method":"paroquant","bits":4} | Parse: `E.0.up_proj.qweight` & E.0.up_proj.theta
+        {e}; E.gate_up_weight_theta F16 2,32; E.gate_up_weight_pairs I16 2,64; E.gate_up_weight_channel_scales F16 1,64 |  | Parse: `E.gate_up_weight_pairs` & twice
         # All columns of the pairs are column 0.
         {a}; {t}; {p}; {c} |  | Parse: `X.pairs` & twice
     "#;
@@ -44,7 +51,9 @@ fn paroquant() {
     let table = names.iter().fold(table.to_owned(), |table, (short, long)| {
         table.replace(short, long)
     });
-    check(&table);
+    let expert =
+        "E.0.up_proj.qweight I32 64,4; E.0.up_proj.scales F16 2,32; E.0.up_proj.qzeros I32 2,4";
+    check(&table.replace("{e}", expert));
     for bad in [32i16, -1, i16::MIN, i16::MAX] {
         let mut all = tensors(&names.map(|(_, long)| long).join("; "));
         let order = |i: i16| if i == 100 { bad } else { i % 32 };

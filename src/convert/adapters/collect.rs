@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::apart::ExpertsApart;
 use super::factors::{FactorForm, Factors, ProductSize};
 use super::form::{form_of_square, form_that_fits};
 use super::matrices::{AdapterMatrix, AdapterTensor};
@@ -13,7 +14,6 @@ use crate::config::what_was_meant;
 use crate::containers::model::Tensor;
 use crate::scheme::ResolvedItem;
 use crate::scheme::layout::adapted::{Lengths, ScaledProduct};
-use crate::scheme::seam::numbers::Ones;
 use crate::scheme::seam::wrong;
 use crate::{AnamnesisError, Result};
 
@@ -72,13 +72,13 @@ impl Collector<'_, '_> {
         assigner.assign(&config.parameters, names, &sorted.lora)
     }
 
-    fn tensor(&self, index: usize) -> AdapterTensor {
+    pub(super) fn tensor(&self, index: usize) -> AdapterTensor {
         let model = self.adapter.files.tensors.clone();
         AdapterTensor { model, index }
     }
 
     /// The item that the adapter's tensor `t` changes: its number and its shape.
-    fn item(&self, weight: &str, t: &Tensor<'_>) -> Result<(usize, Vec<usize>)> {
+    pub(super) fn item(&self, weight: &str, t: &Tensor<'_>) -> Result<(usize, Vec<usize>)> {
         let Some(&index) = self.names.get(weight) else {
             let meant = what_was_meant(weight, self.names.keys().map(String::as_str));
             let is_ggml = self.names.contains_key("token_embd.weight");
@@ -120,7 +120,14 @@ impl Collector<'_, '_> {
             return Err(wrong(&t, what));
         }
         let replacement = Replacement::new(tensor.clone())?;
-        self.change(item).replacement = Some(replacement);
+        let is_copied = match &self.adapter.files.settings {
+            Settings::Peft(config) => config.is_copied(weight),
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => false,
+        };
+        let change = self.change(item);
+        change.replacement = Some(replacement);
+        change.is_copied = is_copied;
         self.require_alone(item, &t)
     }
 
@@ -141,6 +148,11 @@ impl Collector<'_, '_> {
             return Err(wrong(&self.tensor(first).get(), what));
         };
         let (a, b) = (self.tensor(a), self.tensor(b));
+        if let Some(assigned) = assigned
+            && let Some(experts) = &assigned.apart
+        {
+            return self.add_experts((assigned, experts), tensors, (a, b));
+        }
         let weight = match assigned {
             Some(assigned) => assigned.weight.clone(),
             None => format!("{module}.weight"),
@@ -168,8 +180,35 @@ impl Collector<'_, '_> {
         self.add_bias((module, assigned), (tensors, scale), &a.get())
     }
 
+    /// The products of a parameter whose experts the model has apart.
+    fn add_experts(
+        &mut self,
+        (assigned, experts): (&Assignment, &ExpertsApart),
+        tensors: LoraTensors,
+        (a, b): (AdapterTensor, AdapterTensor),
+    ) -> Result<()> {
+        let t = a.get();
+        let form = assigned.form;
+        let factors = Factors {
+            form,
+            a: a.clone(),
+            b: b.clone(),
+        };
+        let size = factors.fit((&assigned.weight, &experts.shape()))?;
+        let scale = self.scale(&assigned.weight, &t, size.rank)? * self.adapter.weight;
+        // A parameter has neither.
+        self.lengths(&t, tensors, (size, form))?;
+        self.add_bias(("", Some(assigned)), (tensors, scale), &t)?;
+        for (name, size, product) in experts.products((&a, &b), size, scale)? {
+            let (item, _) = self.item(&name, &t)?;
+            self.add(item, (size, product), &t)?;
+            self.require_alone(item, &t)?;
+        }
+        Ok(())
+    }
+
     /// Adds a product to item `index`, of which the product makes a matrix of `size`.
-    fn add(
+    pub(super) fn add(
         &mut self,
         index: usize,
         (size, product): ([usize; 2], ScaledProduct),
@@ -181,77 +220,6 @@ impl Collector<'_, '_> {
             return Err(wrong(t, what));
         }
         change.products.push(product);
-        Ok(())
-    }
-
-    /// What the second factor of a module adds to the bias, where the settings say so (`lora_bias`).
-    fn add_bias(
-        &mut self,
-        (module, assigned): (&str, Option<&Assignment>),
-        (tensors, scale): (LoraTensors, f64),
-        a: &Tensor<'_>,
-    ) -> Result<()> {
-        let is_expected = match &self.adapter.files.settings {
-            Settings::Peft(config) => config.has_bias_of_b,
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => false,
-        };
-        let Some(index) = tensors.bias else {
-            return match is_expected {
-                true => Err(wrong(
-                    a,
-                    "the settings say `lora_bias`, and the module has no `lora_B.bias`",
-                )),
-                false => Ok(()),
-            };
-        };
-        let tensor = self.tensor(index);
-        let t = tensor.get();
-        if !is_expected || assigned.is_some() {
-            let what =
-                "the settings of the adapter do not say that the module has it (`lora_bias`)";
-            return Err(wrong(&t, what));
-        }
-        let name = format!("{module}.bias");
-        let (item, shape) = self.item(&name, &t)?;
-        let &[n] = t.shape() else {
-            return Err(wrong(&t, "it is no vector"));
-        };
-        if shape != [n] {
-            return Err(wrong(
-                &t,
-                format!("it has {n} values, and `{name}` is {shape:?}"),
-            ));
-        }
-        let product = ScaledProduct {
-            a: AdapterMatrix::boxed(tensor.clone(), [1, n], false)?,
-            b: Box::new(Ones),
-            rank: 1,
-            scale,
-            matrix_rows: 1,
-        };
-        self.add(item, ([1, n], product), &t)?;
-        self.require_alone(item, &t)
-    }
-
-    /// Fails if the settings say that biases were trained, the model has one for a module of the adapter, and the adapter has none:
-    /// the output would have the untrained one.
-    fn require_biases(&self, sorted: &SortedTensors<'_>) -> Result<()> {
-        match &self.adapter.files.settings {
-            Settings::Peft(config) if config.has_trained_biases => {}
-            _ => return Ok(()),
-        }
-        for (module, tensors) in &sorted.lora {
-            let name = format!("{module}.bias");
-            let is_left =
-                self.names.contains_key(&name) && !sorted.replacements.contains_key(&name);
-            if let (true, Some(a)) = (is_left, tensors.a) {
-                let what = format!(
-                    "the settings say that biases were trained (`bias`), and the adapter has no `{name}`"
-                );
-                return Err(wrong(&self.tensor(a).get(), what));
-            }
-        }
         Ok(())
     }
 
@@ -353,7 +321,7 @@ impl Collector<'_, '_> {
     }
 
     /// Fails if several adapters change an item that one of them replaces, or whose rows get lengths: the order would count.
-    fn require_alone(&self, item: usize, t: &Tensor<'_>) -> Result<()> {
+    pub(super) fn require_alone(&self, item: usize, t: &Tensor<'_>) -> Result<()> {
         let Some(change) = self.changes.get(&item) else {
             return Ok(());
         };

@@ -34,20 +34,18 @@ pub(super) fn form_of_square(
     is_transposed: bool,
     beside: Option<&[usize]>,
 ) -> Result<FactorForm> {
-    // GPT-2's attention: a `Conv1D` has the weights of queries, keys and values side by side, a linear layer has them below each
-    // other. It is one where the model is quantized, or of another class.
-    if let Some(&[rows, cols]) = beside
-        && rows != cols
-    {
-        return Ok(match cols > rows {
-            true => FactorForm::InOut,
-            false => FactorForm::OutIn,
-        });
-    }
     let name = module.rsplit('.').next().unwrap_or(module);
+    let may_be_conv1d = CONV1D_MODULES.contains(&name);
+    // GPT-2's attention: a `Conv1D` has the weights of queries, keys and values side by side, a linear layer has them below each
+    // other. It is one where the model is quantized, or of another class. Modules of other names beside it are linear layers.
+    match beside {
+        Some(&[rows, cols]) if cols < rows => return Ok(FactorForm::OutIn),
+        Some(&[rows, cols]) if cols > rows && may_be_conv1d => return Ok(FactorForm::InOut),
+        _ => {}
+    }
     match is_transposed {
         false => Ok(FactorForm::OutIn),
-        true if CONV1D_MODULES.contains(&name) => Ok(FactorForm::InOut),
+        true if may_be_conv1d => Ok(FactorForm::InOut),
         true => {
             let what = format!(
                 "tensor `{}`: its weight is square, and the settings say `fan_in_fan_out`, which PEFT saves as the last module has it: nothing tells whether this one is a `Conv1D`",

@@ -2,14 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde_json::Value;
-
 use super::Adapter;
 #[cfg(feature = "gguf")]
 use super::Settings;
 use super::collect::Collector;
 use super::peft_tensors::Replacement;
-use crate::config::Texts;
+use super::tied;
 use crate::convert::report::Report;
 use crate::convert::whole::WholeModel;
 use crate::scheme::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
@@ -23,6 +21,8 @@ pub(super) struct WeightChange {
     /// Rows and columns of the weight as the products see it, once there is one.
     pub size: Option<[usize; 2]>,
     pub replacement: Option<Replacement>,
+    /// Whether a copy of the weight was trained, which replaces it.
+    pub is_copied: bool,
     pub lengths: Option<Lengths>,
     /// Number of the last adapter that changes it, and how many do.
     pub last: Option<usize>,
@@ -59,7 +59,7 @@ pub(in crate::convert) fn merge<'m>(
         let collected = collector.collect();
         collected.map_err(|e| e.about(adapter.path().display()))?;
     }
-    require_untied(model, &names, &changes)?;
+    let of_ties = tied::check((model, whole), &names, &changes)?;
     let n = changes.len();
     let all = std::mem::take(items).into_iter().enumerate();
     let merged = all.map(|(index, item)| match changes.remove(&index) {
@@ -73,6 +73,7 @@ pub(in crate::convert) fn merge<'m>(
         several => format!("{several} adapters"),
     };
     report.notes.push(format!("{from} merged into {n} tensors"));
+    report.notes.extend(of_ties);
     Ok(())
 }
 
@@ -113,33 +114,6 @@ fn require_same_architecture(
     _whole: Option<&WholeModel>,
     _adapters: &[Adapter],
 ) -> Result<()> {
-    Ok(())
-}
-
-/// Fails if an embedding or a head changes that the config ties although both are stored: programs load one of them for both.
-fn require_untied(
-    model: &ParsedModel,
-    names: &HashMap<String, usize>,
-    changes: &BTreeMap<usize, WeightChange>,
-) -> Result<()> {
-    let find = |ending: &str| names.iter().find(|(name, _)| name.ends_with(ending));
-    let (Some(embedding), Some(head)) = (find("embed_tokens.weight"), find("lm_head.weight"))
-    else {
-        return Ok(());
-    };
-    let changed = [embedding, head];
-    let changed = changed.iter().find(|(_, at)| changes.contains_key(at));
-    let (Some((name, _)), Some(directory)) = (changed, &model.directory) else {
-        return Ok(());
-    };
-    let config = Texts::new(&directory.path, &model.limits).json("config.json")?;
-    let is_tied = |config: &Value| config.get("tie_word_embeddings") == Some(&Value::Bool(true));
-    if config.as_ref().is_some_and(is_tied) {
-        let what = format!(
-            "tensor `{name}`: config.json ties it to another that the model has as well (`tie_word_embeddings`); leave one out first, with --drop of remember"
-        );
-        return Err(AnamnesisError::unsupported("an adapter", what));
-    }
     Ok(())
 }
 

@@ -6,10 +6,13 @@
 //! which pair belongs to which weight, and whether the product of a stack is transposed: PEFT decides that by an attribute of the
 //! class (`is_transposed`), not in the same way in all releases. Where the shapes leave a choice, the adapter is refused.
 //!
+//! transformers joins experts that are stored apart to one parameter ([`apart`](super::apart)), which an adapter then names.
+//!
 //! Source: peft [`ParamWrapper`](https://github.com/huggingface/peft/blob/v0.19.0/src/peft/tuners/lora/layer.py).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::apart::{self, ExpertsApart};
 use super::factors::FactorForm;
 use super::matrices::AdapterTensor;
 use super::peft_tensors::LoraTensors;
@@ -20,13 +23,8 @@ use crate::{AnamnesisError, Result};
 pub(super) struct Assignment {
     pub weight: String,
     pub form: FactorForm,
-}
-
-impl Assignment {
-    fn new(weight: &str, form: FactorForm) -> Self {
-        let weight = weight.to_owned();
-        Self { weight, form }
-    }
+    /// The weights that make up the named one, if the model has its experts apart.
+    pub apart: Option<ExpertsApart>,
 }
 
 /// Pairs of factors that belong to a weight named in the settings, by the module in their names.
@@ -45,7 +43,7 @@ impl Parameters {
 /// A pair of factors whose weight has as many rows as columns.
 struct SquarePair<'a> {
     key: &'a str,
-    weight: &'a str,
+    weight: String,
     a: usize,
 }
 
@@ -72,17 +70,31 @@ impl Assigner<'_> {
         if targets.is_empty() {
             return Ok(Parameters { assignments });
         }
-        let weights = weights_by_module(targets, names);
+        let mut weights = weights_by_module(targets, names);
         let mut pairs: BTreeMap<&str, Vec<(&str, LoraTensors)>> = BTreeMap::new();
         for (&key, &tensors) in lora {
             let of_module = pairs.entry(module_of(key)).or_default();
             of_module.push((key, tensors));
         }
+        let mut joined: BTreeMap<String, ExpertsApart> = BTreeMap::new();
+        for &module in pairs.keys() {
+            for experts in apart::find(module, self.shape_of) {
+                if is_target(targets, &experts.name) {
+                    let of_module = weights.entry(module.to_owned()).or_default();
+                    of_module.push(experts.name.clone());
+                    joined.insert(experts.name.clone(), experts);
+                }
+            }
+        }
+        let shape_of = |weight: &str| match joined.get(weight) {
+            Some(experts) => Some(experts.shape().to_vec()),
+            None => (self.shape_of)(weight),
+        };
         let mut squares = vec![];
         // Whether the products of modules of this last name are transposed.
         let mut orders: BTreeMap<&str, BTreeSet<bool>> = BTreeMap::new();
         for (module, pairs) in &pairs {
-            let Some(weights) = weights.get(module) else {
+            let Some(weights) = weights.get(*module) else {
                 continue;
             };
             self.require_as_many(module, pairs, weights)?;
@@ -91,8 +103,14 @@ impl Assigner<'_> {
                 let (Some(a), Some(b)) = (a, b) else {
                     continue;
                 };
-                let (weight, forms) = self.fit([a, b], &left)?;
+                let (weight, mut forms) = self.fit([a, b], &left, &shape_of)?;
                 left.retain(|other| *other != weight);
+                let apart = joined.get(&weight).cloned();
+                if apart.is_some() {
+                    forms = vec![FactorForm::Stack {
+                        is_transposed: false,
+                    }];
+                }
                 let &[form] = &*forms else {
                     squares.push(SquarePair { key, weight, a });
                     continue;
@@ -103,7 +121,12 @@ impl Assigner<'_> {
                         .or_default()
                         .insert(is_transposed);
                 }
-                assignments.insert(key.to_owned(), Assignment::new(weight, form));
+                let assignment = Assignment {
+                    weight,
+                    form,
+                    apart,
+                };
+                assignments.insert(key.to_owned(), assignment);
             }
         }
         for SquarePair { key, weight, a } in squares {
@@ -116,7 +139,12 @@ impl Assigner<'_> {
                 return Err(wrong(&(self.tensor)(a).get(), what));
             };
             let form = FactorForm::Stack { is_transposed };
-            assignments.insert(key.to_owned(), Assignment::new(weight, form));
+            let assignment = Assignment {
+                weight,
+                form,
+                apart: None,
+            };
+            assignments.insert(key.to_owned(), assignment);
         }
         Ok(Parameters { assignments })
     }
@@ -126,7 +154,7 @@ impl Assigner<'_> {
         &self,
         module: &str,
         pairs: &[(&str, LoraTensors)],
-        weights: &[&str],
+        weights: &[String],
     ) -> Result<()> {
         if pairs.len() == weights.len() {
             return Ok(());
@@ -135,7 +163,7 @@ impl Assigner<'_> {
             "the adapter has {} pairs of factors for parameters of `{module}`, and its settings name {} of them, e.g. {:?}",
             pairs.len(),
             weights.len(),
-            weights.first().unwrap_or(&"")
+            weights.first().map_or("", String::as_str)
         );
         let first = pairs
             .iter()
@@ -147,19 +175,20 @@ impl Assigner<'_> {
     }
 
     /// The only one of `weights` that the factors A and B fit, and the forms in which they do.
-    fn fit<'n>(
+    fn fit(
         &self,
         [a, b]: [usize; 2],
-        weights: &[&'n str],
-    ) -> Result<(&'n str, Vec<FactorForm>)> {
+        weights: &[String],
+        shape_of: &dyn Fn(&str) -> Option<Vec<usize>>,
+    ) -> Result<(String, Vec<FactorForm>)> {
         let (a, b) = ((self.tensor)(a), (self.tensor)(b));
         let (a, b) = (a.get(), b.get());
         let (&[_, cols], &[rows, _]) = (a.shape(), b.shape()) else {
             return Err(wrong(&a, "factors of a parameter are matrices"));
         };
-        let fitting = weights.iter().filter_map(|&weight| {
-            let forms = forms(&(self.shape_of)(weight)?, [rows, cols]);
-            (!forms.is_empty()).then_some((weight, forms))
+        let fitting = weights.iter().filter_map(|weight| {
+            let forms = forms(&shape_of(weight)?, [rows, cols]);
+            (!forms.is_empty()).then(|| (weight.clone(), forms))
         });
         let mut fitting: Vec<_> = fitting.collect();
         match (fitting.pop(), fitting.is_empty()) {
@@ -197,19 +226,23 @@ fn forms(shape: &[usize], [rows, cols]: [usize; 2]) -> Vec<FactorForm> {
 fn weights_by_module<'n>(
     targets: &BTreeSet<String>,
     names: impl Iterator<Item = &'n str>,
-) -> BTreeMap<&'n str, Vec<&'n str>> {
-    let mut weights: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for name in names {
-        let mut ends = name.match_indices('.').map(|(at, _)| &name[at + 1..]);
-        if targets.contains(name) || ends.any(|end| targets.contains(end)) {
-            let module = name.rsplit_once('.').map_or("", |(module, _)| module);
-            weights.entry(module).or_default().push(name);
-        }
+) -> BTreeMap<String, Vec<String>> {
+    let mut weights: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in names.filter(|name| is_target(targets, name)) {
+        let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+        let of_module = weights.entry(module.to_owned()).or_default();
+        of_module.push(name.to_owned());
     }
     weights
         .values_mut()
         .for_each(|weights| weights.sort_unstable());
     weights
+}
+
+/// Whether `name` is one of `targets`, or ends with one after a dot.
+fn is_target(targets: &BTreeSet<String>, name: &str) -> bool {
+    let mut ends = name.match_indices('.').map(|(at, _)| &name[at + 1..]);
+    targets.contains(name) || ends.any(|end| targets.contains(end))
 }
 
 /// The module in the name of a pair, which may lie below others of the same module.

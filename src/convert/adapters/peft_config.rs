@@ -18,7 +18,6 @@ const IGNORED: &[&str] = &[
     "layers_to_transform",
     "lora_dropout",
     "megatron_core",
-    "modules_to_save",
     "peft_version",
     "qalora_group_size",
     "revision",
@@ -35,6 +34,7 @@ const READ: &[&str] = &[
     "init_lora_weights",
     "lora_alpha",
     "lora_bias",
+    "modules_to_save",
     "peft_type",
     "r",
     "rank_pattern",
@@ -68,6 +68,8 @@ pub(super) struct PeftConfig {
     pub has_trained_biases: bool,
     /// Ends of the names of weights that have factors though they are no weight of a module of their own (`target_parameters`).
     pub parameters: BTreeSet<String>,
+    /// Ends of the names of modules of which copies were trained (`modules_to_save`).
+    saved_modules: BTreeSet<String>,
 }
 
 impl PeftConfig {
@@ -129,7 +131,17 @@ impl PeftConfig {
             has_bias_of_b,
             has_trained_biases,
             parameters: names(config, "target_parameters")?,
+            saved_modules: names(config, "modules_to_save")?,
         })
+    }
+
+    /// Whether a copy of the module of `weight` was trained.
+    pub(super) fn is_copied(&self, weight: &str) -> bool {
+        let module = weight.rsplit_once('.').map_or("", |(module, _)| module);
+        // As PEFT's `_set_trainable` matches them.
+        self.saved_modules
+            .iter()
+            .any(|end| module.ends_with(end.as_str()))
     }
 
     /// The rank of the module `module`, and the scale of its product.

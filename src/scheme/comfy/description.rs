@@ -157,6 +157,48 @@ impl<'m> ComfyDescription<'m> {
         self.option(key).is_some_and(is_true)
     }
 
+    /// The shape of the weight `t` of `stored` rows and columns: a bank of experts may be stored as one matrix, in which case the
+    /// description says how many there are (`num_experts`).
+    ///
+    /// # Errors
+    /// The rows, or those of the bias, are not those of so many experts.
+    pub(super) fn output_shape(
+        &self,
+        t: &Tensor<'_>,
+        stored: &[usize],
+        all: &Index<'_>,
+    ) -> Result<Vec<usize>> {
+        let &[rows, cols] = stored else {
+            return Ok(stored.to_vec());
+        };
+        let has_experts = self.option("num_experts").is_some_and(|n| !n.is_null());
+        let experts = match has_experts {
+            true => self.number(t, "num_experts", 1)?,
+            false => 1,
+        };
+        if !rows.is_multiple_of(experts) {
+            let what = format!("its {rows} rows are not those of {experts} experts");
+            return Err(wrong(t, what));
+        }
+        let height = rows / experts;
+        let base = base_of(t.name(), "weight").unwrap_or_default();
+        if let Some(bias) = all.at(base, "bias")
+            && bias.shape().len() == 2
+            && bias.shape() != [experts, height]
+        {
+            let what = format!(
+                "its description tells of {experts} experts of {height} rows, and `{}` is {:?}",
+                bias.name(),
+                bias.shape()
+            );
+            return Err(wrong(t, what));
+        }
+        Ok(match has_experts {
+            true => vec![experts, height, cols],
+            false => stored.to_vec(),
+        })
+    }
+
     /// Columns that are rotated together, of a weight of `cols` columns whose format has a rotation.
     ///
     /// # Errors

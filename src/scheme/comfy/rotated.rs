@@ -26,8 +26,8 @@ use crate::kernels::remember::rotated::{
     ByteCodes, Corrections, LevelCodes, NibbleCodes, RotatedCodes, RotatedRows,
 };
 use crate::scheme::seam::{
-    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, QuantScheme, TensorRole, Tile,
-    lcm, read, wrong,
+    Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Index, QuantScheme, TensorRole,
+    Tile, lcm, read, wrong,
 };
 use crate::simd::{Level, dispatch};
 
@@ -57,8 +57,12 @@ pub(super) fn int8<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
     description: &ComfyDescription<'m>,
+    all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let [rows, cols] = matrix(t)?;
+    if scale.elements() != 1 {
+        one_a_row(t, scale, rows)?;
+    }
     let weight = RotatedWeight {
         kind: RotatedKind::Bytes,
         part: t.part(),
@@ -70,7 +74,7 @@ pub(super) fn int8<'m>(
         has_row_scales: scale.elements() != 1,
     };
     let parts = vec![(TensorRole::Scale, *scale)];
-    Ok(weight.claimed(t, CodeType::Int(8), parts))
+    weight.claimed(t, (description, all), CodeType::Int(8), parts)
 }
 
 /// `convrot_w4a4`.
@@ -78,6 +82,7 @@ pub(super) fn w4a4<'m>(
     t: &Tensor<'m>,
     scale: &Tensor<'m>,
     description: &ComfyDescription<'m>,
+    all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let [rows, bytes] = matrix(t)?;
     let cols = doubled(t, bytes)?;
@@ -93,15 +98,17 @@ pub(super) fn w4a4<'m>(
         has_row_scales: true,
     };
     let parts = vec![(TensorRole::Scale, *scale)];
-    Ok(weight.claimed(t, CodeType::Int(4), parts))
+    weight.claimed(t, (description, all), CodeType::Int(4), parts)
 }
 
-/// Rows and stored columns of `t`.
+/// Rows and stored columns of `t`; those of a bank of experts are below each other.
 fn matrix(t: &Tensor<'_>) -> Result<[usize; 2]> {
-    match *t.shape() {
-        [rows, cols] => Ok([rows, cols]),
-        _ => Err(wrong(t, "its format has two dimensions")),
-    }
+    let sizes = match *t.shape() {
+        [rows, cols] => Some([rows, cols]),
+        [experts, rows, cols] => experts.checked_mul(rows).map(|rows| [rows, cols]),
+        _ => None,
+    };
+    sizes.ok_or_else(|| wrong(t, "its format has two dimensions, or three for experts"))
 }
 
 /// Columns of `bytes` bytes of two codes each.
@@ -112,23 +119,35 @@ fn doubled(t: &Tensor<'_>, bytes: usize) -> Result<usize> {
 }
 
 fn one_a_row(t: &Tensor<'_>, scale: &Tensor<'_>, rows: usize) -> Result<()> {
-    match scale.shape() {
-        &[n] | &[n, 1] if n == rows => Ok(()),
-        shape => {
-            let what = format!("its `{}` {shape:?} is not one for each row", scale.name());
-            Err(wrong(t, what))
+    let is_one_a_row = match (scale.shape(), t.shape()) {
+        (&[n] | &[n, 1], _) => n == rows,
+        (&[experts, n] | &[experts, n, 1], &[matrices, height, _]) => {
+            [experts, n] == [matrices, height]
         }
+        _ => false,
+    };
+    if is_one_a_row {
+        return Ok(());
     }
+    let (name, shape) = (scale.name(), scale.shape());
+    Err(wrong(
+        t,
+        format!("its `{name}` {shape:?} is not one for each row"),
+    ))
 }
 
 impl<'m> RotatedWeight<'m> {
     /// The group of weight `t` with its companions.
+    ///
+    /// # Errors
+    /// As [`ComfyDescription::output_shape`].
     fn claimed(
         self,
         t: &Tensor<'m>,
+        (description, all): (&ComfyDescription<'_>, &Index<'_>),
         codes: CodeType,
         companions: Vec<(TensorRole, Tensor<'m>)>,
-    ) -> Group<'m> {
+    ) -> Result<Group<'m>> {
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
             codes,
@@ -140,8 +159,12 @@ impl<'m> RotatedWeight<'m> {
         };
         let mut parts = vec![(TensorRole::Quantized, *t)];
         parts.extend(companions);
-        let shape = vec![self.rows, self.cols];
-        Group::new(t.name().to_owned(), shape, scheme, parts, Box::new(self))
+        let shape = match *t.shape() {
+            [experts, rows, _] => vec![experts, rows, self.cols],
+            _ => description.output_shape(t, &[self.rows, self.cols], all)?,
+        };
+        let name = t.name().to_owned();
+        Ok(Group::new(name, shape, scheme, parts, Box::new(self)))
     }
 
     /// Bits of a code in a loaded tile.

@@ -84,6 +84,19 @@ fn classes_of_square_weights() {
             false,
             Ok(out_in),
         ),
+        // A linear layer beside a `Conv1D`.
+        (
+            "h.attn.q_proj",
+            Some(("h.attn.c_attn", [2, 6])),
+            false,
+            Ok(out_in),
+        ),
+        (
+            "h.attn.q_proj",
+            Some(("h.attn.c_attn", [2, 6])),
+            true,
+            Err("`fan_in_fan_out`"),
+        ),
         ("h.mlp.c_fc", None, true, Ok(in_out)),
         ("encoder.query", None, false, Ok(out_in)),
         ("encoder.query", None, true, Err("`fan_in_fan_out`")),
@@ -307,6 +320,76 @@ fn stacks_that_do_not_fit_are_errors() {
 }
 
 /// A stack that is stored as MXFP4 gets what its decoded values get.
+/// Parameters that transformers joins of experts, which the model has apart.
+#[test]
+fn experts_apart_that_do_not_fit_are_errors() {
+    let names = |experts: usize| {
+        let parts: [(&str, &[usize]); 3] = [
+            ("gate_proj", &[3, 4]),
+            ("up_proj", &[3, 4]),
+            ("down_proj", &[4, 3]),
+        ];
+        let all = (0..experts).flat_map(move |e| {
+            parts.map(|(part, shape)| (format!("a.e.{e}.{part}.weight"), shape))
+        });
+        all.collect::<Vec<_>>()
+    };
+    let base = |experts: usize, without: &str| {
+        let mut names = names(experts);
+        names.retain(|(name, _)| name != without);
+        let names: Vec<_> = names.iter().map(|(name, s)| (name.as_str(), *s)).collect();
+        base_of(&names)
+    };
+    let named_in = |names: &[&str]| json!({"r": 2, "target_parameters": names});
+    let up = || pair("a.e", &[4, 4], &[6, 4]);
+    let down = || pair("a.e.base_layer", &[4, 3], &[4, 4]);
+    let both = || [up(), down()].concat();
+    let all = named_in(&["e.gate_up_proj", "e.down_proj"]);
+    assert_eq!(refusal_by(&base(2, ""), &both(), &all), "");
+    let last = "a.e.1.up_proj.weight";
+    for (base, tensors, settings, what) in [
+        (base(2, ""), up(), all.clone(), "1 pairs of factors"),
+        (
+            base(2, ""),
+            both(),
+            named_in(&["e.gate_up_proj"]),
+            "2 pairs of factors",
+        ),
+        (
+            base(2, ""),
+            up(),
+            named_in(&["e.up_proj"]),
+            "no `a.e.weight`",
+        ),
+        (base(2, ""), up(), named_in(&[]), "no `a.e.weight`"),
+        // The adapter is one of more experts, or of fewer.
+        (
+            base(3, ""),
+            both(),
+            all.clone(),
+            "4 rows are not of 3 matrices",
+        ),
+        (base(4, ""), both(), all.clone(), "rank is 1, and 2"),
+        (base(2, last), both(), all.clone(), "rank is 4, and 2"),
+        (base(0, ""), both(), all.clone(), "no `a.e"),
+        (
+            base(2, ""),
+            pair("a.e", &[4, 3], &[4, 4]),
+            named_in(&["e.gate_up_proj"]),
+            "none or several",
+        ),
+        (
+            base(2, ""),
+            [up(), vec![named("a.e.lora_B.bias", &[6])]].concat(),
+            json!({"r": 2, "lora_bias": true, "target_parameters": ["e.gate_up_proj"]}),
+            "`lora_bias`",
+        ),
+    ] {
+        let error = refusal_by(&base, &tensors, &settings);
+        assert!(error.contains(what), "{what}: {settings}: `{error}`");
+    }
+}
+
 #[test]
 fn quantized_stacks_are_merged() {
     let root = tempfile::tempdir().unwrap();

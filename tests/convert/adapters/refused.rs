@@ -232,6 +232,82 @@ fn tied_weights_are_refused() {
     let error = run("saved").unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("lm_head.weight"), "{error}");
+    // A file beside the config is the same model.
+    let model = parse(root.path().join("model.safetensors")).unwrap();
+    let error = model
+        .recovery(options(TargetDtype::F32, case("saved")))
+        .err();
+    assert!(error.unwrap().to_string().contains("lm_head.weight"));
+}
+
+/// PEFT trains a copy of the embedding, while the head stays the tensor that it was.
+#[test]
+fn replaced_embeddings_that_are_the_head_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let weights = [
+        raw("model.embed_tokens.weight", "F32", &[3, 2], f32s(&[1.0; 6])),
+        raw("model.q.weight", "F32", &[2, 2], f32s(&[1.0; 4])),
+    ];
+    let write = |name: &str, bytes: &[u8]| std::fs::write(root.path().join(name), bytes).unwrap();
+    write("model.safetensors", &file(&weights, &[]));
+    let set = |modules: serde_json::Value| {
+        let settings =
+            json!({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "modules_to_save": modules});
+        write("adapter_config.json", settings.to_string().as_bytes());
+    };
+    set(json!(["embed_tokens"]));
+    let merged = |config: serde_json::Value, tensors: &[Raw]| {
+        write("config.json", config.to_string().as_bytes());
+        write("adapter_model.safetensors", &file(tensors, &[]));
+        let adapters = vec![Adapter::open(root.path()).unwrap()];
+        let model = parse(root.path().join("model.safetensors")).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let path = out.path().join("out.safetensors");
+        let report = model.convert(path, options(TargetDtype::F32, adapters));
+        report.map(|report| report.notes.join(" "))
+    };
+    let embedding = || named("model.embed_tokens.weight", &[3, 2]);
+    let others = || {
+        let factor = |end: &str, shape| named(&format!("model.q.lora_{end}.weight"), shape);
+        vec![factor("A", &[1, 2]), factor("B", &[2, 1])]
+    };
+    let factors = || {
+        let factor =
+            |end: &str, shape| named(&format!("model.embed_tokens.lora_embedding_{end}"), shape);
+        vec![factor("A", &[1, 3]), factor("B", &[2, 1])]
+    };
+    let tied = [
+        json!({"tie_word_embeddings": true}),
+        json!({"architectures": ["GemmaForCausalLM"]}),
+        json!({"text_config": {"tie_word_embeddings": true}}),
+    ];
+    for config in tied {
+        let error = merged(config.clone(), &[embedding()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("model.embed_tokens.weight"));
+        // PEFT merges a product into both, and the report says so.
+        let notes = merged(config.clone(), &factors()).unwrap();
+        assert!(notes.contains("head"), "{config}: {notes}");
+        let notes = merged(config.clone(), &others()).unwrap();
+        assert!(!notes.contains("head"), "{config}: {notes}");
+    }
+    // PEFT saves the embedding beside its factors, and loads it into the tensor that is the head, too.
+    set(json!(null));
+    let whole = named("model.embed_tokens.base_layer.weight", &[3, 2]);
+    let notes = merged(
+        json!({"tie_word_embeddings": true}),
+        &[factors(), vec![whole]].concat(),
+    );
+    assert!(notes.unwrap().contains("head"));
+    for config in [
+        json!({"tie_word_embeddings": false, "architectures": ["LlamaForCausalLM"]}),
+        json!({"architectures": ["BertModel"]}),
+    ] {
+        for tensors in [vec![embedding()], factors()] {
+            let notes = merged(config.clone(), &tensors).unwrap();
+            assert!(!notes.contains("head"), "{config}: {notes}");
+        }
+    }
 }
 
 /// DoRA of columns needs all rows of 32 of them at once, and a thread may take 16 Mi values.

@@ -1,40 +1,54 @@
-"""Golden EETQ layers. EETQ packs with compiled code alone: this is a reading of its source, and not the library.
+"""Golden EETQ layers, packed by EETQ's own C++.
 
-Run: `python eetq.py` (see ../README.md). `pack` takes the steps of `preprocess_weights_for_mixed_gemm` one by one, as
-csrc/cutlass_kernels/cutlass_preprocessors.cc of NetEase-FuXi/EETQ 465e9726bf7ae30803a2d0dd9e5d4315aef17491 has them for
-compute capabilities 7.5 to 8.9. Its bytes are those of that source, compiled alone, for all shapes below.
+    EETQ_ORACLE=<shared library> python eetq.py        (see ../README.md)
+
+EETQ_ORACLE has csrc/cutlass_kernels/cutlass_preprocessors.cc of NetEase-FuXi/EETQ at commit
+465e9726bf7ae30803a2d0dd9e5d4315aef17491, with `half` as the compiler's F16, behind these functions, which return 0 if the library
+throws nothing. `sm` is the compute capability of the GPU that it is packed for.
+
+    int oracle_preprocess(const int8_t * codes, size_t in, size_t out, int sm, int8_t * packed);     preprocess_weights
+    int oracle_quantize(const void * f16, size_t in, size_t out, int sm, int8_t * packed, int8_t * codes, void * f16_scales);
+                                                                                                    symmetric_quantize
 """
 
-import numpy as np
+import ctypes
+import os
+
 import torch
 
 from gptq import HOSTILE
 from modelcase import F16, F32, ModelCase, total
 
-
-def permute_rows(b):
-    """`permute_B_rows_for_mixed_gemm`: rows in sixteens."""
-    rows = [8 * (row % 4 // 2) + row % 2 + 2 * (row // 4) for row in range(16)]
-    return b.reshape(-1, 16, b.shape[1])[:, rows].reshape(b.shape)
+CAPABILITIES = 75, 80, 86, 89
 
 
-def interleave(columns):
-    """`interleave_column_major_tensor` with tiles of 64 rows and two columns; `columns` are transposed, words of four bytes."""
-    words = columns.copy().view(np.uint32)
-    count, rows = words.shape
-    out = np.zeros(count * rows, np.uint32)
-    for col in range(count):
-        for base in range(0, rows, 16):
-            for row in range(base, base + 16):
-                out[col // 2 * rows * 2 + 2 * base + 16 * (col % 2) + row % 16] = words[col, row]
-    return out.view(np.uint8)
+def open_eetq():
+    eetq, size, pointer = ctypes.CDLL(os.environ["EETQ_ORACLE"]), ctypes.c_size_t, ctypes.c_void_p
+    eetq.oracle_preprocess.argtypes = [pointer, size, size, ctypes.c_int, pointer]
+    eetq.oracle_quantize.argtypes = [pointer, size, size, ctypes.c_int, pointer, pointer, pointer]
+    return eetq
+
+
+EETQ = open_eetq()
 
 
 def pack(codes):
-    """Signed codes `[in, out]` as they are stored."""
-    flat = interleave(np.ascontiguousarray(permute_rows(codes.view(np.uint8)).T))
-    biased = (flat.astype(np.int16) + 128).astype(np.uint8).reshape(-1, 4)
-    return biased[:, [0, 2, 1, 3]].reshape(codes.shape).view(np.int8)
+    """Signed codes `[in, out]` as they are stored, which is the same for all capabilities."""
+    packed = [torch.empty_like(codes) for _ in CAPABILITIES]
+    for sm, out in zip(CAPABILITIES, packed):
+        assert EETQ.oracle_preprocess(codes.data_ptr(), *codes.shape, sm, out.data_ptr()) == 0
+        assert torch.equal(out, packed[0])
+    return packed[0]
+
+
+def quantize(weight):
+    """A weight F16 `[in, out]`: its codes as they are stored, the codes, and the scales."""
+    stored, codes = (torch.empty(weight.shape, dtype=torch.int8) for _ in range(2))
+    scales = torch.empty(weight.shape[1], dtype=F16)
+    pointers = (t.data_ptr() for t in (stored, codes, scales))
+    assert EETQ.oracle_quantize(weight.data_ptr(), *weight.shape, CAPABILITIES[0], *pointers) == 0
+    assert torch.equal(stored, pack(codes))
+    return stored, codes, scales
 
 
 class Case(ModelCase):
@@ -42,16 +56,27 @@ class Case(ModelCase):
         super().__init__("eetq", name, config)
 
     def layer(self, name, k, n, codes="weight", hostile=False, bias=False):
-        q = self.all_bytes(k, n).numpy().view(np.int8)
+        """Codes of all bytes."""
+        q = self.all_bytes(k, n).contiguous().view(torch.int8)
         scales = self.scales(n).to(F16)
         if hostile:
             numbers = torch.tensor(HOSTILE[F16]).to(torch.int16).view(F16)
             scales[: len(numbers)] = numbers
-        self.add({f"{name}.{codes}": torch.from_numpy(pack(q)), f"{name}.weight_scales": scales})
+        self.keep_layer(name, (pack(q), q, scales), codes)
         if bias:
             self.keep(f"{name}.bias", self.randn(n).to(F16))
+
+    def quantized(self, name, k, n):
+        """A weight that the library quantizes: some of its columns are large, and one is tiny."""
+        weight = self.randn(k, n) * torch.linspace(0.01, 4, n)
+        weight[:, n // 2] *= 1e-4
+        self.keep_layer(name, quantize(weight.to(F16).contiguous()))
+
+    def keep_layer(self, name, layer, suffix="weight"):
+        stored, codes, scales = layer
+        self.add({f"{name}.{suffix}": stored, f"{name}.weight_scales": scales})
         # In F16 the kernel has the same product, rounded once.
-        self.expect(f"{name}.weight", (torch.from_numpy(q).to(F32) * scales.to(F32)).t().contiguous())
+        self.expect(f"{name}.weight", (codes.to(F32) * scales.to(F32)).t().contiguous())
 
 
 def config(**more):
@@ -70,6 +95,11 @@ def main():
     case = Case("own", config(zero_point=False, bits=8))
     # Of q, k, v, gate and up these models have parts of a matrix of several layers.
     case.layer("model.layers.0.self_attn.o_proj", 64, 64, codes="qweight")
+    case.write()
+
+    case = Case("quantized", config(weights="int8"))
+    case.quantized("wide", 64, 192)
+    case.quantized("tall", 192, 64)
     case.write()
     total("eetq")
 

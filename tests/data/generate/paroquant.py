@@ -1,7 +1,8 @@
 """Golden ParoQuant layers: packed by gptqmodel 7.7.0's AWQ packer, rotated in F64, and compared with gptqmodel's own rotation.
 
-Run: `python paroquant.py PATH`, with PATH the unpacked sdist of gptqmodel 7.7.0 (see ../README.md). The package imports
-kernels, so `apply_paroquant_rotation_reference` is compiled alone; its packer is a module of its own.
+Run: `python paroquant.py PATH PAROQUANT`, with PATH the unpacked sdist of gptqmodel 7.7.0 and PAROQUANT a checkout of paroquant at
+f74a96ce (see ../README.md). The packages import kernels, so `apply_paroquant_rotation_reference` and the functions of paroquant's
+`cli/convert.py` that name and pack experts are compiled alone; gptqmodel's packer is a module of its own.
 """
 
 import ast
@@ -20,7 +21,7 @@ def functions(file, names):
     """Functions of a module, without the module."""
     tree = ast.parse(Path(file).read_text())
     nodes = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
-    found = {"torch": torch}
+    found = {"torch": torch, "_AWQ_REORDER": (0, 2, 4, 6, 1, 3, 5, 7)}
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module(future + nodes, []), str(file), "exec"), found)
     return [found[name] for name in names]
@@ -52,10 +53,17 @@ class Case(ModelCase):
         super().__init__("paroquant", name, config, **more)
         self.library = {}
 
-    def layer(self, name, n, k, size, rotations=8, dtype=F16, hostile=False):
+    def codes(self, n, k, size, dtype):
         codes = torch.randint(0, 16, (k, n), generator=self.rng)
         zeros = torch.randint(0, 16, (k // size, n), generator=self.rng)
-        scales = self.scales(k // size, n).to(dtype)
+        return codes, zeros, self.scales(k // size, n).to(dtype)
+
+    def pairs(self, k, size, rotations):
+        orders = [torch.randperm(size, generator=self.rng) for _ in range(rotations * (k // size))]
+        return torch.cat(orders).reshape(rotations, k).to(torch.int16)
+
+    def layer(self, name, n, k, size, rotations=8, dtype=F16, hostile=False):
+        codes, zeros, scales = self.codes(n, k, size, dtype)
         theta = self.randn(rotations, k // 2).to(dtype)
         factors = (1 + self.randn(1, k, scale=0.3)).to(dtype)
         if hostile:
@@ -63,11 +71,15 @@ class Case(ModelCase):
             theta[-1, -2:] = torch.tensor([float("inf"), float("nan")])
             scales[0, :5] = torch.tensor([0.0, 6e-8, 65504.0, float("inf"), float("nan")])
             factors[0, :4] = torch.tensor([0.0, -65504.0, float("inf"), 6e-8])
-        orders = [torch.randperm(size, generator=self.rng) for _ in range(rotations * (k // size))]
-        pairs = torch.cat(orders).reshape(rotations, k).to(torch.int16)
+        pairs = self.pairs(k, size, rotations)
         qweight, qzeros = packing.pack_awq(codes, zeros, 4)
         self.add({f"{name}.qweight": qweight, f"{name}.qzeros": qzeros, f"{name}.scales": scales, f"{name}.theta": theta,
                   f"{name}.pairs": pairs, f"{name}.channel_scales": factors})
+        self.rotated(name, (codes, zeros, scales), (theta, pairs, factors), size, hostile)
+
+    def rotated(self, name, layer, turn, size, hostile=False):
+        """What the codes, zero points and scales of `layer` stand for, with the angles, pairs and factors of `turn`."""
+        (codes, zeros, scales), (theta, pairs, factors), k = layer, turn, len(layer[0])
         with np.errstate(all="ignore"):
             numbers = [t.double().numpy() for t in (codes, zeros, scales, theta)]
             w = exact(*numbers, pairs.numpy(), factors.double().numpy(), size)
@@ -80,6 +92,26 @@ class Case(ModelCase):
         dense = (codes - zeros[groups]).float() * scales.float()[groups]
         self.library[f"{name}.weight"] = (rotated @ dense).T.contiguous()
 
+    def experts(self, name, experts, hidden, inner, size, rotations=8):
+        """Experts of a layer, named and packed by paroquant: gate and up share a rotation, and all that lead down another."""
+        turn = lambda k: (self.randn(rotations, k // 2).to(F16), self.pairs(k, size, rotations), (1 + self.randn(1, k, scale=0.3)).to(F16))
+        turns = {"gate_up": turn(hidden), "down": turn(inner)}
+        buffers = {}
+        for proj, (n, k), kind in [("gate_proj", (inner, hidden), "gate_up"), ("up_proj", (inner, hidden), "gate_up"),
+                                   ("down_proj", (hidden, inner), "down")]:
+            layers = [self.codes(n, k, size, F16) for _ in range(experts)]
+            packed = [to_buffers(codes.T.contiguous(), scales.float().T.contiguous(), zeros.T.int().contiguous()) for codes, zeros, scales in layers]
+            buffers[proj] = {part: torch.stack([p[part] for p in packed]) for part in packed[0]}
+            for i, layer in enumerate(layers):
+                assert torch.equal(packed[i]["qweight"], packing.pack_awq(*layer[:2], 4)[0])
+                assert torch.equal(packed[i]["scales"], layer[2])
+                self.rotated(f"{name}.{i}.{proj}", layer, turns[kind], size)
+        parts = ("theta", "pairs", "channel_scales")
+        rotations = {f"{kind}_weight_{part}": t for kind, turn in turns.items() for part, t in zip(parts, turn)}
+        layer, module = name.split("layers.")[1].split(".", 1)
+        stored = {f"{name}.gate_up_proj": torch.zeros(1), f"{name}.down_proj": torch.zeros(1)}
+        self.add(inject(stored, [(int(layer), module, buffers, rotations)]))
+
     def write(self):
         super().write()
         if self.library:
@@ -91,8 +123,10 @@ def config(size, rotations=8):
     return {"model_type": "qwen3", "quantization_config": settings}
 
 
-def main(path):
-    global packing, rotation
+def main(path, paroquant):
+    global packing, rotation, to_buffers, inject
+    names = ["_pack_awq", "_to_awq_buffers", "_inject_quantized_moe_state_dict"]
+    _, to_buffers, inject = functions(Path(paroquant) / "paroquant/cli/convert.py", names)
     path = Path(path) / "gptqmodel"
     packing = module(path / "quantization/awq/utils/packing_utils.py")
     _, rotation = functions(path / "utils/paroquant.py", ["_normalize_group_size", "apply_paroquant_rotation_reference"])
@@ -116,6 +150,15 @@ def main(path):
     case.layer("l.up_proj", 8, 512, 256, 2)
     case.write()
 
+    case = Case("experts", config(32, 3), shards=2)
+    case.experts("model.layers.0.mlp.experts", 2, 64, 32, 32, 3)
+    case.layer("model.layers.0.self_attn.q_proj", 32, 64, 32, 3)
+    case.write()
+
+    case = Case("experts_no_config", None)
+    case.experts("model.layers.1.experts", 2, 32, 32, 32, 1)
+    case.write()
+
     case = Case("hostile", config(32, 4))
     case.layer("l.up_proj", 16, 64, 32, 4, F16, hostile=True)
     case.write()
@@ -123,4 +166,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:3])

@@ -32,7 +32,8 @@ fn descriptions() {
         {r}; X.weight_scale F32 4,2; {rot} |  | Parse: `X.weight` & [4, 2]
         {r}; X.weight_scale F8_E8M0 4,1; {rot} |  | Parse: `X.weight_scale` & F8_E8M0
         {r}; {rot} |  | Parse: `X.weight` & X.weight_scale
-        X.weight I8 2,4,64; X.weight_scale F32 2; {rot} |  | Parse: `X.weight` & two dimensions
+        X.weight I8 2,4,64; X.weight_scale F32 2; {rot} |  | Parse: `X.weight` & one for each row
+        X.weight I8 2,2,4,64; X.weight_scale F32 2; {rot} |  | Parse: `X.weight` & two dimensions
         X.weight F8_E4M3 4,64; X.weight_scale F32 4,1; X.comfy_quant TEXT {"convrot":true,"per_row":true} |  | Parse: `X.comfy_quant`
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"per_row":true} |  | Parse: `X.comfy_quant`
         {r}; X.weight_scale F32 4; X.comfy_quant TEXT {"format":"convrot_w4a4"} |  | Parse: `X.weight` & 128 columns & 256
@@ -83,12 +84,31 @@ fn descriptions() {
         X.weight F8_E4M3 32,64; X.weight_scale F8_E8M0 32,2; {mxfp8} |  | Parse: `X.weight` & [32, 2]
         X.weight F8_E4M3 32,64; X.weight_scale F8_E8M0 128,8; {mxfp8} |  | Parse: `X.weight` & [128, 8]
         X.weight F8_E4M3 32,64; X.weight_scale BF16 128,4; {mxfp8} |  | Parse: `X.weight_scale` & BF16
-        X.weight F8_E4M3 2,32,64; X.weight_scale F8_E8M0 128,4; {mxfp8} |  | Parse: `X.weight`
+        X.weight F8_E4M3 2,32,64; X.weight_scale F8_E8M0 128,4; {mxfp8} |  | Unsupported: `X.weight` & 32 rows
         X.weight F8_E4M3 0,9223372036854775808; X.weight_scale F8_E8M0 0,4; {mxfp8} |  | Parse: `X.weight`
         X.weight I8 4,8; X.weight_scale F8_E4M3 4; X.comfy_quant TEXT {"format":"int8_tensorwise"} |  | Parse: `X.weight`
         X.weight U8 16,8; X.weight_scale F8_E4M3 128,4; {nvfp4} |  | Parse: `X.weight` & X.weight_scale_2
         X.weight U8 16,8; X.weight_scale BF16 128,4; X.weight_scale_2 F32 (); {nvfp4} |  | Parse: `X.weight`
         X.weight U8 16,8; X.weight_scale F8_E4M3 16,1; X.weight_scale_2 F32 (); {nvfp4} |  | Parse: `X.weight`
+        X.weight U8 16,8; X.weight_scale F8_E4M3 128,4; X.weight_scale_2 F32 (); X.pre_quant_scale F32 8; {nvfp4} |  | Parse: `X.pre_quant_scale` & 16 columns
+        # Experts.
+        X.weight F8_E4M3 2,128,64; X.weight_scale F8_E8M0 256,4; {mxfp8} |  | Parse: `X.weight` & [256, 4]
+        X.weight F8_E4M3 2,128,64; X.weight_scale F8_E8M0 1,128,4; {mxfp8} |  | Parse: `X.weight` & [1, 128, 4]
+        X.weight F8_E4M3 256,64; X.weight_scale F8_E8M0 2,128,4; {mxfp8} |  | Parse: `X.weight` & [2, 128, 4]
+        X.weight F8_E4M3 0,128,9223372036854775808; X.weight_scale F8_E8M0 0,128,4; {mxfp8} |  | Parse: `X.weight`
+        X.weight U8 2,128,8; X.weight_scale F8_E4M3 2,128,4; X.weight_scale_2 F32 3; {nvfp4} |  | Parse: `X.weight` & X.weight_scale_2
+        X.weight U8 2,128,8; X.weight_scale F8_E4M3 2,128,4; X.weight_scale_2 F32 2,1; {nvfp4} |  | Parse: `X.weight` & X.weight_scale_2
+        X.weight U8 0,128,8; X.weight_scale F8_E4M3 0,128,4; X.weight_scale_2 F32 0; {nvfp4} |  | Parse: `X.weight` & X.weight_scale_2
+        X.weight I8 4,64; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","num_experts":3} |  | Parse: `X.weight` & 3 experts
+        X.weight I8 4,64; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","num_experts":0} |  | Parse: `X.weight` & no positive integer
+        X.weight I8 4,64; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","convrot":true,"convrot_groupsize":64,"num_experts":3} |  | Parse: `X.weight` & 3 experts
+        X.weight I8 4,64; X.weight_scale F32 4,1; X.bias F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","num_experts":2} |  | Parse: `X.weight` & `X.bias` & [4, 1]
+        X.weight I8 4,64; X.weight_scale F32 4,1; X.bias F32 2,2; {rot} |  | Parse: `X.weight` & `X.bias` & [2, 2]
+        X.weight I8 2,4,64; X.weight_scale F32 4,2,1; X.comfy_quant TEXT {"format":"int8_tensorwise"} |  | Parse: `X.weight` & [4, 2, 1]
+        X.weight I8 2,4,64; X.weight_scale F32 4,2; X.comfy_quant TEXT {"format":"convrot_w4a4","convrot_groupsize":64} |  | Parse: `X.weight` & [4, 2]
+        X.weight I8 2,4,64; {w4a8}; X.weight_s_rel F8_E4M3 4,2,8; X.weight_s_channel F32 2,4 |  | Parse: `X.weight` & [4, 2, 8]
+        X.weight I8 2,4,64; {w4a8}; X.weight_s_rel F8_E4M3 2,4,8; X.weight_s_channel F32 4,2 |  | Parse: `X.weight` & [4, 2]
+        X.weight I8 9223372036854775808,4,0; X.weight_scale F32 1; X.comfy_quant TEXT {"format":"convrot_w4a4","convrot_groupsize":64} |  | Parse: `X.weight`
     "#;
     let long = format!(r#"{{"format":"{}"}}"#, "x".repeat(70_000));
     let names = [

@@ -87,8 +87,11 @@ pub(in crate::scheme::comfy) fn w4a8<'m>(
         return Err(wrong(t, what));
     }
     // The columns follow from the scales, and the bits of a code from the columns.
-    let cols = match *relative.shape() {
-        [n, groups] if n == rows => groups.checked_mul(width),
+    let cols = match (relative.shape(), t.shape()) {
+        (&[n, groups], _) if n == rows => groups.checked_mul(width),
+        (&[experts, n, groups], &[matrices, height, _]) if [experts, n] == [matrices, height] => {
+            groups.checked_mul(width)
+        }
         _ => None,
     };
     let bits = cols.and_then(|cols| match (cols.checked_mul(4)?, cols.checked_mul(6)?) {
@@ -147,7 +150,7 @@ pub(in crate::scheme::comfy) fn w4a8<'m>(
     parts.extend(codebook.map(|part| (TensorRole::QuantMap, part)));
     parts.extend(correction.map(|part| (TensorRole::Offset, part)));
     let code = CodeType::Uint(if bits == 4 { 4 } else { 6 });
-    let mut group = weight.claimed(t, code, parts);
+    let mut group = weight.claimed(t, (description, all), code, parts)?;
     if let QuantScheme::Grouped { scales, .. } = &mut group.scheme {
         *scales = Granularity::Group(width);
     }

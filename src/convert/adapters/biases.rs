@@ -1,0 +1,85 @@
+//! What an adapter changes of biases.
+
+use super::Settings;
+use super::collect::Collector;
+use super::matrices::AdapterMatrix;
+use super::parameters::Assignment;
+use super::peft_tensors::{LoraTensors, SortedTensors};
+use crate::Result;
+use crate::containers::model::Tensor;
+use crate::scheme::layout::adapted::ScaledProduct;
+use crate::scheme::seam::numbers::Ones;
+use crate::scheme::seam::wrong;
+
+impl Collector<'_, '_> {
+    /// What the second factor of a module adds to the bias, where the settings say so (`lora_bias`).
+    pub(super) fn add_bias(
+        &mut self,
+        (module, assigned): (&str, Option<&Assignment>),
+        (tensors, scale): (LoraTensors, f64),
+        a: &Tensor<'_>,
+    ) -> Result<()> {
+        let is_expected = match &self.adapter.files.settings {
+            Settings::Peft(config) => config.has_bias_of_b,
+            #[cfg(feature = "gguf")]
+            Settings::Gguf(_) => false,
+        };
+        let Some(index) = tensors.bias else {
+            return match is_expected {
+                true => Err(wrong(
+                    a,
+                    "the settings say `lora_bias`, and the module has no `lora_B.bias`",
+                )),
+                false => Ok(()),
+            };
+        };
+        let tensor = self.tensor(index);
+        let t = tensor.get();
+        if !is_expected || assigned.is_some() {
+            let what =
+                "the settings of the adapter do not say that the module has it (`lora_bias`)";
+            return Err(wrong(&t, what));
+        }
+        let name = format!("{module}.bias");
+        let (item, shape) = self.item(&name, &t)?;
+        let &[n] = t.shape() else {
+            return Err(wrong(&t, "it is no vector"));
+        };
+        if shape != [n] {
+            return Err(wrong(
+                &t,
+                format!("it has {n} values, and `{name}` is {shape:?}"),
+            ));
+        }
+        let product = ScaledProduct {
+            a: AdapterMatrix::boxed(tensor.clone(), [1, n], false)?,
+            b: Box::new(Ones),
+            rank: 1,
+            scale,
+            matrix_rows: 1,
+        };
+        self.add(item, ([1, n], product), &t)?;
+        self.require_alone(item, &t)
+    }
+
+    /// Fails if the settings say that biases were trained, the model has one for a module of the adapter, and the adapter has none:
+    /// the output would have the untrained one.
+    pub(super) fn require_biases(&self, sorted: &SortedTensors<'_>) -> Result<()> {
+        match &self.adapter.files.settings {
+            Settings::Peft(config) if config.has_trained_biases => {}
+            _ => return Ok(()),
+        }
+        for (module, tensors) in &sorted.lora {
+            let name = format!("{module}.bias");
+            let is_left =
+                self.names.contains_key(&name) && !sorted.replacements.contains_key(&name);
+            if let (true, Some(a)) = (is_left, tensors.a) {
+                let what = format!(
+                    "the settings say that biases were trained (`bias`), and the adapter has no `{name}`"
+                );
+                return Err(wrong(&self.tensor(a).get(), what));
+            }
+        }
+        Ok(())
+    }
+}
