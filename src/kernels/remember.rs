@@ -20,6 +20,7 @@ pub(crate) mod gptq;
 pub(crate) mod grouped;
 pub(crate) mod hadamard;
 pub(crate) mod low_rank;
+pub(crate) mod marlin;
 pub(crate) mod matrix_product;
 pub(crate) mod nvfp4;
 pub(crate) mod packed;

@@ -7,10 +7,9 @@
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::marlin::{TILE_INPUTS, TILE_OUTPUTS, TileOrder};
 use crate::scheme::layout::group_size::{ShortGroup, group_size};
-use crate::scheme::layout::marlin_tiles::{
-    MarlinCodes, PermutedScales, ScaleOrder, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
-};
+use crate::scheme::layout::marlin_tiles::{MarlinCodes, PermutedScales, ScaleOrder};
 use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};

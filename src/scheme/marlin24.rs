@@ -11,6 +11,9 @@
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::marlin::{
+    MarlinTiles, OutputOrder, SparsePlaces, TILE_OUTPUTS, TileOrder,
+};
 use crate::scheme::layout::marlin_tiles::{PermutedScales, ScaleOrder};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
@@ -19,6 +22,7 @@ use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, StoredRows,
     TensorRole, Tile, base_of, read, refused, require_shape, wrong,
 };
+use crate::simd::Level;
 use crate::{Dtype, Result};
 
 pub(super) struct Marlin24;
@@ -26,11 +30,13 @@ pub(super) struct Marlin24;
 /// Name in listings.
 const FAMILY: &str = "marlin-24";
 
-/// Outputs of a tile, inputs of the weight that it covers, and inputs that it stores.
-const TILE_OUTPUTS: usize = 64;
+/// Inputs of the weight that a tile covers, and inputs that it stores.
 const TILE_INPUTS: usize = 32;
 const STORED_INPUTS: usize = TILE_INPUTS / 2;
 const TILE_CODES: usize = TILE_OUTPUTS * STORED_INPUTS;
+
+/// Rows of tiles that are unpacked together: their inputs fill two cache lines, which CPUs fetch together.
+const TOGETHER: usize = 4;
 
 /// Numbers of a tile with the places of its codes.
 const TILE_PLACES: usize = 2 * TILE_OUTPUTS;
@@ -211,46 +217,68 @@ struct Marlin24Codes<'m> {
     bits: usize,
 }
 
-impl Marlin24Codes<'_> {
+impl<'m> Marlin24Codes<'m> {
     fn tile_bytes(&self) -> usize {
         TILE_CODES * self.bits / 8
     }
+
+    /// Unpacks rows of tiles to `rows`, which have `width` codes for an output, 16 for each row of tiles.
+    fn unpack_tiles(&self, tiles: &[u8], rows: &mut [u8], width: usize) {
+        let pitch = rows.len() / width.max(1) / TILE_OUTPUTS * self.tile_bytes();
+        if self.bits == 4 {
+            let tiles = MarlinTiles {
+                order: TileOrder::Halves,
+                outputs: OutputOrder::SPARSE,
+                tiles,
+                pitch,
+                rows,
+                width,
+                left: 0,
+            };
+            return tiles.unpack(Level::detect());
+        }
+        for (depth, tiles) in tiles.chunks_exact(pitch.max(1)).enumerate() {
+            let rows = rows.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
+            for (tile, rows) in tiles.chunks_exact(self.tile_bytes()).zip(rows) {
+                unpack_bytes(tile, rows, width, depth * STORED_INPUTS);
+            }
+        }
+    }
 }
 
-impl Unpack for Marlin24Codes<'_> {
+impl<'m> Unpack for Marlin24Codes<'m> {
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
         let width = tile.cols.len();
-        // What is not stored is zero, whose code is in the middle.
-        let zero = 1 << (self.bits - 1);
         out.resize(tile.rows.len() * width, 0);
         let tiles = tile.rows.start / TILE_OUTPUTS..tile.rows.end.div_ceil(TILE_OUTPUTS);
-        let (size, places_size) = (self.tile_bytes(), 2 * TILE_PLACES);
-        let all = self.outputs / TILE_OUTPUTS;
-        let (mut places, mut codes) = (Vec::new(), [0; TILE_CODES]);
         let depths = tile.cols.start / TILE_INPUTS..tile.cols.end.div_ceil(TILE_INPUTS);
-        for (left, depth) in (0..).step_by(TILE_INPUTS).zip(depths) {
-            let lines = depth..depth + 1;
-            let bytes = |size: usize| tiles.start * size..tiles.end * size;
-            read(&self.codes, all * size, lines.clone(), bytes(size), staging)?;
-            let meta = self.meta.part();
-            read(
-                &meta,
-                all * places_size,
-                lines,
-                bytes(places_size),
-                &mut places,
-            )?;
-            let tiles = staging
-                .chunks_exact(size)
-                .zip(places.chunks_exact(places_size));
-            let rows = out.chunks_exact_mut(TILE_OUTPUTS * width.max(1));
-            for ((words, places), rows) in tiles.zip(rows) {
-                unpack_tile(words, self.bits, &mut codes);
-                let places = places.as_chunks().0;
-                if !place_codes(&codes, places, zero, (rows, width), left) {
-                    let what = "it has places of two codes that are one or in no order";
-                    return Err(wrong(&self.meta, what));
-                }
+        let all = self.outputs / TILE_OUTPUTS;
+        let (mut places, mut codes) = (Vec::new(), Vec::new());
+        for first in depths.clone().step_by(TOGETHER) {
+            let together = first..(first + TOGETHER).min(depths.end);
+            let load = |part: &Part<'m>, size: usize, out: &mut Vec<u8>| {
+                let bytes = tiles.start * size..tiles.end * size;
+                read(part, all * size, together.clone(), bytes, out)
+            };
+            load(&self.codes, self.tile_bytes(), staging)?;
+            load(&self.meta.part(), 2 * TILE_PLACES, &mut places)?;
+            let stored = together.len() * STORED_INPUTS;
+            codes.resize(tile.rows.len() * stored, 0);
+            self.unpack_tiles(staging, &mut codes, stored);
+            let placed = SparsePlaces {
+                codes: &codes,
+                stored,
+                places: &places,
+                // What is not stored is zero, whose code is in the middle.
+                zero: 1 << (self.bits - 1),
+                rows: out,
+                width,
+                left: (first - depths.start) * TILE_INPUTS,
+                are_ordered: true,
+            };
+            if !placed.put(Level::detect()) {
+                let what = "it has places of two codes that are one or in no order";
+                return Err(wrong(&self.meta, what));
             }
         }
         Ok(())
@@ -266,91 +294,19 @@ impl Unpack for Marlin24Codes<'_> {
     }
 }
 
-/// Unpacks a tile to `[outputs, stored inputs]`.
-fn unpack_tile(words: &[u8], bits: usize, out: &mut [u8; TILE_CODES]) {
-    // A lane has four pieces of eight codes, as many bytes as a code has bits. A piece has two outputs, four apart, and of each
-    // two adjacent inputs and those eight after them.
-    for (i, bytes) in words.chunks_exact(bits).enumerate() {
+/// Unpacks a tile of codes of eight bits to 16 columns of `rows`, which are `width` wide, from `left` on.
+fn unpack_bytes(tile: &[u8], rows: &mut [u8], width: usize, left: usize) {
+    // A lane has four pieces of eight codes. A piece has two outputs, four apart, and of each two adjacent inputs and those eight
+    // after them.
+    for (i, bytes) in tile.as_chunks::<8>().0.iter().enumerate() {
         let (lane, piece) = (i / 4, i % 4);
         let output = lane / 8 * 16 + lane / 4 % 2 * 8 + piece;
-        let codes = piece_codes(bytes, bits);
-        for (four, codes) in codes.into_iter().enumerate() {
-            let at = (output + four * 4) * STORED_INPUTS + lane % 4 * 2;
+        let [a, b, c, d, e, f, g, h] = *bytes;
+        for (four, codes) in [[a, c, b, d], [e, g, f, h]].into_iter().enumerate() {
+            let at = (output + four * 4) * width + left + lane % 4 * 2;
             let [a, b, c, d] = codes;
-            out[at..at + 2].copy_from_slice(&[a, b]);
-            out[at + 8..at + 10].copy_from_slice(&[c, d]);
+            rows[at..at + 2].copy_from_slice(&[a, b]);
+            rows[at + 8..at + 10].copy_from_slice(&[c, d]);
         }
-    }
-}
-
-/// The eight codes of a piece, four of each of its outputs. Words have their codes 0, 2, 4, …, and then 1, 3, 5, ….
-fn piece_codes(bytes: &[u8], bits: usize) -> [[u8; 4]; 2] {
-    match *bytes {
-        [a, b, c, d] if bits == 4 => [
-            [a & 15, c & 15, a >> 4, c >> 4],
-            [b & 15, d & 15, b >> 4, d >> 4],
-        ],
-        [a, b, c, d, e, f, g, h] => [[a, c, b, d], [e, g, f, h]],
-        _ => [[0; 4]; 2],
-    }
-}
-
-/// What becomes of four codes by their nibble of places: the bytes that keep the code of zero, and the bits by which the two codes
-/// are moved. `None` in place of what is no two places in order.
-const MOVES: [Option<(u32, u32, u32)>; 16] = {
-    let mut moves = [None; 16];
-    let mut nibble = 0;
-    while nibble < 16 {
-        let (a, b) = (nibble & 3, nibble >> 2);
-        if a < b {
-            let (a, b) = (a as u32 * 8, b as u32 * 8);
-            moves[nibble] = Some((!(0xff << a | 0xff << b), a, b));
-        }
-        nibble += 1;
-    }
-    moves
-};
-
-/// Writes the codes of a tile to their places in 32 columns of `rows`, from `left` on, and `zero` to the others. False if places
-/// are no two different ones in order.
-fn place_codes(
-    codes: &[u8; TILE_CODES],
-    places: &[[u8; 2]],
-    zero: u8,
-    (rows, width): (&mut [u8], usize),
-    left: usize,
-) -> bool {
-    let mut is_ordered = true;
-    let zeros = u32::from_le_bytes([zero; 4]);
-    let lines = rows
-        .chunks_exact_mut(width)
-        .zip(codes.as_chunks::<STORED_INPUTS>().0);
-    for (output, (row, codes)) in lines.enumerate() {
-        let row = row[left..left + TILE_INPUTS].as_chunks_mut::<16>().0;
-        for (half, (row, codes)) in row.iter_mut().zip(codes.as_chunks::<8>().0).enumerate() {
-            let places = u16::from_le_bytes(places[place_index(output, half)]);
-            let quads = row.as_chunks_mut().0.iter_mut().zip(codes.as_chunks().0);
-            for (i, (quad, &[first, second])) in quads.enumerate() {
-                match MOVES[usize::from(places >> (i * 4) & 15)] {
-                    Some((kept, a, b)) => {
-                        let codes = u32::from(first) << a | u32::from(second) << b;
-                        *quad = (zeros & kept | codes).to_le_bytes();
-                    }
-                    None => is_ordered = false,
-                }
-            }
-        }
-    }
-    is_ordered
-}
-
-/// Index among the numbers of a tile of that for `half`, 16 of the 32 inputs, of `output`.
-fn place_index(output: usize, half: usize) -> usize {
-    let row = output % 2 * 2 + output % 8 / 4 + output % 4 / 2 * 32 + output / 8 * 4;
-    // In each two rows the number at the upper right and that at the lower left change places.
-    match (row % 2, half) {
-        (0, 1) => (row + 1) * 2,
-        (1, 0) => (row - 1) * 2 + 1,
-        _ => row * 2 + half,
     }
 }

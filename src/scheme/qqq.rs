@@ -13,10 +13,9 @@ use std::ops::Range;
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::marlin::{TILE_INPUTS, TILE_OUTPUTS, TileOrder};
 use crate::scheme::layout::group_size::{ShortGroup, configured_group, group_size};
-use crate::scheme::layout::marlin_tiles::{
-    MarlinCodes, PermutedScales, ScaleOrder, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
-};
+use crate::scheme::layout::marlin_tiles::{MarlinCodes, PermutedScales, ScaleOrder};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,

@@ -35,6 +35,8 @@ impl Word for f32 {}
 
 impl Word for i32 {}
 
+impl Word for u32 {}
+
 /// Bytes of a line that are transposed together.
 pub(crate) const LINE: usize = 32;
 

@@ -5,6 +5,7 @@ mod exl3;
 mod grouped;
 mod hadamard;
 mod low_rank;
+mod marlin;
 mod rotated;
 mod rotated_pairs;
 mod spqr;

@@ -77,13 +77,8 @@ impl Decode for InterleavedWeight<'_> {
         let blocks = tile.cols.len() / self.block;
         let row_block = self.decoder.row_block;
         let out = bytes.buffer();
-        out.clear();
         out.resize(tile.rows.len() * blocks * row_block, 0);
-        let rows = out.chunks_exact_mut((blocks * row_block).max(1));
-        for (r, row) in rows.enumerate() {
-            let group = &staging[r / together * cols.len()..][..cols.len()];
-            self.decoder.row_of(group, r % together, row);
-        }
+        self.decoder.rows_of(Level::detect(), staging, blocks, out);
         Ok(())
     }
 

@@ -10,13 +10,13 @@ pub(crate) struct TableOwner(Arc<()>);
 
 /// A worker's table. It is loaded with the first tile of a tensor, for it can have more values than a tile.
 #[derive(Debug, Default)]
-pub(crate) struct TileTable {
+pub(crate) struct TileTable<T = f32> {
     /// Keeps the owner's address from being given to another.
     owner: Option<TableOwner>,
-    values: Vec<f32>,
+    values: Vec<T>,
 }
 
-impl TileTable {
+impl<T> TileTable<T> {
     /// Has the table of `owner`, which `fill` appends to an empty buffer if it is another than the last one.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl TileTable {
     pub(crate) fn load(
         &mut self,
         owner: &TableOwner,
-        fill: impl FnOnce(&mut Vec<f32>) -> Result<()>,
+        fill: impl FnOnce(&mut Vec<T>) -> Result<()>,
     ) -> Result<()> {
         let last = self.owner.take();
         if !last.is_some_and(|last| Arc::ptr_eq(&last.0, &owner.0)) {
@@ -35,7 +35,7 @@ impl TileTable {
         Ok(())
     }
 
-    pub(crate) fn values(&self) -> &[f32] {
+    pub(crate) fn values(&self) -> &[T] {
         &self.values
     }
 }

@@ -2,19 +2,17 @@
 //! rows, in an order for one kind of CPU. Its bits are moved to blocks of each row, which the decoder of their type then decodes.
 
 mod moves;
+mod words;
 
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use self::moves::{BitMove, MOVES, moves};
+use self::moves::{MOVES, moves};
+use self::words::RowMoves;
 use super::{GgmlDecoder, IQ1_M_R4, IQ1_S_R4, decode_row, decoder};
 use crate::Dtype;
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
 use crate::simd::{Level, dispatch};
-
-/// Bytes of a word that is moved at once.
-const WORD: usize = 4;
 
 /// How the blocks of an interleaved type become rows, and how these are decoded.
 pub(crate) struct RowsDecoder {
@@ -26,22 +24,10 @@ pub(crate) struct RowsDecoder {
     pub row_block: usize,
     /// Decodes blocks of a row.
     pub decode: GgmlDecoder,
-    words: Vec<BytesMove>,
-    bytes: Vec<BytesMove>,
-}
-
-/// A byte, or a word of [`WORD`] bytes, that is moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct BytesMove {
-    /// The first byte in a row's block.
-    to: usize,
-    /// The same byte of row 0 in the interleaved block, and the distance to that of row 1.
-    from: usize,
-    row: usize,
-    /// By how many bits a byte is shifted to the left, modulo the bits of a word: to the right by one is 31.
-    shift: u32,
-    /// The bits that are kept of each byte.
-    mask: u8,
+    moves: RowMoves,
+    /// Short blocks that are moved as one, and their moves: a row has many, each of which takes as long as a longer one.
+    several: usize,
+    moves_of_several: RowMoves,
 }
 
 impl RowsDecoder {
@@ -55,60 +41,30 @@ impl RowsDecoder {
         let blocks = dtype.block_size() / base.block_size();
         let row_block = blocks * base.type_size()?;
         let place = MOVES.iter().position(|(row, _)| *row == dtype)?;
-        Some(DECODERS[place].get_or_init(|| {
-            let (words, bytes) = in_words(&in_bytes(moves(dtype)));
-            Self {
-                rows,
-                block,
-                row_block,
-                decode: decoder(base).unwrap_or(decoder_of_rows(dtype)),
-                words,
-                bytes,
-            }
+        let several = match row_block {
+            0..8 => 8,
+            8..40 => 4,
+            _ => 1,
+        };
+        let moves_of = |count| RowMoves::new(moves(dtype), rows, [block, row_block], count);
+        Some(DECODERS[place].get_or_init(|| Self {
+            rows,
+            block,
+            row_block,
+            decode: decoder(base).unwrap_or(decoder_of_rows(dtype)),
+            moves: moves_of(1),
+            several,
+            moves_of_several: moves_of(several),
         }))
     }
 
-    /// Writes what the interleaved `blocks` have of row `row` to `out`, which is zeros.
-    pub(crate) fn row_of(&self, blocks: &[u8], row: usize, out: &mut [u8]) {
-        let blocks = blocks.chunks(TOGETHER * self.block.max(1));
-        for (blocks, out) in blocks.zip(out.chunks_mut(TOGETHER * self.row_block.max(1))) {
-            for m in &self.words {
-                self.each_block(blocks, out, |block, out| m.move_word(row, block, out));
-            }
-            for m in &self.bytes {
-                self.each_block(blocks, out, |block, out| m.move_byte(row, block, out));
-            }
-        }
-    }
-
-    /// Calls `each` with each interleaved block and the block of a row that it becomes.
-    fn each_block(&self, blocks: &[u8], out: &mut [u8], each: impl Fn(&[u8], &mut [u8])) {
-        let blocks = blocks.chunks_exact(self.block.max(1));
-        for (block, out) in blocks.zip(out.chunks_exact_mut(self.row_block.max(1))) {
-            each(block, out);
-        }
-    }
-}
-
-/// Blocks of which the same byte is moved in one loop. They stay in the first-level cache until the last.
-const TOGETHER: usize = 16;
-
-impl BytesMove {
-    #[inline(always)]
-    fn move_word(&self, row: usize, block: &[u8], out: &mut [u8]) {
-        let source = block[self.from + row * self.row..].first_chunk::<WORD>();
-        let target = out[self.to..].first_chunk_mut::<WORD>();
-        if let (Some(&source), Some(target)) = (source, target) {
-            // Bits that a shift brings in from another byte are masked.
-            let bits = u32::from_le_bytes(source).rotate_left(self.shift);
-            let bits = bits & u32::from_ne_bytes([self.mask; WORD]);
-            *target = (u32::from_le_bytes(*target) ^ bits).to_le_bytes();
-        }
-    }
-
-    #[inline(always)]
-    fn move_byte(&self, row: usize, block: &[u8], out: &mut [u8]) {
-        out[self.to] ^= block[self.from + row * self.row].rotate_left(self.shift) & self.mask;
+    /// Writes what the interleaved `blocks` have of each row to `out`, row by row. Each `per_row` blocks are all those of some rows.
+    pub(crate) fn rows_of(&self, level: Level, blocks: &[u8], per_row: usize, out: &mut [u8]) {
+        let (moves, count) = match per_row.is_multiple_of(self.several) {
+            true => (&self.moves_of_several, self.several),
+            false => (&self.moves, 1),
+        };
+        moves.perform(level, blocks, per_row / count, out);
     }
 }
 
@@ -127,96 +83,42 @@ fn decode_bf16(bytes: &[u8], _scale: Option<f32>, level: Level, out: Out<'_>) {
     dispatch(level, &Widen { dtype, bytes }, out);
 }
 
-/// `(place in the row's block, place in the interleaved block, distance between rows)` of each bit.
-fn bits_of(m: &BitMove) -> Vec<(usize, usize, usize)> {
-    let mut bits: Vec<_> = (0..m.bits).map(|i| (m.to + i, m.from + i, m.row)).collect();
-    for &(count, to, from) in m.steps {
-        let moved = |i| {
-            bits.iter()
-                .map(move |&(t, f, row)| (t + i * to, f + i * from, row))
-        };
-        bits = (0..count).flat_map(moved).collect();
-    }
-    bits
-}
-
-/// The moves of whole bytes. Rows are whole bytes apart.
-fn in_bytes(moves: &[BitMove]) -> Vec<BytesMove> {
-    let mut masks = BTreeMap::new();
-    for (to, from, row) in moves.iter().flat_map(bits_of) {
-        let shift = ((to % 8 + 8 * WORD - from % 8) % (8 * WORD)) as u32;
-        *masks.entry((to / 8, from / 8, row / 8, shift)).or_insert(0) |= 1u8 << (to % 8);
-    }
-    let moves = masks.into_iter();
-    moves
-        .map(|((to, from, row, shift), mask)| BytesMove {
-            to,
-            from,
-            row,
-            shift,
-            mask,
-        })
-        .collect()
-}
-
-/// The same moves in words, where four bytes move alike, and those of the other bytes. `moves` are in the order of `to`.
-fn in_words(moves: &[BytesMove]) -> (Vec<BytesMove>, Vec<BytesMove>) {
-    let (mut words, mut bytes) = (Vec::new(), Vec::new());
-    let mut is_taken = vec![false; moves.len()];
-    for (i, &first) in moves.iter().enumerate() {
-        if is_taken[i] {
-            continue;
-        }
-        let find = |n: usize| {
-            let next = BytesMove {
-                to: first.to + n,
-                from: first.from + n,
-                ..first
-            };
-            moves.binary_search(&next).ok().filter(|&at| !is_taken[at])
-        };
-        match [find(1), find(2), find(3)] {
-            [Some(a), Some(b), Some(c)] => {
-                for at in [i, a, b, c] {
-                    is_taken[at] = true;
-                }
-                words.push(first);
-            }
-            _ => {
-                is_taken[i] = true;
-                bytes.push(first);
-            }
-        }
-    }
-    (words, bytes)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::words::bits_of;
     use super::*;
 
-    /// Every bit by itself, as the table says, against the moves of words and bytes.
+    /// Every bit by itself, as the table says, against the moves of words. Rows end within the blocks that are moved together, at
+    /// their end and behind it.
     #[test]
     fn bits_go_where_the_table_says() {
         for &dtype in Dtype::ALL {
             let Some(decoder) = RowsDecoder::of(dtype) else {
                 continue;
             };
-            let count = 2 * TOGETHER + 1;
-            let bytes = (0..count * decoder.block).map(|i| (i * 151 + i / 7) as u8);
-            let blocks: Vec<u8> = bytes.collect();
-            for row in 0..decoder.rows {
-                let mut want = vec![0; count * decoder.row_block];
-                let targets = want.chunks_exact_mut(decoder.row_block);
-                for (block, want) in blocks.chunks_exact(decoder.block).zip(targets) {
-                    for (to, from, stride) in moves(dtype).iter().flat_map(bits_of) {
-                        let from = from + row * stride;
-                        want[to / 8] ^= (block[from / 8] >> (from % 8) & 1) << (to % 8);
+            for per_row in [1, 5, 8, 16, 19, 136] {
+                let count = 3 * per_row;
+                let bytes = (0..count * decoder.block).map(|i| (i * 151 + i / 7) as u8);
+                let blocks: Vec<u8> = bytes.collect();
+                let mut want = vec![0; count * decoder.rows * decoder.row_block];
+                let groups = blocks.chunks_exact(per_row * decoder.block);
+                let rows =
+                    groups.flat_map(|blocks| (0..decoder.rows).map(move |row| (row, blocks)));
+                let targets = want.chunks_exact_mut(per_row * decoder.row_block);
+                for ((row, blocks), want) in rows.zip(targets) {
+                    let targets = want.chunks_exact_mut(decoder.row_block);
+                    for (block, want) in blocks.chunks_exact(decoder.block).zip(targets) {
+                        for (to, from, stride) in moves(dtype).iter().flat_map(bits_of) {
+                            let from = from + row * stride;
+                            want[to / 8] ^= (block[from / 8] >> (from % 8) & 1) << (to % 8);
+                        }
                     }
                 }
-                let mut got = vec![0; count * decoder.row_block];
-                decoder.row_of(&blocks, row, &mut got);
-                assert_eq!(got, want, "{dtype} row {row}");
+                for level in Level::available() {
+                    let mut got = vec![0; want.len()];
+                    decoder.rows_of(level, &blocks, per_row, &mut got);
+                    assert_eq!(got, want, "{dtype} {level:?}, {per_row} blocks a row");
+                }
             }
         }
     }
