@@ -21,8 +21,8 @@ const HIGH_TILE: usize = 16;
 /// The same for tiles whose stored rows are read together: what a thread loads stays in its cache.
 const TOGETHER_LOAD_BYTES: f64 = 1024.0 * 1024.0;
 
-/// Stored bytes of the tiles that are read together, for each thread.
-const TOGETHER_BYTES: usize = 5 << 20;
+/// Stored bytes of the tiles that are read together, for each thread. Beside them are the last tiles of those before.
+const TOGETHER_BYTES: usize = 4 << 20;
 
 /// Bytes of a stored row that a tile reads as fast for itself.
 const LONG_PIECE: usize = 8 << 10;
