@@ -20,13 +20,13 @@ const fn cols() -> usize {
 
 fn kernels(criterion: &mut Criterion) {
     let scratch = tempfile::tempdir().unwrap();
-    for (name, file) in schemes::files() {
+    for (name, make) in schemes::files() {
         let model = match schemes::config(name) {
             Some(_) => {
-                let [input, _] = schemes::write(scratch.path(), name, &file);
+                let [input, _] = schemes::write(scratch.path(), name, &make());
                 parse(input)
             }
-            None => parse_bytes(file),
+            None => parse_bytes(make()),
         };
         let model = model.unwrap();
         for target in [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32] {

@@ -105,26 +105,28 @@ fn file(tensors: &[(&str, Dtype, [usize; 2], &[u8])]) -> Vec<u8> {
     serialize(views, None).unwrap()
 }
 
-/// Bases of an adapter, by name: the weight `w.weight` in BF16, and in FP8 with a scale for each row.
-fn bases() -> [(&'static str, Vec<u8>); 2] {
-    let shape = [rows(), cols()];
-    // In F8_E4M3 these are finite, and as the low bytes of BF16 behind 0x3f they make numbers from 0.5 to 1.
-    let codes: Vec<u8> = (0..rows() * cols())
+/// In F8_E4M3 these are finite, and as the low bytes of BF16 behind 0x3f they make numbers from 0.5 to 1.
+fn base_codes() -> Vec<u8> {
+    (0..rows() * cols())
         .map(|i| ((i * 97) >> 3) as u8 & 0x57)
+        .collect()
+}
+
+/// A base of an adapter: the weight `w.weight` in BF16.
+fn bf16_base() -> Vec<u8> {
+    let bytes: Vec<u8> = (base_codes().into_iter())
+        .flat_map(|low| [low, 0x3f])
         .collect();
-    let bf16: Vec<u8> = codes.iter().flat_map(|&low| [low, 0x3f]).collect();
+    file(&[("w.weight", Dtype::BF16, [rows(), cols()], &bytes)])
+}
+
+/// A base of an adapter: the weight `w.weight` in FP8 with a scale for each row.
+fn fp8_base() -> Vec<u8> {
     let scales = 0.03f32.to_le_bytes().repeat(rows());
-    let fp8 = [
-        ("w.weight", Dtype::F8_E4M3, shape, &codes[..]),
+    file(&[
+        ("w.weight", Dtype::F8_E4M3, [rows(), cols()], &base_codes()),
         ("w.weight_scale", Dtype::F32, [rows(), 1], &scales),
-    ];
-    [
-        (
-            "merge-bf16",
-            file(&[("w.weight", Dtype::BF16, shape, &bf16)]),
-        ),
-        ("merge-fp8", file(&fp8)),
-    ]
+    ])
 }
 
 /// Writes an adapter of `w` into a directory in `scratch`, whose path it returns.
@@ -146,7 +148,12 @@ fn write_adapter(scratch: &Path) -> PathBuf {
 }
 
 /// The scheme `name` to every type whose name has `filter` in it.
-fn measure_all(scratch: &Path, name: &str, file: &[u8], adapter: Option<&Path>, filter: &str) {
+fn measure_all(
+    scratch: &Path,
+    (name, make): (&str, impl FnOnce() -> Vec<u8>),
+    adapter: Option<&Path>,
+    filter: &str,
+) {
     let targets = [TargetDtype::BF16, TargetDtype::F16, TargetDtype::F32];
     let named = targets.map(|target| (format!("{name}/{target}"), target));
     let chosen: Vec<_> = (named.iter())
@@ -155,7 +162,7 @@ fn measure_all(scratch: &Path, name: &str, file: &[u8], adapter: Option<&Path>, 
     if chosen.is_empty() {
         return;
     }
-    let [input, data] = schemes::write(scratch, name, file);
+    let [input, data] = schemes::write(scratch, name, &make());
     for (name, target) in chosen {
         measure(name, [&input, &data], adapter, *target);
     }
@@ -177,12 +184,11 @@ fn main() {
         "{:28} {:>6} {:>6} {:>8} {:>8}",
         "", "/ cp", "/ limit", "GB/s in", "GB/s out"
     );
-    for (name, file) in schemes::files() {
-        measure_all(&scratch, name, &file, None, &filter);
+    for model in schemes::files() {
+        measure_all(&scratch, model, None, &filter);
     }
     let adapter = write_adapter(&scratch);
-    for (name, file) in bases() {
-        measure_all(&scratch, name, &file, Some(&adapter), &filter);
-    }
+    measure_all(&scratch, ("merge-bf16", bf16_base), Some(&adapter), &filter);
+    measure_all(&scratch, ("merge-fp8", fp8_base), Some(&adapter), &filter);
     fs::remove_dir_all(adapter).unwrap();
 }

@@ -1,6 +1,6 @@
 //! ComfyUI's formats.
 
-use super::{Part, bf16s, codes, cols, f32s, rows};
+use super::{Part, PartsOf, bf16s, codes, cols, f32s, rows};
 
 /// A weight of so many codes a byte, its companions, and the description of the layer.
 fn model(text: &str, per_byte: usize, companions: Vec<Part>) -> Vec<Part> {
@@ -23,12 +23,19 @@ fn model(text: &str, per_byte: usize, companions: Vec<Part>) -> Vec<Part> {
     parts
 }
 
-pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
+fn of_rows(name: &'static str) -> Part {
+    Part(name, "F32", vec![rows()], f32s(rows()))
+}
+
+fn of_groups(name: &'static str) -> Part {
+    let groups = cols() / 64;
+    Part(name, "BF16", vec![groups, rows()], bf16s(groups * rows()))
+}
+
+/// Scales of groups that are relative to those of rows.
+fn relative() -> Vec<Part> {
     let n = rows() * cols();
-    let of_rows = |name: &'static str| Part(name, "F32", vec![rows()], f32s(rows()));
-    let of_groups =
-        |name: &'static str| Part(name, "BF16", vec![cols() / 64, rows()], bf16s(n / 64));
-    let relative = vec![
+    vec![
         // Below the bytes that stand for NaN.
         Part(
             "w.weight_s_rel",
@@ -38,42 +45,35 @@ pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
         ),
         of_rows("w.weight_s_channel"),
         Part("w.weight_codebook", "F32", vec![16], f32s(16)),
-    ];
-    let svdquant = vec![
+    ]
+}
+
+fn svdquant() -> Vec<Part> {
+    vec![
         of_groups("w.weight_scale"),
         Part("w.smooth_factor", "BF16", vec![cols()], bf16s(cols())),
         Part("w.proj_down", "BF16", vec![cols(), 32], bf16s(cols() * 32)),
         Part("w.proj_up", "BF16", vec![rows(), 32], bf16s(rows() * 32)),
-    ];
-    let awq_w4a16 = vec![of_groups("w.weight_scale"), of_groups("w.weight_zeros")];
-    vec![
-        (
-            "comfy-int8-convrot",
-            model(
-                r#"{"format":"int8_tensorwise","convrot":true}"#,
-                1,
-                vec![of_rows("w.weight_scale")],
-            ),
-        ),
-        (
-            "comfy-w4a4",
-            model(
-                r#"{"format":"convrot_w4a4"}"#,
-                2,
-                vec![of_rows("w.weight_scale")],
-            ),
-        ),
-        (
-            "comfy-w4a8",
-            model(r#"{"format":"asym_w4a8_int8"}"#, 2, relative),
-        ),
-        (
-            "comfy-awq",
-            model(r#"{"format":"awq_w4a16"}"#, 2, awq_w4a16),
-        ),
-        (
-            "comfy-svdquant",
-            model(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant),
-        ),
     ]
 }
+
+pub const SCHEMES: &[PartsOf] = &[
+    ("comfy-int8-convrot", || {
+        let text = r#"{"format":"int8_tensorwise","convrot":true}"#;
+        model(text, 1, vec![of_rows("w.weight_scale")])
+    }),
+    ("comfy-w4a4", || {
+        let text = r#"{"format":"convrot_w4a4"}"#;
+        model(text, 2, vec![of_rows("w.weight_scale")])
+    }),
+    ("comfy-w4a8", || {
+        model(r#"{"format":"asym_w4a8_int8"}"#, 2, relative())
+    }),
+    ("comfy-awq", || {
+        let companions = ["w.weight_scale", "w.weight_zeros"].map(of_groups);
+        model(r#"{"format":"awq_w4a16"}"#, 2, companions.into())
+    }),
+    ("comfy-svdquant", || {
+        model(r#"{"format":"svdquant_w4a4"}"#, 2, svdquant())
+    }),
+];

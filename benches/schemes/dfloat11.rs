@@ -1,6 +1,6 @@
 //! A model of DFloat11: the codes of its exponents have as many bits as those of models, two and a half for a value.
 
-use super::{Part, codes, cols, rows};
+use super::{Part, PartsOf, codes, cols, rows};
 
 /// The length of a code and its bits. Three codes have two bits, and one each three to eight.
 fn code(symbol: u32) -> (u32, u64) {
@@ -77,9 +77,7 @@ fn dfloat11() -> Vec<Part> {
     ]
 }
 
-pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
-    vec![("dfloat11", dfloat11())]
-}
+pub const SCHEMES: &[PartsOf] = &[("dfloat11", dfloat11)];
 
 pub fn config() -> String {
     let config = serde_json::json!({

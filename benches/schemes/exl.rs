@@ -1,6 +1,6 @@
 //! Models of EXL2 and EXL3.
 
-use super::{Part, codes, cols, f16s, rows};
+use super::{Part, PartsOf, codes, cols, f16s, rows};
 
 fn exl3(bits: usize, codebook: Option<(&'static str, u32)>) -> Vec<Part> {
     let mut parts = vec![
@@ -51,11 +51,9 @@ fn exl2() -> Vec<Part> {
     ]
 }
 
-pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
-    vec![
-        ("exl2", exl2()),
-        ("exl3-3", exl3(3, None)),
-        ("exl3-4", exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
-        ("exl3-6", exl3(6, Some(("w.mul1", 0x83dc_d12d)))),
-    ]
-}
+pub const SCHEMES: &[PartsOf] = &[
+    ("exl2", exl2),
+    ("exl3-3", || exl3(3, None)),
+    ("exl3-4", || exl3(4, Some(("w.mcg", 0xcbac_1fed)))),
+    ("exl3-6", || exl3(6, Some(("w.mul1", 0x83dc_d12d)))),
+];

@@ -1,6 +1,6 @@
 //! Small floats with scales: FP8, MXFP8, MXFP4, NVFP4, FP-Quant, NF4.
 
-use super::{Part, codes, cols, f32s, rows};
+use super::{Part, PartsOf, codes, cols, f32s, rows};
 
 /// FP8 with scales of this shape.
 fn fp8(dtype: &'static str, shape: Vec<usize>) -> Vec<Part> {
@@ -78,10 +78,10 @@ fn fp_quant(block: usize) -> Vec<Part> {
     ]
 }
 
-/// MXFP8 and MXFP4 as compressed-tensors and MLX store them, and a stack of experts of gpt-oss.
-fn microscaled() -> Vec<(&'static str, Vec<Part>)> {
+/// MXFP8 as compressed-tensors stores it.
+fn mxfp8() -> Vec<Part> {
     let n = rows() * cols();
-    let mxfp8 = vec![
+    vec![
         Part("w.weight", "F8_E4M3", vec![rows(), cols()], codes(n)),
         Part(
             "w.weight_scale",
@@ -89,8 +89,13 @@ fn microscaled() -> Vec<(&'static str, Vec<Part>)> {
             vec![rows(), cols() / 32],
             exponents(n / 32),
         ),
-    ];
-    let mlx_mxfp8 = vec![
+    ]
+}
+
+/// MXFP8 as MLX stores it.
+fn mlx_mxfp8() -> Vec<Part> {
+    let n = rows() * cols();
+    vec![
         Part("w.weight", "U32", vec![rows(), cols() / 4], codes(n)),
         Part(
             "w.scales",
@@ -98,8 +103,13 @@ fn microscaled() -> Vec<(&'static str, Vec<Part>)> {
             vec![rows(), cols() / 32],
             exponents(n / 32),
         ),
-    ];
-    let mxfp4 = vec![
+    ]
+}
+
+/// MXFP4 as compressed-tensors stores it.
+fn mxfp4() -> Vec<Part> {
+    let n = rows() * cols();
+    vec![
         Part(
             "w.weight_packed",
             "U8",
@@ -112,8 +122,13 @@ fn microscaled() -> Vec<(&'static str, Vec<Part>)> {
             vec![rows(), cols() / 32],
             exponents(n / 32),
         ),
-    ];
-    let gpt_oss = vec![
+    ]
+}
+
+/// A stack of one expert of gpt-oss.
+fn gpt_oss() -> Vec<Part> {
+    let n = rows() * cols();
+    vec![
         Part(
             "w.down_proj_blocks",
             "U8",
@@ -126,30 +141,23 @@ fn microscaled() -> Vec<(&'static str, Vec<Part>)> {
             vec![1, rows(), cols() / 32],
             exponents(n / 32),
         ),
-    ];
-    vec![
-        ("mxfp8", mxfp8),
-        ("mlx-mxfp8", mlx_mxfp8),
-        ("mxfp4", mxfp4),
-        ("gpt-oss", gpt_oss),
     ]
 }
 
-pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
-    let mut all = vec![
-        ("fp8-tensor", fp8("F8_E4M3", vec![])),
-        (
-            "fp8-block",
-            fp8("F8_E4M3", vec![rows() / 128, cols() / 128]),
-        ),
-        ("fp8-channel", fp8("F8_E4M3", vec![rows(), 1])),
-        ("fp8-e5m2", fp8("F8_E5M2", vec![])),
-        ("fp8-fnuz", fp8("F8_E4M3FNUZ", vec![])),
-        ("nf4", nf4()),
-        ("nvfp4", nvfp4()),
-        ("fp-quant-mxfp4", fp_quant(32)),
-        ("fp-quant-nvfp4", fp_quant(16)),
-    ];
-    all.extend(microscaled());
-    all
-}
+pub const SCHEMES: &[PartsOf] = &[
+    ("fp8-tensor", || fp8("F8_E4M3", vec![])),
+    ("fp8-block", || {
+        fp8("F8_E4M3", vec![rows() / 128, cols() / 128])
+    }),
+    ("fp8-channel", || fp8("F8_E4M3", vec![rows(), 1])),
+    ("fp8-e5m2", || fp8("F8_E5M2", vec![])),
+    ("fp8-fnuz", || fp8("F8_E4M3FNUZ", vec![])),
+    ("nf4", nf4),
+    ("nvfp4", nvfp4),
+    ("fp-quant-mxfp4", || fp_quant(32)),
+    ("fp-quant-nvfp4", || fp_quant(16)),
+    ("mxfp8", mxfp8),
+    ("mlx-mxfp8", mlx_mxfp8),
+    ("mxfp4", mxfp4),
+    ("gpt-oss", gpt_oss),
+];

@@ -1,6 +1,6 @@
 //! A GGUF file for each block type.
 
-use super::{codes, cols, gguf, rows};
+use super::{MakeFile, codes, cols, gguf, rows};
 
 /// GGUF types: name, number, values and bytes of a block, and where it has f16 scales.
 #[rustfmt::skip]
@@ -41,61 +41,68 @@ const INTERLEAVED: &[(&str, u32, usize, usize, usize)] = &[
     ("q8_k_r8", 399, 256, 258, 0),
 ];
 
-pub fn interleaved_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+pub fn interleaved_files() -> impl Iterator<Item = (&'static str, MakeFile)> {
     INTERLEAVED
         .iter()
         .map(|&(name, number, block, size, header)| {
-            let mut bytes = codes(rows() * cols() / block * size + rows() * header);
-            // The headers of the rows that are stored together precede their blocks. Types with headers interleave four rows or eight.
-            let stored_rows = if name.ends_with("r8") { 8 } else { 4 };
-            for stored in bytes.chunks_exact_mut(stored_rows * (header + cols() / block * size)) {
-                for scale in stored[..stored_rows * header].chunks_exact_mut(header.max(1)) {
-                    match header {
-                        2 => scale.copy_from_slice(&0x1c3du16.to_le_bytes()),
-                        _ => scale.copy_from_slice(&0.004f32.to_le_bytes()),
+            let make: MakeFile = Box::new(move || {
+                let mut bytes = codes(rows() * cols() / block * size + rows() * header);
+                // The headers of the rows that are stored together precede their blocks. Types with headers interleave four rows or eight.
+                let stored_rows = if name.ends_with("r8") { 8 } else { 4 };
+                for stored in bytes.chunks_exact_mut(stored_rows * (header + cols() / block * size))
+                {
+                    for scale in stored[..stored_rows * header].chunks_exact_mut(header.max(1)) {
+                        match header {
+                            2 => scale.copy_from_slice(&0x1c3du16.to_le_bytes()),
+                            _ => scale.copy_from_slice(&0.004f32.to_le_bytes()),
+                        }
                     }
+                }
+                let shape = [cols() as u64, rows() as u64];
+                let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
+                file.file()
+            });
+            (name, make)
+        })
+}
+
+pub fn ik_files() -> impl Iterator<Item = (&'static str, MakeFile)> {
+    IK.iter().map(|&(name, number, block, size, header)| {
+        let make: MakeFile = Box::new(move || {
+            let scale = if header == 0 {
+                size
+            } else {
+                header + cols() / block * size
+            };
+            let mut bytes = codes(rows() * cols() / block * size + rows() * header);
+            for scaled in bytes.chunks_exact_mut(scale) {
+                match header {
+                    0 | 2 => scaled[..2].copy_from_slice(&0x1c3du16.to_le_bytes()),
+                    _ => scaled[..4].copy_from_slice(&0.004f32.to_le_bytes()),
                 }
             }
             let shape = [cols() as u64, rows() as u64];
             let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
-            (name, file.file())
-        })
-}
-
-pub fn ik_files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    IK.iter().map(|&(name, number, block, size, header)| {
-        let scale = if header == 0 {
-            size
-        } else {
-            header + cols() / block * size
-        };
-        let mut bytes = codes(rows() * cols() / block * size + rows() * header);
-        for scaled in bytes.chunks_exact_mut(scale) {
-            match header {
-                0 | 2 => scaled[..2].copy_from_slice(&0x1c3du16.to_le_bytes()),
-                _ => scaled[..4].copy_from_slice(&0.004f32.to_le_bytes()),
-            }
-        }
-        let shape = [cols() as u64, rows() as u64];
-        let file = gguf::Gguf::default().tensor("w.weight", number, &shape, &bytes);
-        (name, file.file())
+            file.file()
+        });
+        (name, make)
     })
 }
 
-pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+pub fn files() -> impl Iterator<Item = (&'static str, MakeFile)> {
     GGML.iter().map(|&(name, number, block, size, scales)| {
-        let mut bytes = codes(rows() * cols() / block * size);
-        for block in bytes.chunks_exact_mut(size) {
-            scales
-                .iter()
-                .for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
-        }
-        let shape = [cols() as u64, rows() as u64];
-        (
-            name,
+        let make: MakeFile = Box::new(move || {
+            let mut bytes = codes(rows() * cols() / block * size);
+            for block in bytes.chunks_exact_mut(size) {
+                scales
+                    .iter()
+                    .for_each(|&at| block[at..at + 2].copy_from_slice(&0x1c3du16.to_le_bytes()));
+            }
+            let shape = [cols() as u64, rows() as u64];
             gguf::Gguf::default()
                 .tensor("w.weight", number, &shape, &bytes)
-                .file(),
-        )
+                .file()
+        });
+        (name, make)
     })
 }

@@ -1,6 +1,6 @@
 //! Integers packed along rows: INT8 and W4A16, MLX, HQQ, SINQ, ModelSlim, sglang, UQFF.
 
-use super::{Part, bf16s, codes, cols, f16s, f32s, rows};
+use super::{Part, PartsOf, bf16s, codes, cols, f16s, f32s, rows};
 
 /// INT8 with a scale for each row, and a zero point if it has a name.
 fn per_row(name: &'static str, scale: &'static str, zero: Option<&'static str>) -> Vec<Part> {
@@ -143,65 +143,69 @@ fn uqff() -> Vec<Part> {
     ]
 }
 
-pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
+/// INT8 of bitsandbytes.
+fn int8() -> Vec<Part> {
     let n = rows() * cols();
     vec![
-        (
-            "int8",
-            vec![
-                Part("w.weight", "I8", vec![rows(), cols()], codes(n)),
-                Part("w.SCB", "F32", vec![rows()], f32s(rows())),
-            ],
-        ),
-        ("ct-int8", per_row("w.weight", "w.weight_scale", None)),
-        (
-            "ct-int8-asym",
-            per_row("w.weight", "w.weight_scale", Some("w.weight_zero_point")),
-        ),
-        (
-            "quanto8",
-            per_row("w.weight._data", "w.weight._scale", None),
-        ),
-        ("w4a16", w4a16(false)),
-        ("w4a16-asym", w4a16(true)),
-        ("mlx3", mlx(3)),
-        ("mlx4", mlx(4)),
-        ("mlx8", mlx(8)),
-        ("hqq4", hqq("4bit_u8", 4)),
-        ("hqq8", hqq("8bit_u8", 8)),
-        ("sinq4", sinq4()),
-        (
-            "modelslim-w4a8",
-            vec![
-                Part("w.weight", "I8", vec![rows() / 2, cols()], codes(n / 2)),
-                Part("w.weight_scale", "F32", vec![rows(), 1], f32s(rows())),
-                Part("w.weight_offset", "F32", vec![rows(), 1], f32s(rows())),
-            ],
-        ),
-        (
-            "sglang-w4",
-            vec![
-                Part("w.weight", "I8", vec![rows(), cols() / 2], codes(n / 2)),
-                Part(
-                    "w.weight_scale_inv",
-                    "F32",
-                    vec![rows(), cols() / 128],
-                    f32s(n / 128),
-                ),
-            ],
-        ),
-        (
-            "sglang-int8",
-            vec![
-                Part("w.weight", "I8", vec![rows(), cols()], codes(n)),
-                Part(
-                    "w.weight_scale_inv",
-                    "F32",
-                    vec![rows() / 128, cols() / 128],
-                    f32s(n >> 14),
-                ),
-            ],
-        ),
-        ("uqff-f8q8", uqff()),
+        Part("w.weight", "I8", vec![rows(), cols()], codes(n)),
+        Part("w.SCB", "F32", vec![rows()], f32s(rows())),
     ]
 }
+
+fn modelslim_w4a8() -> Vec<Part> {
+    let n = rows() * cols();
+    vec![
+        Part("w.weight", "I8", vec![rows() / 2, cols()], codes(n / 2)),
+        Part("w.weight_scale", "F32", vec![rows(), 1], f32s(rows())),
+        Part("w.weight_offset", "F32", vec![rows(), 1], f32s(rows())),
+    ]
+}
+
+fn sglang_w4() -> Vec<Part> {
+    let n = rows() * cols();
+    vec![
+        Part("w.weight", "I8", vec![rows(), cols() / 2], codes(n / 2)),
+        Part(
+            "w.weight_scale_inv",
+            "F32",
+            vec![rows(), cols() / 128],
+            f32s(n / 128),
+        ),
+    ]
+}
+
+fn sglang_int8() -> Vec<Part> {
+    let n = rows() * cols();
+    vec![
+        Part("w.weight", "I8", vec![rows(), cols()], codes(n)),
+        Part(
+            "w.weight_scale_inv",
+            "F32",
+            vec![rows() / 128, cols() / 128],
+            f32s(n >> 14),
+        ),
+    ]
+}
+
+pub const SCHEMES: &[PartsOf] = &[
+    ("int8", int8),
+    ("ct-int8", || per_row("w.weight", "w.weight_scale", None)),
+    ("ct-int8-asym", || {
+        per_row("w.weight", "w.weight_scale", Some("w.weight_zero_point"))
+    }),
+    ("quanto8", || {
+        per_row("w.weight._data", "w.weight._scale", None)
+    }),
+    ("w4a16", || w4a16(false)),
+    ("w4a16-asym", || w4a16(true)),
+    ("mlx3", || mlx(3)),
+    ("mlx4", || mlx(4)),
+    ("mlx8", || mlx(8)),
+    ("hqq4", || hqq("4bit_u8", 4)),
+    ("hqq8", || hqq("8bit_u8", 8)),
+    ("sinq4", sinq4),
+    ("modelslim-w4a8", modelslim_w4a8),
+    ("sglang-w4", sglang_w4),
+    ("sglang-int8", sglang_int8),
+    ("uqff-f8q8", uqff),
+];

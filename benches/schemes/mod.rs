@@ -66,24 +66,42 @@ fn file_with(parts: &[Part], mut header: serde_json::Map<String, serde_json::Val
     out
 }
 
-/// The file of every model, by the name of its scheme.
-pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    // Functions, so that the tensors of one list alone are in memory.
-    let lists = [
-        words::schemes,
-        floats::schemes,
-        integers::schemes,
-        comfy::schemes,
-        exl::schemes,
-        dfloat11::schemes,
+/// The name of a scheme, and what makes the tensors of its model.
+type PartsOf = (&'static str, fn() -> Vec<Part>);
+
+/// The name of a scheme, and what makes the file of its model.
+type FileOf = (&'static str, fn() -> Vec<u8>);
+
+/// Makes the file of a model. That takes long, so it is called for the models alone that are measured.
+pub type MakeFile = Box<dyn Fn() -> Vec<u8>>;
+
+/// Every model, by the name of its scheme.
+pub fn files() -> impl Iterator<Item = (&'static str, MakeFile)> {
+    let of_parts = [
+        words::SCHEMES,
+        floats::SCHEMES,
+        integers::SCHEMES,
+        comfy::SCHEMES,
+        exl::SCHEMES,
+        dfloat11::SCHEMES,
     ];
-    (lists.into_iter().flat_map(|schemes| schemes()))
-        .map(|(name, parts)| (name, file_with(&parts, serde_json::Map::new())))
-        .chain(nunchaku::files())
-        .chain(sdnq::files())
-        .chain(transforms::files())
-        .chain(ollama::files())
-        .chain(vectors::files())
+    let of_parts = of_parts.into_iter().flatten().map(|&(name, parts)| {
+        let make: MakeFile = Box::new(move || file_with(&parts(), serde_json::Map::new()));
+        (name, make)
+    });
+    let of_bytes = [
+        nunchaku::FILES,
+        sdnq::FILES,
+        transforms::FILES,
+        ollama::FILES,
+        vectors::FILES,
+    ];
+    let of_bytes = of_bytes.into_iter().flatten().map(|&(name, file)| {
+        let make: MakeFile = Box::new(file);
+        (name, make)
+    });
+    of_parts
+        .chain(of_bytes)
         .chain(ggml::files())
         .chain(ggml::ik_files())
         .chain(ggml::interleaved_files())

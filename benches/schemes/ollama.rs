@@ -1,6 +1,6 @@
 //! A model in Ollama's layers of tensors: a manifest in a store, and one blob with a weight of four bits.
 
-use super::{Part, bf16s, codes, cols, file_with, rows};
+use super::{FileOf, Part, bf16s, codes, cols, file_with, rows};
 
 pub const NAME: &str = "ollama-int4";
 
@@ -24,7 +24,7 @@ pub fn manifest() -> String {
     serde_json::json!({"schemaVersion": 2, "mediaType": kind, "layers": [layer]}).to_string()
 }
 
-pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+fn model() -> Vec<u8> {
     let n = rows() * cols();
     let groups = || vec![rows(), cols() / 64];
     let parts = [
@@ -34,5 +34,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     ];
     let metadata = serde_json::json!({"quant_type": "int4", "group_size": "64"});
     let header = serde_json::Map::from_iter([("__metadata__".to_owned(), metadata)]);
-    [(NAME, file_with(&parts, header))].into_iter()
+    file_with(&parts, header)
 }
+
+pub const FILES: &[FileOf] = &[(NAME, model)];

@@ -1,6 +1,6 @@
 //! SDNQ's models, each with its config in the file's metadata.
 
-use super::{Part, bf16s, codes, cols, f32s, file_with, rows};
+use super::{FileOf, Part, bf16s, codes, cols, f32s, file_with, rows};
 
 /// A model of codes of `dtype` in groups of `group`, with more keys in its config and more tensors.
 fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
@@ -45,35 +45,34 @@ fn model(dtype: &str, group: usize, more: &str, parts: Vec<Part>) -> Vec<u8> {
     file_with(&all, header)
 }
 
-pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let factors = vec![
+fn factors() -> Vec<Part> {
+    vec![
         Part("w.svd_up", "BF16", vec![rows(), 32], bf16s(rows() * 32)),
         Part("w.svd_down", "BF16", vec![32, cols()], bf16s(32 * cols())),
-    ];
-    let rotated = r#","hadamard_group_size":256"#;
-    [
-        ("sdnq-uint4", model("uint4", 64, "", vec![])),
-        ("sdnq-uint5", model("uint5", 128, "", vec![])),
-        ("sdnq-uint6", model("uint6", 256, "", vec![])),
-        ("sdnq-uint7", model("uint7", 512, "", vec![])),
-        ("sdnq-uint3", model("uint3", 32, "", vec![])),
-        ("sdnq-int8", model("int8", cols(), "", vec![])),
-        ("sdnq-int6", model("int6", 256, "", vec![])),
-        ("sdnq-int9", model("int9", 1024, "", vec![])),
-        ("sdnq-int12", model("int12", 1024, "", vec![])),
-        ("sdnq-int15", model("int15", 1024, "", vec![])),
-        ("sdnq-uint10", model("uint10", 1024, "", vec![])),
-        ("sdnq-int16", model("int16", 1024, "", vec![])),
-        ("sdnq-float16", model("float16", 1024, "", vec![])),
-        (
-            "sdnq-codebook",
-            model("uint4", 512, r#","use_codebook":true"#, vec![]),
-        ),
-        ("sdnq-hadamard", model("uint4", 64, rotated, vec![])),
-        (
-            "sdnq-svd",
-            model("uint4", 128, r#","use_svd":true"#, factors),
-        ),
     ]
-    .into_iter()
 }
+
+pub const FILES: &[FileOf] = &[
+    ("sdnq-uint4", || model("uint4", 64, "", vec![])),
+    ("sdnq-uint5", || model("uint5", 128, "", vec![])),
+    ("sdnq-uint6", || model("uint6", 256, "", vec![])),
+    ("sdnq-uint7", || model("uint7", 512, "", vec![])),
+    ("sdnq-uint3", || model("uint3", 32, "", vec![])),
+    ("sdnq-int8", || model("int8", cols(), "", vec![])),
+    ("sdnq-int6", || model("int6", 256, "", vec![])),
+    ("sdnq-int9", || model("int9", 1024, "", vec![])),
+    ("sdnq-int12", || model("int12", 1024, "", vec![])),
+    ("sdnq-int15", || model("int15", 1024, "", vec![])),
+    ("sdnq-uint10", || model("uint10", 1024, "", vec![])),
+    ("sdnq-int16", || model("int16", 1024, "", vec![])),
+    ("sdnq-float16", || model("float16", 1024, "", vec![])),
+    ("sdnq-codebook", || {
+        model("uint4", 512, r#","use_codebook":true"#, vec![])
+    }),
+    ("sdnq-hadamard", || {
+        model("uint4", 64, r#","hadamard_group_size":256"#, vec![])
+    }),
+    ("sdnq-svd", || {
+        model("uint4", 128, r#","use_svd":true"#, factors())
+    }),
+];

@@ -1,6 +1,6 @@
 //! INT8 of compressed-tensors with transforms, with the config in the file's metadata.
 
-use super::{Part, codes, cols, f32s, file_with, rows};
+use super::{FileOf, Part, codes, cols, f32s, file_with, rows};
 
 /// Rows of a matrix.
 const SIZE: usize = 128;
@@ -40,12 +40,10 @@ fn model(kind: &str, location: &str, matrix: Option<Vec<u8>>) -> Vec<u8> {
     file_with(&parts, header)
 }
 
-pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let dense = model("random-matrix", "input", Some(signed_f32s(SIZE * SIZE)));
-    [
-        ("transform-input", model("hadamard", "input", None)),
-        ("transform-output", model("hadamard", "output", None)),
-        ("transform-dense", dense),
-    ]
-    .into_iter()
-}
+pub const FILES: &[FileOf] = &[
+    ("transform-input", || model("hadamard", "input", None)),
+    ("transform-output", || model("hadamard", "output", None)),
+    ("transform-dense", || {
+        model("random-matrix", "input", Some(signed_f32s(SIZE * SIZE)))
+    }),
+];

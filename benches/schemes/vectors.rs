@@ -1,6 +1,6 @@
 //! Models of vectors of codebooks, of SpQR and of EETQ, each with its config in the file's metadata.
 
-use super::{Part, codes, cols, f16s, file_with, rows};
+use super::{FileOf, Part, codes, cols, f16s, file_with, rows};
 
 fn model(config: &str, parts: &[Part]) -> Vec<u8> {
     let metadata = serde_json::json!({ "quantization_config": config });
@@ -136,24 +136,25 @@ fn random(n: usize) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
-pub fn files() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+fn eetq() -> Vec<u8> {
     let n = rows() * cols();
-    let eetq = [
+    let parts = [
         Part("w.weight", "I8", vec![cols(), rows()], codes(n)),
         Part("w.weight_scales", "F16", vec![rows()], f16s(rows())),
     ];
-    [
-        ("eetq", model(r#"{"quant_method":"eetq"}"#, &eetq)),
-        ("aqlm-1x16", aqlm(1, 16, 8)),
-        ("aqlm-2x8", aqlm(2, 8, 8)),
-        ("aqlm-1x16-g16", aqlm(1, 16, 16)),
-        ("higgs-2", higgs(2)),
-        ("higgs-3", higgs(3)),
-        ("higgs-4", higgs(4)),
-        ("vptq-8", vptq(8, 1 << 16, -1)),
-        ("vptq-8-256", vptq(8, 1 << 16, 256)),
-        ("vptq-16", vptq(16, 1 << 16, -1)),
-        ("spqr", spqr()),
-    ]
-    .into_iter()
+    model(r#"{"quant_method":"eetq"}"#, &parts)
 }
+
+pub const FILES: &[FileOf] = &[
+    ("eetq", eetq),
+    ("aqlm-1x16", || aqlm(1, 16, 8)),
+    ("aqlm-2x8", || aqlm(2, 8, 8)),
+    ("aqlm-1x16-g16", || aqlm(1, 16, 16)),
+    ("higgs-2", || higgs(2)),
+    ("higgs-3", || higgs(3)),
+    ("higgs-4", || higgs(4)),
+    ("vptq-8", || vptq(8, 1 << 16, -1)),
+    ("vptq-8-256", || vptq(8, 1 << 16, 256)),
+    ("vptq-16", || vptq(16, 1 << 16, -1)),
+    ("spqr", spqr),
+];

@@ -1,6 +1,6 @@
 //! Integers packed along inputs or in tiles of GPUs: GPTQ, AWQ, ParoQuant, Marlin, QQQ.
 
-use super::{Part, codes, cols, f16s, f32s, rows};
+use super::{Part, PartsOf, codes, cols, f16s, f32s, rows};
 
 fn gptq(bits: usize, act_order: bool) -> Vec<Part> {
     let groups = cols() / 128;
@@ -87,36 +87,37 @@ fn marlin24() -> Vec<Part> {
     ]
 }
 
-pub fn schemes() -> Vec<(&'static str, Vec<Part>)> {
+fn marlin() -> Vec<Part> {
     let n = rows() * cols();
     vec![
-        ("gptq2", gptq(2, false)),
-        ("gptq3", gptq(3, false)),
-        ("gptq4", gptq(4, false)),
-        ("gptq8", gptq(8, false)),
-        ("gptq4-act", gptq(4, true)),
-        ("awq", awq()),
-        ("paroquant", paroquant()),
-        (
-            "marlin",
-            vec![
-                Part("w.B", "I32", vec![cols() / 16, rows() * 2], codes(n / 2)),
-                Part("w.s", "F16", vec![cols() / 128, rows()], f16s(n / 128)),
-            ],
-        ),
-        ("marlin24", marlin24()),
-        (
-            "qqq",
-            vec![
-                Part("w.B", "I32", vec![cols() / 16, rows() * 2], codes(n / 2)),
-                Part("w.s_channel", "F32", vec![1, rows()], f32s(rows())),
-                Part(
-                    "w.s_group",
-                    "F16",
-                    vec![cols() / 128, rows()],
-                    f16s(n / 128),
-                ),
-            ],
+        Part("w.B", "I32", vec![cols() / 16, rows() * 2], codes(n / 2)),
+        Part("w.s", "F16", vec![cols() / 128, rows()], f16s(n / 128)),
+    ]
+}
+
+fn qqq() -> Vec<Part> {
+    let n = rows() * cols();
+    vec![
+        Part("w.B", "I32", vec![cols() / 16, rows() * 2], codes(n / 2)),
+        Part("w.s_channel", "F32", vec![1, rows()], f32s(rows())),
+        Part(
+            "w.s_group",
+            "F16",
+            vec![cols() / 128, rows()],
+            f16s(n / 128),
         ),
     ]
 }
+
+pub const SCHEMES: &[PartsOf] = &[
+    ("gptq2", || gptq(2, false)),
+    ("gptq3", || gptq(3, false)),
+    ("gptq4", || gptq(4, false)),
+    ("gptq8", || gptq(8, false)),
+    ("gptq4-act", || gptq(4, true)),
+    ("awq", awq),
+    ("paroquant", paroquant),
+    ("marlin", marlin),
+    ("marlin24", marlin24),
+    ("qqq", qqq),
+];
