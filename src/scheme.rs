@@ -54,8 +54,6 @@ use std::sync::LazyLock;
 pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::EncodedAs;
-#[cfg(test)]
-pub(crate) use self::seam::StoredRectangle;
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::Widening;
 #[cfg(feature = "models")]
@@ -63,8 +61,8 @@ pub(crate) use self::seam::Window;
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::covering;
 pub(crate) use self::seam::{
-    Buffers, ChunkPool, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, Share,
-    StoredRows, Tile, TiledRectangle, count, lcm,
+    Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle, StoredRows,
+    Tile, count, lcm,
 };
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};

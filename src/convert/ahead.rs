@@ -1,13 +1,16 @@
 //! [`AheadSlot`]: which stored rows the jobs of an output file read together; see [`ReadAhead`].
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::cut::{Cut, together_bytes};
+use super::cut::Cut;
 use super::output::{Job, Output, ValueSource};
 use crate::Result;
-use crate::scheme::{Buffers, ChunkPool, Decode, ReadAhead, Share, Tile, TiledRectangle};
+use crate::scheme::{Buffers, Decode, ReadAhead, StoredRectangle, Tile};
+
+/// Bytes of the shortest pieces of stored rows in a rectangle beside which the next one is in memory. Two rectangles in the memory
+/// of one have pieces half as long, which take twice the reads; where pieces are shorter, the reads cost more than is gained.
+const MIN_PIECE: usize = 2 << 10;
 
 /// Outputs behind that of a job that are looked through for the rectangle that is read next.
 const MOST_SKIPPED: usize = 16;
@@ -15,8 +18,7 @@ const MOST_SKIPPED: usize = 16;
 /// What the jobs of one output file read together, one rectangle at a time.
 ///
 /// The system lets one thread at a time write to a file. If all threads read a whole rectangle first, nobody would write meanwhile,
-/// and then they would wait for each other. So each job of a rectangle reads a share of the next one, in the memory of what has been
-/// taken from its own.
+/// and then they would wait for each other. So each job of a rectangle reads a share of the next one, if both fit the memory.
 ///
 /// A job that comes to the next rectangle waits until all have loaded from one before. So it waits for lower jobs alone,
 /// which wait for nobody.
@@ -26,8 +28,6 @@ pub(super) struct AheadSlot {
     files: usize,
     /// The rectangle that is taken from, and the next one.
     shared: [RwLock<Shared>; 2],
-    /// The memory of codes, and that of scales.
-    pools: [Arc<ChunkPool>; 2],
 }
 
 #[derive(Default)]
@@ -35,19 +35,16 @@ struct Shared {
     /// The rectangle that is read; `None` before the first.
     begun: Option<RectangleId>,
     ahead: Arc<ReadAhead>,
-    /// Tiles that have not been loaded from it.
-    left: AtomicUsize,
 }
 
 impl Shared {
-    /// Begins the rectangle of `together` in memory of `pools`, unless it or a later one is begun.
-    fn begin(&mut self, together: &Together<'_>, pools: &[Arc<ChunkPool>]) {
+    /// Begins the rectangle of `together`, unless it or a later one is begun.
+    fn begin(&mut self, together: &Together<'_>) {
         if self.begun >= Some(together.id) {
             return;
         }
         if let Some(ahead) = Arc::get_mut(&mut self.ahead) {
-            ahead.begin(&together.wanted, pools);
-            self.left = AtomicUsize::new(together.tiles.len());
+            ahead.begin(&together.wanted);
             self.begun = Some(together.id);
         }
     }
@@ -61,8 +58,7 @@ struct Together<'a> {
     id: RectangleId,
     /// The tiles of the tensor.
     tiles: Range<usize>,
-    /// Codes, and scales if they are read together as well.
-    wanted: Vec<TiledRectangle<'a>>,
+    wanted: StoredRectangle<'a>,
     /// Whether the next rectangle may be in memory beside this one.
     has_neighbour: bool,
 }
@@ -74,8 +70,6 @@ impl AheadSlot {
             threads,
             files,
             shared: Default::default(),
-            // Scales are few bytes beside the codes that they belong to.
-            pools: [together_bytes(threads, files), usize::MAX].map(ChunkPool::new),
         }
     }
 
@@ -97,45 +91,30 @@ impl AheadSlot {
     ) -> Result<()> {
         let first = job.number - job.no;
         let together = self.together((decoder, job.output()), &job.of_tensor, job.no, first);
-        let shared = together
-            .as_ref()
-            .and_then(|together| self.share(together, &mut buffers.staging));
+        let shared = together.as_ref().and_then(|together| self.share(together));
         buffers.ahead = shared.as_ref().map(|shared| Arc::clone(&shared.ahead));
         let loaded = decoder.load(tile, buffers);
         // Given back before the lock, so that nobody has it when the next rectangle begins.
         buffers.ahead = None;
-        if let Some(shared) = shared {
-            // Relaxed suffices: whoever needs the count has the lock to itself.
-            shared.left.fetch_sub(1, Ordering::Relaxed);
-        }
+        drop(shared);
         if let Some(together) = together.filter(|together| together.has_neighbour) {
-            self.fill_next(decoder, job, &together, &mut buffers.staging);
+            self.fill_next(decoder, job, &together);
         }
         loaded
     }
 
     /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read for themselves.
-    fn share(
-        &self,
-        together: &Together<'_>,
-        staging: &mut Vec<u8>,
-    ) -> Option<RwLockReadGuard<'_, Shared>> {
+    fn share(&self, together: &Together<'_>) -> Option<RwLockReadGuard<'_, Shared>> {
         let shared = self.begun(together.id).or_else(|| {
             self.begin(together, true);
             self.begun(together.id)
         })?;
-        shared.ahead.fill(&together.wanted, Share::All, staging);
+        shared.ahead.fill(&together.wanted, (1, 1));
         Some(shared)
     }
 
     /// Reads the share of `job` of the rectangle behind `together`, its own: all jobs with tiles there read all of it.
-    fn fill_next(
-        &self,
-        decoder: &dyn Decode,
-        job: &Job<'_, '_>,
-        together: &Together<'_>,
-        staging: &mut Vec<u8>,
-    ) {
+    fn fill_next(&self, decoder: &dyn Decode, job: &Job<'_, '_>, together: &Together<'_>) {
         let Some(next) = self.next(decoder, job, together) else {
             return;
         };
@@ -144,8 +123,8 @@ impl AheadSlot {
             self.begun(next.id)
         });
         if let Some(shared) = shared {
-            let share = Share::Part(job.no + 1 - together.tiles.start, together.tiles.len());
-            shared.ahead.fill(&next.wanted, share, staging);
+            let share = (job.no + 1 - together.tiles.start, together.tiles.len());
+            shared.ahead.fill(&next.wanted, share);
         }
     }
 
@@ -190,7 +169,7 @@ impl AheadSlot {
     }
 
     /// Begins the rectangle of `together` in the place of the earlier one, unless both are later: a thread can be late with the
-    /// last job of a rectangle. Waits until nobody loads from the earlier one, or, if `waits` is false, does nothing unless all have.
+    /// last job of a rectangle. Waits until all have loaded from the earlier one, or does nothing if `waits` is false.
     fn begin(&self, together: &Together<'_>, waits: bool) {
         if !together.has_neighbour {
             return self.begin_alone(together);
@@ -203,14 +182,11 @@ impl AheadSlot {
         };
         let place = match waits {
             true => Some(write(place)),
-            // A thread can be late with a tile of the earlier one, which it would have to read again.
-            false => {
-                (place.try_write().ok()).filter(|place| place.left.load(Ordering::Relaxed) == 0)
-            }
+            false => place.try_write().ok(),
         };
         // Another thread may have begun a rectangle there meanwhile.
         if let Some(mut place) = place.filter(|place| place.begun == earlier) {
-            place.begin(together, &self.pools);
+            place.begin(together);
         }
     }
 
@@ -219,7 +195,7 @@ impl AheadSlot {
         // Nobody else has both locks at once, so their order is without danger.
         let [mut first, mut second] = self.shared.each_ref().map(write);
         if second.begun < Some(together.id) {
-            first.begin(together, &self.pools);
+            first.begin(together);
             *second = Shared::default();
         }
     }
@@ -237,29 +213,28 @@ impl AheadSlot {
         if cut.shared_bytes == 0 || jobs.is_empty() {
             return None;
         }
+        // The files that are in flight share the memory of all threads.
         let most = (cut.together(self.threads) / self.files.max(1)).max(cut.together(1));
-        let tiles = tiles_around(no, most, (decoder, cut))?;
-        let tiles = tiles.start.max(jobs.start)..tiles.end.min(jobs.end);
-        let all = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
-        let one = cut.tile(tiles.start).rows;
-        let codes = TiledRectangle {
-            piece: decoder.stored_codes(&one)?.bytes.len(),
-            all: decoder.stored_codes(&all)?,
+        let rectangle = |most| {
+            let tiles = tiles_around(no, most, (decoder, cut))?;
+            let tiles = tiles.start.max(jobs.start)..tiles.end.min(jobs.end);
+            let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
+            Some((tiles, decoder.stored_codes(&rows)?))
         };
-        let is_shared = tiles.len() > 1 && !codes.all.part.is_in_memory();
-        let mut wanted = vec![codes];
-        if let (Some(one), Some(all)) = (decoder.stored_scales(&one), decoder.stored_scales(&all)) {
-            wanted.push(TiledRectangle {
-                piece: one.bytes.len(),
-                all,
-            });
-        }
+        let half = rectangle(most / 2)?;
+        // A thread that has a file for itself waits for nobody.
+        let has_neighbour =
+            self.threads > self.files && half.1.bytes.len() >= MIN_PIECE && half.0.len() > 1;
+        let (tiles, wanted) = match has_neighbour {
+            true => half,
+            false => rectangle(most)?,
+        };
+        let is_shared = tiles.len() > 1 && !wanted.part.is_in_memory();
         is_shared.then(|| Together {
             id: first + tiles.start,
-            // A thread that has a file for itself waits for nobody.
-            has_neighbour: self.threads > self.files,
             tiles,
             wanted,
+            has_neighbour,
         })
     }
 }

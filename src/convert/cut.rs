@@ -21,8 +21,8 @@ const HIGH_TILE: usize = 16;
 /// The same for tiles whose stored rows are read together: what a thread loads stays in its cache.
 const TOGETHER_LOAD_BYTES: f64 = 1024.0 * 1024.0;
 
-/// Stored bytes of the tiles that are read together, for each thread. Beside them are the last tiles of those before.
-const TOGETHER_BYTES: usize = 4 << 20;
+/// Stored bytes of the tiles that are read together, for each thread.
+const TOGETHER_BYTES: usize = 5 << 20;
 
 /// Bytes of a stored row that a tile reads as fast for itself.
 const LONG_PIECE: usize = 8 << 10;
@@ -222,7 +222,7 @@ impl Cut {
     pub(super) fn together(&self, threads: usize) -> usize {
         match self.shared_bytes {
             0 => 1,
-            bytes => (together_bytes(threads, 1) / bytes).max(1),
+            bytes => (TOGETHER_BYTES.saturating_mul(threads) / bytes).max(1),
         }
     }
 
@@ -252,12 +252,6 @@ impl Cut {
             cols: col..end_col,
         }
     }
-}
-
-/// Stored bytes of the tiles that are read together, while `threads` threads write `files` files side by side.
-pub(super) fn together_bytes(threads: usize, files: usize) -> usize {
-    // The files that are in flight share the memory of all threads.
-    (TOGETHER_BYTES.saturating_mul(threads) / files.max(1)).max(TOGETHER_BYTES)
 }
 
 /// `n` rounded down to a multiple of `align`, but at least `align`.

@@ -117,7 +117,7 @@ pub(crate) struct Buffers {
     pub runs: Vec<CodeRun>,
     /// Scratch: stored bytes before they are widened into another field.
     pub staging: Vec<u8>,
-    /// Pieces of stored rows that were read for several tiles together.
+    /// Stored rows that several tiles share.
     pub ahead: Option<Arc<ReadAhead>>,
     /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a factor for each column.
     pub row: Vec<f32>,
@@ -201,12 +201,6 @@ pub(crate) trait Decode: Send + Sync {
         None
     }
 
-    /// The piece of the matrix of scales that belongs to [`stored_codes`](Self::stored_codes), if [`load`](Self::load) takes it as it
-    /// takes those. It has far fewer bytes.
-    fn stored_scales(&self, _rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        None
-    }
-
     /// The dtype of the values, if they are stored as they are: then they are decoded to F32, and to this dtype, without rounding.
     fn stored_dtype(&self) -> Option<TargetDtype> {
         None
@@ -258,10 +252,6 @@ impl Decode for &dyn Decode {
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
         (**self).stored_codes(rows)
-    }
-
-    fn stored_scales(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        (**self).stored_scales(rows)
     }
 
     fn stored_dtype(&self) -> Option<TargetDtype> {

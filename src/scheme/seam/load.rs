@@ -4,7 +4,6 @@ mod transposed;
 
 use std::ops::Range;
 
-pub(super) use self::transposed::has_short_gaps;
 pub(crate) use self::transposed::{
     StoredWords, read_transposed, read_transposed_codes, transposed_code_words, transposed_words,
 };

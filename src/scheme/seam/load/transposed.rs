@@ -132,12 +132,6 @@ struct Wanted<'a, 'm> {
     strip: usize,
 }
 
-/// Whether the gaps between pieces of `width` bytes of rows of `stride` bytes are read along with the pieces.
-pub(in crate::scheme::seam) fn has_short_gaps(stride: usize, width: usize) -> bool {
-    // A row is at least as wide as the wanted piece, so the difference cannot be negative.
-    stride <= SHORT_ROW || (stride - width) * GAP <= width
-}
-
 impl Wanted<'_, '_> {
     /// Calls `each` with the wanted bytes of each strip of rows, and their places among the wanted rows.
     fn read(
@@ -145,69 +139,61 @@ impl Wanted<'_, '_> {
         staging: &mut Vec<u8>,
         mut each: impl FnMut(&Lines<'_>, Range<usize>),
     ) -> Result<()> {
-        let places = |rows: &Range<usize>| rows.start - self.rows.start..rows.end - self.rows.start;
-        let mut first = self.rows.start;
-        while first < self.rows.end {
-            let taken = self
-                .ahead
-                .and_then(|ahead| ahead.take(self.part, first, &self.rows, &self.bytes));
-            let Some(taken) = taken else {
-                let rows = first..(first + self.strip).min(self.rows.end);
-                each(&self.read_strip(&rows, staging)?, places(&rows));
-                first = rows.end;
-                continue;
-            };
-            for strip in taken.rows.clone().step_by(self.strip) {
-                let rows = strip..(strip + self.strip).min(taken.rows.end);
-                // Transposing goes from line to line, which no CPU foresees. So the lines are first copied to its first cache, in
-                // their order.
-                let lines = &taken.bytes()[(strip - first) * taken.pitch..];
-                let lines = &lines[..rows.len() * taken.pitch + LINE];
-                if staging.len() < lines.len() {
-                    staging.resize(lines.len(), 0);
-                }
-                let copy = &mut staging[..lines.len()];
-                copy.copy_from_slice(lines);
-                let lines = Lines {
-                    bytes: copy,
-                    pitch: taken.pitch,
-                };
-                each(&lines, places(&rows));
-            }
-            first = taken.rows.end;
-        }
-        Ok(())
-    }
-
-    /// Reads the wanted bytes of each of the rows `rows`, a strip, into `staging`.
-    fn read_strip<'s>(&self, rows: &Range<usize>, staging: &'s mut Vec<u8>) -> Result<Lines<'s>> {
         let (stride, width) = (self.stride, self.bytes.len());
         // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads
         // them. The pitch also covers what is transposed together, which may reach beyond `width`.
         let pitch = width.next_multiple_of(LINE) + 64;
-        let is_joined = has_short_gaps(stride, width) && stride * self.strip <= SPAN;
+        // A row is at least as wide as the wanted piece, so the difference cannot be negative.
+        let has_short_gaps = stride <= SHORT_ROW || (stride - width) * GAP <= width;
+        let joined = has_short_gaps && stride * self.strip <= SPAN;
         // Room for the joint read behind the lines, in one allocation that is reused from tile to tile.
-        staging.resize((pitch + if is_joined { stride } else { 0 }) * self.strip, 0);
+        staging.resize((pitch + if joined { stride } else { 0 }) * self.strip, 0);
         let (lines, joint) = staging.split_at_mut(pitch * self.strip);
+        for first in self.rows.clone().step_by(self.strip) {
+            let rows = first..(first + self.strip).min(self.rows.end);
+            self.read_strip(&rows, (&mut *lines, pitch), joint)?;
+            let lines = Lines {
+                bytes: lines,
+                pitch,
+            };
+            each(
+                &lines,
+                rows.start - self.rows.start..rows.end - self.rows.start,
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads the wanted bytes of each of the rows `rows` to the start of a line of `lines`, which are `pitch` apart. If `joint` is
+    /// not empty, it is read in one piece, there.
+    fn read_strip(
+        &self,
+        rows: &Range<usize>,
+        (lines, pitch): (&mut [u8], usize),
+        joint: &mut [u8],
+    ) -> Result<()> {
+        let width = self.bytes.len();
         // The tail of a line behind `width` keeps old bytes, and so do lines behind the strip. They are transposed along
         // with the others, and not copied.
         let line = |r: usize| r * pitch..r * pitch + width;
-        let at = |row: usize| row as u64 * stride as u64 + self.bytes.start as u64;
-        if is_joined {
-            let joint = &mut joint[..(rows.len() - 1) * stride + width];
-            self.part.read_at(at(rows.start), joint)?;
-            for (r, piece) in joint.chunks(stride).enumerate() {
-                lines[line(r)].copy_from_slice(&piece[..width]);
-            }
-        } else {
-            for (r, row) in rows.clone().enumerate() {
-                self.part.read_at(at(row), &mut lines[line(r)])?;
-            }
+        let is_ahead = self.ahead.is_some_and(|ahead| {
+            let copy = |r: usize, piece: &[u8]| lines[line(r)].copy_from_slice(piece);
+            ahead.take(self.part, rows.clone(), &self.bytes, copy)
+        });
+        if is_ahead {
+            return Ok(());
         }
-        Ok(Lines {
-            bytes: lines,
-            pitch,
-        })
+        let at = |row: usize| row as u64 * self.stride as u64 + self.bytes.start as u64;
+        if joint.is_empty() {
+            let mut rows = rows.clone().enumerate();
+            return rows.try_for_each(|(r, row)| self.part.read_at(at(row), &mut lines[line(r)]));
+        }
+        let joint = &mut joint[..(rows.len() - 1) * self.stride + width];
+        self.part.read_at(at(rows.start), joint)?;
+        for (r, piece) in joint.chunks(self.stride).enumerate() {
+            lines[line(r)].copy_from_slice(&piece[..width]);
+        }
+        Ok(())
     }
 }
 
@@ -232,13 +218,12 @@ fn transpose_short_words<const SIZE: usize>(
     height: usize,
     rows: Range<usize>,
 ) {
-    let count = rows.len();
     // Strips are cache lines of each column, so that they begin with a whole word of 32 bits.
     let rows = rows.start * SIZE / 4..(rows.end * SIZE).div_ceil(4);
     for (c, columns) in out.chunks_mut(height * SQUARE).enumerate() {
         let mut block = [[0; STRIP_BYTES / 4]; SQUARE];
         let lines = lines.bytes[c * SQUARE * SIZE..].chunks(lines.pitch);
-        for (r, line) in lines.take(count).enumerate() {
+        for (r, line) in lines.enumerate() {
             for (column, word) in block.iter_mut().zip(line.as_chunks::<SIZE>().0) {
                 // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored contiguously.
                 let mut padded = [0; 4];
@@ -258,8 +243,7 @@ fn transpose_short_words<const SIZE: usize>(
 mod tests {
     use super::*;
     use crate::ParsedModel;
-    use crate::scheme::seam::read_ahead::ChunkPool;
-    use crate::scheme::seam::{Share, StoredRectangle, TiledRectangle};
+    use crate::scheme::seam::StoredRectangle;
 
     fn check<const SIZE: usize>(model: &ParsedModel, bytes: &[u8], stride: usize) {
         let tensor = model.tensors().next().unwrap();
@@ -284,21 +268,14 @@ mod tests {
                 out
             };
             let (out, mut ahead) = (read(None), ReadAhead::default());
-            // Between two other tiles, if there is room.
-            let width = cols.len() * SIZE;
-            let left = cols.start * SIZE % width;
-            let all = left..(cols.end * SIZE + width).min(stride * SIZE);
-            let wanted = [TiledRectangle {
-                all: StoredRectangle {
-                    part: tensor.part(),
-                    stride: stride * SIZE,
-                    rows: rows.clone(),
-                    bytes: all,
-                },
-                piece: width,
-            }];
-            ahead.begin(&wanted, &[ChunkPool::new(usize::MAX)]);
-            ahead.fill(&wanted, Share::All, &mut Vec::new());
+            let wanted = StoredRectangle {
+                part: tensor.part(),
+                stride: stride * SIZE,
+                rows: rows.clone(),
+                bytes: 0..stride * SIZE,
+            };
+            ahead.begin(&wanted);
+            ahead.fill(&wanted, (1, 1));
             assert_eq!(out, read(Some(&ahead)));
             for (c, column) in cols.clone().zip(out.chunks(height)) {
                 let column: Vec<u8> = column.iter().flat_map(|word| word.to_le_bytes()).collect();
