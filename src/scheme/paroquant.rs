@@ -22,8 +22,7 @@ use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::load::{StoredWords, read_transposed};
 use crate::scheme::seam::{
     Buffers, CodeType, Decode, Floats, Granularity, Grid, Group, Identity, Index, Prepared,
-    QuantScheme, Scheme, Sibling, StoredRectangle, TableOwner, TensorRole, Tile, base_of, read,
-    refused, wrong,
+    QuantScheme, Scheme, Sibling, TensorRole, Tile, base_of, read, refused, wrong,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
@@ -36,10 +35,6 @@ const FAMILY: &str = "ParoQuant";
 /// Most rotations of a layer. Quantizers make 8. Each is applied to every value, so that their number times that of the
 /// values has to stay linear in the file.
 const MAX_ROTATIONS: usize = 64;
-
-/// Most rotations of columns that a thread keeps from tile to tile of a weight: 1 MiB of cosines and sines, which take longer to
-/// compute than a tile of its values. Eight rotations of 32768 columns are as many.
-const MAX_KEPT: usize = 256 << 10;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
@@ -123,7 +118,6 @@ impl Scheme for ParoQuant {
             pairs,
             rotations,
             inner,
-            owner: TableOwner::default(),
         };
         let scheme = QuantScheme::Grouped {
             family: FAMILY,
@@ -186,79 +180,11 @@ struct ParoWeight<'m> {
     pairs: Tensor<'m>,
     factors: Floats<'m>,
     rotations: usize,
-    owner: TableOwner,
 }
 
 impl ParoWeight<'_> {
-    /// Whether a thread keeps the rotations of all columns.
-    fn keeps_all(&self) -> bool {
-        self.rotations * self.inner.k <= MAX_KEPT
-    }
-
-    /// The columns whose rotations are loaded together for `tile`.
-    fn loaded(&self, tile: &Tile) -> Range<usize> {
-        if self.keeps_all() {
-            0..self.inner.k
-        } else {
-            tile.cols.clone()
-        }
-    }
-
-    /// Has the pairs, the cosines and the sines of the columns that are loaded with `tile`: group by group, and in each group in the
-    /// order of application.
-    fn load_rotations(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            table,
-            pairs,
-            staging,
-            row,
-            ..
-        } = buffers;
-        let cols = self.loaded(tile);
-        let owner = if self.keeps_all() {
-            self.owner.clone()
-        } else {
-            TableOwner::default()
-        };
-        let count = self.rotations * cols.len();
-        pairs.load(&owner, |out| {
-            out.resize(count, 0);
-            (0..self.rotations).try_for_each(|r| self.load_pairs(r, &cols, staging, out))
-        })?;
-        table.load(&owner, |out| {
-            out.resize(count, 0.0);
-            (0..self.rotations).try_for_each(|r| self.load_angles(r, &cols, (staging, row), out))
-        })
-    }
-
-    /// Writes cosines and sines of rotation `rotation` in columns `cols` to `out`, each at its place in the order of application.
-    fn load_angles(
-        &self,
-        rotation: usize,
-        cols: &Range<usize>,
-        (staging, row): (&mut Vec<u8>, &mut Vec<f32>),
-        out: &mut [f32],
-    ) -> Result<()> {
-        let size = self.inner.group_size;
-        row.clear();
-        let halves = cols.start / 2..cols.end / 2;
-        let one = rotation..rotation + 1;
-        self.theta
-            .extend(self.inner.k / 2, one, halves, staging, row)?;
-        let at = (self.rotations - 1 - rotation) * size;
-        let groups = out.chunks_exact_mut(self.rotations * size);
-        for (angles, out) in row.chunks_exact(size / 2).zip(groups) {
-            let out = out[at..at + size].as_chunks_mut::<2>().0;
-            for (&angle, out) in angles.iter().zip(out) {
-                let (sin, cos) = f64::from(angle).sin_cos();
-                *out = [cos as f32, sin as f32];
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the places of the pairs of rotation `rotation` in columns `cols` to `out`, group by group, each at its place in the
-    /// order of application.
+    /// Appends the places of the pairs of rotation `rotation` in columns `cols` to the buffer, group by group, each at its
+    /// place in the order of application.
     fn load_pairs(
         &self,
         rotation: usize,
@@ -315,12 +241,12 @@ impl Decode for ParoWeight<'_> {
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.inner.load_numbers(tile, buffers)?;
-        self.load_rotations(tile, buffers)?;
         let Buffers {
             words,
+            bytes,
             staging,
             row,
-            ahead,
+            factors,
             ..
         } = buffers;
         // The kernel takes words, whose eight rows it rotates together.
@@ -330,16 +256,43 @@ impl Decode for ParoWeight<'_> {
             StoredWords {
                 part: &self.inner.qweight,
                 stride: self.inner.row_words(),
-                ahead: ahead.as_deref(),
+                ahead: None,
             },
             [tile.cols.clone(), runs],
             staging,
             tile.cols.len(),
             words,
         )?;
+        let (cols, size) = (&tile.cols, self.inner.group_size);
+        let pairs = bytes.buffer();
+        pairs.clear();
+        pairs.resize(self.rotations * cols.len(), 0);
+        factors.clear();
+        factors.resize(self.rotations * cols.len(), 0.0);
+        for rotation in 0..self.rotations {
+            self.load_pairs(rotation, cols, staging, pairs)?;
+            row.clear();
+            let halves = cols.start / 2..cols.end / 2;
+            self.theta.extend(
+                self.inner.k / 2,
+                rotation..rotation + 1,
+                halves,
+                staging,
+                row,
+            )?;
+            let at = (self.rotations - 1 - rotation) * size;
+            let groups = factors.chunks_exact_mut(self.rotations * size);
+            for (angles, out) in row.chunks_exact(size / 2).zip(groups) {
+                let out = out[at..at + size].as_chunks_mut::<2>().0;
+                for (&angle, out) in angles.iter().zip(out) {
+                    let (sin, cos) = f64::from(angle).sin_cos();
+                    *out = [cos as f32, sin as f32];
+                }
+            }
+        }
         row.clear();
         self.factors
-            .extend(self.inner.k, 0..1, tile.cols.clone(), staging, row)
+            .extend(self.inner.k, 0..1, cols.clone(), staging, row)
     }
 
     fn decode(
@@ -353,9 +306,6 @@ impl Decode for ParoWeight<'_> {
         let first = rows.start - tile.rows.start;
         let groups = buffers.scales.len() / tile.rows.len().max(1);
         let range = first * groups..(first + rows.len()) * groups;
-        // In a table of all columns, those before the tile's are left out.
-        let left = tile.cols.start - self.loaded(tile).start;
-        let turned = left * self.rotations..(left + tile.cols.len()) * self.rotations;
         let kernel = ParoRows {
             words: &buffers.words[first / PER_WORD * tile.cols.len()..],
             first: first % PER_WORD,
@@ -364,15 +314,10 @@ impl Decode for ParoWeight<'_> {
             zeros: &buffers.zeros[range],
             group_size: self.inner.group_size,
             rotations: self.rotations,
-            pairs: &buffers.pairs.values()[turned.clone()],
-            angles: &buffers.table.values()[turned],
+            pairs: &buffers.bytes,
+            angles: &buffers.factors,
             factors: &buffers.row,
         };
         dispatch(level, &kernel, out);
-    }
-
-    /// Those of AWQ, whose tiles have all columns.
-    fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        self.inner.stored_codes(rows).filter(|_| self.keeps_all())
     }
 }

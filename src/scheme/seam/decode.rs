@@ -130,10 +130,8 @@ pub(crate) struct Buffers {
     pub panels: TileTable,
     /// What an adapter adds to the weight. Its base fills the other fields, and no weight is adapted twice.
     pub adapter: AdapterFactors,
-    /// Codebooks of the tensor, or cosines and sines of its rotations.
+    /// Codebooks of the tensor.
     pub table: TileTable,
-    /// The columns that these rotate, in pairs.
-    pub pairs: TileTable<u8>,
     /// Values of a tile that is put together from those of other decoders.
     pub assembly: Assembly,
 }

@@ -10,13 +10,13 @@ pub(crate) struct TableOwner(Arc<()>);
 
 /// A worker's table. It is loaded with the first tile of a tensor, for it can have more values than a tile.
 #[derive(Debug, Default)]
-pub(crate) struct TileTable<T = f32> {
+pub(crate) struct TileTable {
     /// Keeps the owner's address from being given to another.
     owner: Option<TableOwner>,
-    values: Vec<T>,
+    values: Vec<f32>,
 }
 
-impl<T> TileTable<T> {
+impl TileTable {
     /// Has the table of `owner`, which `fill` appends to an empty buffer if it is another than the last one.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl<T> TileTable<T> {
     pub(crate) fn load(
         &mut self,
         owner: &TableOwner,
-        fill: impl FnOnce(&mut Vec<T>) -> Result<()>,
+        fill: impl FnOnce(&mut Vec<f32>) -> Result<()>,
     ) -> Result<()> {
         let last = self.owner.take();
         if !last.is_some_and(|last| Arc::ptr_eq(&last.0, &owner.0)) {
@@ -35,7 +35,7 @@ impl<T> TileTable<T> {
         Ok(())
     }
 
-    pub(crate) fn values(&self) -> &[T] {
+    pub(crate) fn values(&self) -> &[f32] {
         &self.values
     }
 }
