@@ -30,7 +30,7 @@ pub(super) struct ExpertsApart {
 pub(super) fn find(
     module: &str,
     shape_of: &dyn Fn(&str) -> Option<Vec<usize>>,
-) -> impl Iterator<Item = ExpertsApart> {
+) -> Vec<ExpertsApart> {
     let found = JOINED.iter().filter_map(|&(last, parts)| {
         let name = format!("{module}.{last}");
         let shape = |expert, part: &str| shape_of(&weight_name(module, expert, part));
@@ -50,7 +50,7 @@ pub(super) fn find(
             size,
         })
     });
-    found.collect::<Vec<_>>().into_iter()
+    found.collect()
 }
 
 fn weight_name(module: &str, expert: usize, part: &str) -> String {

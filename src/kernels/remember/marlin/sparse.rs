@@ -1,7 +1,5 @@
 //! Codes of marlin-24 at their places: of each four inputs two have codes, and a nibble says which.
 
-#[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
 use crate::simd::{LANES, Level, Routine, perform};
 
 use super::TILE_OUTPUTS;
@@ -65,12 +63,6 @@ impl Routine for SparsePlaces<'_> {
             }
         }
         self.are_ordered = is_wrong == [0; LANES];
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn run_avx2(&mut self, _: Avx2) {
-        self.run();
     }
 }
 
