@@ -1,6 +1,6 @@
 //! INT8 of compressed-tensors with transforms, with the config in the file's metadata.
 
-use super::{FileOf, Part, codes, cols, f32s, file_with, rows};
+use super::{FileOf, Part, bf16s, codes, cols, file_with, rows};
 
 /// Rows of a matrix.
 const SIZE: usize = 128;
@@ -34,7 +34,7 @@ fn model(kind: &str, location: &str, matrix: Option<Vec<u8>>) -> Vec<u8> {
             vec![rows(), cols()],
             signed_codes(rows() * cols()),
         ),
-        Part("w.weight_scale", "F32", vec![rows(), 1], f32s(rows())),
+        Part("w.weight_scale", "BF16", vec![rows(), 1], bf16s(rows())),
     ];
     parts.extend(matrix.map(|bytes| Part("w.v_input.weight", "F32", vec![SIZE, SIZE], bytes)));
     file_with(&parts, header)

@@ -299,7 +299,7 @@ impl NibbleTable {
     }
 }
 
-#[target_feature(enable = "avx2,bmi2,fma")]
+#[target_feature(enable = "avx2,bmi2,f16c,fma")]
 fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
     kernel.run_avx2(out, Avx2(()));
 }
@@ -310,7 +310,7 @@ pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
     unsafe { run_kernel(kernel, out) }
 }
 
-#[target_feature(enable = "avx2,bmi2,fma")]
+#[target_feature(enable = "avx2,bmi2,f16c,fma")]
 fn run_routine(routine: &mut impl Routine) {
     routine.run_avx2(Avx2(()));
 }

@@ -2,6 +2,7 @@
 
 mod columns;
 pub(crate) mod dense;
+pub mod fixed_point;
 #[cfg(test)]
 mod tests;
 

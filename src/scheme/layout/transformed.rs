@@ -27,7 +27,7 @@ const MAX_DENSE: usize = 512;
 pub(crate) enum SharedMatrix<'m> {
     /// The Kronecker power of `[[1,1],[1,-1]]`.
     Sylvester,
-    Stored(StoredMatrix<'m>),
+    Stored(Box<StoredMatrix<'m>>),
 }
 
 /// A matrix that is read when it is first needed.
@@ -48,7 +48,7 @@ impl<'m> SharedMatrix<'m> {
             return Err(wrong(&tensor, "a matrix is F64, F32, F16 or BF16"));
         }
         let read = [OnceLock::new(), OnceLock::new()];
-        Ok(Self::Stored(StoredMatrix { tensor, size, read }))
+        Ok(Self::Stored(Box::new(StoredMatrix { tensor, size, read })))
     }
 
     fn of_blocks(&self, is_transposed: bool) -> Result<&BlockMatrix> {

@@ -1,7 +1,9 @@
 //! Vectors times a matrix without structure. Each sum has its terms in their order, in F64.
 
+use super::fixed_point::{FixedMatrix, FixedPanel, IntegerRows, Integers};
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
+use crate::simd::{PAIRED, PairSums};
 
 /// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the second-level cache.
 const STRIP: usize = 128;
@@ -20,6 +22,8 @@ pub(crate) struct DenseMatrix {
     pub is_single: bool,
     /// All rows of the first [`PANEL`] columns, then those of the next. There are zeros behind the last column.
     panels: Vec<PanelRow>,
+    /// For vectors of integers.
+    fixed: Option<FixedMatrix>,
 }
 
 impl DenseMatrix {
@@ -37,6 +41,7 @@ impl DenseMatrix {
         }
         Self {
             size,
+            fixed: FixedMatrix::new(&numbers, size),
             is_single: numbers.iter().all(|&x| f64::from(x as f32) == x),
             numbers,
             panels,
@@ -44,52 +49,139 @@ impl DenseMatrix {
     }
 
     /// Writes the products of vectors, times `factor`. They are rounded to F32, and then to the type of the output. `unit` adds
-    /// exact products.
+    /// exact products, and `pairs` those of integers.
     #[inline(always)]
     pub(super) fn multiply<E: Element, U: MulAdd>(
         &self,
         values: &[f32],
         factor: f64,
-        unit: U,
+        (unit, pairs): (U, impl PairSums),
         out: &mut [E],
     ) {
-        let strip = (STRIP * self.size).max(1);
+        let product = Product {
+            matrix: self,
+            factor,
+            unit,
+            pairs,
+        };
+        match (self.is_single, U::HAS_WIDE_TILES) {
+            (true, true) => product.write::<E, WIDE_COLS, 2>(values, out),
+            (true, false) => product.write::<E, COLS, 1>(values, out),
+            (false, _) => Product {
+                matrix: self,
+                factor,
+                unit: Rounded,
+                pairs,
+            }
+            .write::<E, COLS, 1>(values, out),
+        }
+    }
+}
+
+/// A product with a matrix.
+#[derive(Clone, Copy)]
+struct Product<'a, U, P> {
+    matrix: &'a DenseMatrix,
+    factor: f64,
+    unit: U,
+    pairs: P,
+}
+
+impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
+    /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of `UNITS` times [`PAIRED`] columns
+    /// where vectors are of integers.
+    #[inline(always)]
+    fn write<E: Element, const COLS: usize, const UNITS: usize>(
+        self,
+        values: &[f32],
+        out: &mut [E],
+    ) {
+        let strip = STRIP * self.matrix.size;
+        // F32 has more places than sums in fixed point are sure of.
+        let gains = P::HAS_PAIRS && E::MANTISSA < f32::MANTISSA;
+        let fixed = self.matrix.fixed.as_ref().filter(|_| gains);
+        let mut integers = Integers::default();
         for (values, out) in values.chunks(strip).zip(out.chunks_mut(strip)) {
-            match (self.is_single, U::HAS_WIDE_TILES) {
-                (true, true) => self.multiply_strip::<E, WIDE_COLS>(values, factor, unit, out),
-                (true, false) => self.multiply_strip::<E, COLS>(values, factor, unit, out),
-                (false, _) => self.multiply_strip::<E, COLS>(values, factor, Rounded, out),
+            if let Some(fixed) = fixed {
+                integers.fill(fixed, values);
+            }
+            let fixed = fixed.map(|fixed| (fixed, &integers));
+            self.write_strip::<E, COLS, UNITS>(values, fixed, out);
+        }
+    }
+
+    /// Writes the products of some vectors, which may be of integers.
+    #[inline(always)]
+    fn write_strip<E: Element, const COLS: usize, const UNITS: usize>(
+        self,
+        values: &[f32],
+        fixed: Option<(&FixedMatrix, &Integers)>,
+        out: &mut [E],
+    ) {
+        let size = self.matrix.size;
+        let panels = self.matrix.panels.chunks_exact(size);
+        for (first, panel) in (0..size).step_by(PANEL).zip(panels) {
+            let vectors = values.chunks(ROWS * size);
+            for (i, (vectors, out)) in vectors.zip(out.chunks_mut(ROWS * size)).enumerate() {
+                let fixed = match fixed {
+                    Some((matrix, integers)) => {
+                        integers.rows_from(i * ROWS).zip(matrix.panel(first))
+                    }
+                    None => None,
+                };
+                let vectors = of_tile(vectors, size);
+                for at in (first..size.min(first + PANEL)).step_by(UNITS * PAIRED) {
+                    if let Some(fixed) = fixed
+                        && self.write_decided::<E, UNITS>(fixed, at - first, (out, at))
+                    {
+                        continue;
+                    }
+                    for at in (at..size.min(at + UNITS * PAIRED)).step_by(COLS) {
+                        self.write_exact::<E, COLS>(vectors, (panel, at - first), (out, at));
+                    }
+                }
             }
         }
     }
 
-    /// Writes the products of some vectors, of which the sums of `COLS` columns are computed at once.
+    /// Writes the products of vectors of integers with some columns of a panel, from `from` on, if all are decided. Returns whether
+    /// they are.
     #[inline(always)]
-    fn multiply_strip<E: Element, const COLS: usize>(
-        &self,
-        values: &[f32],
-        factor: f64,
-        unit: impl MulAdd,
-        out: &mut [E],
-    ) {
-        let size = self.size;
-        let panels = self.panels.chunks_exact(size);
-        for (first, panel) in (0..size).step_by(PANEL).zip(panels) {
-            let vectors = values.chunks(ROWS * size);
-            for (vectors, out) in vectors.zip(out.chunks_mut(ROWS * size)) {
-                let vectors = of_tile(vectors, size);
-                for from in (0..PANEL.min(size - first)).step_by(COLS) {
-                    let sums = tile::<COLS>(unit, vectors, panel, from);
-                    for (sums, out) in sums.iter().zip(out.chunks_exact_mut(size)) {
-                        let mut row = [E::from_f32(0.0); COLS];
-                        for (out, &sum) in row.iter_mut().zip(sums) {
-                            // A sum of zeros is +0.
-                            *out = E::from_f32((sum * factor) as f32 + 0.0);
-                        }
-                        store(&row, &mut out[first + from..]);
-                    }
-                }
+    fn write_decided<E: Element, const UNITS: usize>(
+        self,
+        (rows, panel): (IntegerRows<'_>, FixedPanel<'_>),
+        from: usize,
+        (out, first): (&mut [E], usize),
+    ) -> bool {
+        let products = panel.products::<E, UNITS>(rows, from, self.factor, self.pairs);
+        let Some(products) = products else {
+            return false;
+        };
+        let size = self.matrix.size;
+        for (tile, first) in products.iter().zip((first..size).step_by(PAIRED)) {
+            for (row, out) in tile.iter().zip(out.chunks_exact_mut(size)) {
+                store(row, &mut out[first..]);
             }
+        }
+        true
+    }
+
+    /// Writes the products of vectors with `COLS` columns of a panel.
+    #[inline(always)]
+    fn write_exact<E: Element, const COLS: usize>(
+        self,
+        vectors: [&[f32]; ROWS],
+        (panel, from): (&[PanelRow], usize),
+        (out, first): (&mut [E], usize),
+    ) {
+        let sums = sums_of::<COLS>(self.unit, vectors, panel, from);
+        for (sums, out) in sums.iter().zip(out.chunks_exact_mut(self.matrix.size)) {
+            let mut row = [0.0; COLS];
+            for (value, &sum) in row.iter_mut().zip(sums) {
+                // A sum of zeros is +0.
+                *value = (sum * self.factor) as f32 + 0.0;
+            }
+            store(&self.pairs.narrow(row), &mut out[first..]);
         }
     }
 }
@@ -108,7 +200,7 @@ fn of_tile(values: &[f32], size: usize) -> [&[f32]; ROWS] {
 /// The sums of vectors and of `COLS` columns of a panel, from `first` on. Numbers are widened as they are used: to pack them before
 /// takes a tenth of the time of all sums.
 #[inline(always)]
-fn tile<const COLS: usize>(
+fn sums_of<const COLS: usize>(
     unit: impl MulAdd,
     [a, b, c, d]: [&[f32]; ROWS],
     panel: &[PanelRow],

@@ -213,3 +213,49 @@ fn hostile_values() {
         .collect();
     check_columns(&values, &product, &want);
 }
+
+/// Vectors of integers times a scale: most products are decided in fixed point, and ties are not.
+#[test]
+fn integers_times_a_scale() {
+    let scales = [0.0123, 1.0, 3e-6, 2e30, 1e-39].map(|x: f32| bf16::from_f32(x).to_f32());
+    for size in [5, 33, 64] {
+        let code = |n: usize| match n / size % 7 {
+            // Zeros; integers whose least is two; one vector that has no scale.
+            3 => 0,
+            4 => [2, 3, -4][n % 3],
+            _ => (n * 7919 % 255) as i32 - 127,
+        };
+        let values: Vec<f32> = (0..21 * size)
+            .map(|n| match n / size {
+                17 => (n as f32).sqrt(),
+                vector => code(n) as f32 * scales[vector / 4 % scales.len()],
+            })
+            .collect();
+        let exact: Vec<f64> = values.iter().copied().map(f64::from).collect();
+        let number = |n: usize| (n * 7919 % 1013) as f64 / 997.0 - 0.4;
+        let kinds: [fn(f64) -> f64; 4] = [
+            |x| x,
+            |x| f64::from(x as f32),
+            // Sums of few places, many of which are ties.
+            |x| (x * 4.0).round() / 2.0,
+            |x| if x > 0.0 { 1e-20 } else { 1.0 },
+        ];
+        for kind in kinds {
+            let numbers: Vec<f64> = (0..size * size).map(number).map(kind).collect();
+            let entry: Entry<'_> = Box::new(|i, j| numbers[i * size + j]);
+            let want: Vec<f64> = (0..values.len())
+                .map(|n| {
+                    let first = n / size * size;
+                    0.5 * sum(&exact[first..first + size], n - first, &entry)
+                })
+                .collect();
+            let matrix = BlockMatrix::Dense(DenseMatrix::new(numbers.clone(), size));
+            let product = BlockProduct {
+                matrix: &matrix,
+                size,
+                factor: 0.5,
+            };
+            check_columns(&values, &product, &want);
+        }
+    }
+}
