@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub(super) use self::shards::is_inside;
 use self::shards::{FoundShards, ShardKind, find_shards};
 pub(crate) use self::shards::{is_weights, numbering};
+pub(super) use self::uqff::read_other_files;
 pub(crate) use self::zero::is_zero_state;
 use super::detect;
 use crate::config::{QuantConfig, read_small};
