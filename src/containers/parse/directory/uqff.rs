@@ -120,7 +120,7 @@ fn files_after(dir: &Path, first: &str, budget: &Budget) -> Result<Option<Vec<St
     let names = list(dir)?;
     let report = read_report(&dir.join(REPORT), budget);
     let report = report.map_err(|e| e.about(format_args!("`{REPORT}`")))?;
-    let is_its = |output: &Output| output.shards.first().is_some_and(|file| file == first);
+    let is_its = |output: &ReportedModel| output.shards.first().is_some_and(|file| file == first);
     let mut files = if let Some(output) = report.and_then(|all| all.into_iter().find(is_its)) {
         require_listed(&output.shards, &names)?;
         output.shards
@@ -135,7 +135,7 @@ fn files_after(dir: &Path, first: &str, budget: &Budget) -> Result<Option<Vec<St
         }
         numbered(&found, first)?
     };
-    files.remove(0);
+    files.retain(|file| file != first);
     files.push(RESIDUAL.to_owned());
     Ok(Some(files))
 }
@@ -180,7 +180,7 @@ fn numbered(found: &[&str], first: &str) -> Result<Vec<String>> {
 
 /// A model that a report lists.
 #[derive(serde::Deserialize)]
-struct Output {
+struct ReportedModel {
     quant: String,
     shards: Vec<String>,
 }
@@ -189,10 +189,10 @@ struct Output {
 ///
 /// # Errors
 /// `Parse` if it is malformed.
-fn read_report(path: &Path, budget: &Budget) -> Result<Option<Vec<Output>>> {
+fn read_report(path: &Path, budget: &Budget) -> Result<Option<Vec<ReportedModel>>> {
     #[derive(serde::Deserialize)]
     struct Report {
-        outputs: Vec<Output>,
+        outputs: Vec<ReportedModel>,
     }
     let Some(json) = read_small(path, budget)? else {
         return Ok(None);
@@ -206,8 +206,8 @@ fn read_report(path: &Path, budget: &Budget) -> Result<Option<Vec<Output>>> {
 ///
 /// # Errors
 /// `Parse` if it lists several, or none.
-fn only_output(outputs: Vec<Output>) -> Result<Vec<String>> {
-    match <[Output; 1]>::try_from(outputs) {
+fn only_output(outputs: Vec<ReportedModel>) -> Result<Vec<String>> {
+    match <[ReportedModel; 1]>::try_from(outputs) {
         Ok([output]) if output.shards.is_empty() => {
             let what = format!("its model {} has no files", output.quant);
             Err(AnamnesisError::parse(what))
