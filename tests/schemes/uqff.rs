@@ -96,6 +96,9 @@ fn directories_of_files() {
     refused("`../m-1.uqff` is missing");
     report(r#"{"quant": "q4k", "shards": ["m-0.uqff"]}"#);
     refused("does not list m-1.uqff");
+    report(r#"{"quant": "q4k", "shards": ["m-0.uqff", "m-1.uqff", "m-0.uqff"]}"#);
+    refused("lists `m-0.uqff` twice");
+    assert!(parse(copy.path().join("m-0.uqff")).is_err());
     report(r#"{"quant": "q4k", "shards": []}"#);
     refused("q4k has no files");
     report("");

@@ -7,12 +7,13 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::super::detect;
 use super::{append, join_first, list};
 use crate::config::read_small;
 use crate::limits::Budget;
-use crate::source::{CompanionFile, Source};
+use crate::source::{CompanionFile, FilePool, Source};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// The file with the tensors of a UQFF model that are not quantized.
@@ -96,9 +97,10 @@ pub(in crate::containers::parse) fn read_other_files(
         contents.notes.push(note);
         return Ok(());
     };
-    for file in files {
-        let path = dir.join(&file);
-        let shard = Source::open(&path)
+    let pool = Arc::new(FilePool::default());
+    for (number, file) in files.iter().enumerate() {
+        let path = dir.join(file);
+        let shard = Source::open_pooled(&pool, number, &path)
             .and_then(|source| detect::detect(&mut &source)?.read(source, Some(&path), budget));
         append(
             contents,
@@ -141,14 +143,19 @@ fn files_after(dir: &Path, first: &str, budget: &Budget) -> Result<Option<Vec<St
 }
 
 /// # Errors
-/// `Parse` if one of the files `listed` is not among `names`.
+/// `Parse` if one of the files `listed` is not among `names`, or is listed twice.
 fn require_listed(listed: &[String], names: &[String]) -> Result<()> {
-    match listed.iter().find(|file| !names.contains(file)) {
-        None => Ok(()),
-        Some(missing) => Err(AnamnesisError::parse(format!(
-            "`{missing}` is missing, which `{REPORT}` lists"
-        ))),
+    let names: HashSet<&String> = names.iter().collect();
+    let mut seen = HashSet::new();
+    for file in listed {
+        let what = match (names.contains(file), seen.insert(file)) {
+            (true, true) => continue,
+            (false, _) => format!("`{file}` is missing, which `{REPORT}` lists"),
+            (true, false) => format!("`{REPORT}` lists `{file}` twice"),
+        };
+        return Err(AnamnesisError::parse(what));
     }
+    Ok(())
 }
 
 /// The name of a file of UQFF without its number, and the number.
