@@ -5,6 +5,7 @@
 
 mod agreement;
 mod dfloat11;
+mod diffusion;
 pub(crate) mod edit;
 mod json;
 mod method;

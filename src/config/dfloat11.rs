@@ -26,6 +26,11 @@ pub(crate) struct DFloat11Config {
 }
 
 impl QuantConfig {
+    /// Whether a config says which weights the modules of DFloat11 hold.
+    pub(crate) fn is_dfloat11(&self) -> bool {
+        self.has("pattern_dict")
+    }
+
     /// DFloat11's config.
     ///
     /// # Errors

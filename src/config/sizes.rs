@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use super::diffusion::DiffusionClass;
+
 /// Keys that are read besides the quantization config, at the top of `config.json` and in its `text_config`: sizes and
 /// the architecture.
 pub(super) const KEYS: &[&str] = &[
@@ -19,7 +21,13 @@ pub(super) const KEYS: &[&str] = &[
     "moe_intermediate_size",
     "num_key_value_heads",
     "vocab_size",
+    "_class_name",
+    "dim",
+    "attention_head_dim",
 ];
+
+/// Width of a head of Gemma in configs without it (transformers `GemmaConfig` to `Gemma3nTextConfig`).
+const GEMMA_HEAD: usize = 256;
 
 /// Sizes from `config.json`; of a multimodal model, those of its language model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -36,6 +44,8 @@ pub(super) struct LayerSizes {
     /// Width of the latent vector of keys and values, with the key that rotates.
     latent_keys: Option<usize>,
     vocabulary: Option<usize>,
+    /// The class of a transformer of diffusers, and its width.
+    diffusion: Option<(&'static DiffusionClass, usize)>,
 }
 
 impl LayerSizes {
@@ -52,8 +62,15 @@ impl LayerSizes {
                 .filter(|&n| n > 0)
         };
         let (hidden, heads) = (size("hidden_size"), size("num_attention_heads"));
-        // transformers derives the width of a head like this where a config has no `head_dim`.
-        let head = size("head_dim").or_else(|| hidden?.checked_div(heads?));
+        let of_type = |config: &'_ Value| config.get("model_type")?.as_str().map(str::to_owned);
+        let model_type = text.and_then(of_type).or_else(|| of_type(root));
+        // What transformers takes where a config has no `head_dim`. Configs of Gemma 3 have none, and other heads than that.
+        let head = size("head_dim").or_else(|| match model_type.as_deref() {
+            // Its layers have heads of two lengths.
+            Some(gemma) if gemma.starts_with("gemma4") => None,
+            Some(gemma) if gemma.starts_with("gemma") => Some(GEMMA_HEAD),
+            _ => hidden?.checked_div(heads?),
+        });
         // Where keys and values are made of a latent vector, `head_dim` is the part of a head that rotates.
         let values = size("v_head_dim");
         let head = head.filter(|_| values.is_none());
@@ -83,11 +100,15 @@ impl LayerSizes {
                 .zip(size("qk_rope_head_dim"))
                 .and_then(|(rank, head)| rank.checked_add(head)),
             vocabulary: size("vocab_size"),
+            diffusion: DiffusionClass::of(root),
         }
     }
 
     /// `[out_features, in_features]` of the layer at path `module`, as far as its name tells.
     pub(super) fn layer(&self, module: &str) -> [Option<usize>; 2] {
+        if let Some((class, width)) = self.diffusion {
+            return class.layer(module, width);
+        }
         // Layers of other towers have the same names and other sizes.
         if ["vision", "visual", "audio", "per_layer"]
             .iter()

@@ -138,3 +138,41 @@ fn groups_of_compressed_tensors() {
     );
     assert_eq!(bits(&twice, "x.down_proj"), Some(3));
 }
+
+/// Heads of Gemma are as wide as in transformers where a config does not say how wide they are.
+#[test]
+fn heads_of_gemma() {
+    let sizes = |config: Value| super::sizes::LayerSizes::new(&config).layer("l.q_proj");
+    let of = |model_type: &str| serde_json::json!({"hidden_size": 3840, "num_attention_heads": 16, "model_type": model_type});
+    assert_eq!(sizes(of("llama")), [Some(3840), Some(3840)]);
+    assert_eq!(sizes(of("gemma3_text")), [Some(4096), Some(3840)]);
+    let nested = serde_json::json!({"model_type": "gemma3", "text_config": of("gemma3_text")});
+    assert_eq!(sizes(nested), [Some(4096), Some(3840)]);
+    let stated =
+        serde_json::json!({"model_type": "gemma3", "head_dim": 128, "num_attention_heads": 32});
+    assert_eq!(sizes(stated), [Some(4096), None]);
+}
+
+/// Layers of diffusers' transformers without biases have a side as wide as the residual stream.
+#[test]
+fn layers_of_diffusion_models() {
+    let layer = |config: &Value, name: &str| super::sizes::LayerSizes::new(config).layer(name);
+    let image =
+        serde_json::json!({"_class_name": "ZImageTransformer2DModel", "dim": 3840, "n_heads": 30});
+    assert_eq!(layer(&image, "layers.0.attention.to_q"), [None, Some(3840)]);
+    assert_eq!(
+        layer(&image, "layers.0.feed_forward.w2"),
+        [Some(3840), None]
+    );
+    assert_eq!(layer(&image, "layers.0.adaLN_modulation.0"), [None; 2]);
+    let flux = serde_json::json!({"_class_name": "Flux2Transformer2DModel", "num_attention_heads": 48, "attention_head_dim": 128});
+    assert_eq!(
+        layer(&flux, "single_transformer_blocks.0.attn.to_out"),
+        [Some(6144), None]
+    );
+    assert_eq!(
+        layer(&flux, "transformer_blocks.0.ff.linear_in"),
+        [None, Some(6144)]
+    );
+    assert_eq!(layer(&flux, "proj_out"), [None, Some(6144)]);
+}

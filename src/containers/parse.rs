@@ -188,10 +188,13 @@ fn read(
     budget: &Budget,
 ) -> Result<ParsedModel> {
     let format = detect::detect(&mut &source)?;
-    let contents = match expected {
+    let mut contents = match expected {
         Some(expected) => format.read_only(expected, source, path, budget)?,
         None => format.read(source, path, budget)?,
     };
+    if let Some(path) = path.filter(|_| expected.is_none()) {
+        directory::read_other_files(&mut contents, path, budget)?;
+    }
     config.add_metadata(&contents.metadata)?;
     config.check()?;
     Ok(contents.complete(config, path, budget.limits()))

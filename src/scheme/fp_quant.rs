@@ -5,10 +5,13 @@
 //! Formula: qutlass `tests/mxfp4_test.py` (`_dq_fp4`); fp_quant `FPQuant4x16NoMasterFn`, which multiplies the rotated input by
 //! the codes' values. Layout: fp_quant `FPQuantLinear`.
 
+mod matrix;
+
+use self::matrix::columns;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::E2M1;
-use crate::kernels::remember::hadamard::{HadamardColumns, StoredHadamard};
+use crate::kernels::remember::hadamard::StoredHadamard;
 use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::layout::hadamard::HadamardRotated;
 use crate::scheme::mxfp4;
@@ -85,12 +88,15 @@ impl Scheme for FpQuant {
         if matrix.is_none() && !(is_its && form != Form::Master) {
             return Ok(None);
         }
+        if t.elements() == 0 && FORMS.iter().any(|(part, ..)| has_values(base, part, all)) {
+            return Ok(None);
+        }
         check_form(t, form, all)?;
         let layer = FpQuantLayer {
             t: *t,
             base,
             matrix: all.need(t, base, "forward_hadamard_matrix")?,
-            global: all.need(t, base, "weight_global_scale")?,
+            global: all.at(base, "weight_global_scale"),
             all,
         };
         match form {
@@ -100,6 +106,10 @@ impl Scheme for FpQuant {
         }
         .map(Some)
     }
+}
+
+fn has_values(base: &str, part: &str, all: &Index<'_>) -> bool {
+    all.at(base, part).is_some_and(|t| t.elements() > 0)
 }
 
 /// Checks that the config, if it is FP-Quant's, says of layers what `t` is.
@@ -122,7 +132,7 @@ struct FpQuantLayer<'a, 'm> {
     /// The name of its weight without the last part.
     base: &'m str,
     matrix: Tensor<'m>,
-    global: Tensor<'m>,
+    global: Option<Tensor<'m>>,
     all: &'a Index<'m>,
 }
 
@@ -159,7 +169,7 @@ impl<'m> FpQuantLayer<'_, 'm> {
         );
         let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scales)];
         parts.extend(self.parts());
-        let mut stored = self.stored(cols, read_global(&self.global)?)?;
+        let mut stored = self.stored(cols, self.divisor(block)?)?;
         stored.matrix.entry /= f64::from(UNIT);
         Ok(self.group([rows, cols], block, parts, Box::new(decoder), stored))
     }
@@ -208,7 +218,35 @@ impl<'m> FpQuantLayer<'_, 'm> {
         let backward = self.all.at(self.base, "backward_hadamard_matrix");
         let matrices = [Some(self.matrix), backward].into_iter().flatten();
         let matrices = matrices.map(|t| (TensorRole::QuantMap, t));
-        matrices.chain([(TensorRole::Scale, self.global)]).collect()
+        // transformers gives a layer that it has loaded such tensors for the other forms, and saves them
+        // (`FpQuantDeserialize`).
+        let empty = ["weight", "qweight", "dqweight", "scales"].into_iter();
+        let empty = empty.filter_map(|part| self.all.at(self.base, part));
+        let empty = empty.filter(|t| t.elements() == 0);
+        let empty = empty.map(|t| (TensorRole::QuantState, t));
+        let global = self.global.map(|t| (TensorRole::Scale, t));
+        matrices.chain(global).chain(empty).collect()
+    }
+
+    /// What the products of codes in blocks of `block` are divided by: the global scale. fp_quant before 0.2 stores none, and divides
+    /// the product of two matrices by 9 (`FPQuant4x16NoMasterFn`), for the scales of both are those of values times 3.
+    ///
+    /// # Errors
+    /// The global scale is missing, and nothing says that it is 3.
+    fn divisor(&self, block: usize) -> Result<f64> {
+        let config = &self.all.config;
+        let method = config
+            .text(&["forward_method"])
+            .map_or("abs_max", |(method, _)| method);
+        let is_named = config.quant_method() == Some(&QuantMethod::FpQuant);
+        match &self.global {
+            Some(global) => read_global(global),
+            None if is_named && block == mxfp4::BLOCK && method == "abs_max" => Ok(3.0),
+            None => {
+                let missing = self.all.need(&self.t, self.base, "weight_global_scale");
+                missing.and_then(|global| read_global(&global))
+            }
+        }
     }
 
     fn forward_dtype(&self) -> Option<&str> {
@@ -335,39 +373,4 @@ fn read_global(global: &Tensor<'_>) -> Result<f64> {
         .first()
         .map(|&value| f64::from(value))
         .ok_or_else(|| wrong(global, "it has no value"))
-}
-
-/// The columns of a matrix of `size` rows, and the absolute value of its entries. `None` if it is no matrix of these kinds.
-fn columns(values: &[f32], size: usize) -> Option<(HadamardColumns, f32)> {
-    let is_one = |at: usize| f32::from(u8::from(at / size == at % size));
-    if values.iter().enumerate().all(|(i, &x)| x == is_one(i)) {
-        return Some((HadamardColumns::Identity, 1.0));
-    }
-    let entry = values.first().copied().filter(|x| x.is_finite())?;
-    let mut places = Vec::with_capacity(size);
-    let mut is_taken = vec![false; size];
-    for col in 0..size {
-        // Row 2^n of S is negative where the column has bit n.
-        let bits = (0..size.trailing_zeros()).filter(|n| values[(1 << n) * size + col] < 0.0);
-        let place: usize = bits.map(|n| 1 << n).sum();
-        let is_its = |row: usize| {
-            let is_negative = (row & place).count_ones() % 2 == 1;
-            values[row * size + col] == if is_negative { -entry } else { entry }
-        };
-        if entry <= 0.0 || is_taken[place] || !(0..size).all(is_its) {
-            return None;
-        }
-        is_taken[place] = true;
-        places.push(u8::try_from(place).ok()?);
-    }
-    let is_in_order = places
-        .iter()
-        .enumerate()
-        .all(|(i, &place)| i == usize::from(place));
-    let columns = if is_in_order {
-        HadamardColumns::InOrder
-    } else {
-        HadamardColumns::Permuted(places)
-    };
-    Some((columns, entry))
 }

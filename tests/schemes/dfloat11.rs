@@ -301,3 +301,49 @@ fn listed() {
         "{text}"
     );
 }
+
+/// The library writes a file for each module that it compresses, and one, or shards with an index, for all other tensors. All of
+/// them are the model.
+#[test]
+fn files_of_modules() {
+    let (all, config) = case("biases");
+    let whole = decoded(&all, &config).unwrap();
+    let whole = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let (codes, rest): (Vec<Raw>, Vec<Raw>) = all
+        .into_iter()
+        .partition(|t| t.dtype == "U8" || t.dtype == "I64");
+    let index: Vec<String> = rest
+        .iter()
+        .map(|t| format!(r#""{}":"rest.safetensors""#, t.name))
+        .collect();
+    let index = format!(r#"{{"weight_map":{{{}}}}}"#, index.join(","));
+    for (name, index) in [
+        ("model.safetensors", None),
+        ("diffusion_pytorch_model.safetensors", None),
+        ("rest.safetensors", Some(index)),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            std::fs::write(directory.path().join(name), bytes).unwrap();
+        };
+        write("config.json", config.as_bytes());
+        write(name, &file(&rest, &[]));
+        if let Some(index) = index {
+            write("model.safetensors.index.json", index.as_bytes());
+        }
+        for (i, part) in codes.chunk_by(|a, b| module(a) == module(b)).enumerate() {
+            write(&format!("block_{i}.safetensors"), &file(part, &[]));
+        }
+        let model = parse(directory.path()).unwrap();
+        let bytes = model.remember_to_bytes(TargetDtype::BF16).unwrap();
+        let found = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(found.len(), whole.len());
+        for (name, t) in whole.iter() {
+            assert_eq!(found.tensor(name).unwrap().data(), t.data(), "{name}");
+        }
+    }
+}
+
+fn module(t: &Raw) -> &str {
+    t.name.rsplit_once('.').map_or("", |(module, _)| module)
+}

@@ -1,6 +1,6 @@
 //! FP-Quant's layers that are incomplete or contradictory.
 
-use crate::common::verdict::{Unsupported, check, recover, tensors, verdict};
+use crate::common::verdict::{Parse, Unsupported, check, recover, tensors, verdict};
 use crate::common::{Raw, file};
 
 const LAYER: &str = "X.qweight U8 8,32; X.scales U8 8,2; X.weight_global_scale F32 1; \
@@ -100,5 +100,56 @@ fn matrices() {
             &["`X.forward_hadamard_matrix`", "neither"],
         );
         assert_eq!(wrong, None);
+    }
+}
+
+/// A model that transformers has loaded and saved again has tensors without values for the forms that its layers do not have.
+#[test]
+fn empty_tensors_of_other_forms() {
+    let config = r#"{"quant_method":"fp_quant","forward_dtype":"nvfp4","pseudoquantization":false,"store_master_weights":false}"#;
+    let mut all = layer(|_, _, x| x);
+    let scales = all.iter_mut().find(|t| t.name == "X.scales").unwrap();
+    *scales = tensors("X.scales U8 8,4").remove(0);
+    let want = recover(file(&all, &[]), config).unwrap();
+    all.extend(tensors("X.weight F32 0; X.dqweight F32 0"));
+    assert_eq!(recover(file(&all, &[]), config).unwrap(), want);
+
+    let pseudo = config.replace(r#"ation":false"#, r#"ation":true"#);
+    all.retain(|t| !["X.qweight", "X.scales", "X.dqweight"].contains(&t.name.as_str()));
+    let wrong = verdict(recover(file(&all, &[]), &pseudo), Parse, &["`X.weight`"]);
+    assert_eq!(wrong, None, "an empty weight alone");
+    all.extend(tensors(
+        "X.dqweight BF16 8,64; X.qweight F32 0; X.scales F32 0",
+    ));
+    recover(file(&all, &[]), &pseudo).unwrap();
+}
+
+/// fp_quant before 0.2 has MXFP4 alone, whose global scale is 3 and not stored.
+#[test]
+fn layers_without_global_scale() {
+    let config =
+        r#"{"quant_method":"fp_quant","forward_dtype":"mxfp4","forward_method":"abs_max"}"#;
+    let all = || {
+        let mut all = layer(|_, _, x| x);
+        for t in &mut all {
+            match t.name.as_str() {
+                "X.qweight" => (0..=u8::MAX)
+                    .zip(&mut t.bytes)
+                    .for_each(|(i, code)| *code = i),
+                "X.scales" => t.bytes.fill(120),
+                "X.weight_global_scale" => t.bytes = 3f32.to_le_bytes().into(),
+                _ => {}
+            }
+        }
+        all
+    };
+    let want = recover(file(&all(), &[]), config).unwrap();
+    let mut old = all();
+    old.retain(|t| t.name != "X.weight_global_scale");
+    assert_eq!(recover(file(&old, &[]), config).unwrap(), want);
+    for other in [config.replace("abs_max", "quest"), String::new()] {
+        let result = recover(file(&old, &[]), &other);
+        let wrong = verdict(result, Parse, &["`X.qweight`", "X.weight_global_scale"]);
+        assert_eq!(wrong, None, "{other}");
     }
 }

@@ -96,6 +96,9 @@ fn directories_of_files() {
     refused("`../m-1.uqff` is missing");
     report(r#"{"quant": "q4k", "shards": ["m-0.uqff"]}"#);
     refused("does not list m-1.uqff");
+    report(r#"{"quant": "q4k", "shards": ["m-0.uqff", "m-1.uqff", "m-0.uqff"]}"#);
+    refused("lists `m-0.uqff` twice");
+    assert!(parse(copy.path().join("m-0.uqff")).is_err());
     report(r#"{"quant": "q4k", "shards": []}"#);
     refused("q4k has no files");
     report("");
@@ -127,6 +130,40 @@ fn directories_of_files() {
     std::fs::remove_file(copy.path().join("model.safetensors")).unwrap();
     put("m-0.uqff", "n-0.uqff");
     refused("which of several models?");
+    // The first file of one of them stands for all files of its model.
+    let read = |file: &str| parse(copy.path().join(file)).unwrap();
+    let names = |model: &anamnesis::ParsedModel| {
+        let mut names: Vec<String> = model.tensors().map(|t| t.name().to_owned()).collect();
+        names.sort();
+        names
+    };
+    let whole = parse(&from).unwrap();
+    let both = r#"{"quant": "q4k", "shards": ["m-0.uqff", "m-1.uqff"]}, {"quant": "q8", "shards": ["n-0.uqff"]}"#;
+    for outputs in [None, Some(both)] {
+        if let Some(outputs) = outputs {
+            report(outputs);
+            refused("which of several models? q4k, q8; give the first file of one");
+        }
+        let model = read("m-0.uqff");
+        assert_eq!(names(&model), names(&whole));
+        let bytes = model.remember_to_bytes(TargetDtype::F32).unwrap();
+        let want = whole.remember_to_bytes(TargetDtype::F32).unwrap();
+        let (found, want) = (
+            SafeTensors::deserialize(&bytes).unwrap(),
+            SafeTensors::deserialize(&want).unwrap(),
+        );
+        assert_eq!(found.len(), want.len());
+        for (name, t) in want.iter() {
+            assert_eq!(found.tensor(name).unwrap().data(), t.data(), "{name}");
+        }
+        assert!(names(&read("n-0.uqff")).len() < names(&whole).len());
+        let alone = read("m-1.uqff").inspect().notes;
+        assert!(
+            alone.iter().any(|note| note.contains("left out")),
+            "{alone:?}"
+        );
+    }
+    std::fs::remove_file(copy.path().join("uqff_report.json")).unwrap();
     // The version is in the first file alone.
     let second = parse(from.join("m-1.uqff")).unwrap();
     let error = second

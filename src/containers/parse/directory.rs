@@ -1,6 +1,8 @@
 //! Hugging Face model directories: one weight file, or shards. If there is an index, it says which files are shards, and
 //! every tensor must be where it says.
 
+mod dfloat11;
+mod nunchaku;
 mod shards;
 mod uqff;
 mod zero;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 pub(super) use self::shards::is_inside;
 use self::shards::{FoundShards, ShardKind, find_shards};
 pub(crate) use self::shards::{is_weights, numbering};
+pub(super) use self::uqff::read_other_files;
 pub(crate) use self::zero::is_zero_state;
 use super::detect;
 use crate::config::{QuantConfig, read_small};
@@ -33,12 +36,13 @@ const MAX_NAMED: usize = 5;
 pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let dir = resolve_snapshot(path, budget)?;
     let names = list(&dir)?;
+    let mut config = QuantConfig::read(&dir, budget)?;
     let FoundShards {
         files,
         kind,
         map,
         index,
-    } = find_shards(&dir, &names, budget)?;
+    } = find_shards(&dir, &names, &config, budget)?;
     let pool = Arc::new(FilePool::default());
     let mut contents = ParsedModel::new(Container::Safetensors, 0);
     // The index is in memory with longer entries, so it cannot ask for more than that.
@@ -50,7 +54,6 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         file_of: Vec::new(),
         index,
     };
-    let mut config = QuantConfig::read(&dir, budget)?;
     for (number, file) in files.iter().enumerate() {
         let source = open_shard(&pool, number, &dir, file)?;
         let shard = read_shard(source, kind, &dir.join(file), budget);

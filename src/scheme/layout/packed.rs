@@ -78,6 +78,10 @@ impl<'m> PackedLayer<'m> {
         let Some(base) = base_of(t.name(), "qweight") else {
             return Ok(None);
         };
+        // transformers gives layers that hold a rotated weight such a tensor (`FpQuantDeserialize`).
+        if t.elements() == 0 && all.config.quant_method() == Some(&QuantMethod::FpQuant) {
+            return Ok(None);
+        }
         let scales = all.need(t, base, "scales")?;
         let &[rows, cols] = t.shape() else {
             return Err(wrong(t, "a qweight has two dimensions"));

@@ -8,16 +8,18 @@ use std::path::{Component, Path};
 
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
+use super::dfloat11::find_dfloat11;
+use super::nunchaku::refuse_nunchaku_pair;
 use super::uqff::find_uqff;
 use super::zero::{find_latest_zero, find_zero};
 use super::{join_first, list};
-use crate::config::read_small;
+use crate::config::{QuantConfig, read_small};
 use crate::limits::Budget;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
 
 /// Names of indexes, in order of preference. An index of another name counts only if it is the only one.
-const INDEXES: &[&str] = &[
+pub(super) const INDEXES: &[&str] = &[
     "model.safetensors.index.json",
     "diffusion_pytorch_model.safetensors.index.json",
     "consolidated.safetensors.index.json",
@@ -107,19 +109,22 @@ impl From<Vec<String>> for FoundShards {
     }
 }
 
-/// The two files of a model of Nunchaku before it had one. Neither has metadata, and which layers are modulations depends on the class
-/// of the model, which is an argument of `nunchaku.merge_safetensors`.
-const NUNCHAKU_PAIR: [&str; 2] = [
-    "transformer_blocks.safetensors",
-    "unquantized_layers.safetensors",
-];
-
-/// Finds the weight files of a directory with entries `names`.
+/// Finds the weight files of a directory with entries `names`, beside which `config` was found.
 ///
 /// # Errors
 /// `Parse` if several sets of files could be the model, or none; `Unsupported` if they are the older ones of Nunchaku; `Io`;
 /// `LimitExceeded`.
-pub(super) fn find_shards(dir: &Path, names: &[String], budget: &Budget) -> Result<FoundShards> {
+pub(super) fn find_shards(
+    dir: &Path,
+    names: &[String],
+    config: &QuantConfig,
+    budget: &Budget,
+) -> Result<FoundShards> {
+    if config.is_dfloat11()
+        && let Some(found) = find_dfloat11(dir, names, budget)?
+    {
+        return Ok(found);
+    }
     let listed = preferred(INDEXES, names).or_else(|| preferred(SINGLE, names));
     if listed.is_none() {
         refuse_nunchaku_pair(names)?;
@@ -192,25 +197,11 @@ fn only<'n>(
     }
 }
 
-/// # Errors
-/// `Unsupported` if the two files of [`NUNCHAKU_PAIR`] are there.
-fn refuse_nunchaku_pair(names: &[String]) -> Result<()> {
-    let is_there = |file: &&str| names.iter().any(|name| name == file);
-    if !NUNCHAKU_PAIR.iter().all(is_there) {
-        return Ok(());
-    }
-    let [one, two] = NUNCHAKU_PAIR;
-    Err(AnamnesisError::unsupported(
-        format!("Nunchaku's older format ({one}, {two})"),
-        "it does not name the class of the model; `python -m nunchaku.merge_safetensors` makes one file of it",
-    ))
-}
-
 /// The files that the index `index` names.
 ///
 /// # Errors
 /// `Parse` if it is malformed, or names a file outside of the directory; `Io`; `LimitExceeded`.
-fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<FoundShards> {
+pub(super) fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<FoundShards> {
     let companion = CompanionFile::new(dir.join(index));
     let map =
         read_weight_map(&companion.path, budget).map_err(|e| e.about(format_args!("`{index}`")))?;

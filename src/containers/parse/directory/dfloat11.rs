@@ -1,0 +1,48 @@
+//! Finds the files of a model of DFloat11.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::shards::{FoundShards, INDEXES, find_indexed};
+use crate::Result;
+use crate::limits::Budget;
+
+/// Finds the files of a model of DFloat11. Its library writes a file for each module that it compresses, beside the file, or the
+/// shards and the index, of all other tensors; it reads every safetensors file of the directory (`load_and_replace_tensors`). An
+/// index that lists modules as well counts, as for other models.
+///
+/// # Errors
+/// Those of reading the index.
+pub(super) fn find_dfloat11(
+    dir: &Path,
+    names: &[String],
+    budget: &Budget,
+) -> Result<Option<FoundShards>> {
+    let files = names.iter().filter(|name| name.ends_with(".safetensors"));
+    let files: BTreeSet<String> = files.cloned().collect();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let index = INDEXES.iter().filter(|name| name.contains("safetensors"));
+    let index = index
+        .copied()
+        .find(|index| names.iter().any(|name| name == index));
+    let Some(index) = index else {
+        return Ok(Some(files.into_iter().collect::<Vec<_>>().into()));
+    };
+    let mut found = find_indexed(dir, index, budget)?;
+    let is_code = |(name, _): &(String, String)| name.ends_with(".encoded_exponent");
+    if found.map.iter().flatten().any(is_code) {
+        // It lists the modules, too, and what it does not list is no part of the model.
+        return Ok(Some(found));
+    }
+    let more: Vec<String> = files
+        .into_iter()
+        .filter(|file| !found.files.contains(file))
+        .collect();
+    if !more.is_empty() {
+        found.files.extend(more);
+        found.map = None;
+    }
+    Ok(Some(found))
+}
