@@ -9,8 +9,8 @@
 //! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
 //! not.
 //!
-//! The instructions that LLVM does not make of plain Rust are look-ups in a register ([`Avx2::table`], [`LookUp`], [`Ranks`]) and moves
-//! within one ([`Transpose`], [`Butterflies`]). A kernel that gains from them has a body of its own for AVX2 (`run_avx2`) and the same twin
+//! The instructions that LLVM does not make of plain Rust are look-ups in a register ([`Avx2::table`], [`LookUp`], [`Ranks`]), moves
+//! within one ([`Transpose`], [`Butterflies`]) and sums of products of 16 bits ([`PairSums`]). A kernel that gains from them has a body of its own for AVX2 (`run_avx2`) and the same twin
 //! in the tests as the other body.
 //!
 //! All levels give the same bits, except for the sign and the payload of a NaN that comes of two NaN or infinite operands. The
@@ -22,6 +22,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod butterflies;
+mod narrow;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod pair_sums;
@@ -40,6 +41,7 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::avx512::Avx512;
 pub(crate) use self::butterflies::{Butterflies, SUMMED, butterflies};
+pub(crate) use self::narrow::Narrow;
 pub(crate) use self::pair_sums::{PAIRED, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED, Ranks};

@@ -3,20 +3,15 @@
 #[cfg(target_arch = "x86_64")]
 use std::{
     arch::x86_64::{
-        __m128i, __m256, __m256i, __m512i, _MM_FROUND_TO_NEAREST_INT, _mm256_add_epi32,
-        _mm256_cvtps_ph, _mm256_madd_epi16, _mm256_set1_epi32, _mm512_add_epi32, _mm512_madd_epi16,
-        _mm512_set1_epi32,
+        __m256i, __m512i, _mm256_add_epi32, _mm256_madd_epi16, _mm256_set1_epi32, _mm512_add_epi32,
+        _mm512_madd_epi16, _mm512_set1_epi32,
     },
-    mem::{transmute, transmute_copy},
+    mem::transmute,
 };
-
-#[cfg(target_arch = "x86_64")]
-use half::f16;
 
 use super::InMemory;
 #[cfg(target_arch = "x86_64")]
-use super::{Avx2, Avx512, LANES};
-use crate::element::Element;
+use super::{Avx2, Avx512};
 
 /// Sums that are added to in registers together.
 pub(crate) const PAIRED: usize = 16;
@@ -34,14 +29,6 @@ pub(crate) trait PairSums: Copy {
         left: [i16; 2],
         right: &[[i16; 2]; PAIRED],
     ) -> [i32; PAIRED];
-
-    /// The values, none of them NaN, rounded to the type of the output as by [`Element::from_f32`].
-    #[inline(always)]
-    fn narrow<E: Element, const N: usize>(self, values: [f32; N]) -> [E; N] {
-        let mut out = [E::from_f32(0.0); N];
-        E::store(&values, &mut out);
-        out
-    }
 }
 
 impl PairSums for InMemory {
@@ -76,27 +63,6 @@ impl PairSums for Avx2 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn narrow<E: Element, const N: usize>(self, values: [f32; N]) -> [E; N] {
-        if E::MANTISSA != f16::MANTISSA {
-            return InMemory.narrow(values);
-        }
-        let mut out = [E::from_f32(0.0); N];
-        let (chunks, rest) = values.as_chunks::<LANES>();
-        let (halves, last) = out.as_chunks_mut::<LANES>();
-        for (values, halves) in chunks.iter().zip(halves) {
-            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors: `E` is `f16`.
-            unsafe {
-                let values = transmute::<[f32; LANES], __m256>(*values);
-                let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values);
-                *halves = transmute_copy::<__m128i, [E; LANES]>(&rounded);
-            }
-        }
-        E::store(rest, last);
-        out
-    }
-
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn add_pairs(
         self,
         sums: [i32; PAIRED],
@@ -119,11 +85,6 @@ impl PairSums for Avx2 {
 #[cfg(target_arch = "x86_64")]
 impl PairSums for Avx512 {
     const HAS_PAIRS: bool = true;
-
-    #[inline(always)]
-    fn narrow<E: Element, const N: usize>(self, values: [f32; N]) -> [E; N] {
-        Avx2::of(self).narrow(values)
-    }
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]

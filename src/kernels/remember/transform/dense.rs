@@ -3,7 +3,7 @@
 use super::fixed_point::{FixedMatrix, FixedPanel, IntegerRows, Integers};
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
-use crate::simd::{PAIRED, PairSums};
+use crate::simd::{Narrow, PAIRED, PairSums};
 
 /// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the second-level cache.
 const STRIP: usize = 128;
@@ -55,7 +55,7 @@ impl DenseMatrix {
         &self,
         values: &[f32],
         factor: f64,
-        (unit, pairs): (U, impl PairSums),
+        (unit, pairs): (U, impl Narrow + PairSums),
         out: &mut [E],
     ) {
         let product = Product {
@@ -87,7 +87,7 @@ struct Product<'a, U, P> {
     pairs: P,
 }
 
-impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
+impl<U: MulAdd, P: Narrow + PairSums> Product<'_, U, P> {
     /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of `UNITS` times [`PAIRED`] columns
     /// where vectors are of integers.
     #[inline(always)]
@@ -181,7 +181,7 @@ impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
                 // A sum of zeros is +0.
                 *value = (sum * self.factor) as f32 + 0.0;
             }
-            store(&self.pairs.narrow(row), &mut out[first..]);
+            store(&self.pairs.narrow::<E, true, COLS>(row), &mut out[first..]);
         }
     }
 }

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
-use crate::simd::{PAIRED, PairSums};
+use crate::simd::{Narrow, PAIRED, PairSums};
 
 /// Bits of the largest number in fixed point.
 const BITS: u32 = 31;
@@ -219,7 +219,7 @@ impl FixedPanel<'_> {
         rows: IntegerRows<'_>,
         first: usize,
         factor: f64,
-        pairs: impl PairSums,
+        pairs: impl Narrow + PairSums,
     ) -> Option<[Tile<E>; UNITS]> {
         let high = self.sums::<0, UNITS>(rows, first, pairs);
         let low = self.sums::<1, UNITS>(rows, first, pairs);
@@ -237,8 +237,8 @@ impl FixedPanel<'_> {
                     least[j] = (product - off) as f32 + 0.0;
                     most[j] = (product + off) as f32 + 0.0;
                 }
-                out[r] = pairs.narrow(most);
-                let least: [E; PAIRED] = pairs.narrow(least);
+                out[r] = pairs.narrow::<E, false, PAIRED>(most);
+                let least = pairs.narrow::<E, false, PAIRED>(least);
                 differ |= least.as_bytes() != out[r].as_bytes();
             }
         }
@@ -251,7 +251,7 @@ impl FixedPanel<'_> {
         &self,
         rows: IntegerRows<'_>,
         first: usize,
-        pairs: impl PairSums,
+        pairs: impl Narrow + PairSums,
     ) -> Sums<UNITS> {
         // Rows have names: LLVM keeps the sums of an array, which are read row by row later, in memory.
         let [mut a, mut b, mut c, mut d] = [[[0; PAIRED]; UNITS]; ROWS];
