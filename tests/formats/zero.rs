@@ -131,6 +131,14 @@ fn missing_files_are_errors() {
         &model(1),
         "zero_pp_rank_1_mp_rank_00_model_states.pt is missing",
     );
+    // The module of stage 3 is empty, in the directory as in the file itself.
+    let copy = copied("stage3", |dir| {
+        std::fs::remove_file(dir.join(optim(0))).unwrap();
+        std::fs::remove_file(dir.join(optim(1))).unwrap();
+        std::fs::remove_file(dir.join(model(1))).unwrap();
+    });
+    refused(copy.path(), "without the weights");
+    refused(&copy.path().join(model(0)), "without the weights");
     // The directory above does without its `latest`, but then it has no weights.
     let above = tempfile::tempdir().unwrap();
     std::fs::create_dir(above.path().join("global_step1")).unwrap();
