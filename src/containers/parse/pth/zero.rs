@@ -144,7 +144,14 @@ fn join(
     let mut joined = join_frozen((stage, parts.len()), &state.frozen, &fragments, budget)?;
     joined.extend(match stage {
         3 => join_partitioned(&state.groups, &groups, budget)?,
-        _ => join_groups(&state.groups, &groups, budget)?,
+        _ => {
+            let paddings = parts.first().map_or(&[][..], |first| &first.paddings);
+            if parts.iter().any(|part| part.paddings != paddings) {
+                let what = "processes have different `param_alignment_paddings`";
+                return Err(AnamnesisError::parse(what));
+            }
+            join_groups(&state.groups, &groups, paddings, budget)?
+        }
     });
     Ok(joined)
 }
