@@ -8,7 +8,7 @@
 //! | AutoRound, SpinQuant | `P.spinquant_r1_matrix` or `r4`, as Quark's. `_type` 0 has none: Sylvester's of `_size` rows |
 //! | AutoRound, `random_hadamard` | the transposed `P.hadamard_matrix`, floats |
 //! | AutoRound, `hadamard` | Sylvester's of `block_size` rows of `rotation_config` |
-//! | GPTQModel, `rotation` | Sylvester's of all inputs of `mlp.down_proj` |
+//! | GPTQModel from 7.3.4 on, `rotation` | Sylvester's of all inputs of `mlp.down_proj` |
 //!
 //! Each block of so many inputs as R has rows is rotated. Rotations that are fused into the layer before, or that cancel between
 //! queries and keys, are left as they are.

@@ -28,8 +28,7 @@ fn refusals() {
     let qweight = |module: &str| {
         format!("{module}.qweight I32 12,8; {module}.qzeros I32 1,1; {module}.scales F16 1,8")
     };
-    let gptq =
-        r#"{"quant_method":"gptq","bits":4,"group_size":96,"sym":true,"rotation":"hadamard"}"#;
+    let gptq = r#"{"quant_method":"gptq","bits":4,"group_size":96,"sym":true,"rotation":"hadamard","meta":{"quantizer":["gptqmodel:7.3.4"]}}"#;
     let rows = [
         // What the libraries do not write, or do beyond single layers.
         (
@@ -119,6 +118,16 @@ fn refusals() {
             "Unsupported: `mlp.down_proj.qweight` & 96 rows",
         ),
         (
+            qweight("mlp.down_proj"),
+            gptq.replace("gptqmodel:7.3.4", "gptqmodel:7.3.3"),
+            "Unsupported: rotation & version",
+        ),
+        (
+            qweight("mlp.down_proj"),
+            gptq.replace("meta", "other"),
+            "Unsupported: rotation & version",
+        ),
+        (
             format!("{}; mlp.down_proj.weight F16 8,8", qweight("mlp.up_proj")),
             gptq.into(),
             "Unsupported: `mlp.down_proj.weight` & not quantized",
@@ -186,6 +195,15 @@ fn nothing_to_undo() {
             .to_owned(),
     ] {
         recover(file(&tensors(&X.replace('X', "a.q_proj")), &[]), &config).unwrap();
+    }
+    // Versions of GPTQModel that fuse all of a rotation.
+    for writer in [
+        r#""gptqmodel:7.3.2""#,
+        r#"["other:9.0.0","gptqmodel:5.6.0+cu130"]"#,
+    ] {
+        let layer = "mlp.down_proj.qweight I32 4,8; mlp.down_proj.qzeros I32 1,1; mlp.down_proj.scales F16 1,8";
+        let config = r#"{"quant_method":"gptq","bits":4,"group_size":32,"sym":true,"rotation":"random","meta":{"quantizer":W}}"#;
+        recover(file(&tensors(layer), &[]), &config.replace('W', writer)).unwrap();
     }
     let plain = file(&tensors("X.weight F32 4,8; X.hadamard_matrix F32 8,8"), &[]);
     let model = parse_bytes(recover(plain, "").unwrap()).unwrap();

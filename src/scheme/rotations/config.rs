@@ -13,6 +13,10 @@ const R1_LAYERS: &[&str] = &["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj
 /// Last part of the names of layers that R4 is of.
 const R4_LAYER: &str = "down_proj";
 
+/// The last version of GPTQModel whose `rotation` is all in the weights, and the first that rotates the inputs of `mlp.down_proj`.
+/// The version between them was not published.
+const FUSED_AND_ONLINE: [[u64; 3]; 2] = [[7, 3, 2], [7, 3, 4]];
+
 /// A rotation by Sylvester's matrix, which no file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AppliedToAll {
@@ -59,10 +63,13 @@ impl RotationSettings {
         }
         settings.read_quark(config);
         let method = config.quant_method();
-        if matches!(method, Some(QuantMethod::Gptq | QuantMethod::Awq)) {
+        if matches!(
+            method,
+            Some(QuantMethod::Gptq | QuantMethod::Awq | QuantMethod::Qqq)
+        ) {
             settings.is_gptqmodel = match config.text(&["rotation"]) {
                 None => false,
-                Some(("hadamard" | "random", _)) => true,
+                Some(("hadamard" | "random", _)) => is_online_of_gptqmodel(config)?,
                 Some((other, place)) => {
                     return Err(format!(
                         "{place} says rotation `{other}`, which is not known"
@@ -131,6 +138,38 @@ impl RotationSettings {
             (true, true) => Ok(None),
             (true, false) => Err("its `hadamard_matrix` is missing".to_owned()),
         }
+    }
+}
+
+/// Whether the GPTQModel that wrote the model leaves a rotation to the running model. Older versions fuse all of them.
+///
+/// # Errors
+/// The config does not say which version it was.
+fn is_online_of_gptqmodel(config: &QuantConfig) -> Result<bool, String> {
+    let writers = config
+        .section("meta")
+        .and_then(|meta| meta.get("quantizer"));
+    let writers = match writers {
+        Some(Value::Array(writers)) => writers.as_slice(),
+        Some(writer) => std::slice::from_ref(writer),
+        None => &[],
+    };
+    let version = |writer: &Value| {
+        let version = writer.as_str()?.strip_prefix("gptqmodel:")?;
+        let mut numbers = version.splitn(3, '.').map(|part| {
+            let digits = part.find(|c: char| !c.is_ascii_digit());
+            part[..digits.unwrap_or(part.len())].parse::<u64>().ok()
+        });
+        Some([numbers.next()??, numbers.next()??, numbers.next()??])
+    };
+    let [fused, online] = FUSED_AND_ONLINE;
+    match writers.iter().find_map(version) {
+        Some(version) if version <= fused => Ok(false),
+        Some(version) if version >= online => Ok(true),
+        _ => Err(
+            "`rotation` without the version of gptqmodel (`meta.quantizer`), which tells whether inputs are rotated"
+                .to_owned(),
+        ),
     }
 }
 
