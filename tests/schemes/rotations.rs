@@ -63,8 +63,14 @@ fn refusals() {
         ),
         (
             X.to_owned(),
-            r#"{"quant_method":"auto-round","hadamard_config":{"a":1}}"#.into(),
-            "Unsupported: hadamard_config",
+            auto_round(r#""hadamard_type":"hadamard""#).replace("rotation", "hadamard"),
+            "Parse: `X.weight` & 32 & 8",
+        ),
+        (
+            X.to_owned(),
+            r#"{"data_type":"mx_fp","rotation_config":{"hadamard_type":"hadamard"},"hadamard_config":{"hadamard_type":"hadamard"}}"#
+                .into(),
+            "Unsupported: rotation_config & hadamard_config",
         ),
         (
             qweight("mlp.up_proj"),
@@ -99,7 +105,7 @@ fn refusals() {
         ),
         (
             X.replace('X', "a.down_proj"),
-            quark(r#""r1":false,"r4":true"#),
+            quark(r#""r1":false,"r4":true"#).replace(r#""rotation""#, r#""quarot""#),
             "Unsupported: `a.down_proj.weight` & missing",
         ),
         (

@@ -44,15 +44,20 @@ impl RotationSettings {
     /// A rotation is of a kind that is not known.
     pub(super) fn read(config: &QuantConfig) -> Result<Self, String> {
         let mut settings = Self::default();
-        if config.has("rotation_config") {
-            let section = config.section("rotation_config");
-            let rotation = section.ok_or("`rotation_config` is no object")?;
-            let of_rotation = auto_round(rotation, config);
-            settings.auto_round =
-                Some(of_rotation.map_err(|what| format!("`rotation_config`: {what}"))?);
-        }
-        if config.has("hadamard_config") {
-            return Err("`hadamard_config` is not known".to_owned());
+        // The second is the name of older versions.
+        for key in ["rotation_config", "hadamard_config"] {
+            if !config.has(key) {
+                continue;
+            }
+            let rotation = config.section(key);
+            let read = |rotation| auto_round(rotation, config);
+            let found = rotation.ok_or_else(|| "it is no object".to_owned());
+            let found = found
+                .and_then(read)
+                .map_err(|what| format!("`{key}`: {what}"))?;
+            if settings.auto_round.replace(found).is_some() {
+                return Err("`rotation_config` and `hadamard_config` are both there".to_owned());
+            }
         }
         if config.has("spinquant_config") {
             let section = config.section("spinquant_config");
@@ -86,8 +91,10 @@ impl RotationSettings {
             .list("algo_config")
             .iter()
             .filter_map(Value::as_object);
-        for algo in rotations.filter(|algo| algo.get("name").is_some_and(|name| name == "rotation"))
-        {
+        for algo in rotations.filter(|algo| {
+            algo.get("name")
+                .is_some_and(|name| name == "rotation" || name == "quarot")
+        }) {
             let flag = |key| algo.get(key).and_then(Value::as_bool) == Some(true);
             self.needs[1] |= flag("r4");
             // Which layers R1 is of, only patterns for Quark's code tell.
