@@ -149,7 +149,12 @@ impl<'m> InputRotations<'m> {
     /// What the columns of a weight are to be multiplied with; `None`: nothing.
     fn plan(&self, item: &ResolvedItem<'m>, t: &Tensor<'m>) -> Result<Option<BlockTransform<'m>>> {
         let Some(module) = item.name().strip_suffix(".weight") else {
-            return Ok(None);
+            // A stack of experts is a parameter of its own, of which the library knows no rotation.
+            let is_quantized = matches!(item, ResolvedItem::Group(_));
+            return match is_quantized && self.settings.is_applied_to_all() {
+                true => Err(refused(t, FEATURE, "it is of no linear layer by its name")),
+                false => Ok(None),
+            };
         };
         let ResolvedItem::Group(group) = item else {
             return match self.settings.is_applied_to_plain(module) {

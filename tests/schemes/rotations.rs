@@ -104,6 +104,11 @@ fn refusals() {
             "Unsupported: no layer",
         ),
         (
+            "a.experts.down_proj F8_E4M3 2,4,32; a.experts.down_proj_scale F32 2,4,1".into(),
+            auto_round(r#""hadamard_type":"hadamard""#),
+            "Unsupported: `a.experts.down_proj` & linear layer",
+        ),
+        (
             X.replace('X', "a.down_proj"),
             quark(r#""r1":false,"r4":true"#).replace(r#""rotation""#, r#""quarot""#),
             "Unsupported: `a.down_proj.weight` & missing",

@@ -107,6 +107,11 @@ impl RotationSettings {
         self.auto_round.is_some() || self.is_gptqmodel || self.needs_any || self.needs != [false; 2]
     }
 
+    /// Whether every quantized layer is rotated.
+    pub(super) fn is_applied_to_all(&self) -> bool {
+        self.auto_round.is_some()
+    }
+
     /// Whether a layer that is not quantized is rotated.
     pub(super) fn is_applied_to_plain(&self, module: &str) -> bool {
         self.is_gptqmodel && module.ends_with("mlp.down_proj")
