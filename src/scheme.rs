@@ -36,6 +36,7 @@ mod qnat;
 mod qqq;
 mod quanto;
 mod quark;
+mod rotations;
 mod sdnq;
 pub(crate) mod seam;
 mod sglang;
@@ -134,9 +135,10 @@ impl ParsedModel {
     /// Sorts every tensor into groups, plain tensors, dropped ones and problems.
     pub(crate) fn resolve(&self) -> Resolution<'_> {
         let mut resolution = Resolution::new(self, &REGISTRY);
-        // A container that states the types of its tensors has no layers of compressed-tensors.
+        // A container that states the types of its tensors has no layers whose inputs are multiplied.
         if REGISTRY.owner(self).is_none() {
             transforms::undo(self, &mut resolution);
+            rotations::undo(self, &mut resolution);
         }
         resolution
     }

@@ -85,6 +85,12 @@ impl QuantConfig {
             .map(|(section, _)| section)
     }
 
+    /// The list under `key`; empty without one.
+    pub(crate) fn list(&self, key: &str) -> &[Value] {
+        self.first(|p| p.get(key)?.as_array())
+            .map_or(&[], |(list, _)| list)
+    }
+
     /// Whether there is `file`, one of the files that configs are read from.
     pub(crate) fn has_file(&self, file: &str) -> bool {
         self.places.iter().any(|p| p.name == file)

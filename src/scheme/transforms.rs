@@ -19,7 +19,7 @@ mod stored;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use self::checks::check_block;
+pub(super) use self::checks::check_block;
 use self::stored::StoredMatrices;
 use crate::config::{
     TargetedBy, TransformConfig, TransformKind, TransformLocation, TransformScheme, TransformUse,
@@ -55,7 +55,12 @@ pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) 
     }
 }
 
-fn push_problem<'m>(resolution: &mut Resolution<'m>, tensor: Tensor<'m>, error: AnamnesisError) {
+/// Adds a problem of weights that are multiplied with matrices.
+pub(super) fn push_problem<'m>(
+    resolution: &mut Resolution<'m>,
+    tensor: Tensor<'m>,
+    error: AnamnesisError,
+) {
     resolution.problems.push(Problem {
         tensor,
         role: TensorRole::Quantized,
@@ -88,7 +93,7 @@ struct OnlineTransforms<'c, 'm> {
 }
 
 /// What becomes of a weight: of its columns and rows.
-type Sides<'m> = [Option<BlockTransform<'m>>; 2];
+pub(super) type Sides<'m> = [Option<BlockTransform<'m>>; 2];
 
 impl<'c, 'm> OnlineTransforms<'c, 'm> {
     fn new(config: &'c TransformConfig) -> Self {
@@ -326,7 +331,7 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
 }
 
 /// The stored tensor that an item is from.
-fn stored_of<'m>(item: &ResolvedItem<'m>) -> Tensor<'m> {
+pub(super) fn stored_of<'m>(item: &ResolvedItem<'m>) -> Tensor<'m> {
     match item {
         ResolvedItem::Group(group) => group.parts[0].1,
         ResolvedItem::Plain(t) => t.stored,
@@ -334,7 +339,11 @@ fn stored_of<'m>(item: &ResolvedItem<'m>) -> Tensor<'m> {
 }
 
 /// Makes a group of the item whose values are transformed.
-fn transform<'m>(item: &mut ResolvedItem<'m>, t: Tensor<'m>, [columns, rows]: Sides<'m>) {
+pub(super) fn transform<'m>(
+    item: &mut ResolvedItem<'m>,
+    t: Tensor<'m>,
+    [columns, rows]: Sides<'m>,
+) {
     let transformed = |stored: Box<dyn Decode + 'm>| {
         Box::new(Transformed {
             stored,

@@ -91,6 +91,7 @@ pub const FOREIGN: &[&str] = &[
     "higgs",
     "modelslim",
     "paroquant",
+    "rotations",
     "sdnq",
     "sglang",
     "sinq",

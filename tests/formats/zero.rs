@@ -12,11 +12,12 @@ use safetensors::SafeTensors;
 use crate::common::{assert_same, data};
 
 /// The cases, and the number of tensors whose parts lie in several files.
-const CASES: [(&str, usize); 6] = [
+const CASES: [(&str, usize); 7] = [
     ("stage1", 2),
     ("stage1-frozen", 3),
     ("stage2", 4),
     ("stage2-one", 0),
+    ("stage2-aligned", 4),
     ("stage3", 7),
     ("stage3-frozen", 7),
 ];
@@ -131,6 +132,14 @@ fn missing_files_are_errors() {
         &model(1),
         "zero_pp_rank_1_mp_rank_00_model_states.pt is missing",
     );
+    // The module of stage 3 is empty, in the directory as in the file itself.
+    let copy = copied("stage3", |dir| {
+        std::fs::remove_file(dir.join(optim(0))).unwrap();
+        std::fs::remove_file(dir.join(optim(1))).unwrap();
+        std::fs::remove_file(dir.join(model(1))).unwrap();
+    });
+    refused(copy.path(), "without the weights");
+    refused(&copy.path().join(model(0)), "without the weights");
     // The directory above does without its `latest`, but then it has no weights.
     let above = tempfile::tempdir().unwrap();
     std::fs::create_dir(above.path().join("global_step1")).unwrap();
@@ -219,12 +228,12 @@ fn files_that_do_not_go_together_are_errors() {
         "model.safetensors",
         "which of two models?",
     );
-    // The state of another model, of which the sizes differ.
+    // The state of another model, of other parameters.
     add(
         "stage1",
         "stage2/global_step1/mp_rank_00_model_states.pt",
         "mp_rank_00_model_states.pt",
-        "and the files have",
+        "`param_alignment_paddings` are of other parameters",
     );
 }
 

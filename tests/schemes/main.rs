@@ -26,6 +26,7 @@ mod nunchaku;
 mod ollama;
 mod paroquant;
 mod producers;
+mod rotations;
 mod sdnq;
 mod sinq;
 mod slices;

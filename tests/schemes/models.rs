@@ -96,6 +96,11 @@ fn transforms() {
 }
 
 #[test]
+fn rotations() {
+    check("rotations", 6);
+}
+
+#[test]
 fn mxfp4() {
     check("mxfp4", 4);
 }

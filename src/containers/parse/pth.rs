@@ -276,6 +276,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
         place,
         &mut contents,
     )?;
+    zero::check_alone(root, &machine, &contents)?;
     not_empty(contents)
 }
 

@@ -42,10 +42,10 @@ impl<'m> SharedMatrix<'m> {
     /// The matrix of `size` rows that `tensor` has.
     ///
     /// # Errors
-    /// It is not of floats.
+    /// It is neither of floats nor of I8.
     pub(crate) fn stored(tensor: Tensor<'m>, size: usize) -> Result<Self> {
-        if !is_plain_float(tensor.dtype()) {
-            return Err(wrong(&tensor, "a matrix is F64, F32, F16 or BF16"));
+        if !is_plain_float(tensor.dtype()) && tensor.dtype() != Dtype::I8 {
+            return Err(wrong(&tensor, "a matrix is F64, F32, F16, BF16 or I8"));
         }
         let read = [OnceLock::new(), OnceLock::new()];
         Ok(Self::Stored(Box::new(StoredMatrix { tensor, size, read })))
@@ -126,6 +126,12 @@ impl StoredMatrix<'_> {
                     .iter()
                     .map(|&bytes| f64::from_le_bytes(bytes)),
             );
+            return Ok(());
+        }
+        if self.tensor.dtype() == Dtype::I8 {
+            let width = self.size;
+            read(&self.tensor.part(), width, rows, 0..width, staging)?;
+            out.extend(staging.iter().map(|&byte| f64::from(byte as i8)));
             return Ok(());
         }
         let mut narrow = Vec::new();

@@ -77,7 +77,7 @@ impl<'m> OnlineTransforms<'_, 'm> {
 }
 
 /// Checks that blocks of rows and columns fit in memory, together with those that the decoder of a weight needs at once.
-pub(super) fn check_block(
+pub(in crate::scheme) fn check_block(
     sides: [&Option<BlockTransform<'_>>; 2],
     aligned: [usize; 2],
     t: &Tensor<'_>,

@@ -17,14 +17,15 @@ import torch.multiprocessing as mp
 from torch import nn
 
 OUT = Path(sys.argv[1])
-# Case: stage, processes, element type, whether some parameters are frozen.
+# Case: stage, processes, element type, whether some parameters are frozen, and whether each begins at a multiple of 16 bytes.
 CASES = {
-    "stage1": (1, 2, "bf16", False),
-    "stage1-frozen": (1, 2, "bf16", True),
-    "stage2": (2, 3, "bf16", True),
-    "stage3": (3, 2, "bf16", False),
-    "stage3-frozen": (3, 3, "bf16", True),
-    "stage2-one": (2, 1, "fp32", False),
+    "stage1": (1, 2, "bf16", False, False),
+    "stage1-frozen": (1, 2, "bf16", True, False),
+    "stage2": (2, 3, "bf16", True, False),
+    "stage3": (3, 2, "bf16", False, False),
+    "stage3-frozen": (3, 3, "bf16", True, False),
+    "stage2-one": (2, 1, "fp32", False, False),
+    "stage2-aligned": (2, 3, "bf16", False, True),
 }
 
 
@@ -56,7 +57,7 @@ def run(rank, case, world, port):
     # An extension for shared memory, which would have to be compiled; gloo does without.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     torch.manual_seed(7)
-    stage, _, dtype, frozen = CASES[case]
+    stage, _, dtype, frozen, aligned = CASES[case]
     deepspeed.init_distributed("gloo")
     model = Model()
     if frozen:
@@ -67,7 +68,7 @@ def run(rank, case, world, port):
     optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-2)
     config = {
         "train_micro_batch_size_per_gpu": 1,
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0, "parameter_alignment": aligned},
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": dtype == "bf16"},
         "gradient_clipping": 1.0,

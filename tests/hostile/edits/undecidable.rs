@@ -91,6 +91,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "nothing but AutoRound's config tells how many columns are rotated together",
+        applies: |edit| edit.place.contains("/rotation_config/block_size"),
+    },
+    Rule {
         reason: "nothing but the description tells whether a weight of ComfyUI is rotated, and how many columns together",
         applies: |edit| {
             edit.kind == "description"

@@ -29,6 +29,8 @@ use self::states::{
     ModelState, OptimizerState, read_fragments, read_model_state, read_optimizer_state,
 };
 use super::not_empty;
+use super::pickle::PickleMachine;
+use super::value::{Node, NodeId};
 use super::views::check_ratio;
 use crate::containers::model::TensorInfo;
 use crate::limits::Budget;
@@ -99,6 +101,28 @@ pub(in crate::containers::parse) fn read(
     not_empty(model)
 }
 
+/// Checks a checkpoint that is read by itself, whose pickle has the value `root` and whose tensors are in `model`.
+///
+/// # Errors
+/// `Unsupported` if it is the state of a process of stage 3. The parameters of its module are empty: each process has a part of them,
+/// in another file.
+pub(super) fn check_alone(
+    root: NodeId,
+    machine: &PickleMachine<'_>,
+    model: &ParsedModel,
+) -> Result<()> {
+    let is_empty = |t: &TensorInfo| t.name.starts_with("module.") && t.shape == [0];
+    let Node::Dict(entries) = machine.values.node(root) else {
+        return Ok(());
+    };
+    let is_key = |id: NodeId| matches!(machine.values.node(id), Node::Str(range) if machine.input.bytes(range) == b"param_shapes");
+    if !entries.iter().any(|&(key, _)| is_key(key)) || !model.tensors.iter().any(is_empty) {
+        return Ok(());
+    }
+    let what = "it is the state of one process in ZeRO stage 3, without the weights: they are in *_optim_states.pt, beside which a directory is read";
+    Err(AnamnesisError::unsupported("checkpoint of DeepSpeed", what))
+}
+
 /// The note on parameters that are taken from the module.
 fn note_on_module(names: &[String]) -> Option<String> {
     let first = names.first()?;
@@ -120,7 +144,14 @@ fn join(
     let mut joined = join_frozen((stage, parts.len()), &state.frozen, &fragments, budget)?;
     joined.extend(match stage {
         3 => join_partitioned(&state.groups, &groups, budget)?,
-        _ => join_groups(&state.groups, &groups, budget)?,
+        _ => {
+            let paddings = parts.first().map_or(&[][..], |first| &first.paddings);
+            if parts.iter().any(|part| part.paddings != paddings) {
+                let what = "processes have different `param_alignment_paddings`";
+                return Err(AnamnesisError::parse(what));
+            }
+            join_groups(&state.groups, &groups, paddings, budget)?
+        }
     });
     Ok(joined)
 }

@@ -121,34 +121,46 @@ pub(super) fn align_parts(processes: &[OptimizerState]) -> Result<Vec<Parts<'_>>
     Ok(parts)
 }
 
-/// The parameters of stages 1 and 2: the parts of a group are one vector, with padding at its end.
+/// The parameters of stages 1 and 2: the parts of a group are one vector, with padding at its end and, where `paddings` say so, behind
+/// each parameter.
 ///
 /// # Errors
-/// `Parse` if there are other groups than parts, or a group has another size than its parts.
+/// `Parse` if there are other groups than parts or paddings, or a group has another size than its parts.
 pub(super) fn join_groups(
     groups: &[Shapes],
     parts: &[Parts<'_>],
+    paddings: &[Vec<usize>],
     budget: &Budget,
 ) -> Result<Vec<Joined>> {
     require_same_number(groups, parts)?;
+    let is_like = |of: &[Vec<usize>]| of.iter().map(Vec::len).eq(groups.iter().map(Vec::len));
+    if !paddings.is_empty() && !is_like(paddings) {
+        let what = "`param_alignment_paddings` are of other parameters";
+        return Err(AnamnesisError::parse(what));
+    }
     let mut joined = vec![];
-    for (group, parts) in groups.iter().zip(parts) {
+    for (number, (group, parts)) in groups.iter().zip(parts).enumerate() {
+        let padding = |at: usize| paddings.get(number).map_or(0, |of_group| of_group[at]);
         let Some(first) = parts.first() else {
             continue;
         };
         let available: usize = parts.iter().map(|part| elements(part)).sum();
         let (mut process, mut inside, mut consumed) = (0, 0, 0);
-        for (name, shape) in group {
+        for (at, (name, shape)) in group.iter().enumerate() {
             let mut tensor = Joined::new(name, first.dtype, shape)?;
-            let mut left = tensor.elements();
-            consumed += left;
-            while left > 0 {
+            let (mut left, mut unused) = (tensor.elements(), padding(at));
+            consumed = left.saturating_add(unused).saturating_add(consumed);
+            while left > 0 || unused > 0 {
                 let Some(part) = parts.get(process) else {
                     return Err(wrong_sum(name, consumed, available));
                 };
                 let n = left.min(elements(part) - inside);
                 tensor.push(part, inside, n, budget)?;
                 (left, inside) = (left - n, inside + n);
+                if left == 0 {
+                    let n = unused.min(elements(part) - inside);
+                    (unused, inside) = (unused - n, inside + n);
+                }
                 if inside == elements(part) {
                     (process, inside) = (process + 1, 0);
                 }

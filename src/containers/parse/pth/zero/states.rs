@@ -33,6 +33,8 @@ pub(super) struct OptimizerState {
     pub processes: usize,
     /// The process's part of each group, in F32.
     pub groups: Vec<TensorInfo>,
+    /// Elements behind each parameter of each group that belong to none; empty where there are none.
+    pub paddings: Vec<Vec<usize>>,
 }
 
 /// Globals of DeepSpeed in the states of optimizers.
@@ -149,10 +151,20 @@ pub(super) fn read_optimizer_state(
     let groups = (groups.iter())
         .map(|&group| reader.readable(key, group))
         .collect::<Result<_>>()?;
+    let mut paddings = vec![];
+    if let Some(found) = reader.optional(state, "param_alignment_paddings")? {
+        for &group in reader.items(found)? {
+            // As the tensors: a list may be there many times.
+            budget.tables(reader.items(group)?.len() as u64, 0, 0)?;
+            let what = "`param_alignment_paddings` are no numbers of elements";
+            paddings.push(values.sizes(group).ok_or_else(|| wrong(what))?);
+        }
+    }
     Ok(OptimizerState {
         stage,
         processes,
         groups,
+        paddings,
     })
 }
 
