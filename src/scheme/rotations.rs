@@ -64,6 +64,11 @@ pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) 
     if rotations.stored.is_empty() && !rotations.settings.has_any() {
         return;
     }
+    let transforms = model.config.transforms();
+    if transforms.is_ok_and(|config| !config.schemes.is_empty()) {
+        let what = "its config has a `transform_config` as well";
+        return push_problem(resolution, first, refused(&first, FEATURE, what));
+    }
     let (mut failed, mut count) = (Vec::new(), 0);
     for item in &mut resolution.items {
         let tensor = stored_of(item);

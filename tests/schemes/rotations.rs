@@ -144,6 +144,12 @@ fn refusals() {
             "Unsupported: `mlp.down_proj.weight` & not quantized",
         ),
         (
+            with("X.input_rotation I8 8,8"),
+            r#"{"quant_method":"compressed-tensors","transform_config":{"config_groups":{"v":{"type":"hadamard","head_dim":8,"apply":[{"targets":["X"],"location":"input"}]}}}}"#
+                .into(),
+            "Unsupported: `transform_config`",
+        ),
+        (
             with("X.spinquant_r1_type I32 1"),
             String::new(),
             "Parse: `X.weight` & size",

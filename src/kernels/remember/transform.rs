@@ -16,6 +16,7 @@ use crate::simd::{Avx2, Avx512};
 use crate::simd::{Butterflies, InMemory, Level, Routine, perform};
 
 /// What the vectors of a block are multiplied with: `x[j]` becomes the sum over i of `x[i] * m[i][j]`, times a factor.
+#[derive(Debug)]
 pub(crate) enum BlockMatrix {
     /// The Kronecker power of `[[1,1],[1,-1]]`, of a power of two of rows.
     Sylvester,

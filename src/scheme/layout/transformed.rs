@@ -1,7 +1,7 @@
 //! Weights of layers whose inputs or outputs are multiplied with a matrix: the weights that need no such product.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::assembled::{decode_values, load_values};
 use super::strips::{LoadedRows, STRIP};
@@ -30,12 +30,12 @@ pub(crate) enum SharedMatrix<'m> {
     Stored(Box<StoredMatrix<'m>>),
 }
 
-/// A matrix that is read when it is first needed.
+/// A matrix that is in memory while a worker has it: each layer may have one of its own.
 pub(crate) struct StoredMatrix<'m> {
     tensor: Tensor<'m>,
     size: usize,
     /// As it is stored, and transposed.
-    read: [OnceLock<BlockMatrix>; 2],
+    read: [Mutex<Weak<BlockMatrix>>; 2],
 }
 
 impl<'m> SharedMatrix<'m> {
@@ -47,20 +47,27 @@ impl<'m> SharedMatrix<'m> {
         if !is_plain_float(tensor.dtype()) && tensor.dtype() != Dtype::I8 {
             return Err(wrong(&tensor, "a matrix is F64, F32, F16, BF16 or I8"));
         }
-        let read = [OnceLock::new(), OnceLock::new()];
-        Ok(Self::Stored(Box::new(StoredMatrix { tensor, size, read })))
+        Ok(Self::Stored(Box::new(StoredMatrix {
+            tensor,
+            size,
+            read: Default::default(),
+        })))
     }
 
-    fn of_blocks(&self, is_transposed: bool) -> Result<&BlockMatrix> {
+    /// # Errors
+    /// Those of reading it.
+    fn of_blocks(&self, is_transposed: bool) -> Result<Arc<BlockMatrix>> {
         match self {
-            Self::Sylvester => Ok(&BlockMatrix::Sylvester),
+            Self::Sylvester => Ok(Arc::new(BlockMatrix::Sylvester)),
             Self::Stored(stored) => {
-                let once = &stored.read[usize::from(is_transposed)];
-                if let Some(matrix) = once.get() {
+                let read = &stored.read[usize::from(is_transposed)];
+                let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(matrix) = read.upgrade() {
                     return Ok(matrix);
                 }
-                let matrix = stored.read_matrix(is_transposed)?;
-                Ok(once.get_or_init(|| matrix))
+                let matrix = Arc::new(stored.read_matrix(is_transposed)?);
+                *read = Arc::downgrade(&matrix);
+                Ok(matrix)
             }
         }
     }
@@ -162,15 +169,20 @@ pub(crate) struct BlockTransform<'m> {
 }
 
 impl BlockTransform<'_> {
-    fn product(&self) -> Result<BlockProduct<'_>> {
-        Ok(BlockProduct {
-            matrix: self.matrix.of_blocks(self.is_transposed)?,
+    fn matrix(&self) -> Result<Arc<BlockMatrix>> {
+        self.matrix.of_blocks(self.is_transposed)
+    }
+
+    /// The product with `matrix`, which is [`matrix`](Self::matrix).
+    fn product<'a>(&self, matrix: &'a BlockMatrix) -> BlockProduct<'a> {
+        BlockProduct {
+            matrix,
             size: self.size,
             factor: match self.is_normalized {
                 true => 1.0 / (self.size as f64).sqrt(),
                 false => 1.0,
             },
-        })
+        }
     }
 }
 
@@ -204,12 +216,59 @@ impl Decode for Transformed<'_> {
     }
 
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
-        let columns = self.columns.as_ref().map(BlockTransform::product);
-        let columns = columns.transpose()?;
-        let Some(rows) = &self.rows else {
-            return self.stored.load(tile, buffers);
+        let read = |side: &Option<BlockTransform<'_>>| match side {
+            Some(side) => side.matrix().map(Some),
+            None => Ok(None),
         };
-        let rows = rows.product()?;
+        let matrices = [read(&self.columns)?, read(&self.rows)?];
+        if self.rows.is_some() {
+            self.load_rows(tile, &matrices, buffers)?;
+        } else {
+            self.stored.load(tile, buffers)?;
+        }
+        // For `decode`, and for the next tile, which reads them again if nobody has them.
+        buffers.matrices = matrices;
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        buffers: &Buffers,
+        level: Level,
+        out: Out<'_>,
+    ) {
+        let (Some(columns), [Some(matrix), None]) = (&self.columns, &buffers.matrices) else {
+            return decode_values(tile, rows, buffers, level, out);
+        };
+        let columns = columns.product(matrix);
+        let loaded = LoadedRows {
+            tile,
+            rows,
+            buffers,
+            level,
+        };
+        loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
+            let product = columns.clone();
+            dispatch(level, &TransformedColumns { values, product }, out);
+        });
+    }
+}
+
+impl Transformed<'_> {
+    /// Loads values whose rows, and columns if they are, are multiplied.
+    fn load_rows(
+        &self,
+        tile: &Tile,
+        matrices: &[Option<Arc<BlockMatrix>>; 2],
+        buffers: &mut Buffers,
+    ) -> Result<()> {
+        let sides = [&self.columns, &self.rows].into_iter().zip(matrices);
+        let mut products =
+            sides.map(|(side, matrix)| Some(side.as_ref()?.product(matrix.as_ref()?)));
+        let (columns, rows) = (products.next().flatten(), products.next().flatten());
+        let Some(rows) = rows else { return Ok(()) };
         load_values(tile, buffers, |values, buffers, _| {
             self.stored.load(tile, buffers)?;
             let (loaded, out) = (tile.rows.clone(), Out::F32(values));
@@ -225,32 +284,5 @@ impl Decode for Transformed<'_> {
             rows.run_at(Level::default());
             Ok(())
         })
-    }
-
-    fn decode(
-        &self,
-        tile: &Tile,
-        rows: Range<usize>,
-        buffers: &Buffers,
-        level: Level,
-        out: Out<'_>,
-    ) {
-        // `load` has read the matrix.
-        let (Some(Ok(columns)), None) = (
-            self.columns.as_ref().map(BlockTransform::product),
-            &self.rows,
-        ) else {
-            return decode_values(tile, rows, buffers, level, out);
-        };
-        let loaded = LoadedRows {
-            tile,
-            rows,
-            buffers,
-            level,
-        };
-        loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
-            let product = columns.clone();
-            dispatch(level, &TransformedColumns { values, product }, out);
-        });
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::element::Out;
 use crate::kernels::remember::exl2::CodeRun;
+use crate::kernels::remember::transform::BlockMatrix;
 use crate::scheme::seam::{CodeBytes, ReadAhead, RelaySource, StoredRectangle, TileTable};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
@@ -130,6 +131,8 @@ pub(crate) struct Buffers {
     pub panels: TileTable,
     /// What an adapter adds to the weight. Its base fills the other fields, and no weight is adapted twice.
     pub adapter: AdapterFactors,
+    /// What columns and rows of the tensor are multiplied with.
+    pub matrices: [Option<Arc<BlockMatrix>>; 2],
     /// Codebooks of the tensor.
     pub table: TileTable,
     /// Values of a tile that is put together from those of other decoders.

@@ -9,11 +9,12 @@ use crate::simd::{Narrow, PAIRED, PairSums};
 const STRIP: usize = 128;
 
 /// A row of a panel. A vector register that is loaded from two lines of the cache takes twice the time.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct PanelRow([f64; PANEL]);
 
 /// A matrix without structure.
+#[derive(Debug)]
 pub(crate) struct DenseMatrix {
     size: usize,
     /// Row by row.

@@ -25,11 +25,12 @@ const OFF: f64 = 1.0 / (1u64 << 40) as f64;
 const MOST_PARTS: u32 = 8;
 
 /// Two rows of a panel, in fixed point: the high halves of its numbers, and the low ones, which have a sign as well.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Pairs([[[[i16; 2]; PAIRED]; PANEL / PAIRED]; 2]);
 
 /// A matrix in fixed point.
+#[derive(Debug)]
 pub(super) struct FixedMatrix {
     size: usize,
     /// The largest integer that vectors may have. Sums of 32 bits hold its products with halves.
