@@ -1,6 +1,6 @@
 //! Vectors times a matrix without structure. Each sum has its terms in their order, in F64.
 
-use super::fixed_point::{FixedMatrix, FixedPanel, IntegerRows, Integers};
+use super::fixed_point::{FixedMatrix, FixedPanel, IntegerRows, IntegerVectors};
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
 use crate::simd::{Narrow, PAIRED, PairSums};
@@ -101,7 +101,7 @@ impl<U: MulAdd, P: Narrow + PairSums> Product<'_, U, P> {
         // F32 has more places than sums in fixed point are sure of.
         let gains = P::HAS_PAIRS && E::MANTISSA < f32::MANTISSA;
         let fixed = self.matrix.fixed.as_ref().filter(|_| gains);
-        let mut integers = Integers::default();
+        let mut integers = IntegerVectors::default();
         for (values, out) in values.chunks(strip).zip(out.chunks_mut(strip)) {
             if let Some(fixed) = fixed {
                 integers.fill(fixed, values);
@@ -116,7 +116,7 @@ impl<U: MulAdd, P: Narrow + PairSums> Product<'_, U, P> {
     fn write_strip<E: Element, const COLS: usize, const UNITS: usize>(
         self,
         values: &[f32],
-        fixed: Option<(&FixedMatrix, &Integers)>,
+        fixed: Option<(&FixedMatrix, &IntegerVectors)>,
         out: &mut [E],
     ) {
         let size = self.matrix.size;

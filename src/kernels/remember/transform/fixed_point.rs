@@ -96,7 +96,7 @@ impl FixedMatrix {
 
 /// Vectors as integers.
 #[derive(Default)]
-pub(super) struct Integers {
+pub(super) struct IntegerVectors {
     /// The numbers of each vector, and a zero if they are odd in number.
     pairs: Vec<[i16; 2]>,
     /// One for each vector; `None` if it is not of integers.
@@ -117,7 +117,7 @@ pub(super) struct IntegerRows<'a> {
     scales: [Scale; ROWS],
 }
 
-impl Integers {
+impl IntegerVectors {
     /// Takes the vectors of `values` for a product with `matrix`.
     #[inline(always)]
     pub(super) fn fill(&mut self, matrix: &FixedMatrix, values: &[f32]) {
@@ -209,7 +209,7 @@ pub(super) struct FixedPanel<'a> {
 type Sums<const UNITS: usize> = [[[i32; PAIRED]; UNITS]; ROWS];
 
 /// The products of vectors with [`PAIRED`] columns.
-pub(super) type Tile<E> = [[E; PAIRED]; ROWS];
+pub(super) type ProductTile<E> = [[E; PAIRED]; ROWS];
 
 impl FixedPanel<'_> {
     /// The products of the vectors `rows` with the columns from column `first` of the panel on, times `factor`. `None` if some of
@@ -221,7 +221,7 @@ impl FixedPanel<'_> {
         first: usize,
         factor: f64,
         pairs: impl Narrow + PairSums,
-    ) -> Option<[Tile<E>; UNITS]> {
+    ) -> Option<[ProductTile<E>; UNITS]> {
         let high = self.sums::<0, UNITS>(rows, first, pairs);
         let low = self.sums::<1, UNITS>(rows, first, pairs);
         let mut out = [[[E::from_f32(0.0); PAIRED]; ROWS]; UNITS];
@@ -284,9 +284,9 @@ mod tests {
     const SIZE: usize = 48;
 
     /// The products of vectors with the first columns; `None` if they are not of integers or not decided.
-    fn products(numbers: &[f64], values: &[f32]) -> Option<Tile<bf16>> {
+    fn products(numbers: &[f64], values: &[f32]) -> Option<ProductTile<bf16>> {
         let matrix = FixedMatrix::new(numbers, SIZE)?;
-        let mut integers = Integers::default();
+        let mut integers = IntegerVectors::default();
         integers.fill(&matrix, values);
         let rows = integers.rows_from(0)?;
         let panel = matrix.panel(0)?;
