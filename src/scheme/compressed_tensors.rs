@@ -25,7 +25,7 @@ use crate::scheme::seam::grouped::{
 use crate::scheme::seam::numbers::{GroupIndexed, Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    Sibling, TensorRole, module_of, wrong,
+    Sibling, TensorRole, module_of, refused, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -82,6 +82,11 @@ impl Scheme for CompressedTensors {
                     }
                     Some((data_type, _)) if data_type.starts_with("mx_fp") => {
                         mx_rows(t, name, &scale, AUTO_ROUND).map(Some)
+                    }
+                    // The scales are numbers of five and three bits without a sign.
+                    Some(("nvfp4_v2", place)) => {
+                        let what = format!("{place} says `nvfp4_v2`, which is not decoded");
+                        Err(refused(t, "NVFP4 with E5M3 scales", what))
                     }
                     Some((data_type, place)) => Err(wrong(
                         t,

@@ -92,7 +92,7 @@ fn compressed_tensors() {
 
 #[test]
 fn transforms() {
-    check("transforms", 5);
+    check("transforms", 6);
 }
 
 #[test]
