@@ -6,7 +6,7 @@
 //! |---|---|
 //! | Quark | `P.input_rotation`: I8 of 1 and -1, divided by the root of its size; or floats |
 //! | AutoRound, SpinQuant | `P.spinquant_r1_matrix` or `r4`, as Quark's. `_type` 0 has none: Sylvester's of `_size` rows |
-//! | AutoRound, `random_hadamard` | the transposed `P.hadamard_matrix`, floats |
+//! | AutoRound, `random_hadamard` | the transposed `P.hadamard_matrix`, floats; if one layer alone has it, that of all layers |
 //! | AutoRound, `hadamard` | Sylvester's of `block_size` rows of `rotation_config` |
 //! | GPTQModel from 7.3.4 on, `rotation` | Sylvester's of all inputs of `mlp.down_proj` |
 //!
@@ -57,8 +57,15 @@ pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) 
         Ok(settings) => settings,
         Err(what) => return push_problem(resolution, first, refused(&first, FEATURE, what)),
     };
+    let stored = take_stored(resolution);
+    let of_all = only_matrix(&stored).map(|matrix| of_matrix(matrix, false));
+    let of_all = match of_all.transpose() {
+        Ok(of_all) => of_all,
+        Err(error) => return push_problem(resolution, first, error),
+    };
     let rotations = InputRotations {
-        stored: take_stored(resolution),
+        of_all,
+        stored,
         settings,
     };
     if rotations.stored.is_empty() && !rotations.settings.has_any() {
@@ -143,10 +150,18 @@ fn take_stored<'m>(resolution: &mut Resolution<'m>) -> HashMap<&'m str, [Option<
     found
 }
 
+/// The only `hadamard_matrix` of a model. AutoRound's layers have one tensor, which transformers saves with the first of them.
+fn only_matrix<'m>(stored: &HashMap<&str, [Option<Tensor<'m>>; 9]>) -> Option<Tensor<'m>> {
+    let mut matrices = stored.values().filter_map(|stored| stored[2]);
+    matrices.next().filter(|_| matrices.next().is_none())
+}
+
 /// The rotations of a model.
 struct InputRotations<'m> {
     /// Tensors of the names of [`STORED`], by module.
     stored: HashMap<&'m str, [Option<Tensor<'m>>; 9]>,
+    /// That of the only `hadamard_matrix`.
+    of_all: Option<BlockTransform<'m>>,
     settings: RotationSettings,
 }
 
@@ -219,6 +234,10 @@ impl<'m> InputRotations<'m> {
         }
         match self.settings.of_module(module, !all.is_empty()) {
             Ok(None) => {}
+            Ok(Some(AppliedToAll::Stored)) => match &self.of_all {
+                Some(rotation) => all.push(rotation.clone()),
+                None => return Err(refused(t, FEATURE, "its `hadamard_matrix` is missing")),
+            },
             Ok(Some(AppliedToAll::Block(size))) => all.push(sylvester(size, t)?),
             Ok(Some(AppliedToAll::Inputs)) => all.push(sylvester(cols, t)?),
             Err(what) => return Err(refused(t, FEATURE, what)),

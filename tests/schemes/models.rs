@@ -92,7 +92,7 @@ fn compressed_tensors() {
 
 #[test]
 fn transforms() {
-    check("transforms", 6);
+    check("transforms", 7);
 }
 
 #[test]

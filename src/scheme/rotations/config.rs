@@ -17,19 +17,21 @@ const R4_LAYER: &str = "down_proj";
 /// The version between them was not published.
 const FUSED_AND_ONLINE: [[u64; 3]; 2] = [[7, 3, 2], [7, 3, 4]];
 
-/// A rotation by Sylvester's matrix, which no file has.
+/// A rotation whose matrix is not stored with the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AppliedToAll {
-    /// Blocks of so many inputs.
+    /// Sylvester's, of blocks of so many inputs.
     Block(usize),
-    /// All inputs at once.
+    /// Sylvester's, of all inputs at once.
     Inputs,
+    /// Stored with another layer.
+    Stored,
 }
 
 /// What a config says of rotations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RotationSettings {
-    /// Rows of AutoRound's matrices, of all quantized layers but `lm_head`; and whether each layer stores its own.
+    /// Rows of AutoRound's matrices, of all quantized layers but `lm_head`; and whether they are stored.
     auto_round: Option<(usize, bool)>,
     /// Whether GPTQModel rotates the inputs of `mlp.down_proj`.
     is_gptqmodel: bool,
@@ -145,11 +147,11 @@ impl RotationSettings {
         if module.contains("lm_head") {
             return Err("it is an output layer in a model of rotated inputs".to_owned());
         }
-        match (is_random, is_stored) {
-            (false, _) => Ok(Some(AppliedToAll::Block(block))),
-            (true, true) => Ok(None),
-            (true, false) => Err("its `hadamard_matrix` is missing".to_owned()),
-        }
+        Ok(match (is_random, is_stored) {
+            (false, _) => Some(AppliedToAll::Block(block)),
+            (true, true) => None,
+            (true, false) => Some(AppliedToAll::Stored),
+        })
     }
 }
 

@@ -72,3 +72,4 @@ def case(name, kind):
 
 
 case("auto_round_hadamard", "hadamard")
+case("auto_round_random", "random_hadamard")
