@@ -22,7 +22,6 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod butterflies;
-mod narrow;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod pair_sums;
@@ -41,7 +40,6 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::avx512::Avx512;
 pub(crate) use self::butterflies::{Butterflies, SUMMED, butterflies};
-pub(crate) use self::narrow::Narrow;
 pub(crate) use self::pair_sums::{PAIRED, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED, Ranks};

@@ -55,21 +55,6 @@ impl Avx2 {
     }
 }
 
-impl Avx2 {
-    /// Eight values rounded to halves: the bits of `from_f32`, of a NaN only if `has_nan`, which takes longer.
-    #[inline(always)]
-    #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
-    pub(super) fn halves(self, values: [f32; LANES], has_nan: bool) -> [f16; LANES] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has AVX2 and F16C. The array has the size of the vector.
-        unsafe {
-            match has_nan {
-                true => eight_halves(values),
-                false => nearest_halves(transmute::<[f32; LANES], __m256>(values)),
-            }
-        }
-    }
-}
-
 impl LookUp for Avx2 {
     const IN_REGISTERS: bool = true;
 
@@ -314,58 +299,46 @@ impl NibbleTable {
     }
 }
 
-#[target_feature(enable = "avx2,bmi2,f16c,fma")]
+#[target_feature(enable = "avx2,bmi2,fma")]
 fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
     kernel.run_avx2(out, Avx2(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::enter` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2 and FMA on this CPU, and `super::enter` never exceeds it.
     unsafe { run_kernel(kernel, out) }
 }
 
-#[target_feature(enable = "avx2,bmi2,f16c,fma")]
+#[target_feature(enable = "avx2,bmi2,fma")]
 fn run_routine(routine: &mut impl Routine) {
     routine.run_avx2(Avx2(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn perform(routine: &mut impl Routine) {
-    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::perform` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2 and FMA on this CPU, and `super::perform` never exceeds it.
     unsafe { run_routine(routine) }
 }
 
-/// Eight values rounded to nearest even. NaN keeps a part of its payload.
-#[inline]
+/// Rounds `values` into `out`, to nearest even: the bits of `from_f32`.
 #[target_feature(enable = "avx2,f16c")]
-#[expect(unsafe_code, reason = "values of vectors are those of arrays")]
-fn nearest_halves(values: __m256) -> [f16; LANES] {
-    // SAFETY: a half has two bytes, so that the array has the size of the vector.
-    unsafe { transmute(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values)) }
-}
-
-/// Eight values rounded to nearest even: the bits of `from_f32`.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-#[expect(unsafe_code, reason = "values of vectors are those of arrays")]
-fn eight_halves(values: [f32; LANES]) -> [f16; LANES] {
-    // SAFETY: the array has the size of the vector.
-    let values = unsafe { transmute::<[f32; LANES], __m256>(values) };
-    // Here a NaN has its sign alone.
-    let sign = _mm256_and_ps(values, _mm256_set1_ps(-0.0));
-    let nan = _mm256_or_ps(sign, _mm256_set1_ps(f32::NAN));
-    let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(values, values);
-    nearest_halves(_mm256_blendv_ps(values, nan, is_nan))
-}
-
-/// Rounds `values` into `out`, to nearest even.
-#[target_feature(enable = "avx2,f16c")]
+#[expect(unsafe_code, reason = "instructions of a CPU feature")]
 fn round_to_halves(values: &[f32], out: &mut [f16]) {
-    let (wide, rest) = values.as_chunks();
-    let (halves, last) = out.as_chunks_mut();
+    let (wide, rest) = values.as_chunks::<8>();
+    let (halves, last) = out.as_chunks_mut::<8>();
     for (values, halves) in wide.iter().zip(halves) {
-        *halves = eight_halves(*values);
+        // SAFETY: the caller has the CPU feature. Arrays have the size of the vectors, and a half has two bytes.
+        unsafe {
+            let values = transmute::<[f32; 8], __m256>(*values);
+            // The instruction keeps a part of the payload of a NaN; here a NaN has its sign alone.
+            let sign = _mm256_and_ps(values, _mm256_set1_ps(-0.0));
+            let nan = _mm256_or_ps(sign, _mm256_set1_ps(f32::NAN));
+            let values =
+                _mm256_blendv_ps(values, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+            let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values);
+            *halves = transmute::<__m128i, [f16; 8]>(rounded);
+        }
     }
     Element::store(rest, last);
 }

@@ -71,7 +71,7 @@ impl Transpose for Avx512 {
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2,f16c,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2")]
 fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
     kernel.run_avx512(out, Avx512(()));
 }
@@ -82,7 +82,7 @@ pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
     unsafe { run_kernel(kernel, out) }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2,f16c,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2")]
 fn run_routine(routine: &mut impl Routine) {
     routine.run_avx512(Avx512(()));
 }

@@ -5,7 +5,7 @@ use crate::element::Element;
 use crate::kernels::remember::matrix_product::{MulAdd, Rounded};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Butterflies, InMemory, Kernel, Narrow, PairSums};
+use crate::simd::{Butterflies, InMemory, Kernel, PairSums};
 
 /// Values that are multiplied at once: in F64 they stay in the first-level cache, with what they are made from.
 const STRIP: usize = 2048;
@@ -52,7 +52,7 @@ impl TransformedColumns<'_> {
     #[inline(always)]
     fn multiply<E: Element>(
         &self,
-        (unit, pairs): (impl MulAdd, impl Narrow + PairSums),
+        (unit, pairs): (impl MulAdd, impl PairSums),
         by: impl Butterflies,
         out: &mut [E],
     ) {

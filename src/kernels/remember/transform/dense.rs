@@ -1,9 +1,9 @@
 //! Vectors times a matrix without structure. Each sum has its terms in their order, in F64.
 
-use super::fixed_point::{FixedMatrix, FixedPanel, IntegerRows, IntegerVectors};
+use super::fixed_point::{FixedMatrix, IntegerVectors};
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
-use crate::simd::{Narrow, PAIRED, PairSums};
+use crate::simd::{PAIRED, PairSums};
 
 /// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the second-level cache.
 const STRIP: usize = 128;
@@ -56,7 +56,7 @@ impl DenseMatrix {
         &self,
         values: &[f32],
         factor: f64,
-        (unit, pairs): (U, impl Narrow + PairSums),
+        (unit, pairs): (U, impl PairSums),
         out: &mut [E],
     ) {
         let product = Product {
@@ -88,7 +88,7 @@ struct Product<'a, U, P> {
     pairs: P,
 }
 
-impl<U: MulAdd, P: Narrow + PairSums> Product<'_, U, P> {
+impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
     /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of `UNITS` times [`PAIRED`] columns
     /// where vectors are of integers.
     #[inline(always)]
@@ -132,8 +132,15 @@ impl<U: MulAdd, P: Narrow + PairSums> Product<'_, U, P> {
                 };
                 let vectors = of_tile(vectors, size);
                 for at in (first..size.min(first + PANEL)).step_by(UNITS * PAIRED) {
-                    if let Some(fixed) = fixed
-                        && self.write_decided::<E, UNITS>(fixed, at - first, (out, at))
+                    let (factor, pairs) = (self.factor, self.pairs);
+                    if let Some((rows, panel)) = fixed
+                        && panel.write_products::<E, UNITS>(
+                            rows,
+                            at - first,
+                            factor,
+                            pairs,
+                            (out, at),
+                        )
                     {
                         continue;
                     }
@@ -143,28 +150,6 @@ impl<U: MulAdd, P: Narrow + PairSums> Product<'_, U, P> {
                 }
             }
         }
-    }
-
-    /// Writes the products of vectors of integers with some columns of a panel, from `from` on, if all are decided. Returns whether
-    /// they are.
-    #[inline(always)]
-    fn write_decided<E: Element, const UNITS: usize>(
-        self,
-        (rows, panel): (IntegerRows<'_>, FixedPanel<'_>),
-        from: usize,
-        (out, first): (&mut [E], usize),
-    ) -> bool {
-        let products = panel.products::<E, UNITS>(rows, from, self.factor, self.pairs);
-        let Some(products) = products else {
-            return false;
-        };
-        let size = self.matrix.size;
-        for (tile, first) in products.iter().zip((first..size).step_by(PAIRED)) {
-            for (row, out) in tile.iter().zip(out.chunks_exact_mut(size)) {
-                store(row, &mut out[first..]);
-            }
-        }
-        true
     }
 
     /// Writes the products of vectors with `COLS` columns of a panel.
@@ -177,12 +162,12 @@ impl<U: MulAdd, P: Narrow + PairSums> Product<'_, U, P> {
     ) {
         let sums = sums_of::<COLS>(self.unit, vectors, panel, from);
         for (sums, out) in sums.iter().zip(out.chunks_exact_mut(self.matrix.size)) {
-            let mut row = [0.0; COLS];
-            for (value, &sum) in row.iter_mut().zip(sums) {
+            let mut row = [E::from_f32(0.0); COLS];
+            for (out, &sum) in row.iter_mut().zip(sums) {
                 // A sum of zeros is +0.
-                *value = (sum * self.factor) as f32 + 0.0;
+                *out = E::from_f32((sum * self.factor) as f32 + 0.0);
             }
-            store(&self.pairs.narrow::<E, true, COLS>(row), &mut out[first..]);
+            store(&row, &mut out[first..]);
         }
     }
 }
@@ -223,7 +208,7 @@ fn sums_of<const COLS: usize>(
 
 /// Writes the values of a tile's row of which there is a column.
 #[inline(always)]
-fn store<E: Copy, const COLS: usize>(row: &[E; COLS], out: &mut [E]) {
+pub(super) fn store<E: Copy, const COLS: usize>(row: &[E; COLS], out: &mut [E]) {
     match out.first_chunk_mut() {
         Some(out) => *out = *row,
         None => {

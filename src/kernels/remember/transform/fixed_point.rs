@@ -5,11 +5,10 @@
 //! bound. Most sums are decided: all numbers within the bound are rounded to the same value of 16 bits. The others are left to F64, so
 //! that the output has the bits of sums in F64 everywhere.
 
-use zerocopy::IntoBytes;
-
+use super::dense::store;
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
-use crate::simd::{Narrow, PAIRED, PairSums};
+use crate::simd::{PAIRED, PairSums};
 
 /// Bits of the largest number in fixed point.
 const BITS: u32 = 31;
@@ -21,8 +20,11 @@ const MOST_ROWS: usize = 1 << 10;
 /// product and a sum by 2^-53 at most: 2^-42. The rest is for the roundings of factors and of the bound itself.
 const OFF: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// The scale of a vector is one of so many parts of its least number: that number may be a small multiple of it.
-const MOST_PARTS: u32 = 8;
+/// The least number of a vector is up to so many times its scale.
+const MOST_PARTS: u8 = 8;
+
+/// Bits of the integers of vectors. A scale has so many bits less than F32, as those of BF16 and F16 have.
+const INTEGER_BITS: u32 = 9;
 
 /// Two rows of a panel, in fixed point: the high halves of its numbers, and the low ones, which have a sign as well.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +36,7 @@ struct Pairs([[[[i16; 2]; PAIRED]; PANEL / PAIRED]; 2]);
 pub(super) struct FixedMatrix {
     size: usize,
     /// The largest integer that vectors may have. Sums of 32 bits hold its products with halves.
-    most: f64,
+    most: f32,
     /// What the last place of the integers is worth.
     place: f64,
     /// The bound of what a product is off, as a part of the sum of the magnitudes of its vector.
@@ -75,7 +77,7 @@ impl FixedMatrix {
         Some(Self {
             size,
             // A half is 2^15 at most, and a sum below 2^31.
-            most: ((1 << 16) / size - 1) as f64,
+            most: ((1 << 16) / size).min(1 << INTEGER_BITS) as f32 - 1.0,
             place,
             off: largest * OFF + if is_exact { 0.0 } else { place / 2.0 },
             panels,
@@ -106,7 +108,7 @@ pub(super) struct IntegerVectors {
 /// What an integer of a vector is worth, and the sum of the magnitudes of its numbers.
 #[derive(Clone, Copy)]
 struct Scale {
-    unit: f64,
+    unit: f32,
     magnitude: f64,
 }
 
@@ -161,7 +163,7 @@ impl IntegerVectors {
 
 /// Makes integers up to `most` of a vector, if it has such. `last` is the scale of the vector before, which is often the same.
 #[inline(always)]
-fn integers_of(vector: &[f32], most: f64, out: &mut [i16], last: f64) -> Option<Scale> {
+fn integers_of(vector: &[f32], most: f32, out: &mut [i16], last: f32) -> Option<Scale> {
     if let Some(scale) = multiples_of(last, vector, most, out) {
         return Some(scale);
     }
@@ -171,30 +173,31 @@ fn integers_of(vector: &[f32], most: f64, out: &mut [i16], last: f64) -> Option<
         least = if x < least { x } else { least };
     }
     for parts in 1..=MOST_PARTS {
-        let unit = f64::from(least) / f64::from(parts);
-        if let Some(scale) = multiples_of(unit, vector, most, out) {
+        if let Some(scale) = multiples_of(least / f32::from(parts), vector, most, out) {
             return Some(scale);
         }
     }
     None
 }
 
-/// Makes of a vector its multiples of `unit`, if all are integers up to `most`.
+/// Makes of a vector its multiples of `unit`, if all are integers up to `most` and F32 has every product of such an integer and `unit`.
 #[inline(always)]
-fn multiples_of(unit: f64, vector: &[f32], most: f64, out: &mut [i16]) -> Option<Scale> {
-    /// A number of F64 whose last place is one: in a sum with it, the lowest bits are those of an integer.
-    const ONES: f64 = (3u64 << 51) as f64;
+fn multiples_of(unit: f32, vector: &[f32], most: f32, out: &mut [i16]) -> Option<Scale> {
+    /// A number of F32 whose last place is one: in a sum with it, the lowest bits are those of an integer.
+    const ONES: f32 = (3 << 22) as f32;
+    if !unit.to_bits().is_multiple_of(1 << INTEGER_BITS) {
+        return None;
+    }
     let inverse = 1.0 / unit;
     let (mut differ, mut sum) = (0, 0);
     for (&x, out) in vector.iter().zip(out) {
-        let x = f64::from(x);
         let rounded = x * inverse + ONES;
         let integer = rounded - ONES;
         differ |= u32::from(integer * unit != x) | u32::from(integer.abs() > most);
         *out = rounded.to_bits() as i16;
         sum += u32::from(out.unsigned_abs());
     }
-    let magnitude = unit * f64::from(sum);
+    let magnitude = f64::from(unit) * f64::from(sum);
     (differ == 0).then_some(Scale { unit, magnitude })
 }
 
@@ -208,42 +211,42 @@ pub(super) struct FixedPanel<'a> {
 /// The sums with a half of each number, of [`PAIRED`] columns at a time.
 type Sums<const UNITS: usize> = [[[i32; PAIRED]; UNITS]; ROWS];
 
-/// The products of vectors with [`PAIRED`] columns.
-pub(super) type ProductTile<E> = [[E; PAIRED]; ROWS];
-
 impl FixedPanel<'_> {
-    /// The products of the vectors `rows` with the columns from column `first` of the panel on, times `factor`. `None` if some of
-    /// them could be rounded to another value than the exact one.
+    /// Writes the products of the vectors `rows` with the columns from column `first` of the panel on, times `factor`, to column
+    /// `at` of rows of `out` and those behind it. Returns whether all are decided: none could be rounded to another value than the
+    /// exact one.
     #[inline(always)]
-    pub(super) fn products<E: Element, const UNITS: usize>(
+    pub(super) fn write_products<E: Element, const UNITS: usize>(
         &self,
         rows: IntegerRows<'_>,
         first: usize,
         factor: f64,
-        pairs: impl Narrow + PairSums,
-    ) -> Option<[ProductTile<E>; UNITS]> {
+        pairs: impl PairSums,
+        (out, at): (&mut [E], usize),
+    ) -> bool {
+        let size = self.matrix.size;
         let high = self.sums::<0, UNITS>(rows, first, pairs);
         let low = self.sums::<1, UNITS>(rows, first, pairs);
-        let mut out = [[[E::from_f32(0.0); PAIRED]; ROWS]; UNITS];
-        let mut differ = false;
-        for (r, scale) in rows.scales.iter().enumerate() {
-            let place = scale.unit * self.matrix.place * factor;
+        let mut differ = 0;
+        for (r, out) in out.chunks_exact_mut(size).take(ROWS).enumerate() {
+            let scale = rows.scales[r];
+            let place = f64::from(scale.unit) * self.matrix.place * factor;
             let off = (scale.magnitude * self.matrix.off * factor).abs();
-            for ((out, high), low) in out.iter_mut().zip(&high[r]).zip(&low[r]) {
-                let (mut least, mut most) = ([0.0; PAIRED], [0.0; PAIRED]);
-                for j in 0..PAIRED {
-                    let sum = f64::from(high[j]) * 65536.0 + f64::from(low[j]);
-                    let product = sum * place;
+            let columns = out[at..].chunks_mut(PAIRED);
+            for ((out, high), low) in columns.zip(&high[r]).zip(&low[r]) {
+                let mut products = [E::from_f32(0.0); PAIRED];
+                for ((product, &high), &low) in products.iter_mut().zip(high).zip(low) {
+                    let sum = f64::from(high) * 65536.0 + f64::from(low);
+                    let exact = sum * place;
                     // A sum of zeros is +0.
-                    least[j] = (product - off) as f32 + 0.0;
-                    most[j] = (product + off) as f32 + 0.0;
+                    let [least, most] = [exact - off, exact + off].map(|x| x as f32 + 0.0);
+                    differ |= E::rounded(least).to_bits() ^ E::rounded(most).to_bits();
+                    *product = E::from_f32(most);
                 }
-                out[r] = pairs.narrow::<E, false, PAIRED>(most);
-                let least = pairs.narrow::<E, false, PAIRED>(least);
-                differ |= least.as_bytes() != out[r].as_bytes();
+                store(&products, out);
             }
         }
-        (!differ).then_some(out)
+        differ == 0
     }
 
     /// The sums of products with half `HALF` of each number.
@@ -252,7 +255,7 @@ impl FixedPanel<'_> {
         &self,
         rows: IntegerRows<'_>,
         first: usize,
-        pairs: impl Narrow + PairSums,
+        pairs: impl PairSums,
     ) -> Sums<UNITS> {
         // Rows have names: LLVM keeps the sums of an array, which are read row by row later, in memory.
         let [mut a, mut b, mut c, mut d] = [[[0; PAIRED]; UNITS]; ROWS];
@@ -284,14 +287,20 @@ mod tests {
     const SIZE: usize = 48;
 
     /// The products of vectors with the first columns; `None` if they are not of integers or not decided.
-    fn products(numbers: &[f64], values: &[f32]) -> Option<ProductTile<bf16>> {
+    fn products(numbers: &[f64], values: &[f32]) -> Option<Vec<bf16>> {
         let matrix = FixedMatrix::new(numbers, SIZE)?;
         let mut integers = IntegerVectors::default();
         integers.fill(&matrix, values);
-        let rows = integers.rows_from(0)?;
-        let panel = matrix.panel(0)?;
-        let products = panel.products::<_, 1>(rows, 0, 1.0, InMemory);
-        products.map(|[rows]| rows)
+        let (rows, panel) = (integers.rows_from(0)?, matrix.panel(0)?);
+        let mut out = vec![bf16::ZERO; ROWS * SIZE];
+        panel
+            .write_products::<_, 1>(rows, 0, 1.0, InMemory, (&mut out, 0))
+            .then_some(out)
+    }
+
+    /// The first columns, which are computed.
+    fn columns(products: &[bf16]) -> impl Iterator<Item = &[bf16]> {
+        products.chunks(SIZE).map(|row| &row[..PAIRED])
     }
 
     fn numbers(number: impl Fn(usize) -> f64) -> Vec<f64> {
@@ -311,8 +320,8 @@ mod tests {
         let scale = bf16::from_f32(0.0123).to_f32();
         let values = vectors(|n| scale * ((n * 31 % 255) as f32 - 127.0));
         let rows = products(&numbers, &values).expect("all are decided");
-        for (vector, row) in values.chunks(SIZE).zip(rows) {
-            for (j, product) in row.into_iter().enumerate() {
+        for (vector, row) in values.chunks(SIZE).zip(columns(&rows)) {
+            for (j, &product) in row.iter().enumerate() {
                 let terms = vector.iter().zip(numbers.iter().skip(j).step_by(SIZE));
                 let sum: f64 = terms.map(|(&x, number)| f64::from(x) * number).sum();
                 assert_eq!(product, bf16::from_f32(sum as f32));
@@ -335,8 +344,12 @@ mod tests {
                 _ => 1.0,
             })
         };
-        let rounded = [[bf16::from_f32(256.0); PAIRED]; ROWS];
-        assert_eq!(products(&two, &vector(0.0)), Some(rounded));
+        let rounded = products(&two, &vector(0.0)).expect("all are decided");
+        assert!(
+            columns(&rounded)
+                .flatten()
+                .all(|&x| x == bf16::from_f32(256.0))
+        );
         assert_eq!(products(&two, &vector(1.0)), None);
         for other in [f32::NAN, f32::INFINITY, 0.3, 1e30] {
             let values = vectors(|n| if n == 2 * SIZE + 5 { other } else { 1.0 });
@@ -346,21 +359,21 @@ mod tests {
             assert!(FixedMatrix::new(&[number; SIZE * SIZE], SIZE).is_none());
         }
         // An integer more than sums can hold.
-        let most = (1 << 16) / SIZE - 1;
-        let large = |most: usize| vectors(|n| if n % SIZE == 7 { most as f32 } else { 1.0 });
+        let most = (1 << INTEGER_BITS) - 1;
+        let large = |most: i32| vectors(|n| if n % SIZE == 7 { most as f32 } else { 1.0 });
         assert!(products(&two, &large(most)).is_some());
         assert!(products(&two, &large(most + 1)).is_none());
     }
 
     #[test]
     fn sums_of_the_largest_halves_fit() {
-        let most = ((1 << 16) / SIZE - 1) as f32;
+        let most = ((1 << INTEGER_BITS) - 1) as f32;
         for sign in [1.0, -1.0] {
             let alike = numbers(|_| sign * (1.0 - 1e-9));
             let values = vectors(|n| if n % SIZE == 0 { most } else { most - 1.0 });
             let rows = products(&alike, &values).expect("all are decided");
             let sum = sign as f32 * (most + (SIZE - 1) as f32 * (most - 1.0)) * (1.0 - 1e-9);
-            assert_eq!(rows, [[bf16::from_f32(sum); PAIRED]; ROWS]);
+            assert!(columns(&rows).flatten().all(|&x| x == bf16::from_f32(sum)));
         }
     }
 }
