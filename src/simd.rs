@@ -40,7 +40,7 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::avx512::Avx512;
 pub(crate) use self::butterflies::{Butterflies, SUMMED, butterflies};
-pub(crate) use self::pair_sums::{PAIRED, PairSums};
+pub(crate) use self::pair_sums::{PAIRED, PairRow, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED, Ranks};
 #[cfg(target_arch = "x86_64")]

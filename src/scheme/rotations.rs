@@ -31,18 +31,21 @@ use crate::{Dtype, ParsedModel, Result};
 /// What errors are about.
 const FEATURE: &str = "rotated inputs";
 
-/// What is stored beside a rotated weight `P.weight`, by the end of its name.
+/// What is stored beside a rotated weight `P.weight`, by the last part of its name.
 const STORED: [&str; 9] = [
-    ".input_rotation",
-    ".input_prescale",
-    ".hadamard_matrix",
-    ".spinquant_r1_type",
-    ".spinquant_r1_size",
-    ".spinquant_r1_matrix",
-    ".spinquant_r4_type",
-    ".spinquant_r4_size",
-    ".spinquant_r4_matrix",
+    "input_rotation",
+    "input_prescale",
+    "hadamard_matrix",
+    "spinquant_r1_type",
+    "spinquant_r1_size",
+    "spinquant_r1_matrix",
+    "spinquant_r4_type",
+    "spinquant_r4_size",
+    "spinquant_r4_matrix",
 ];
+
+/// The tensors of one module with the names of [`STORED`].
+type StoredParts<'m> = [Option<Tensor<'m>>; STORED.len()];
 
 /// Begins the last part of the name of a matrix that layers of a size share. Only Quark's code tells which.
 const OF_ALL: &str = "shared_input_rotation_";
@@ -101,22 +104,22 @@ pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) 
 
 /// Takes what is stored of rotations out of the items, by module. Without a quantized weight beside it, a tensor of such a name is
 /// an ordinary one.
-fn take_stored<'m>(resolution: &mut Resolution<'m>) -> HashMap<&'m str, [Option<Tensor<'m>>; 9]> {
-    let mut found: HashMap<&str, [Option<Tensor<'m>>; 9]> = HashMap::new();
+fn take_stored<'m>(resolution: &mut Resolution<'m>) -> HashMap<&'m str, StoredParts<'m>> {
+    let mut found: HashMap<&str, StoredParts<'m>> = HashMap::new();
     let mut shared = None;
     for item in &resolution.items {
         let ResolvedItem::Plain(t) = item else {
             continue;
         };
         let t = t.stored;
-        let end = t.name().rsplit('.').next().unwrap_or_default();
-        if end.starts_with(OF_ALL) {
+        let parts = t.name().rsplit_once('.');
+        let part = parts.map_or(t.name(), |(_, part)| part);
+        if part.starts_with(OF_ALL) {
             shared = Some(t);
         }
-        for (i, suffix) in STORED.iter().enumerate() {
-            if let Some(module) = t.name().strip_suffix(suffix) {
-                found.entry(module).or_default()[i] = Some(t);
-            }
+        let place = STORED.iter().position(|&name| name == part);
+        if let Some(((module, _), i)) = parts.zip(place) {
+            found.entry(module).or_default()[i] = Some(t);
         }
     }
     if let Some(t) = shared {
@@ -138,10 +141,9 @@ fn take_stored<'m>(resolution: &mut Resolution<'m>) -> HashMap<&'m str, [Option<
         let ResolvedItem::Plain(t) = item else {
             return true;
         };
-        let is_taken = STORED.iter().any(|suffix| {
-            let module = t.stored.name().strip_suffix(suffix);
-            module.is_some_and(|module| found.contains_key(module))
-        });
+        let parts = t.stored.name().rsplit_once('.');
+        let is_taken = parts
+            .is_some_and(|(module, part)| STORED.contains(&part) && found.contains_key(module));
         if is_taken {
             dropped.push(t.stored);
         }
@@ -151,15 +153,15 @@ fn take_stored<'m>(resolution: &mut Resolution<'m>) -> HashMap<&'m str, [Option<
 }
 
 /// The only `hadamard_matrix` of a model. AutoRound's layers have one tensor, which transformers saves with the first of them.
-fn only_matrix<'m>(stored: &HashMap<&str, [Option<Tensor<'m>>; 9]>) -> Option<Tensor<'m>> {
-    let mut matrices = stored.values().filter_map(|stored| stored[2]);
+fn only_matrix<'m>(stored: &HashMap<&str, StoredParts<'m>>) -> Option<Tensor<'m>> {
+    let mut matrices = stored.values().filter_map(|&[_, _, matrix, ..]| matrix);
     matrices.next().filter(|_| matrices.next().is_none())
 }
 
 /// The rotations of a model.
 struct InputRotations<'m> {
     /// Tensors of the names of [`STORED`], by module.
-    stored: HashMap<&'m str, [Option<Tensor<'m>>; 9]>,
+    stored: HashMap<&'m str, StoredParts<'m>>,
     /// That of the only `hadamard_matrix`.
     of_all: Option<BlockTransform<'m>>,
     settings: RotationSettings,
@@ -213,9 +215,9 @@ impl<'m> InputRotations<'m> {
         cols: usize,
         t: &Tensor<'m>,
     ) -> Result<Option<BlockTransform<'m>>> {
-        let none = [None; 9];
-        let stored = self.stored.get(module).unwrap_or(&none);
-        if stored[1].is_some() {
+        let stored = self.stored.get(module).copied().unwrap_or_default();
+        let [rotation, prescale, hadamard, spins @ ..] = stored;
+        if prescale.is_some() {
             return Err(refused(
                 t,
                 FEATURE,
@@ -223,13 +225,13 @@ impl<'m> InputRotations<'m> {
             ));
         }
         let mut all = Vec::new();
-        if let Some(matrix) = stored[0] {
+        if let Some(matrix) = rotation {
             all.push(of_matrix(matrix, true)?);
         }
-        if let Some(matrix) = stored[2] {
+        if let Some(matrix) = hadamard {
             all.push(of_matrix(matrix, false)?);
         }
-        for spin in [&stored[3..6], &stored[6..9]] {
+        for &spin in spins.as_chunks().0 {
             all.extend(spin_quant(spin, cols, t)?);
         }
         match self.settings.of_module(module, !all.is_empty()) {
@@ -251,12 +253,10 @@ impl<'m> InputRotations<'m> {
 
 /// The rotation by a stored matrix R, or by its transposed one.
 fn of_matrix<'m>(matrix: Tensor<'m>, is_right: bool) -> Result<BlockTransform<'m>> {
-    let &[size, cols] = matrix.shape() else {
-        return Err(wrong(&matrix, "a rotation is a square matrix"));
+    let size = match matrix.shape() {
+        &[rows, cols] if rows == cols => rows,
+        _ => return Err(wrong(&matrix, "a rotation is a square matrix")),
     };
-    if size != cols {
-        return Err(wrong(&matrix, "a rotation is a square matrix"));
-    }
     Ok(BlockTransform {
         matrix: Arc::new(SharedMatrix::stored(matrix, size)?),
         size,
@@ -282,13 +282,10 @@ fn sylvester<'m>(size: usize, t: &Tensor<'m>) -> Result<BlockTransform<'m>> {
 
 /// The rotation that AutoRound describes by `[type, size, matrix]`.
 fn spin_quant<'m>(
-    stored: &[Option<Tensor<'m>>],
+    [kind, size, matrix]: [Option<Tensor<'m>>; 3],
     cols: usize,
     t: &Tensor<'m>,
 ) -> Result<Option<BlockTransform<'m>>> {
-    let &[kind, size, matrix] = stored else {
-        return Ok(None);
-    };
     if [kind, size, matrix].iter().all(Option::is_none) {
         return Ok(None);
     }

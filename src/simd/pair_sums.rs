@@ -16,6 +16,9 @@ use super::{Avx2, Avx512};
 /// Sums that are added to in registers together.
 pub(crate) const PAIRED: usize = 16;
 
+/// Two integers for each sum.
+pub(crate) type PairRow = [[i16; 2]; PAIRED];
+
 /// How a body that is generic over levels adds two products to each sum. LLVM multiplies the integers of plain Rust in 32 bits, which
 /// takes several times as long.
 pub(crate) trait PairSums: Copy {
@@ -23,24 +26,14 @@ pub(crate) trait PairSums: Copy {
     const HAS_PAIRS: bool;
 
     /// Adds `left[0] * right[j][0] + left[1] * right[j][1]` to sum j. The caller makes sure that no sum overflows.
-    fn add_pairs(
-        self,
-        sums: [i32; PAIRED],
-        left: [i16; 2],
-        right: &[[i16; 2]; PAIRED],
-    ) -> [i32; PAIRED];
+    fn add_pairs(self, sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED];
 }
 
 impl PairSums for InMemory {
     const HAS_PAIRS: bool = false;
 
     #[inline(always)]
-    fn add_pairs(
-        self,
-        mut sums: [i32; PAIRED],
-        left: [i16; 2],
-        right: &[[i16; 2]; PAIRED],
-    ) -> [i32; PAIRED] {
+    fn add_pairs(self, mut sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED] {
         let [a, b] = left.map(i32::from);
         for (sum, &[c, d]) in sums.iter_mut().zip(right) {
             let both = (a * i32::from(c)).wrapping_add(b * i32::from(d));
@@ -63,16 +56,11 @@ impl PairSums for Avx2 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn add_pairs(
-        self,
-        sums: [i32; PAIRED],
-        left: [i16; 2],
-        right: &[[i16; 2]; PAIRED],
-    ) -> [i32; PAIRED] {
+    fn add_pairs(self, sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED] {
         // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
             let left = _mm256_set1_epi32(packed(left));
-            let [a, b] = transmute::<[[i16; 2]; PAIRED], [__m256i; 2]>(*right);
+            let [a, b] = transmute::<PairRow, [__m256i; 2]>(*right);
             let [c, d] = transmute::<[i32; PAIRED], [__m256i; 2]>(sums);
             transmute::<[__m256i; 2], [i32; PAIRED]>([
                 _mm256_add_epi32(c, _mm256_madd_epi16(left, a)),
@@ -88,15 +76,10 @@ impl PairSums for Avx512 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn add_pairs(
-        self,
-        sums: [i32; PAIRED],
-        left: [i16; 2],
-        right: &[[i16; 2]; PAIRED],
-    ) -> [i32; PAIRED] {
+    fn add_pairs(self, sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED] {
         // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
-            let right = transmute::<[[i16; 2]; PAIRED], __m512i>(*right);
+            let right = transmute::<PairRow, __m512i>(*right);
             let products = _mm512_madd_epi16(_mm512_set1_epi32(packed(left)), right);
             let sums = transmute::<[i32; PAIRED], __m512i>(sums);
             transmute::<__m512i, [i32; PAIRED]>(_mm512_add_epi32(sums, products))

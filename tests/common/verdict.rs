@@ -1,6 +1,8 @@
 //! Checks of errors: their kind, and words of their message.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+use std::fmt::Display;
+
 use anamnesis::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 use super::{Raw, file, raw};
@@ -121,6 +123,14 @@ pub fn verdict_of<T>(
         |_| Some("panic".to_owned()),
         |result| verdict(result, kind, words),
     )
+}
+
+/// As [`check`], of rows of a list of tensors, a config and what is expected.
+pub fn check_rows<T: Display, C: Display>(rows: &[(T, C, &str)]) {
+    let lines = rows
+        .iter()
+        .map(|(list, config, expected)| format!("{list} | {config} | {expected}"));
+    check(&lines.collect::<Vec<_>>().join("\n"));
 }
 
 /// Checks every line of `table`, `tensors | quantization_config | kind: word & word`, and reports

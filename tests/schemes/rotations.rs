@@ -3,7 +3,7 @@
 use anamnesis::parse_bytes;
 
 use crate::common::file;
-use crate::common::verdict::{check, recover, tensors};
+use crate::common::verdict::{check_rows, recover, tensors};
 
 const X: &str = "X.weight F8_E4M3 4,8; X.weight_scale F32 ()";
 
@@ -194,11 +194,7 @@ fn refusals() {
             "Parse: `X.spinquant_r1_type` & I32",
         ),
     ];
-    let table: Vec<String> = rows
-        .iter()
-        .map(|(t, c, e)| format!("{t} | {c} | {e}"))
-        .collect();
-    check(&table.join("\n"));
+    check_rows(&rows);
 }
 
 /// Rotations that are fused into the layer before need nothing, and tensors of those names beside weights that are not quantized

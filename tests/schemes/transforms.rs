@@ -3,7 +3,7 @@
 use anamnesis::{TargetDtype, parse_bytes};
 
 use crate::common::file;
-use crate::common::verdict::{check, recover, tensors};
+use crate::common::verdict::{check_rows, recover, tensors};
 
 /// A config of one scheme: its type, more of its keys, and its uses.
 fn config(kind: &str, more: &str, uses: &[&str]) -> String {
@@ -221,11 +221,7 @@ fn refusals() {
             "Unsupported: `X.v_input.weight` & 1024 rows",
         ),
     ];
-    let table: Vec<String> = rows
-        .iter()
-        .map(|(t, c, e)| format!("{t} | {c} | {e}"))
-        .collect();
-    check(&table.join("\n"));
+    check_rows(&rows);
 }
 
 /// Weights that were multiplied before they were stored, and attention whose matrices cancel, are as they are.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::shards::{FoundShards, INDEXES, find_indexed};
+use super::shards::{FoundShards, INDEXES, find_indexed, preferred};
 use crate::Result;
 use crate::limits::Budget;
 
@@ -23,10 +23,11 @@ pub(super) fn find_dfloat11(
     if files.is_empty() {
         return Ok(None);
     }
-    let index = INDEXES.iter().filter(|name| name.contains("safetensors"));
-    let index = index
-        .copied()
-        .find(|index| names.iter().any(|name| name == index));
+    let indexes = INDEXES.iter().copied();
+    let indexes: Vec<_> = indexes
+        .filter(|name| name.contains("safetensors"))
+        .collect();
+    let index = preferred(&indexes, names);
     let Some(index) = index else {
         return Ok(Some(files.into_iter().collect::<Vec<_>>().into()));
     };

@@ -170,7 +170,7 @@ pub(super) fn find_shards(
 }
 
 /// The first of `list` that is among `names`.
-fn preferred(list: &[&'static str], names: &[String]) -> Option<&'static str> {
+pub(super) fn preferred(list: &[&'static str], names: &[String]) -> Option<&'static str> {
     let mut list = list.iter().copied();
     list.find(|file| names.iter().any(|name| name == file))
 }

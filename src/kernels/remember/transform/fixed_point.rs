@@ -8,7 +8,7 @@
 use super::dense::store;
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
-use crate::simd::{PAIRED, PairSums};
+use crate::simd::{PAIRED, PairRow, PairSums};
 
 /// Bits of the largest number in fixed point.
 const BITS: u32 = 31;
@@ -29,7 +29,7 @@ const INTEGER_BITS: u32 = 9;
 /// Two rows of a panel, in fixed point: the high halves of its numbers, and the low ones, which have a sign as well.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-struct Pairs([[[[i16; 2]; PAIRED]; PANEL / PAIRED]; 2]);
+struct Pairs([[PairRow; PANEL / PAIRED]; 2]);
 
 /// A matrix in fixed point.
 #[derive(Debug)]
