@@ -299,25 +299,25 @@ impl NibbleTable {
     }
 }
 
-#[target_feature(enable = "avx2,bmi2,fma")]
+#[target_feature(enable = "avx2,bmi2,f16c,fma")]
 fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
     kernel.run_avx2(out, Avx2(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-    // SAFETY: `Level::detect` found AVX2, BMI2 and FMA on this CPU, and `super::enter` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::enter` never exceeds it.
     unsafe { run_kernel(kernel, out) }
 }
 
-#[target_feature(enable = "avx2,bmi2,fma")]
+#[target_feature(enable = "avx2,bmi2,f16c,fma")]
 fn run_routine(routine: &mut impl Routine) {
     routine.run_avx2(Avx2(()));
 }
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn perform(routine: &mut impl Routine) {
-    // SAFETY: `Level::detect` found AVX2, BMI2 and FMA on this CPU, and `super::perform` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::perform` never exceeds it.
     unsafe { run_routine(routine) }
 }
 

@@ -5,7 +5,6 @@
 //! bound. Most sums are decided: all numbers within the bound are rounded to the same value of 16 bits. The others are left to F64, so
 //! that the output has the bits of sums in F64 everywhere.
 
-use super::dense::store;
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
 use crate::simd::{PAIRED, PairRow, PairSums};
@@ -227,26 +226,25 @@ impl FixedPanel<'_> {
         let size = self.matrix.size;
         let high = self.sums::<0, UNITS>(rows, first, pairs);
         let low = self.sums::<1, UNITS>(rows, first, pairs);
-        let mut differ = 0;
+        let mut are_decided = true;
         for (r, out) in out.chunks_exact_mut(size).take(ROWS).enumerate() {
             let scale = rows.scales[r];
             let place = f64::from(scale.unit) * self.matrix.place * factor;
             let off = (scale.magnitude * self.matrix.off * factor).abs();
             let columns = out[at..].chunks_mut(PAIRED);
             for ((out, high), low) in columns.zip(&high[r]).zip(&low[r]) {
-                let mut products = [E::from_f32(0.0); PAIRED];
-                for ((product, &high), &low) in products.iter_mut().zip(high).zip(low) {
+                let mut bounds = [[0.0; PAIRED]; 2];
+                for (i, (&high, &low)) in high.iter().zip(low).enumerate() {
                     let sum = f64::from(high) * 65536.0 + f64::from(low);
                     let exact = sum * place;
                     // A sum of zeros is +0.
-                    let [least, most] = [exact - off, exact + off].map(|x| x as f32 + 0.0);
-                    differ |= E::rounded(least).to_bits() ^ E::rounded(most).to_bits();
-                    *product = E::from_f32(most);
+                    bounds[0][i] = (exact - off) as f32 + 0.0;
+                    bounds[1][i] = (exact + off) as f32 + 0.0;
                 }
-                store(&products, out);
+                are_decided &= pairs.store_alike(bounds, out);
             }
         }
-        differ == 0
+        are_decided
     }
 
     /// The sums of products with half `HALF` of each number.
