@@ -1,5 +1,6 @@
 //! Whole runs of every scheme: parsing a file, decoding its tensor and writing it, with two threads, beside a copy of the output and
-//! beside two threads that only read the input and write as many bytes. In the rows `merge-…` a LoRA adapter is merged into the tensor.
+//! beside two threads that only read the input and write as many bytes. In the rows `merge-…` a LoRA adapter is merged into the tensor,
+//! and in the rows `forget/…` a tensor in BF16 is encoded.
 //!
 //! `cargo bench --features benchmarks --bench whole -- DIRECTORY [FILTER [ROWSxCOLS]]` works in DIRECTORY, which had better be in
 //! memory. FILTER is part of `SCHEME/TYPE`. Figures are medians of [`ROUNDS`] rounds, in each of which all three are done once: the
@@ -14,7 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use anamnesis::{Adapter, ConvertOptions, FloatCast, RememberOptions, TargetDtype, parse};
+use anamnesis::{
+    Adapter, ConvertOptions, FloatCast, ForgetScheme, Recovery, RememberOptions, TargetDtype, parse,
+};
+use half::bf16;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 
@@ -52,13 +56,22 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures the run from `input`, whose tensors are in the file `data`, to a type, with the adapter in the directory `adapter` merged
-/// if there is one, and prints its figures.
-fn measure(name: &str, [input, data]: [&Path; 2], adapter: Option<&Path>, target: TargetDtype) {
-    let [out, copy] = ["out", "copy"].map(|name| input.with_file_name(name));
+/// Options of a run that decodes.
+fn decoding(target: TargetDtype) -> ConvertOptions {
     // Without the cast, a weight in BF16 would stay one.
-    let run = RememberOptions::new(target).with_threads(THREADS);
-    let options = ConvertOptions::from(run.with_cast(FloatCast::Checked));
+    let run = RememberOptions::new(target).with_cast(FloatCast::Checked);
+    run.with_threads(THREADS).into()
+}
+
+/// Measures the run from `input`, whose tensors are in the file `data`, with the adapter in the directory `adapter` merged if there is
+/// one, and prints its figures.
+fn measure(
+    name: &str,
+    [input, data]: [&Path; 2],
+    adapter: Option<&Path>,
+    options: &ConvertOptions,
+) {
+    let [out, copy] = ["out", "copy"].map(|name| input.with_file_name(name));
     let write = || {
         let adapters = adapter.map(|dir| Adapter::open(dir).unwrap());
         let options = options
@@ -164,9 +177,51 @@ fn measure_all(
     }
     let [input, data] = schemes::write(scratch, name, &make());
     for (name, target) in chosen {
-        measure(name, [&input, &data], adapter, *target);
+        measure(name, [&input, &data], adapter, &decoding(*target));
     }
     fs::remove_dir_all(scratch.join(name)).unwrap();
+}
+
+/// A weight in BF16 that is encoded: sums of four uniform numbers, nearly normal.
+fn normal_weight() -> Vec<u8> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let values =
+        (0..rows() * cols()).map(|_| bf16::from_f32((next() + next() + next() + next()) * 0.05));
+    let bytes: Vec<u8> = values.flat_map(bf16::to_le_bytes).collect();
+    let name = "model.layers.0.mlp.up_proj.weight";
+    file(&[(name, Dtype::BF16, [rows(), cols()], &bytes)])
+}
+
+/// Encoding to every scheme whose name has `filter` in it. Those that need an importance matrix are left out.
+fn measure_encoders(scratch: &Path, filter: &str) {
+    let [input, data] = schemes::write(scratch, "forget", &normal_weight());
+    let ggml = ForgetScheme::all_gguf().map(|name| format!("gguf:{}", name.to_lowercase()));
+    let names = ForgetScheme::all()
+        .map(|(name, _)| name.to_owned())
+        .chain(ggml);
+    for name in names {
+        let row = format!("forget/{name}");
+        let scheme: ForgetScheme = name.parse().unwrap();
+        let mut options = ConvertOptions::from(scheme.pure());
+        options.run = options.run.with_threads(THREADS);
+        options.single_file = true;
+        let takes = |recovery: Recovery<'_>| !recovery.report().encoded.is_empty();
+        if row.contains(filter)
+            && parse(&input)
+                .unwrap()
+                .recovery(options.clone())
+                .is_ok_and(takes)
+        {
+            measure(&row, [&input, &data], None, &options);
+        }
+    }
+    fs::remove_dir_all(scratch.join("forget")).unwrap();
 }
 
 fn main() {
@@ -191,4 +246,7 @@ fn main() {
     measure_all(&scratch, ("merge-bf16", bf16_base), Some(&adapter), &filter);
     measure_all(&scratch, ("merge-fp8", fp8_base), Some(&adapter), &filter);
     fs::remove_dir_all(adapter).unwrap();
+    if "forget/".contains(&filter) || filter.starts_with("forget/") {
+        measure_encoders(&scratch, &filter);
+    }
 }

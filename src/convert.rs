@@ -19,6 +19,7 @@ mod encode;
 #[cfg(feature = "cli")]
 mod footprint;
 pub(crate) mod hashed;
+mod held;
 mod manifest;
 mod names;
 mod options;

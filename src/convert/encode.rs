@@ -23,7 +23,7 @@ mod strips;
 use std::ops::AddAssign;
 use std::sync::{Arc, OnceLock};
 
-use self::bands::{Bands, Pieces};
+use self::bands::Bands;
 pub(super) use self::body::{EncodeBody, WrittenWithAnother};
 pub(super) use self::distance::{distance, warnings};
 pub(super) use self::drafts::{Drafted, Encodings};
@@ -34,6 +34,7 @@ pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
 use self::strips::Strips;
+use crate::convert::held::Pieces;
 use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{Comparison, DistanceSums};
 use crate::kernels::lethe::mean::Mean;

@@ -7,12 +7,16 @@ use super::checksum::TensorChecksums;
 use super::cut::{Cut, TRANSPOSED_VALUES};
 #[cfg(feature = "lethe")]
 use super::encode::{EncodeScratch, Encoding};
+use super::held::HeldWrites;
 use super::options::RememberOptions;
 use super::outcome::Outcome;
 use crate::containers::model::{Part, Tensor};
 use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::{Buffers, Decode};
 use crate::{Dtype, Result, TargetDtype};
+
+/// A tensor is little beside another that has so many times its bytes.
+const LITTLE: u64 = 4;
 
 /// An output tensor: its type, its shape, and the [`Body`] that makes its bytes. A draft is one that the container has not
 /// given a place yet.
@@ -217,6 +221,8 @@ pub(super) struct Job<'a, 'm> {
     pub of_tensor: Range<usize>,
     /// What the jobs of the lane read together.
     pub ahead: &'a AheadSlot,
+    /// What jobs of the same file write together.
+    pub held: &'a HeldWrites,
     /// The tensor of the job, followed by all later output tensors. Encoders write to several of them.
     pub outputs: &'a [Output<'m>],
     /// The checksums of `outputs`, as many as the run makes.
@@ -261,12 +267,35 @@ impl<'m> Job<'_, 'm> {
     /// # Errors
     /// The sink cannot write.
     pub(super) fn put_in(&self, index: usize, at: u64, bytes: &[u8]) -> Result<()> {
-        let output = &self.outputs[index];
+        let (file, at) = self.sum_in(index, at, bytes);
+        self.sink.write_at(file, at, bytes)
+    }
+
+    /// As [`put_in`](Self::put_in). What is little beside the job's own tensor, as scales are beside codes, is held until other jobs
+    /// have more of it.
+    ///
+    /// # Errors
+    /// The sink cannot write these bytes, or those of jobs before.
+    #[cfg_attr(
+        not(feature = "lethe"),
+        expect(dead_code, reason = "only encoders have several outputs")
+    )]
+    pub(super) fn put_beside(&self, index: usize, at: u64, bytes: &[u8]) -> Result<()> {
+        let (file, at) = self.sum_in(index, at, bytes);
+        if self.outputs[index].len <= self.outputs[0].len / LITTLE {
+            return self.held.write(self.sink, (file, at), bytes);
+        }
+        self.sink.write_at(file, at, bytes)
+    }
+
+    /// Adds to the checksum of the tensor that is `index` places behind the job's. Returns the file that `bytes` belong to, and their
+    /// place in it.
+    fn sum_in(&self, index: usize, at: u64, bytes: &[u8]) -> (usize, u64) {
+        let PlannedPlace { file, offset, .. } = self.outputs[index].place;
         if let Some(sum) = &self.checksums[index].output {
             sum.add(at, bytes);
         }
-        self.sink
-            .write_at(output.place.file, output.place.offset + at, bytes)
+        (file, offset + at)
     }
 }
 

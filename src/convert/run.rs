@@ -21,6 +21,7 @@ use std::thread;
 
 use super::ahead::AheadSlot;
 use super::checksum::{ChecksumAccumulator, TensorChecksums, checksum_of_pieces};
+use super::held::HeldWrites;
 use super::options::RememberOptions;
 use super::outcome::Outcome;
 use super::output::{Job, Worker};
@@ -188,7 +189,8 @@ impl<'a, 'm> Run<'a, 'm> {
             ahead: AheadSlot::of_thread(),
             ..Lane::new(self, jobs.clone(), sink, 1)
         };
-        jobs.try_for_each(|job| lane.run_job(job, worker, &outcome).map(drop))
+        jobs.try_for_each(|job| lane.run_job(job, worker, &outcome).map(drop))?;
+        lane.finish()
     }
 
     /// Compares the checksums of the inputs that were copied, and those that empty tensors leave to their first job, which they
@@ -258,7 +260,11 @@ pub(super) fn run_lanes(lanes: &[Lane<'_, '_>], options: &RememberOptions) -> Re
         outcome: Outcome::new(),
     };
     on_threads(threads, |worker| queue.work(worker));
-    queue.outcome.into_result()
+    // Files that are whole are kept even if jobs of others have failed.
+    let finished = lanes.iter().filter(|lane| lane.is_done());
+    let finished: Vec<Result<()>> = finished.map(Lane::finish).collect();
+    queue.outcome.into_result()?;
+    finished.into_iter().collect()
 }
 
 /// Jobs of one run that are handed out in ascending order: those of an output file.
@@ -271,6 +277,7 @@ pub(super) struct Lane<'a, 'm> {
     /// Number of jobs that are done.
     done: AtomicUsize,
     ahead: AheadSlot,
+    held: HeldWrites,
 }
 
 impl<'a, 'm> Lane<'a, 'm> {
@@ -278,6 +285,7 @@ impl<'a, 'm> Lane<'a, 'm> {
     fn new(run: &'a Run<'a, 'm>, jobs: Range<usize>, sink: &'a dyn Sink, lanes: usize) -> Self {
         Self {
             ahead: AheadSlot::new(threads(run.options), lanes),
+            held: HeldWrites::default(),
             run,
             sink,
             next: AtomicUsize::new(jobs.start),
@@ -286,9 +294,18 @@ impl<'a, 'm> Lane<'a, 'm> {
         }
     }
 
-    /// Whether all jobs are done, once the workers have ended.
+    /// Whether all jobs are done and written, once the workers have ended.
     pub(super) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire) == self.jobs.len()
+    }
+
+    /// Writes what jobs have held. All are done.
+    ///
+    /// # Errors
+    /// The sink cannot write. Then the file is not whole.
+    fn finish(&self) -> Result<()> {
+        let finished = self.held.finish(self.sink);
+        finished.inspect_err(|_| self.done.store(0, Ordering::Release))
     }
 
     /// Number of jobs.
@@ -309,6 +326,7 @@ impl<'a, 'm> Lane<'a, 'm> {
             no,
             of_tensor: self.jobs.start.max(first) - first..self.jobs.end - first,
             ahead: &self.ahead,
+            held: &self.held,
             outputs,
             checksums: &run.checksums[index - run.outputs.start..],
             sink: self.sink,

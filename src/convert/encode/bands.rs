@@ -1,5 +1,4 @@
-//! Bands, which are the adjacent tiles that one job encodes, and [`Pieces`], which merges the bytes of a band before they are
-//! written.
+//! Bands, which are the adjacent tiles that one job encodes. Their bytes are merged before they are written.
 //!
 //! A tile of a wide tensor yields a short run of bytes for each of its rows. The runs of adjacent tiles are contiguous in the
 //! output. One long write costs less than many short ones, because threads wait for each other when they write to one file.
@@ -7,7 +6,6 @@
 use std::iter::StepBy;
 use std::ops::Range;
 
-use crate::Result;
 use crate::convert::cut::{Cut, SLAB_VALUES};
 
 /// Largest number of slabs of values in a band, for bands across and for bands down. A band down is larger, because its tiles
@@ -80,84 +78,6 @@ impl Bands {
     }
 }
 
-/// Bytes for several output tensors, collected in any order and written in as few runs as possible.
-#[derive(Debug, Default)]
-pub(super) struct Pieces {
-    /// The bytes for each output, in the order in which they were added.
-    bytes: Vec<Vec<u8>>,
-    pieces: Vec<Piece>,
-    /// Scratch for merging adjacent pieces into one write.
-    merged: Vec<u8>,
-}
-
-/// A contiguous run of bytes of one output tensor. The derived order sorts by output and offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Piece {
-    output: usize,
-    /// Offset in the output tensor.
-    at: u64,
-    /// Offset in the output's [`Pieces::bytes`].
-    start: usize,
-    len: usize,
-}
-
-impl Pieces {
-    /// Removes all pieces. The buffers are kept.
-    pub(super) fn clear(&mut self) {
-        self.bytes.iter_mut().for_each(Vec::clear);
-        self.pieces.clear();
-    }
-
-    /// Adds `bytes` for output `output` at its byte `at`.
-    pub(super) fn add(&mut self, output: usize, at: u64, bytes: &[u8]) {
-        if self.bytes.len() <= output {
-            self.bytes.resize_with(output + 1, Vec::new);
-        }
-        let all = &mut self.bytes[output];
-        // Bytes of one output lie behind one another, so that what follows its last piece makes that longer.
-        let last = self
-            .pieces
-            .iter_mut()
-            .rev()
-            .find(|piece| piece.output == output);
-        match last {
-            Some(last) if last.at + last.len as u64 == at => last.len += bytes.len(),
-            _ => self.pieces.push(Piece {
-                output,
-                at,
-                start: all.len(),
-                len: bytes.len(),
-            }),
-        }
-        all.extend_from_slice(bytes);
-    }
-
-    /// Passes all pieces to `write` in the order of outputs and offsets, adjacent ones merged, and removes them.
-    ///
-    /// # Errors
-    /// The first error of `write`.
-    pub(super) fn flush(
-        &mut self,
-        mut write: impl FnMut(usize, u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        self.pieces.sort_unstable();
-        let follows = |a: &Piece, b: &Piece| a.output == b.output && a.at + a.len as u64 == b.at;
-        for run in self.pieces.chunk_by(follows) {
-            let bytes = |piece: &Piece| &self.bytes[piece.output][piece.start..][..piece.len];
-            if let [piece] = run {
-                write(piece.output, piece.at, bytes(piece))?;
-                continue;
-            }
-            self.merged.clear();
-            run.iter()
-                .for_each(|piece| self.merged.extend_from_slice(bytes(piece)));
-            write(run[0].output, run[0].at, &self.merged)?;
-        }
-        self.clear();
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,29 +115,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn neighbours_become_one() {
-        let mut pieces = Pieces::default();
-        // Rows of eight bytes, of which each of two tiles has a half, and three bytes of another output.
-        for tile in 0..2u8 {
-            for row in 0..3u8 {
-                let at = u64::from(row) * 8 + u64::from(tile) * 4;
-                pieces.add(1, at, &[row * 2 + tile; 4]);
-            }
-            pieces.add(0, 5 + 2 * u64::from(tile), &[tile; 1]);
-        }
-        let mut found = vec![];
-        let mut flush = |pieces: &mut Pieces| {
-            pieces.flush(|output, at, bytes| {
-                found.push((output, at, bytes.to_vec()));
-                Ok(())
-            })
-        };
-        flush(&mut pieces).unwrap();
-        flush(&mut pieces).unwrap();
-        let rows: Vec<u8> = (0..6).flat_map(|n| [n; 4]).collect();
-        assert_eq!(found, [(0, 5, vec![0]), (0, 7, vec![1]), (1, 0, rows)]);
     }
 }

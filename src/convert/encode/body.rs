@@ -1,9 +1,9 @@
 //! The body of a tensor that is encoded: first its survey, if it needs one, then bands of tiles.
 
 use super::Encoding;
-use super::bands::Pieces;
 use crate::Result;
 use crate::convert::cut::Cut;
+use crate::convert::held::Pieces;
 use crate::convert::output::{Body, Job, Worker};
 
 /// Encodes a tensor. Writes its own output and the outputs directly behind it, such as the scales of the codes.
@@ -40,7 +40,7 @@ impl<'m> Body<'m> for EncodeBody<'m> {
         let mut written = 0;
         let mut write = |part: usize, at, bytes: &[u8]| {
             written += bytes.len() as u64;
-            job.put_in(part, at, bytes)
+            job.put_beside(part, at, bytes)
         };
         let tiles = encoding.bands.tiles(job.no - survey_jobs);
         // A lone tile needs no putting together: neighbours that its bytes could be merged with are in other jobs.
