@@ -204,7 +204,7 @@ impl Encode for MlxFloatEncoder {
     fn encode(
         &self,
         values: &TileValues<'_>,
-        _: &mut EncodeBuffers,
+        buffers: &mut EncodeBuffers,
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
@@ -215,17 +215,17 @@ impl Encode for MlxFloatEncoder {
             ..
         } = *values;
         let (unit, group) = (8 / self.mode.bits(), self.mode.group());
-        let (mut codes, mut shared) = (vec![0; values.len() / unit], vec![0; values.len() / group]);
+        let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [unit, group]);
         let groups = GroupBuffers {
             values,
-            codes: &mut codes,
-            scale_bytes: &mut shared,
+            codes,
+            scale_bytes,
             back,
             level,
         };
         mlx::encode(self.mode, self.dtype, groups);
         // Words are little-endian and their first code is the lowest, so that they are bytes of two codes, or of one.
-        let parts = [(unit, codes.as_slice()), (group, &shared)];
+        let parts = [(unit, &*codes), (group, &*scale_bytes)];
         put_codes_and_scales(tile, self.codes.cols, parts, put)
     }
 

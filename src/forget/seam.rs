@@ -87,6 +87,7 @@ pub(crate) struct TileValues<'a> {
 pub(crate) struct EncodeBuffers {
     pub groups: IntegerGroups,
     pub codes: Vec<u8>,
+    pub scales: Vec<f32>,
     pub scale_bytes: Vec<u8>,
     pub words: WordBuffers,
     pub stream: EncodedRun,

@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use super::Scratch;
 use super::strips::Strips;
 use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
-use crate::kernels::lethe::magnitudes::{are_finite, largest_halves, largest_magnitudes};
+use crate::kernels::lethe::magnitudes::{
+    are_finite, are_finite_halves, largest_halves, largest_magnitudes,
+};
 use crate::scheme::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
@@ -169,9 +171,7 @@ impl EncodeInput<'_> {
             let rounded = &mut scratch.rounded;
             self.widening(level).widen(dtype, bytes, rounded, values);
             is_finite &= match self.are_kept_halves(dtype, level) {
-                true => largest_halves(dtype, bytes, run, level)
-                    .iter()
-                    .all(|x| x.is_finite()),
+                true => are_finite_halves(dtype, bytes, level),
                 false => are_finite(values, level),
             };
         }

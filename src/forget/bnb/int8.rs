@@ -105,25 +105,24 @@ impl Encode for BnbInt8Encoder {
     fn encode(
         &self,
         values: &TileValues<'_>,
-        _: &mut EncodeBuffers,
+        buffers: &mut EncodeBuffers,
         back: &mut [f32],
         put: &mut Put<'_>,
     ) -> Result<()> {
         let (cols, first) = (self.cols, values.tile.rows.start);
-        let (mut codes, mut scales) = (
-            vec![0; values.values.len()],
-            vec![0.0; values.tile.rows.len()],
-        );
-        int8::encode(values.values, cols, values.level, &mut codes, &mut scales);
-        self.check_scales(first, &scales)?;
-        put(0, (first * cols) as u64, &codes)?;
+        let EncodeBuffers { codes, scales, .. } = buffers;
+        codes.resize(values.values.len(), 0);
+        scales.resize(values.tile.rows.len(), 0.0);
+        int8::encode(values.values, cols, values.level, codes, scales);
+        self.check_scales(first, scales)?;
+        put(0, (first * cols) as u64, codes)?;
         put(1, first as u64 * 4, scales.as_bytes())?;
         dispatch(
             values.level,
             &Int8Rows {
-                codes: &codes,
+                codes,
                 cols,
-                scb: &scales,
+                scb: scales,
             },
             Out::F32(back),
         );

@@ -114,17 +114,19 @@ impl Encode for Fp8Encoder {
         } else {
             width.div_ceil(cols)
         };
-        // Every code is written below, so that old content of the buffer does not matter.
-        let codes = &mut buffers.codes;
+        // Every code and scale is written below, so that old content of the buffers does not matter.
+        let EncodeBuffers {
+            codes,
+            scales,
+            scale_bytes,
+            ..
+        } = buffers;
         codes.resize(values.len(), 0);
-        let mut scales = vec![
-            0.0;
-            if self.has_one_scale {
-                1
-            } else {
-                across * tile.rows.len().div_ceil(rows)
-            }
-        ];
+        let blocks = match self.has_one_scale {
+            true => 1,
+            false => across * tile.rows.len().div_ceil(rows),
+        };
+        scales.resize(blocks, 0.0);
         // The survey is an exact F32 in an F64.
         let max = self.has_one_scale.then_some(survey as f32);
         let job = Fp8Job {
@@ -135,7 +137,7 @@ impl Encode for Fp8Encoder {
             level,
             codes,
             back,
-            scales: &mut scales,
+            scales,
         };
         (self.run)(job);
         ByteMatrix {
@@ -144,7 +146,7 @@ impl Encode for Fp8Encoder {
         }
         .put(tile.rows.clone(), tile.cols.clone(), codes, put)?;
         let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
-        let bytes = scale_bytes(&scales, dtype);
+        fill_with_scales(scale_bytes, scales, dtype);
         if !self.has_one_scale {
             let first = tile.cols.start / cols;
             let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
@@ -152,12 +154,12 @@ impl Encode for Fp8Encoder {
             return ByteMatrix { part: 1, stride }.put(
                 rows,
                 first * size..(first + across) * size,
-                &bytes,
+                scale_bytes,
                 put,
             );
         }
         if tile.is_first() {
-            put(1, 0, &bytes)?;
+            put(1, 0, scale_bytes)?;
             self.description
                 .map_or(Ok(()), |text| put(2, 0, text.as_bytes()))?;
         }
@@ -165,20 +167,19 @@ impl Encode for Fp8Encoder {
     }
 }
 
-/// The bytes of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and
+/// Makes `bytes` those of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and
 /// a power of two in F8_E8M0 is the exponent field of its F32.
-fn scale_bytes(scales: &[f32], dtype: Dtype) -> Vec<u8> {
+fn fill_with_scales(bytes: &mut Vec<u8>, scales: &[f32], dtype: Dtype) {
     use half::{bf16, f16};
+    bytes.clear();
     match dtype {
-        Dtype::F8E8M0 => scales.iter().map(|s| (s.to_bits() >> 23) as u8).collect(),
-        Dtype::F16 => scales
-            .iter()
-            .flat_map(|&s| <f16 as Element>::from_f32(s).to_le_bytes())
-            .collect(),
-        Dtype::BF16 => scales
-            .iter()
-            .flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes())
-            .collect(),
-        _ => scales.as_bytes().to_vec(),
+        Dtype::F8E8M0 => bytes.extend(scales.iter().map(|s| (s.to_bits() >> 23) as u8)),
+        Dtype::F16 => {
+            bytes
+                .extend((scales.iter()).flat_map(|&s| <f16 as Element>::from_f32(s).to_le_bytes()));
+        }
+        Dtype::BF16 => bytes
+            .extend((scales.iter()).flat_map(|&s| <bf16 as Element>::from_f32(s).to_le_bytes())),
+        _ => bytes.extend_from_slice(scales.as_bytes()),
     }
 }

@@ -83,16 +83,33 @@ pub(crate) fn largest_halves(
     run: usize,
     level: Level,
 ) -> Vec<f32> {
-    let (halves, run) = (bytes.as_chunks().0, run.max(1));
-    let mut largest = vec![0.0; halves.len().div_ceil(run)];
-    let largest_of_runs = &mut LargestHalves {
-        dtype,
-        halves,
-        run,
-        largest: &mut largest,
-    };
-    perform(level, largest_of_runs);
+    let run = run.max(1);
+    let mut largest = vec![0.0; (bytes.len() / 2).div_ceil(run)];
+    find_largest_halves((dtype, bytes), run, level, &mut largest);
     largest
+}
+
+/// Fills `largest` with the largest magnitude of each `run` of values that are stored as F16 or BF16.
+fn find_largest_halves(
+    (dtype, bytes): (TargetDtype, &[u8]),
+    run: usize,
+    level: Level,
+    largest: &mut [f32],
+) {
+    let routine = &mut LargestHalves {
+        dtype,
+        halves: bytes.as_chunks().0,
+        run,
+        largest,
+    };
+    perform(level, routine);
+}
+
+/// Whether no value is NaN or infinite, of those that are stored as F16 or BF16.
+pub(crate) fn are_finite_halves(dtype: TargetDtype, bytes: &[u8], level: Level) -> bool {
+    let mut largest = [0.0];
+    find_largest_halves((dtype, bytes), bytes.len().max(1), level, &mut largest);
+    largest[0].is_finite()
 }
 
 #[cfg(test)]
@@ -135,10 +152,12 @@ mod tests {
                     let found = largest_halves(dtype, &bytes, run, level);
                     assert_eq!(found, largest_magnitudes(&values, run, level));
                 }
+                assert!(are_finite_halves(dtype, &bytes, level));
                 for bits in [infinity, infinity + 1, infinity | 0x8000] {
                     let bytes = [0, 0x3c00, bits, 0x3c00].map(u16::to_le_bytes);
                     let found = largest_halves(dtype, bytes.as_flattened(), 4, level);
                     assert!(!found[0].is_finite());
+                    assert!(!are_finite_halves(dtype, bytes.as_flattened(), level));
                 }
             }
         }
