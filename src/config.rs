@@ -7,6 +7,7 @@ mod agreement;
 mod dfloat11;
 mod diffusion;
 pub(crate) mod edit;
+mod hadamard_pack;
 mod json;
 mod method;
 mod module;
@@ -34,6 +35,7 @@ use serde_json::{Map, Value};
 
 use self::agreement::{check_repeated, repeated};
 pub(crate) use self::dfloat11::DFloat11Config;
+use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
@@ -107,6 +109,7 @@ pub struct QuantConfig {
     /// `model_type` of `config.json`, then that of its `text_config`.
     model_types: Vec<String>,
     patterns: ordered::OrderedPatterns,
+    hadamard: Option<HadamardPack>,
     /// DFloat11's config, read at the first [`dfloat11`](Self::dfloat11).
     dfloat11: OnceLock<std::result::Result<DFloat11Config, String>>,
     /// SDNQ's config, read at the first [`sdnq`](Self::sdnq).
@@ -134,6 +137,7 @@ impl QuantConfig {
         self.places == other.places
             && self.sizes == other.sizes
             && self.model_types == other.model_types
+            && self.hadamard == other.hadamard
     }
 
     /// The files that configs were read from, as JSON by name. A file that does not exist is left out.
@@ -171,7 +175,7 @@ impl QuantConfig {
     pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
         let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
-        let mut model_types = Vec::new();
+        let (mut model_types, mut hadamard) = (Vec::new(), None);
         // The index is read later, and only if a weight lacks a part.
         let names = Self::files().into_iter().chain([INDEX]);
         let companion = |name: &str| CompanionFile::new(dir.join(name));
@@ -184,6 +188,7 @@ impl QuantConfig {
                     if file == "config.json" {
                         sizes = sizes::LayerSizes::new(&parsed.value);
                         let root = &parsed.value;
+                        hadamard = HadamardPack::new(root);
                         let found = [
                             root.get("model_type"),
                             root.pointer("/text_config/model_type"),
@@ -232,6 +237,7 @@ impl QuantConfig {
                 });
             }
         }
+        place::leave_only_mlx(&mut places);
         let patterns = ordered::OrderedPatterns::new(&places)?;
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
@@ -240,6 +246,7 @@ impl QuantConfig {
             sizes,
             model_types,
             patterns,
+            hadamard,
             directory,
             limits,
             ..Self::default()

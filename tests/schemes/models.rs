@@ -116,6 +116,11 @@ fn mlx() {
 }
 
 #[test]
+fn mlx_more() {
+    check("mlx_more", 8);
+}
+
+#[test]
 fn modelopt() {
     check("modelopt", 33);
 }
