@@ -187,7 +187,7 @@ fn vptq() {
 
 #[test]
 fn torchao() {
-    check("torchao", 28);
+    check("torchao", 30);
 }
 
 #[test]
