@@ -89,6 +89,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
 
+/// Key of the safetensors metadata in which mflux says how many bits most weights have.
+pub(crate) const MFLUX_LEVEL: &str = "quantization_level";
+
 /// A model's quantization config, merged from all places that have one; empty for a model without.
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
@@ -253,8 +256,8 @@ impl QuantConfig {
         })
     }
 
-    /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) in any case, and a whole
-    /// config as JSON if no file has one.
+    /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) and mflux's in any case, and a
+    /// whole config as JSON if no file has one.
     ///
     /// # Errors
     /// `Parse` if the JSON repeats a key with another value.
@@ -292,6 +295,16 @@ impl QuantConfig {
             self.places.push(ConfigPlace {
                 name: "__metadata__".to_owned(),
                 values,
+                ..ConfigPlace::default()
+            });
+        }
+        // That of a model of floats is no number.
+        let level = metadata.get(MFLUX_LEVEL);
+        let level = level.filter(|level| level.trim().parse::<u8>().is_ok());
+        if let Some(level) = level {
+            self.places.push(ConfigPlace {
+                name: "__metadata__".to_owned(),
+                values: Map::from_iter([(MFLUX_LEVEL.to_owned(), level.as_str().into())]),
                 ..ConfigPlace::default()
             });
         }

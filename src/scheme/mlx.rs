@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use self::experts::{count_experts, expert_names, unquantized_stack};
 use self::ollama::OllamaQuant;
-use crate::config::QuantMethod;
+use crate::config::{MFLUX_LEVEL, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::NamePattern::Ends;
@@ -73,7 +73,7 @@ impl Scheme for Mlx {
         let mut keys = ollama::description_keys(metadata);
         keys.extend(
             metadata
-                .get_key_value(mflux::LEVEL)
+                .get_key_value(MFLUX_LEVEL)
                 .map(|(key, _)| key.clone()),
         );
         keys

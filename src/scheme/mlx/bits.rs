@@ -33,7 +33,7 @@ impl<'m> MlxLayer<'_, 'm> {
         let module = all.config.at(module_of(self.t.name()));
         let number = |keys: &[&str]| module.int(keys).and_then(|(n, _)| usize::try_from(n).ok());
         let configured = number(&["bits"]).zip(number(&["group_size"]));
-        configured.or_else(|| mflux::size(&all.model.metadata, self.bits_per_group))
+        configured.or_else(|| mflux::size(&module, self.bits_per_group))
     }
 
     /// The columns of the weight, as far as the sizes of the model or a sibling prove them.

@@ -4,22 +4,17 @@
 //!
 //! Source: mflux `models/common/weights/saving/model_saver.py`, `loading/weight_applier.py`, `QwenWeightDefinition`.
 
-use std::collections::HashMap;
-
-/// Key of the metadata.
-pub(super) const LEVEL: &str = "quantization_level";
+use crate::config::{MFLUX_LEVEL, Module};
 
 /// Bits of single layers.
 const MORE_BITS: usize = 8;
 
 /// Bits and group of a weight whose groups have `bits_per_group` bits; `None` if the metadata do not tell.
-pub(super) fn size(
-    metadata: &HashMap<String, String>,
-    bits_per_group: usize,
-) -> Option<(usize, usize)> {
-    let level = metadata.get(LEVEL)?.trim().parse().ok()?;
+pub(super) fn size(module: &Module<'_>, bits_per_group: usize) -> Option<(usize, usize)> {
+    let (level, _) = module.int(&[MFLUX_LEVEL])?;
+    let level = usize::try_from(level).ok()?;
     let sizes = [(level, 64), (level, 32), (MORE_BITS, 64)];
     sizes
         .into_iter()
-        .find(|&(bits, group): &(usize, usize)| bits.checked_mul(group) == Some(bits_per_group))
+        .find(|&(bits, group)| bits.checked_mul(group) == Some(bits_per_group))
 }
