@@ -7,6 +7,7 @@ mod agreement;
 mod dfloat11;
 mod diffusion;
 pub(crate) mod edit;
+mod hadamard_pack;
 mod json;
 mod method;
 mod module;
@@ -34,6 +35,7 @@ use serde_json::{Map, Value};
 
 use self::agreement::{check_repeated, repeated};
 pub(crate) use self::dfloat11::DFloat11Config;
+use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
@@ -87,6 +89,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
 
+/// Key of the safetensors metadata in which mflux says how many bits most weights have.
+pub(crate) const MFLUX_LEVEL: &str = "quantization_level";
+
 /// A model's quantization config, merged from all places that have one; empty for a model without.
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
@@ -107,6 +112,7 @@ pub struct QuantConfig {
     /// `model_type` of `config.json`, then that of its `text_config`.
     model_types: Vec<String>,
     patterns: ordered::OrderedPatterns,
+    hadamard: Option<HadamardPack>,
     /// DFloat11's config, read at the first [`dfloat11`](Self::dfloat11).
     dfloat11: OnceLock<std::result::Result<DFloat11Config, String>>,
     /// SDNQ's config, read at the first [`sdnq`](Self::sdnq).
@@ -134,6 +140,7 @@ impl QuantConfig {
         self.places == other.places
             && self.sizes == other.sizes
             && self.model_types == other.model_types
+            && self.hadamard == other.hadamard
     }
 
     /// The files that configs were read from, as JSON by name. A file that does not exist is left out.
@@ -171,7 +178,7 @@ impl QuantConfig {
     pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
         let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
-        let mut model_types = Vec::new();
+        let (mut model_types, mut hadamard) = (Vec::new(), None);
         // The index is read later, and only if a weight lacks a part.
         let names = Self::files().into_iter().chain([INDEX]);
         let companion = |name: &str| CompanionFile::new(dir.join(name));
@@ -184,6 +191,7 @@ impl QuantConfig {
                     if file == "config.json" {
                         sizes = sizes::LayerSizes::new(&parsed.value);
                         let root = &parsed.value;
+                        hadamard = HadamardPack::new(root);
                         let found = [
                             root.get("model_type"),
                             root.pointer("/text_config/model_type"),
@@ -232,6 +240,7 @@ impl QuantConfig {
                 });
             }
         }
+        place::leave_only_mlx(&mut places);
         let patterns = ordered::OrderedPatterns::new(&places)?;
         let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
         Ok(Self {
@@ -240,14 +249,15 @@ impl QuantConfig {
             sizes,
             model_types,
             patterns,
+            hadamard,
             directory,
             limits,
             ..Self::default()
         })
     }
 
-    /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) in any case, and a whole
-    /// config as JSON if no file has one.
+    /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) and mflux's in any case, and a
+    /// whole config as JSON if no file has one.
     ///
     /// # Errors
     /// `Parse` if the JSON repeats a key with another value.
@@ -285,6 +295,16 @@ impl QuantConfig {
             self.places.push(ConfigPlace {
                 name: "__metadata__".to_owned(),
                 values,
+                ..ConfigPlace::default()
+            });
+        }
+        // That of a model of floats is no number.
+        let level = metadata.get(MFLUX_LEVEL);
+        let level = level.filter(|level| level.trim().parse::<u8>().is_ok());
+        if let Some(level) = level {
+            self.places.push(ConfigPlace {
+                name: "__metadata__".to_owned(),
+                values: Map::from_iter([(MFLUX_LEVEL.to_owned(), level.as_str().into())]),
                 ..ConfigPlace::default()
             });
         }

@@ -11,13 +11,16 @@ const QUANTIZATION: &[&str] = &[
     "dfloat11_config",
 ];
 
+/// A type of models whose layers are rotated, and that of the same models with plain layers.
+const ROTATED_TYPE: [&str; 2] = ["\"prism_hadamard_qwen35\"", "\"qwen3_5\""];
+
 /// Keys of the weights' dtype.
 const DTYPE: &[&str] = &["torch_dtype", "dtype"];
 
 /// Deepest level of nested objects that is edited. A multimodal model nests its language model's config.
 const MAX_DEPTH: usize = 4;
 
-/// Removes the quantization config from `json`, and from the configs nested in it. With `dtype`, also replaces the
+/// Removes the quantization config from `json`, and from the configs nested in it, and names a type of plain layers. With `dtype`, also replaces the
 /// weights' dtype, or adds it as `torch_dtype` where the outer object has none. `None` if `json` is no object.
 pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
     // Whatever stands before the first brace, such as a byte order mark, stays as it is.
@@ -93,8 +96,11 @@ pub(crate) fn requantized(
 
 /// Whether a member describes the quantization and is removed. A string under such a key is something else.
 fn is_removed(json: &str, m: &JsonMember) -> bool {
+    let (key, value) = (&json[m.key.clone()], &json[m.value.clone()]);
+    // PrismML's list of rotated layers.
+    let is_pack = || key == "modules" && value.starts_with('[') && value.contains("\"block\"");
     // A model may have `"quantization": "…"` as an ordinary setting; producers write an object.
-    QUANTIZATION.contains(&&json[m.key.clone()]) && !json[m.value.clone()].starts_with('"')
+    QUANTIZATION.contains(&key) && !value.starts_with('"') || is_pack()
 }
 
 /// The keys of the object at `path` in `json`, in the order of the text. `None` if there is no object.
@@ -161,6 +167,8 @@ fn collect(
         // A `dtype` that is an object or a list is about something else than the weights.
         if DTYPE.contains(&key) && (value.starts_with('"') || value == "null") {
             edits.extend(dtype.map(|dtype| (m.value.clone(), format!("\"{dtype}\""))));
+        } else if key == "model_type" && value == ROTATED_TYPE[0] {
+            edits.push((m.value.clone(), ROTATED_TYPE[1].to_owned()));
         } else if value.starts_with('{')
             && depth < MAX_DEPTH
             && let Some(inner) = JsonObject::parse(json, m.value.start)
@@ -314,6 +322,14 @@ mod tests {
         same(
             "{\"dtype\": \"x\", \"text_config\": {\"quantization\": {}, \"x\": 1}, \"quantization_config\": {}}",
             "{\"dtype\": \"bfloat16\", \"text_config\": {\"x\": 1}}",
+        );
+        same(
+            "{\"model_type\": \"prism_hadamard_qwen35\", \"modules\": [{\"path\": \"x\", \"block\": 0}], \"dtype\": \"x\"}",
+            "{\"model_type\": \"qwen3_5\", \"dtype\": \"bfloat16\"}",
+        );
+        same(
+            "{\"modules\": [\"x\"], \"dtype\": \"x\"}",
+            "{\"modules\": [\"x\"], \"dtype\": \"bfloat16\"}",
         );
         assert_eq!(
             dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", None).unwrap(),

@@ -76,6 +76,9 @@ pub(super) struct ModuleRules {
     last: Option<Arc<ModuleSettings>>,
     /// Whether an expression of a dialect that is not understood was left out.
     has_unread: bool,
+    /// Whether there is MLX's config, whose paths may lack the first module of a multimodal model (mlx-vlm
+    /// `_quantization_path_aliases`).
+    is_of_mlx: bool,
 }
 
 enum ModuleMatcher {
@@ -169,7 +172,11 @@ impl ModuleRules {
     fn of(&self, module: &str) -> Option<&ModuleEntry> {
         // A path is the most specific rule, whatever its place in the file. The expression that
         // AutoRound's path may also be is tried after it.
-        let by_path = self.paths.get(module).and_then(|entry| entry.first());
+        let inner = module.strip_prefix("language_model.");
+        let alias = inner.filter(|_| self.is_of_mlx);
+        let by_path = self.paths.get(module);
+        let by_path = by_path.or_else(|| self.paths.get(alias?));
+        let by_path = by_path.and_then(|entry| entry.first());
         let by_pattern = || self.patterns.find(module);
         by_path
             .or_else(by_pattern)

@@ -63,6 +63,24 @@ impl ConfigPlace {
     }
 }
 
+/// Takes away every place but MLX's. Its programs write the same settings under two keys, and read no other place. What
+/// they have kept there is of the model that was converted: nested configs, and files that mlx-vlm copies.
+pub(super) fn leave_only_mlx(places: &mut Vec<ConfigPlace>) {
+    const MLX: [&str; 2] = [
+        "config.json: quantization",
+        "config.json: quantization_config",
+    ];
+    let of = |name| places.iter().find(|place| place.name == name);
+    let is_mlx = |place: &&ConfigPlace| {
+        let has = |key: &&str| place.int(&[*key]).is_some();
+        ["bits", "group_size"].iter().all(has)
+    };
+    let [first, second] = MLX.map(|name| of(name).filter(is_mlx));
+    if first.is_some_and(|first| second.is_some_and(|second| first.values == second.values)) {
+        places.retain(|place| MLX.contains(&place.name.as_str()));
+    }
+}
+
 /// An integer. Metadata of safetensors files has it as text.
 pub(super) fn integer(value: &Value) -> Option<i64> {
     value

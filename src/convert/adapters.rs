@@ -35,6 +35,12 @@ use crate::{Container, detect_format};
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
+/// Files of adapters of other programs, which have other names of tensors.
+const OTHER_WEIGHTS: &[(&str, &str)] = &[
+    ("adapters.safetensors", "mlx-lm"),
+    ("pytorch_lora_weights.safetensors", "diffusers"),
+];
+
 /// A LoRA adapter as PEFT saves it, a directory with `adapter_config.json` and `adapter_model.safetensors`, or as llama.cpp
 /// has it, a GGUF file.
 ///
@@ -209,6 +215,17 @@ fn missing(directory: &Path, path: &Path) -> AnamnesisError {
     if is_pickle && path.ends_with(WEIGHTS) {
         let what = format!(
             "{}: its weights are a pickle; `amn convert adapter_model.bin --to safetensors -o {WEIGHTS}` makes what is merged",
+            directory.display()
+        );
+        return AnamnesisError::unsupported("an adapter", what);
+    }
+    let others = OTHER_WEIGHTS.iter();
+    let other = others
+        .copied()
+        .find(|(name, _)| directory.join(name).exists());
+    if let Some((name, program)) = other {
+        let what = format!(
+            "{}: `{name}` is an adapter of {program}; those of PEFT are merged, in {CONFIG} and {WEIGHTS}",
             directory.display()
         );
         return AnamnesisError::unsupported("an adapter", what);

@@ -26,6 +26,7 @@ pub(crate) mod nvfp4;
 pub(crate) mod packed;
 pub(crate) mod paroquant;
 pub(crate) mod qnat;
+pub(crate) mod rescale;
 pub(crate) mod rotated;
 pub(crate) mod rotated_pairs;
 pub(crate) mod sdnq;

@@ -47,6 +47,14 @@ const SIGNATURES: &[Signature] = &[
         remedy: "no config is there that says so (method `svdquant` in the metadata, quant_method `nunchaku_lite` in config.json); \
                  `python -m nunchaku.merge_safetensors` adds it to files of the older format",
     },
+    // Compressed weights in the state of a model of ModelOpt, such as `mto.save` writes; exported models have other names.
+    Signature {
+        scheme: "ModelOpt's compressed weights",
+        suffix: ".weight",
+        dtypes: &[Dtype::U8, Dtype::I8, Dtype::F8E4M3],
+        companions: &[".weight_quantizer._scale"],
+        remedy: "recognised, not decoded by this version; modelopt's `export_hf_checkpoint` writes the model in a form that is",
+    },
     // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in rows.
     signature(
         "NVFP4 of transformers",

@@ -12,6 +12,7 @@ pub(crate) mod low_rank;
 pub(crate) mod marlin_tiles;
 pub(crate) mod packed;
 pub(crate) mod padding;
+pub(crate) mod rescaled;
 pub(crate) mod shifted_bias;
 pub(crate) mod strided;
 pub(crate) mod strips;

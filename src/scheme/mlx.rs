@@ -8,13 +8,15 @@
 
 mod bits;
 pub(super) mod experts;
+mod finish;
+mod mflux;
 mod ollama;
 
 use std::collections::HashMap;
 
 use self::experts::{count_experts, expert_names, unquantized_stack};
 use self::ollama::OllamaQuant;
-use crate::config::QuantMethod;
+use crate::config::{MFLUX_LEVEL, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::NamePattern::Ends;
@@ -48,6 +50,9 @@ static IDENTITY: Identity = Identity {
     optional: &[
         Sibling::OfModule("global_scale"),
         Sibling::OfWeight(".global_scale"),
+        Sibling::OfModule("signs"),
+        Sibling::OfModule("weight_scale_2"),
+        Sibling::OfModule("weight_global_scale"),
     ],
     activations: &[],
     markers: &[],
@@ -65,7 +70,13 @@ impl Scheme for Mlx {
     }
 
     fn descriptions(&self, metadata: &HashMap<String, String>) -> Vec<String> {
-        ollama::description_keys(metadata)
+        let mut keys = ollama::description_keys(metadata);
+        keys.extend(
+            metadata
+                .get_key_value(MFLUX_LEVEL)
+                .map(|(key, _)| key.clone()),
+        );
+        keys
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -101,10 +112,11 @@ impl Scheme for Mlx {
             3 => expert_names(t, &shape, all)?,
             _ => Vec::new(),
         };
+        let decoder = layer.finish(decoder, codes, all, &mut parts)?;
         let name = t.name().to_owned();
         Ok(Some(Group {
             split,
-            ..Group::new(name, shape, scheme, parts, Box::new(decoder))
+            ..Group::new(name, shape, scheme, parts, decoder)
         }))
     }
 }

@@ -13,6 +13,7 @@
 mod blocks;
 mod int4;
 mod metadata;
+mod renamed;
 mod tiles;
 
 use std::collections::HashMap;
@@ -54,6 +55,11 @@ static IDENTITY: Identity = Identity {
         (Ends("._weight_per_tensor_scale"), TensorRole::Scale),
         (Ends("._weight_act_pre_scale"), TensorRole::Scale),
         (Ends("._weight_zero_point"), TensorRole::ZeroPoint),
+        // Experts of transformers, which are parameters of one module.
+        (Ends("._gate_up_proj_scale"), TensorRole::Scale),
+        (Ends("._gate_up_proj_zero_point"), TensorRole::ZeroPoint),
+        (Ends("._down_proj_scale"), TensorRole::Scale),
+        (Ends("._down_proj_zero_point"), TensorRole::ZeroPoint),
     ],
     optional: &[],
     activations: ACTIVATION_PARTS,

@@ -89,6 +89,7 @@ pub const FOREIGN: &[&str] = &[
     "exl3",
     "fp_quant",
     "higgs",
+    "mlx_more",
     "modelslim",
     "paroquant",
     "rotations",

@@ -18,6 +18,7 @@ mod higgs;
 mod ik_llama;
 mod libraries;
 mod marlin24;
+mod mlx;
 mod models;
 mod modelslim;
 mod names;

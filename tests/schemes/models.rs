@@ -116,6 +116,11 @@ fn mlx() {
 }
 
 #[test]
+fn mlx_more() {
+    check("mlx_more", 8);
+}
+
+#[test]
 fn modelopt() {
     check("modelopt", 33);
 }
@@ -182,7 +187,7 @@ fn vptq() {
 
 #[test]
 fn torchao() {
-    check("torchao", 28);
+    check("torchao", 30);
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl ModuleRules {
 
     /// MLX: a module's path is a key of the config.
     pub(super) fn read_mlx(&mut self, place: &ConfigPlace) {
+        self.is_of_mlx |= place.name == "config.json: quantization";
         // The settings of the config lie under the same object as the modules; their keys have no
         // dot.
         let paths = place

@@ -1,6 +1,6 @@
 //! Bits and group size of an MLX weight, from the config, the shapes and the sizes of the layer.
 
-use super::{MlxLayer, OF_MODULE, bits_per_group};
+use super::{MlxLayer, OF_MODULE, bits_per_group, mflux};
 use crate::scheme::seam::{Index, base_of, module_of, wrong};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -25,14 +25,15 @@ impl<'m> MlxLayer<'_, 'm> {
             && (self.row_words() * 32).is_multiple_of(bits)
     }
 
-    /// Bits and group size by Ollama's metadata, or else by the config, if it has both.
+    /// Bits and group size by Ollama's metadata, or else by the config, if it has both, or else by mflux's metadata.
     pub(super) fn configured(&self, all: &Index<'m>) -> Option<(usize, usize)> {
         if let Some(stated) = &self.stated {
             return Some(stated.size());
         }
         let module = all.config.at(module_of(self.t.name()));
         let number = |keys: &[&str]| module.int(keys).and_then(|(n, _)| usize::try_from(n).ok());
-        number(&["bits"]).zip(number(&["group_size"]))
+        let configured = number(&["bits"]).zip(number(&["group_size"]));
+        configured.or_else(|| mflux::size(&module, self.bits_per_group))
     }
 
     /// The columns of the weight, as far as the sizes of the model or a sibling prove them.

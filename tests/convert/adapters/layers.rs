@@ -484,4 +484,18 @@ fn files_of_other_programs_are_refused() {
         error.contains("does not begin with `base_model.model.`"),
         "{error}"
     );
+    // Directories of other programs are refused by the names of these.
+    for (weights, program) in [
+        ("adapters.safetensors", "mlx-lm"),
+        ("pytorch_lora_weights.safetensors", "diffusers"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = r#"{"fine_tune_type":"lora","num_layers":2}"#;
+        std::fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+        std::fs::copy(&path, directory.path().join(weights)).unwrap();
+        let error = Adapter::open(directory.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let text = error.to_string();
+        assert!(text.contains(weights) && text.contains(program), "{text}");
+    }
 }

@@ -21,6 +21,15 @@ const RULES: &[Rule] = &[
         applies: |edit| edit.kind == "dimension changed" && edit.place.ends_with(".trellis"),
     },
     Rule {
+        reason: "mlx-vlm's config does not say which layers have a second scale",
+        applies: |edit| {
+            let ends = [".weight_scale_2", ".weight_global_scale"];
+            is_gone(edit)
+                && ends.iter().any(|end| edit.place.ends_with(end))
+                && says(edit, &["\"mode\""])
+        },
+    },
+    Rule {
         reason: "without a config that names it, EXL3's codebook is told by its mark or the lack of one",
         applies: |edit| {
             let ends = [".mcg", ".mul1"];
