@@ -105,6 +105,7 @@ pub const FOREIGN: &[&str] = &[
     "ollama",
     "ik_llama",
     "ik_interleaved",
+    "prism",
     "uqff",
 ];
 

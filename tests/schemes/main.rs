@@ -25,6 +25,8 @@ mod nunchaku;
 #[cfg(feature = "ollama")]
 mod ollama;
 mod paroquant;
+#[cfg(feature = "gguf")]
+mod prism;
 mod producers;
 mod rotations;
 mod sdnq;
