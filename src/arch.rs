@@ -18,6 +18,7 @@ mod model_card;
 mod names;
 mod periods;
 mod pooling;
+mod prediction;
 mod rope;
 mod settings;
 mod source;
