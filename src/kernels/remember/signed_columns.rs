@@ -3,32 +3,38 @@
 use crate::element::Element;
 use crate::simd::Kernel;
 
-/// Whole rows of as many values as there are signs.
+/// Whole rows of `width` values.
 pub(crate) struct SignedRows<'a> {
     pub values: &'a [f32],
-    /// 1 or -1 for each column of `values`.
-    pub signs: &'a [f32],
-    /// The column of `values` that each column of the output has; `None`: its own.
-    pub order: Option<&'a [u32]>,
+    pub width: usize,
+    /// 1 or -1 for each column of `values`; `None`: all are 1.
+    pub signs: Option<&'a [f32]>,
+    /// `[keys, heads]`: a row has so many heads, in `values` those of each of so many keys side by side (`k * n + i`), and in the
+    /// output tiled (`k + keys * i`). `[1, 1]` for no other order.
+    pub heads: [usize; 2],
 }
 
 impl Kernel for SignedRows<'_> {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        let width = self.signs.len().max(1);
+        let (width, [keys, heads]) = (self.width.max(1), self.heads.map(|n| n.max(1)));
+        let (of_key, size) = (heads / keys, (width / heads).max(1));
         let rows = self.values.chunks_exact(width);
         for (values, out) in rows.zip(out.chunks_exact_mut(width)) {
-            // Adding 0 makes +0 of -0: a sum of zeros has no sign.
-            match self.order {
-                None => {
-                    for ((out, value), sign) in out.iter_mut().zip(values).zip(self.signs) {
-                        *out = E::from_f32(value * sign + 0.0);
-                    }
-                }
-                Some(order) => {
-                    for (out, &column) in out.iter_mut().zip(order) {
-                        let column = column as usize;
-                        *out = E::from_f32(values[column] * self.signs[column] + 0.0);
+            for (head, out) in out.chunks_exact_mut(size).enumerate() {
+                let first = (head % keys * of_key + head / keys) * size;
+                let values = values[first..first + size].iter();
+                // Adding 0 makes +0 of -0: a sum of zeros has no sign.
+                match self.signs {
+                    None => out
+                        .iter_mut()
+                        .zip(values)
+                        .for_each(|(out, &value)| *out = E::from_f32(value)),
+                    Some(signs) => {
+                        let signed = values.zip(&signs[first..first + size]);
+                        out.iter_mut()
+                            .zip(signed)
+                            .for_each(|(out, (v, s))| *out = E::from_f32(v * s + 0.0));
                     }
                 }
             }

@@ -150,7 +150,7 @@ impl Rotations {
             }
         };
         let is_signed = signs.is_some() || heads.is_some();
-        let signed = is_signed.then(|| SignedColumns::new(cols, signs, heads));
+        let signed = is_signed.then_some(SignedColumns { signs, heads });
         Ok((columns, signed))
     }
 

@@ -12,32 +12,10 @@ use crate::simd::{Level, dispatch};
 
 /// Signs of the columns of a weight, and their order.
 pub(crate) struct SignedColumns {
-    signs: Arc<[f32]>,
-    /// The stored column that each column of a whole row has; `None`: its own.
-    order: Option<Arc<[u32]>>,
-}
-
-impl SignedColumns {
-    /// The signs of `cols` columns, in the order that they are stored in, and the order of heads: `[keys, values]` are the numbers of
-    /// heads, which divide the columns, if the stored ones of a key follow one another.
-    pub(crate) fn new(cols: usize, signs: Option<Arc<[f32]>>, heads: Option<[usize; 2]>) -> Self {
-        let order = heads.map(|[keys, values]| {
-            let (width, of_key) = (cols / values, values / keys);
-            let stored = |head: usize| head % keys * of_key + head / keys;
-            let columns =
-                |head| (stored(head) * width..(stored(head) + 1) * width).map(|c| c as u32);
-            (0..values).flat_map(columns).collect()
-        });
-        Self {
-            signs: signs.unwrap_or_else(|| vec![1.0; cols].into()),
-            order,
-        }
-    }
-
-    /// The columns of `tile`, for the kernel.
-    fn of_tile(&self, tile: &Tile) -> (&[f32], Option<&[u32]>) {
-        (&self.signs[tile.cols.clone()], self.order.as_deref())
-    }
+    /// One for each stored column; `None`: all are 1.
+    pub signs: Option<Arc<[f32]>>,
+    /// `[keys, heads]`, which divide the columns, if the stored heads of each key are side by side, and those of the weight tiled.
+    pub heads: Option<[usize; 2]>,
 }
 
 /// The decoder of a weight with signs: the values of another decoder, in their order.
@@ -51,7 +29,7 @@ impl Decode for Signed<'_> {
         let grid = self.stored.grid();
         Grid {
             // In another order, a value can be of any stored column.
-            col_align: match self.columns.order {
+            col_align: match self.columns.heads {
                 Some(_) => grid.cols,
                 None => grid.col_align,
             },
@@ -71,7 +49,8 @@ impl Decode for Signed<'_> {
         level: Level,
         out: Out<'_>,
     ) {
-        let (signs, order) = self.columns.of_tile(tile);
+        let signs = self.columns.signs.as_deref();
+        let signs = signs.map(|signs| &signs[tile.cols.clone()]);
         let loaded = LoadedRows {
             tile,
             rows,
@@ -81,8 +60,9 @@ impl Decode for Signed<'_> {
         loaded.each_strip(&*self.stored, STRIP, out, |values, _, out| {
             let kernel = SignedRows {
                 values,
+                width: tile.cols.len(),
                 signs,
-                order,
+                heads: self.columns.heads.unwrap_or([1, 1]),
             };
             dispatch(level, &kernel, out);
         });
