@@ -62,10 +62,10 @@ macro_rules! ggml_block_types {
                 IQ4_XS 23 136 / 256 "4-bit codebook, 6-bit scales" -;
                 IQ1_M 29 56 / 256 "1.75-bit grid of 2048" -;
                 TQ1_0 34 54 / 256 "ternary, five to a byte" -;
-                TQ2_0 35 66 / 256 "ternary, four to a byte" -;
+                TQ2_0 35 66 / 256 "ternary, four to a byte" [(64, 2)];
                 MXFP4 39 17 / 32 "E2M1 with a power-of-two scale" [];
                 NVFP4 40 36 / 64 "E2M1 with UE4M3 scales for 16 values each" [];
-                Q1_0 41 18 / 128 "signs with one scale" -;
+                Q1_0 41 18 / 128 "signs with one scale" [(0, 2)];
                 Q2_0 42 18 / 64 "2-bit, one scale" -;
             }
             {
