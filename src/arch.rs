@@ -9,6 +9,7 @@ mod checks;
 mod dims;
 mod families;
 mod fields;
+mod fused;
 mod general;
 mod layer_sizes;
 mod lists;

@@ -11,6 +11,7 @@ use self::narrowing::{is_exact, values_of};
 use super::dims::{Dims, HEADS, KV_HEADS};
 use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
+use super::fused;
 use super::layer_sizes;
 use super::lists;
 use super::mapping::{Mapped, Mapping};
@@ -97,7 +98,9 @@ pub(crate) fn to_hf<'m>(
     restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
-    let mapped = mapping.to_hf(sources.collect::<Result<_>>()?)?;
+    let sources = sources.collect::<Result<Vec<_>>>()?.into_iter();
+    let apart = |source| fused::taken_apart(&mapping, source);
+    let mapped = mapping.to_hf(sources.flat_map(apart).collect())?;
     config.extend(mapping.biases(&mapped)?);
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());

@@ -289,3 +289,32 @@ fn layers_of_predictions() {
             .contains("nextn_predict_layers")
     );
 }
+
+/// What `--fuse-qkv` and `--fuse-gate-up-exps` of llama.cpp's converter have made one tensor is taken apart.
+#[test]
+fn fused_tensors() {
+    for (name, fused) in [
+        (
+            "llama_bias",
+            ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.bias"],
+        ),
+        (
+            "qwen3_5_moe",
+            [
+                "blk.0.ffn_gate_up_exps.weight",
+                "blk.3.ffn_gate_up_exps.weight",
+            ],
+        ),
+    ] {
+        let gguf = data().join(format!("whole_fused/{name}.gguf"));
+        let names = tensors(&gguf);
+        assert!(
+            fused.iter().all(|fused| names.contains_key(*fused)),
+            "{name}"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let back = to_hf(&gguf, directory.path());
+        let want = data().join("whole").join(name).join("hf");
+        assert!(tensors(&back) == tensors(&want), "{name}");
+    }
+}

@@ -493,10 +493,13 @@ def make(name, out):
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
 
 
-def convert(root, pre):
+FUSED = {"llama_bias": ["--fuse-qkv"], "qwen3_5_moe": ["--fuse-gate-up-exps"]}
+
+
+def convert(root, pre, out=None, options=()):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
-    arguments = ["convert", str(root / "hf"), "--outfile", str(root / "canonical.gguf"), "--model-name", root.name]
+    arguments = ["convert", str(root / "hf"), "--outfile", str(out or root / "canonical.gguf"), "--model-name", root.name, *options]
     if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe") and root.parent.name != "whole_mtp":
         arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""
@@ -526,5 +529,8 @@ if __name__ == "__main__":
         if is_nemotron_h and knows_it:
             continue
         convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])
+        if name in FUSED:  # ROOT/../whole_fused/NAME.gguf
+            (root.parent / "whole_fused").mkdir(exist_ok=True)
+            convert(root / name, PRE[MODELS[name][2]], root.parent / f"whole_fused/{name}.gguf", FUSED[name])
         if name == "qwen3_5":
             convert_with_prediction(root, name, PRE[MODELS[name][2]])
