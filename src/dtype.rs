@@ -26,8 +26,8 @@ enum DtypeKind {
     /// One of ggml's block types: a fixed number of values is stored as one block of bytes that
     /// includes its scales.
     GgmlBlock,
-    /// A block type of ik_llama.cpp, which is decoded only.
-    IkBlock,
+    /// A block type of a fork of llama.cpp, which is decoded only.
+    ForkBlock,
     Complex,
     Unknown,
 }
@@ -72,7 +72,7 @@ macro_rules! dtypes {
         pub enum Dtype {
             $($(#[$doc])* $variant,)*
             $(#[doc = concat!("ggml: ", $what, "; ", $bytes, " bytes hold ", $values, " values.")] $block,)*
-            $(#[doc = concat!("ik_llama.cpp: ", $about, "; ", $size, " bytes hold ", $n, " values. Each row begins with ", $header,
+            $(#[doc = concat!("A fork of llama.cpp: ", $about, "; ", $size, " bytes hold ", $n, " values. Each row begins with ", $header,
                 " other bytes.")] $ik,)*
             $(#[doc = concat!("ik_llama.cpp: ", stringify!($base), " with ", $rows, " rows interleaved.")] $mixed,)*
             /// A type of some GGUF writer, by its number; its values cannot be read.
@@ -108,13 +108,13 @@ macro_rules! dtypes {
                     },)*
                     $(Self::$ik => &DtypeRow {
                         name: stringify!($ik), block: $n, header: $header, bits: 8 * $size,
-                        kind: DtypeKind::IkBlock,
+                        kind: DtypeKind::ForkBlock,
                         safetensors: None,
                         ggml: Some($id),
                     },)*
                     $(Self::$mixed => &DtypeRow {
                         name: stringify!($mixed), block: $mixed_n, header: $mixed_header, bits: 8 * $mixed_size,
-                        kind: DtypeKind::IkBlock,
+                        kind: DtypeKind::ForkBlock,
                         safetensors: None,
                         ggml: Some($mixed_id),
                     },)*
@@ -256,16 +256,19 @@ impl Dtype {
     }
 
     /// Whether this is one of ggml's block types, which store values together with their scales. Those of
-    /// ik_llama.cpp count.
+    /// forks of llama.cpp count.
     #[must_use]
     pub fn is_ggml_block(self) -> bool {
-        matches!(self.row().kind, DtypeKind::GgmlBlock | DtypeKind::IkBlock)
+        matches!(self.row().kind, DtypeKind::GgmlBlock | DtypeKind::ForkBlock)
     }
 
-    /// Whether this is a block type that ik_llama.cpp has and ggml has not.
+    /// The fork of llama.cpp that has this block type, which ggml has not; `None` for any other type.
     #[cfg_attr(not(any(feature = "gguf", feature = "lethe")), allow(dead_code))]
-    pub(crate) fn is_ik_block(self) -> bool {
-        self.row().kind == DtypeKind::IkBlock
+    pub(crate) fn fork(self) -> Option<&'static str> {
+        match self {
+            Self::PQ2_0 | Self::PTQ1_0 => Some("PrismML's llama.cpp"),
+            _ => (self.row().kind == DtypeKind::ForkBlock).then_some("ik_llama.cpp"),
+        }
     }
 
     /// The dtype whose type number in GGUF files is `id`.

@@ -140,6 +140,8 @@ impl ParsedModel {
             transforms::undo(self, &mut resolution);
             rotations::undo(self, &mut resolution);
         }
+        #[cfg(feature = "gguf")]
+        ggml::prism::undo(self, &mut resolution);
         resolution
     }
 }

@@ -215,6 +215,12 @@ impl Mapping<'_> {
         Ok(tensors)
     }
 
+    /// Whether a tensor of the class is called `base` in GGUF, without `.weight` or `.bias`.
+    pub(super) fn has_rule(&self, base: &str) -> bool {
+        let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        rules.any(|rule| find(rule.gguf, base).is_some())
+    }
+
     /// `name` with or without `prefix`, as the table of the class has it.
     fn with_own_prefix(&self, name: String, prefix: &str) -> String {
         let is_known = |name: &str| !self.rules(name, &[], |rule| rule.hf).is_empty();

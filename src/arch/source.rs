@@ -88,6 +88,47 @@ impl<'m> SourceTensor<'m> {
         }
     }
 
+    /// `rows` rows from `first` on, of the tensor or of each matrix of a stack, as a tensor called `name`.
+    pub(super) fn rows_of(
+        &self,
+        name: String,
+        first: usize,
+        (rows, is_stack): (usize, bool),
+    ) -> Self {
+        let (stack, step) = match (is_stack, &self.shape[..]) {
+            (true, &[stack, step, _]) => (stack, step),
+            _ => (1, 0),
+        };
+        let mut shape = self.shape.clone();
+        shape[usize::from(is_stack)] = rows;
+        let piece = |matrix: usize| SourceRows {
+            source: 0,
+            order: RowOrder::From(matrix * step + first),
+            rows,
+            turn: 1,
+        };
+        let moved = Rearrangement {
+            pieces: (0..stack).map(piece).collect(),
+            cols: shape[1 + usize::from(is_stack)..].iter().product(),
+            takes_turns: false,
+            change: Change::None,
+            columns: None,
+        };
+        // What is quantized is rounded where the tensor is written.
+        let dtype = self.stored.unwrap_or(TargetDtype::F32);
+        let group = assembled(vec![self.clone()], (name, shape), dtype, &moved);
+        Self {
+            name: group.name,
+            shape: group.shape,
+            scheme: group.scheme,
+            parts: group.parts,
+            stored: self.stored,
+            is_plain: false,
+            decoder: Arc::from(group.decoder),
+            transposed: None,
+        }
+    }
+
     /// A stack `[n, rows, cols]` with its matrices transposed, `[n, cols, rows]`, as values of type `dtype`.
     pub(super) fn transposed(self, dtype: TargetDtype) -> Self {
         if let Some((shape, decoder)) = self.transposed {

@@ -11,12 +11,14 @@ use self::narrowing::{is_exact, values_of};
 use super::dims::{Dims, HEADS, KV_HEADS};
 use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
+use super::fused;
 use super::layer_sizes;
 use super::lists;
 use super::mapping::{Mapped, Mapping};
 use super::names::{Place, fill};
 use super::periods;
 use super::pooling;
+use super::prediction;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
 use super::settings::{causal_note, config_of};
 use super::source::SourceTensor;
@@ -43,7 +45,7 @@ pub(crate) struct DirectoryModel<'m> {
 /// `Unsupported` if the architecture is unknown; `Parse` that names the key or the tensor which is missing, contradicts another,
 /// or is none of the architecture.
 pub(crate) fn to_hf<'m>(
-    items: Vec<ResolvedItem<'m>>,
+    mut items: Vec<ResolvedItem<'m>>,
     metadata: &GgufMetadata,
     (to, decoded): (TargetDtype, TargetDtype),
 ) -> Result<DirectoryModel<'m>> {
@@ -51,6 +53,7 @@ pub(crate) fn to_hf<'m>(
         items.iter().any(|item| item.name() == name)
     })?;
     let mut config = config_of(class, metadata)?;
+    let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| is_factors(item.name()));
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
@@ -95,7 +98,9 @@ pub(crate) fn to_hf<'m>(
     restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
-    let mapped = mapping.to_hf(sources.collect::<Result<_>>()?)?;
+    let sources = sources.collect::<Result<Vec<_>>>()?.into_iter();
+    let apart = |source| fused::taken_apart(&mapping, source);
+    let mapped = mapping.to_hf(sources.flat_map(apart).collect())?;
     config.extend(mapping.biases(&mapped)?);
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
@@ -132,6 +137,7 @@ pub(crate) fn to_hf<'m>(
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
     let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
+    tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
     let ids = token_ids(metadata);

@@ -1,4 +1,4 @@
-//! The table of ggml's block types, and of those that ik_llama.cpp adds to them.
+//! The table of ggml's block types, and of those that forks of llama.cpp add to them.
 
 /// Calls `$callback!` with `$arguments`, followed by one row for each of ggml's block types, in braces:
 ///
@@ -6,7 +6,7 @@
 /// name   type number in GGUF   bytes of a block / values in it   description   byte-swapped words;
 /// ```
 ///
-/// and one row for each type of ik_llama.cpp, in braces:
+/// and one row for each type of a fork of llama.cpp, in braces, those of ik_llama.cpp first and then those of PrismML's:
 ///
 /// ```text
 /// name   type number in GGUF   bytes before each row + bytes of a block / values in it   description;
@@ -23,16 +23,18 @@
 /// A name is the variant of [`Dtype`](super::Dtype), the type's name in GGUF, and the struct that
 /// implements `DecodeBlock` in `kernels::remember::ggml` and `EncodeBlock` in `kernels::lethe::ggml`. All of these
 /// are made from this table, and so are the lists of the tests, which also ask for a naive twin of
-/// each type and direction. What a row lacks does not compile. Types of ik_llama.cpp are decoded only, and
+/// each type and direction. What a row lacks does not compile. Types of forks are decoded only, and
 /// implement `DecodeRowBlock`. Interleaved rows become rows of their type first, as `kernels::remember::ggml::interleaved` says.
 ///
 /// Byte-swapped words are the `(byte offset, width)` of the numbers of a block that files of the
 /// other byte order store reversed; `-` where gguf-py's `scripts/gguf_convert_endian.py` defines no
-/// such layout. It defines none for types of ik_llama.cpp.
+/// such layout. It defines none for types of forks.
 ///
 /// Bytes before each row are its header, which begins with a scale: F16 if they are two, else F32. Numbers, sizes and
 /// headers of ik_llama.cpp's types: `type_traits` in its `ggml/src/ggml.c`, at commit
-/// [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/blob/8337e4cd3861406fc04e0854b1409cd1b027fbc9/ggml/src/ggml.c).
+/// [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/blob/8337e4cd3861406fc04e0854b1409cd1b027fbc9/ggml/src/ggml.c). Those of PrismML's
+/// types: `block_pq2_0` and `block_ptq1_0` in `ggml/src/ggml-common.h` of branch `prism` of its
+/// [llama.cpp](https://github.com/PrismML-Eng/llama.cpp).
 macro_rules! ggml_block_types {
     ($callback:ident { $($arguments:tt)* }) => {
         $callback! {
@@ -60,10 +62,10 @@ macro_rules! ggml_block_types {
                 IQ4_XS 23 136 / 256 "4-bit codebook, 6-bit scales" -;
                 IQ1_M 29 56 / 256 "1.75-bit grid of 2048" -;
                 TQ1_0 34 54 / 256 "ternary, five to a byte" -;
-                TQ2_0 35 66 / 256 "ternary, four to a byte" -;
+                TQ2_0 35 66 / 256 "ternary, four to a byte" [(64, 2)];
                 MXFP4 39 17 / 32 "E2M1 with a power-of-two scale" [];
                 NVFP4 40 36 / 64 "E2M1 with UE4M3 scales for 16 values each" [];
-                Q1_0 41 18 / 128 "signs with one scale" -;
+                Q1_0 41 18 / 128 "signs with one scale" [(0, 2)];
                 Q2_0 42 18 / 64 "2-bit, one scale" -;
             }
             {
@@ -86,6 +88,8 @@ macro_rules! ggml_block_types {
                 IQ3_KS 156 2 + 102 / 256 "3-bit codebooks, 5-bit scales";
                 IQ2_KL 157 2 + 86 / 256 "codebook of 32 pairs, 6-bit scales";
                 IQ1_KT 158 4 + 56 / 256 "1.75-bit trellis, 4-bit scales";
+                PQ2_0 142 0 + 34 / 128 "2-bit, one scale";
+                PTQ1_0 143 0 + 28 / 128 "ternary, five to a byte";
             }
             {
                 Q4_0_R8 202 8 of Q4_0 0 + 18 / 32;

@@ -265,13 +265,12 @@ impl FromStr for ForgetScheme {
     }
 }
 
-/// The error if `name` is a type of ik_llama.cpp, in any case.
+/// The error if `name` is a type of a fork of llama.cpp, in any case.
 fn decoded_only(name: &str) -> Option<AnamnesisError> {
-    let is_named = |dtype: &&Dtype| dtype.is_ik_block() && dtype.name().eq_ignore_ascii_case(name);
-    Dtype::ALL.iter().find(is_named).map(|dtype| {
-        let what = "types of ik_llama.cpp are decoded only";
-        AnamnesisError::unsupported(dtype.name(), what)
-    })
+    let is_named = |dtype: &&Dtype| dtype.name().eq_ignore_ascii_case(name);
+    let dtype = Dtype::ALL.iter().find(is_named)?;
+    let what = format!("types of {} are decoded only", dtype.fork()?);
+    Some(AnamnesisError::unsupported(dtype.name(), what))
 }
 
 impl fmt::Display for ForgetScheme {
@@ -334,7 +333,7 @@ impl GgufTypes {
     pub fn parse_type(name: &str) -> Result<Dtype> {
         let is_type = |dtype: &Dtype| {
             let is_float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
-            is_float || dtype.is_ggml_block() && !dtype.is_ik_block()
+            is_float || dtype.is_ggml_block() && dtype.fork().is_none()
         };
         let types = || Dtype::ALL.iter().copied().filter(is_type);
         let found = types().find(|dtype| dtype.name().eq_ignore_ascii_case(name));

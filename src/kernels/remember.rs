@@ -30,6 +30,8 @@ pub(crate) mod rescale;
 pub(crate) mod rotated;
 pub(crate) mod rotated_pairs;
 pub(crate) mod sdnq;
+#[cfg(feature = "gguf")]
+pub(crate) mod signed_columns;
 pub(crate) mod spqr;
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,12 @@
 //! Rows of some types of ik_llama.cpp begin with a header, which has the scale of all their blocks. Other types of it store several rows
 //! interleaved: their headers one after another, then blocks with values of all of them.
 //!
+//! Weights that PrismML has rotated are plain ones here, as [`prism`] says.
+//!
 //! Names: llama.cpp `llama-model.cpp`, `load_tensors`. Some writers name the scale `X.weight.scale`.
 
 mod interleaved;
+pub(super) mod prism;
 mod undecoded;
 
 use std::ops::Range;

@@ -14,6 +14,8 @@ pub(crate) mod packed;
 pub(crate) mod padding;
 pub(crate) mod rescaled;
 pub(crate) mod shifted_bias;
+#[cfg(feature = "gguf")]
+pub(crate) mod signed_columns;
 pub(crate) mod strided;
 pub(crate) mod strips;
 pub(crate) mod tiled;

@@ -344,18 +344,26 @@ pub(super) fn transform<'m>(
     t: Tensor<'m>,
     [columns, rows]: Sides<'m>,
 ) {
-    let transformed = |stored: Box<dyn Decode + 'm>| {
+    change_decoder(item, t, |stored| {
         Box::new(Transformed {
             stored,
             columns,
             rows,
         })
-    };
+    });
+}
+
+/// Makes a group of the item whose decoder is what `change` makes of its own.
+pub(super) fn change_decoder<'m>(
+    item: &mut ResolvedItem<'m>,
+    t: Tensor<'m>,
+    change: impl FnOnce(Box<dyn Decode + 'm>) -> Box<dyn Decode + 'm>,
+) {
     let name = item.name().to_owned();
     let old = std::mem::replace(item, ResolvedItem::Plain(t.into()));
     let group = match old {
         ResolvedItem::Group(group) => Group {
-            decoder: transformed(group.decoder),
+            decoder: change(group.decoder),
             ..*group
         },
         ResolvedItem::Plain(_) => {
@@ -366,7 +374,7 @@ pub(super) fn transform<'m>(
             let (shape, scheme) = (t.shape().to_vec(), QuantScheme::Unquantized);
             Group {
                 keeps: TargetDtype::of(t.dtype()),
-                ..Group::new(name, shape, scheme, parts, transformed(Box::new(floats)))
+                ..Group::new(name, shape, scheme, parts, change(Box::new(floats)))
             }
         }
     };

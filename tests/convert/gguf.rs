@@ -57,7 +57,7 @@ fn shown(model: &ParsedModel) -> Vec<String> {
 
 /// Every GGUF file among the goldens.
 fn golden_files() -> Vec<std::path::PathBuf> {
-    let cases = ["gguf", "ik_llama", "ik_interleaved"]
+    let cases = ["gguf", "ik_llama", "ik_interleaved", "prism"]
         .into_iter()
         .flat_map(|family| std::fs::read_dir(data().join(family)).unwrap())
         .map(|e| e.unwrap().path().join("model.gguf"));

@@ -257,3 +257,64 @@ fn gguf_comes_back() {
         assert!(is_all, "{}", model.display());
     }
 }
+
+/// Layers that predict further tokens, which llama.cpp's converter writes of Qwen 3.5, do not come back.
+#[test]
+fn layers_of_predictions() {
+    let directory = tempfile::tempdir().unwrap();
+    let back = to_hf(&data().join("whole_mtp/qwen3_5.gguf"), directory.path());
+    let want = data().join("whole/qwen3_5/hf");
+    assert!(tensors(&back) == tensors(&want));
+    let [config, want] = [back, want].map(|path| json(&path.join("config.json")));
+    for field in ["num_hidden_layers", "layer_types"] {
+        assert_eq!(config[field], want[field]);
+    }
+    // No layer is left.
+    let options = ConvertOptions::new(ConvertTarget::Gguf);
+    let all = (
+        "qwen35.nextn_predict_layers".to_owned(),
+        GgufMetadataValue::U32(5),
+    );
+    let edited = directory.path().join("edited.gguf");
+    let model = parse(data().join("whole_mtp/qwen3_5.gguf")).unwrap();
+    model
+        .convert(&edited, options.with_gguf_metadata(vec![all]))
+        .unwrap();
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    let result = parse(&edited).and_then(|model| model.recovery(options).map(drop));
+    assert!(
+        result
+            .unwrap_err()
+            .to_string()
+            .contains("nextn_predict_layers")
+    );
+}
+
+/// What `--fuse-qkv` and `--fuse-gate-up-exps` of llama.cpp's converter have made one tensor is taken apart.
+#[test]
+fn fused_tensors() {
+    for (name, fused) in [
+        (
+            "llama_bias",
+            ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.bias"],
+        ),
+        (
+            "qwen3_5_moe",
+            [
+                "blk.0.ffn_gate_up_exps.weight",
+                "blk.3.ffn_gate_up_exps.weight",
+            ],
+        ),
+    ] {
+        let gguf = data().join(format!("whole_fused/{name}.gguf"));
+        let names = tensors(&gguf);
+        assert!(
+            fused.iter().all(|fused| names.contains_key(*fused)),
+            "{name}"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let back = to_hf(&gguf, directory.path());
+        let want = data().join("whole").join(name).join("hf");
+        assert!(tensors(&back) == tensors(&want), "{name}");
+    }
+}

@@ -106,6 +106,7 @@ pub const FOREIGN: &[&str] = &[
     "ollama",
     "ik_llama",
     "ik_interleaved",
+    "prism",
     "uqff",
 ];
 

@@ -115,6 +115,12 @@ fn ik_llama() {
 
 #[cfg(feature = "gguf")]
 #[test]
+fn prism() {
+    check("prism", 4);
+}
+
+#[cfg(feature = "gguf")]
+#[test]
 fn ik_interleaved() {
     check("ik_interleaved", 29);
 }

@@ -26,6 +26,8 @@ mod nunchaku;
 #[cfg(feature = "ollama")]
 mod ollama;
 mod paroquant;
+#[cfg(feature = "gguf")]
+mod prism;
 mod producers;
 mod rotations;
 mod sdnq;

@@ -23,6 +23,9 @@ pub(crate) fn is_split_key(key: &str) -> bool {
     matches!(key, "split.no" | "split.count" | "split.tensors.count")
 }
 
+/// Begins the keys of rotated weights in files of PrismML. They are untrue of tensors decoded from these.
+pub(crate) const ROTATIONS: &str = "prism.hadamard.";
+
 /// Properties of a GGUF file: version, byte order, alignment and metadata.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Gguf {
@@ -49,6 +52,12 @@ impl Gguf {
     #[must_use]
     pub fn alignment(&self) -> u32 {
         self.alignment
+    }
+
+    /// Whether weights are rotated.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
+    pub(crate) fn has_rotations(&self) -> bool {
+        self.metadata.keys().any(|key| key.starts_with(ROTATIONS))
     }
 
     /// The metadata, typed and in the order of the file. Of a split model it is that of the first file.

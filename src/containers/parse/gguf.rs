@@ -118,6 +118,7 @@ fn read_part_at(
     let mut header = header::read(SourceReader { source, at }, Some(len), budget)?;
     let mut entries = std::mem::take(&mut header.tensors);
     entries.sort_by_key(|e| e.offset);
+    tell_q2_0(&mut entries, header.alignment.into(), len);
     let tensors = check_extents(entries, &header, len, index)?;
     Ok((header, tensors))
 }
@@ -139,6 +140,33 @@ impl Read for SourceReader<'_> {
             })?;
         self.at += out.len() as u64;
         Ok(out.len())
+    }
+}
+
+/// Gives tensors of Q2_0 the type PQ2_0 if only that has the room between them. PrismML's files of two bits had ggml's number
+/// before ggml had the type, and have a scale for 128 values in place of 64.
+fn tell_q2_0(entries: &mut [GgufTensorEntry], alignment: u64, file_len: u64) {
+    let ends: Vec<u64> = entries.iter().skip(1).map(|e| e.offset).collect();
+    let ends = ends.into_iter().chain([file_len]);
+    let of_two_bits = entries
+        .iter()
+        .zip(ends)
+        .filter(|(e, _)| e.dtype == Dtype::Q2_0);
+    let rooms: Vec<_> = of_two_bits
+        .map(|(e, end)| (&e.shape, end.saturating_sub(e.offset)))
+        .collect();
+    let fits = |dtype: Dtype| {
+        rooms.iter().all(|&(shape, room)| {
+            let len = dtype.byte_len(shape).map(|len| len as u64);
+            len.is_some_and(|len| len == room || len.next_multiple_of(alignment) == room)
+        })
+    };
+    if rooms.is_empty() || fits(Dtype::Q2_0) || !fits(Dtype::PQ2_0) {
+        return;
+    }
+    for e in entries.iter_mut().filter(|e| e.dtype == Dtype::Q2_0) {
+        e.len = Dtype::PQ2_0.byte_len(&e.shape).map(|len| len as u64);
+        e.dtype = Dtype::PQ2_0;
     }
 }
 

@@ -130,15 +130,13 @@ const OTHER_FILES: &[OtherFile] = &[
         advice: "its models are not read",
     },
     OtherFile {
-        // GGML, GGMF and GGJT as little-endian numbers.
+        // GGML, GGMF, GGJT and GGLA as little-endian numbers.
         matches: |head| {
-            matches!(
-                head,
-                [b'l' | b'f', b'm', b'g', b'g', ..] | [b't', b'j', b'g', b'g', ..]
-            )
+            let magics = [b"lmgg", b"fmgg", b"tjgg", b"algg"];
+            magics.iter().any(|&magic| head.starts_with(magic))
         },
         name: "GGML",
-        advice: "this is a file of llama.cpp from before GGUF; convert it with a version of that time",
+        advice: "this is a file of whisper.cpp, or one of llama.cpp from before GGUF, which a version of that time converts; the model that it was made from is read",
     },
 ];
 
@@ -207,7 +205,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 19] = [
+        let rows: [(&[u8], &str); 21] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -224,6 +222,8 @@ mod tests {
             (b"\x1c\0\0\0TFL3aaaa", "TensorFlow Lite"),
             (b"\x08\x08\x12\x07pytorchaaaa", "ONNX"),
             (b"tjggaaaa", "before GGUF"),
+            (b"lmgg\xa8\xca\0\0", "whisper.cpp"),
+            (b"alggaaaa", "GGML"),
             // By the definitions of the formats: Model.proto of Core ML, saved_model.proto, graph.proto and table/format.h of
             // TensorFlow, and MessagePack.
             (b"\x08\x04\x12\x5b\x0a\x15\x0a\x05input\x1a\x0c", "Core ML"),

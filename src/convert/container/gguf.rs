@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue, is_split_key};
+use crate::containers::model::gguf::{
+    GGML_QNT_VERSION, GgufMetadataValue, ROTATIONS, is_split_key,
+};
 use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
 use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
@@ -64,12 +66,11 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         );
         report.notes.push(note);
     }
-    let of_ik = |e: &&OutputEntry<'_>| e.dtype.is_ik_block();
-    if let Some(first) = entries.iter().find(of_ik) {
+    let of_fork = |e: &OutputEntry<'_>| e.dtype.fork().map(|fork| (fork, e.dtype));
+    if let Some((fork, dtype)) = entries.iter().find_map(of_fork) {
         let note = format!(
-            "{} tensors have types of ik_llama.cpp ({}), which llama.cpp does not read",
-            entries.iter().filter(of_ik).count(),
-            first.dtype
+            "{} tensors have types of {fork} ({dtype}), which llama.cpp does not read",
+            entries.iter().filter_map(of_fork).count(),
         );
         report.notes.push(note);
     }
@@ -111,7 +112,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 /// The metadata of the output.
 ///
 /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
-/// keys. Keys of a split are dropped, the file type and quantization version are set to what the output holds, and the
+/// keys. Keys of a split and of rotations are dropped, the file type and quantization version are set to what the output holds, and the
 /// caller's keys replace all others.
 fn keys(model: &ParsedModel, drafts: &[Output<'_>], options: &ConvertOptions) -> Result<GgufKeys> {
     // Blocks that are copied unchanged are still what the input's metadata says.
@@ -152,7 +153,10 @@ fn keys(model: &ParsedModel, drafts: &[Output<'_>], options: &ConvertOptions) ->
         all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     }
     all.extend_from_slice(&options.gguf_metadata);
-    let stale = |key: &str| is_split_key(key) || key == VERSION && !quantized && !options.encodes();
+    let stale = |key: &str| {
+        let is_untrue = key == VERSION && !quantized && !options.encodes();
+        is_split_key(key) || key.starts_with(ROTATIONS) || is_untrue
+    };
     GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
 }
 

@@ -5,6 +5,8 @@ use std::vec;
 
 use super::decisions::{config_of_class, decide_all, dtype_of, quantization_config};
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
+#[cfg(feature = "gguf")]
+use crate::containers::model::gguf::Gguf;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
 use crate::convert::draft::{byte_len, sources_of};
@@ -59,7 +61,9 @@ impl Encodings {
             .or_else(|| quantization_config(&choices, resolution))
             .map(|config| (forget.scheme.config_keys(), config));
         let writer = options.target.container().writer();
-        let copies_blocks = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
+        // Rotated blocks are no blocks of a file whose metadata does not say so.
+        let copies_blocks =
+            writer.is_some_and(|writer| (writer.copies_blocks_of)(model)) && !is_rotated(model);
         let is_again = |(choice, item): &(&Decision, &ResolvedItem<'_>)| {
             let is_quantized = matches!(item, ResolvedItem::Group(group) if group.scheme != QuantScheme::Unquantized);
             is_quantized && matches!(choice, Decision::Encode { .. })
@@ -111,6 +115,17 @@ impl Encodings {
         note_relays(drafts, report);
         note_twice(&self.quantized_twice, drafts, report);
         self.quantization
+    }
+}
+
+/// Whether the metadata says that blocks of `model` are rotated.
+fn is_rotated(model: &ParsedModel) -> bool {
+    #[cfg(feature = "gguf")]
+    return model.gguf().is_some_and(Gguf::has_rotations);
+    #[cfg(not(feature = "gguf"))]
+    {
+        let _ = model;
+        false
     }
 }
 

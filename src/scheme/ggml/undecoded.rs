@@ -43,9 +43,6 @@ pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
             "the type was removed from ggml; models in it have to be quantized anew"
         }
         36 => "the type was removed from ggml; BitNet's I2_S is written under this number",
-        142 | 143 => {
-            "the type was removed from ik_llama.cpp; models in it have to be quantized anew"
-        }
         97..=99 | 133..=158 | 202..=399 => "a type of ik_llama.cpp",
         _ => "no type of ggml has this number",
     };
@@ -63,7 +60,7 @@ mod tests {
             assert_eq!(Dtype::from_ggml(*id), Dtype::UnknownGgml(*id), "{name}");
             assert!(name_and_reason(*id).0.contains(name));
         }
-        assert_eq!(name_and_reason(143).0, "GGUF type 143");
+        assert_eq!(name_and_reason(159).0, "GGUF type 159");
         for id in [100, 132, 159] {
             assert_eq!(name_and_reason(id).1, "no type of ggml has this number");
         }

@@ -10,6 +10,7 @@ tokenizer of a few hundred tokens, cut from a real one) and `canonical.gguf`.
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -414,6 +415,25 @@ def add_prediction(out, config):
     save_file(tensors | layer, out / "model.safetensors", metadata={"format": "pt"})
 
 
+def convert_with_prediction(root, name, pre):
+    """Writes ROOT/../whole_mtp/NAME.gguf: the model with a layer that predicts a further token, as published models have it. Its tensors
+    are those of a layer of full attention, times 0.5. transformers does not load them."""
+    out = root.parent / "whole_mtp" / name
+    shutil.copytree(root / name / "hf", out / "hf")
+    tensors, path = load_file(out / "hf/model.safetensors"), out / "hf/config.json"
+    prefix = next(k for k in tensors if k.endswith("self_attn.q_proj.weight"))[: -len("self_attn.q_proj.weight")]
+    layer = {f"mtp.layers.0.{k.removeprefix(prefix)}": v * 0.5 for k, v in tensors.items() if k.startswith(prefix)}
+    config = json.loads(path.read_text()) | {"mtp_num_hidden_layers": 1}
+    path.write_text(json.dumps(config))
+    hidden = config["hidden_size"]
+    own = {"fc": (hidden, 2 * hidden), "norm": (hidden,), "pre_fc_norm_embedding": (hidden,), "pre_fc_norm_hidden": (hidden,)}
+    layer |= {f"mtp.{k}.weight": torch.randn(shape).bfloat16() for k, shape in own.items()}
+    save_file(tensors | layer, out / "hf/model.safetensors", metadata={"format": "pt"})
+    convert(out, pre)
+    (out / "canonical.gguf").rename(out.with_suffix(".gguf"))
+    shutil.rmtree(out)
+
+
 def write(config, shapes, out):
     """Writes a model of a class that transformers does not have."""
     layers = config.get("num_hidden_layers") or config["n_layer"]
@@ -473,11 +493,14 @@ def make(name, out):
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
 
 
-def convert(root, pre):
+FUSED = {"llama_bias": ["--fuse-qkv"], "qwen3_5_moe": ["--fuse-gate-up-exps"]}
+
+
+def convert(root, pre, out=None, options=()):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
-    arguments = ["convert", str(root / "hf"), "--outfile", str(root / "canonical.gguf"), "--model-name", root.name]
-    if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe"):
+    arguments = ["convert", str(root / "hf"), "--outfile", str(out or root / "canonical.gguf"), "--model-name", root.name, *options]
+    if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe") and root.parent.name != "whole_mtp":
         arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""
 import runpy, sys
@@ -506,3 +529,8 @@ if __name__ == "__main__":
         if is_nemotron_h and knows_it:
             continue
         convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])
+        if name in FUSED:  # ROOT/../whole_fused/NAME.gguf
+            (root.parent / "whole_fused").mkdir(exist_ok=True)
+            convert(root / name, PRE[MODELS[name][2]], root.parent / f"whole_fused/{name}.gguf", FUSED[name])
+        if name == "qwen3_5":
+            convert_with_prediction(root, name, PRE[MODELS[name][2]])

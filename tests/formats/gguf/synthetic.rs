@@ -41,6 +41,23 @@ fn big_endian(tensors: &[(&str, u32, u64, usize)]) -> Vec<u8> {
     [out, data].concat()
 }
 
+/// Scales of types that gguf-py 0.19.0 does not swap, and its later versions do.
+#[test]
+fn big_endian_scales() {
+    let file = big_endian(&[("signs", 41, 128, 18), ("ternary", 35, 256, 66)]);
+    let model = parse_bytes(file.clone()).unwrap();
+    for (name, place, scale) in [("signs", 0..18, 0), ("ternary", 32..98, 64)] {
+        let data = file.len() - 128;
+        let mut want = file[data + place.start..data + place.end].to_vec();
+        want.swap(scale, scale + 1);
+        assert!(
+            *model.tensor(name).unwrap().bytes().unwrap() == *want,
+            "{name}"
+        );
+    }
+    recover(file, "").unwrap();
+}
+
 /// For some types no big-endian form is defined: their tensors are listed, but not decoded.
 #[test]
 fn big_endian_types_without_a_byte_order() {

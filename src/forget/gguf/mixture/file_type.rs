@@ -101,7 +101,7 @@ impl FileType {
             let mut blocks = Dtype::ALL
                 .iter()
                 .copied()
-                .filter(|dtype| dtype.is_ggml_block() && !dtype.is_ik_block());
+                .filter(|dtype| dtype.is_ggml_block() && dtype.fork().is_none());
             let dtype = blocks.find(|dtype| dtype.name().eq_ignore_ascii_case(name))?;
             let number = READ_ONLY
                 .iter()

@@ -1,12 +1,14 @@
 //! One and two bits a value under one f16 scale: the ternary types TQ1_0 and TQ2_0, the signs Q1_0,
-//! and Q2_0.
+//! and Q2_0. PrismML's PTQ1_0 and PQ2_0 are TQ1_0 and Q2_0 with a scale for 128 values.
 
-use super::{DecodeBlock, f16_at};
+use super::{DecodeBlock, DecodeRowBlock, f16_at};
 
 pub(super) struct TQ1_0;
 pub(super) struct TQ2_0;
 pub(super) struct Q1_0;
 pub(super) struct Q2_0;
+pub(super) struct PQ2_0;
+pub(super) struct PTQ1_0;
 
 /// Decodes digit `n` (the most significant is 0) of the five base-3 digits of each byte: the digit
 /// less one, times `d`.
@@ -22,6 +24,14 @@ fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     }
 }
 
+/// Decodes the base-3 digits of each of `BYTES` bytes: digit `n` of all belongs to the `n`-th run of as many values.
+#[inline(always)]
+fn digit_runs<const BYTES: usize>(bytes: &[u8], out: &mut [f32], d: f32) {
+    for (n, out) in out.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {
+        digits(bytes, n, out, d);
+    }
+}
+
 /// `codes[48] | codes[4] | d`: five digits to a byte in 32 bytes and then in 16, four to each of
 /// the last four bytes. Digit `n` of a run of bytes belongs to the `n`-th run of as many values.
 impl DecodeBlock<54, 256> for TQ1_0 {
@@ -30,15 +40,22 @@ impl DecodeBlock<54, 256> for TQ1_0 {
         let d = f16_at(block, 52);
         let (first, rest) = out.split_at_mut(160);
         let (second, last) = rest.split_at_mut(80);
-        for (n, out) in first.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            digits(&block[..32], n, out, d);
-        }
-        for (n, out) in second.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            digits(&block[32..48], n, out, d);
-        }
-        for (n, out) in last.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            digits(&block[48..52], n, out, d);
-        }
+        digit_runs::<32>(&block[..32], first, d);
+        digit_runs::<16>(&block[32..48], second, d);
+        digit_runs::<4>(&block[48..52], last, d);
+    }
+}
+
+/// `codes[24] | codes[2] | d`: as [`TQ1_0`], in runs of 16, 8 and 2 bytes.
+impl DecodeRowBlock<28, 128> for PTQ1_0 {
+    #[inline(always)]
+    fn decode(_: f32, block: &[u8; 28], out: &mut [f32; 128]) {
+        let d = f16_at(block, 26);
+        let (first, rest) = out.split_at_mut(80);
+        let (second, last) = rest.split_at_mut(40);
+        digit_runs::<16>(&block[..16], first, d);
+        digit_runs::<8>(&block[16..24], second, d);
+        digit_runs::<2>(&block[24..26], last, d);
     }
 }
 
@@ -73,17 +90,30 @@ impl DecodeBlock<18, 128> for Q1_0 {
     }
 }
 
-/// `d | codes[16]`, values `(q - 1) * d`: four consecutive codes to a byte, the lowest bits first.
+/// Values `(q - 1) * d`: four consecutive codes to a byte, the lowest bits first.
+#[inline(always)]
+fn pairs_of_bits(codes: &[u8], out: &mut [f32], d: f32) {
+    for (out, &bits) in out.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
+        for (j, out) in out.iter_mut().enumerate() {
+            *out = (i32::from(bits >> (2 * j) & 3) - 1) as f32 * d;
+        }
+    }
+}
+
+/// `d | codes[16]`.
 impl DecodeBlock<18, 64> for Q2_0 {
     const HAS_AVX512: bool = true;
 
     #[inline(always)]
     fn decode(block: &[u8; 18], out: &mut [f32; 64]) {
-        let d = f16_at(block, 0);
-        for (out, &bits) in out.as_chunks_mut::<4>().0.iter_mut().zip(&block[2..]) {
-            for (j, out) in out.iter_mut().enumerate() {
-                *out = (i32::from(bits >> (2 * j) & 3) - 1) as f32 * d;
-            }
-        }
+        pairs_of_bits(&block[2..], out, f16_at(block, 0));
+    }
+}
+
+/// `d | codes[32]`.
+impl DecodeRowBlock<34, 128> for PQ2_0 {
+    #[inline(always)]
+    fn decode(_: f32, block: &[u8; 34], out: &mut [f32; 128]) {
+        pairs_of_bits(&block[2..], out, f16_at(block, 0));
     }
 }

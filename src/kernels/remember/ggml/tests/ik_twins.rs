@@ -1,4 +1,4 @@
-//! Naive decoders of ik_llama.cpp's types: one value at a time, by the indices of the C++.
+//! Naive decoders of the types of ik_llama.cpp and PrismML: one value at a time, by the indices of the C++.
 
 use super::super::*;
 use super::{BlockBits, DecodeRowTwin};
@@ -246,5 +246,24 @@ impl DecodeRowTwin for IQ4_KT {
         let index = b.get(32 + i4, 0, 8) + (high << 8) + (top << 12);
         let seed = index + if b.bit(at, 0) == 1 { 36864 } else { 4096 };
         d * (b.get(at, 1, 7) - 64) as f32 * trellis(seed, i % 4)
+    }
+}
+
+impl DecodeRowTwin for PQ2_0 {
+    const HAS_SCALE: bool = true;
+
+    fn value(b: BlockBits<'_>, _: f32, i: usize) -> f32 {
+        (b.get(2, 2 * i, 2) - 1) as f32 * b.f16_at(0)
+    }
+}
+
+impl DecodeRowTwin for PTQ1_0 {
+    fn value(b: BlockBits<'_>, _: f32, i: usize) -> f32 {
+        let (at, n) = match i {
+            0..80 => (i % 16, i / 16),
+            80..120 => (16 + i % 8, (i - 80) / 8),
+            _ => (24 + i % 2, (i - 120) / 2),
+        };
+        (trit(b.get(at, 0, 8), 4 - n) - 1) as f32 * b.f16_at(26)
     }
 }

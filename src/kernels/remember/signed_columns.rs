@@ -1,0 +1,43 @@
+//! Rows whose columns are multiplied with signs, and put in another order. No product is rounded.
+
+use crate::element::Element;
+use crate::simd::Kernel;
+
+/// Whole rows of `width` values.
+pub(crate) struct SignedRows<'a> {
+    pub values: &'a [f32],
+    pub width: usize,
+    /// 1 or -1 for each column of `values`; `None`: all are 1.
+    pub signs: Option<&'a [f32]>,
+    /// `[keys, heads]`: a row has so many heads, in `values` those of each of so many keys side by side (`k * n + i`), and in the
+    /// output tiled (`k + keys * i`). `[1, 1]` for no other order.
+    pub heads: [usize; 2],
+}
+
+impl Kernel for SignedRows<'_> {
+    #[inline(always)]
+    fn run<E: Element>(&self, out: &mut [E]) {
+        let (width, [keys, heads]) = (self.width.max(1), self.heads.map(|n| n.max(1)));
+        let (of_key, size) = (heads / keys, (width / heads).max(1));
+        let rows = self.values.chunks_exact(width);
+        for (values, out) in rows.zip(out.chunks_exact_mut(width)) {
+            for (head, out) in out.chunks_exact_mut(size).enumerate() {
+                let first = (head % keys * of_key + head / keys) * size;
+                let values = values[first..first + size].iter();
+                // Adding 0 makes +0 of -0: a sum of zeros has no sign.
+                match self.signs {
+                    None => out
+                        .iter_mut()
+                        .zip(values)
+                        .for_each(|(out, &value)| *out = E::from_f32(value)),
+                    Some(signs) => {
+                        let signed = values.zip(&signs[first..first + size]);
+                        out.iter_mut()
+                            .zip(signed)
+                            .for_each(|(out, (v, s))| *out = E::from_f32(v * s + 0.0));
+                    }
+                }
+            }
+        }
+    }
+}
