@@ -58,8 +58,7 @@ struct Together<'a> {
     id: RectangleId,
     /// The tiles of the tensor.
     tiles: Range<usize>,
-    /// Codes, and scales if they are read together as well.
-    wanted: Vec<StoredRectangle<'a>>,
+    wanted: StoredRectangle<'a>,
     /// Whether the next rectangle may be in memory beside this one.
     has_neighbour: bool,
 }
@@ -92,43 +91,30 @@ impl AheadSlot {
     ) -> Result<()> {
         let first = job.number - job.no;
         let together = self.together((decoder, job.output()), &job.of_tensor, job.no, first);
-        let staging = &mut buffers.staging;
-        let shared = together
-            .as_ref()
-            .and_then(|together| self.share(together, staging));
+        let shared = together.as_ref().and_then(|together| self.share(together));
         buffers.ahead = shared.as_ref().map(|shared| Arc::clone(&shared.ahead));
         let loaded = decoder.load(tile, buffers);
         // Given back before the lock, so that nobody has it when the next rectangle begins.
         buffers.ahead = None;
         drop(shared);
         if let Some(together) = together.filter(|together| together.has_neighbour) {
-            self.fill_next(decoder, job, &together, &mut buffers.staging);
+            self.fill_next(decoder, job, &together);
         }
         loaded
     }
 
     /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read for themselves.
-    fn share(
-        &self,
-        together: &Together<'_>,
-        staging: &mut Vec<u8>,
-    ) -> Option<RwLockReadGuard<'_, Shared>> {
+    fn share(&self, together: &Together<'_>) -> Option<RwLockReadGuard<'_, Shared>> {
         let shared = self.begun(together.id).or_else(|| {
             self.begin(together, true);
             self.begun(together.id)
         })?;
-        shared.ahead.fill(&together.wanted, (1, 1), staging);
+        shared.ahead.fill(&together.wanted, (1, 1));
         Some(shared)
     }
 
     /// Reads the share of `job` of the rectangle behind `together`, its own: all jobs with tiles there read all of it.
-    fn fill_next(
-        &self,
-        decoder: &dyn Decode,
-        job: &Job<'_, '_>,
-        together: &Together<'_>,
-        staging: &mut Vec<u8>,
-    ) {
+    fn fill_next(&self, decoder: &dyn Decode, job: &Job<'_, '_>, together: &Together<'_>) {
         let Some(next) = self.next(decoder, job, together) else {
             return;
         };
@@ -138,7 +124,7 @@ impl AheadSlot {
         });
         if let Some(shared) = shared {
             let share = (job.no + 1 - together.tiles.start, together.tiles.len());
-            shared.ahead.fill(&next.wanted, share, staging);
+            shared.ahead.fill(&next.wanted, share);
         }
     }
 
@@ -233,24 +219,21 @@ impl AheadSlot {
             let tiles = tiles_around(no, most, (decoder, cut))?;
             let tiles = tiles.start.max(jobs.start)..tiles.end.min(jobs.end);
             let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
-            Some((tiles, decoder.stored_codes(&rows)?, rows))
+            Some((tiles, decoder.stored_codes(&rows)?))
         };
         let half = rectangle(most / 2)?;
         // A thread that has a file for itself waits for nobody.
         let has_neighbour =
             self.threads > self.files && half.1.bytes.len() >= MIN_PIECE && half.0.len() > 1;
-        let (tiles, codes, rows) = match has_neighbour {
+        let (tiles, wanted) = match has_neighbour {
             true => half,
             false => rectangle(most)?,
         };
-        let is_shared = tiles.len() > 1 && !codes.part.is_in_memory();
+        let is_shared = tiles.len() > 1 && !wanted.part.is_in_memory();
         is_shared.then(|| Together {
             id: first + tiles.start,
             tiles,
-            wanted: [codes]
-                .into_iter()
-                .chain(decoder.stored_scales(&rows))
-                .collect(),
+            wanted,
             has_neighbour,
         })
     }

@@ -27,24 +27,7 @@ pub(super) struct ExpertStack<'m> {
     pub outputs: usize,
 }
 
-impl<'m> ExpertStack<'m> {
-    /// What `part`, with a byte for each `rows_per_byte` rows, has for `rows`. `None` if they lie in several matrices.
-    fn rectangle(
-        &self,
-        part: Part<'m>,
-        rows_per_byte: usize,
-        rows: &Range<usize>,
-    ) -> Option<StoredRectangle<'m>> {
-        let (expert, first) = (rows.start / self.inputs, rows.start % self.inputs);
-        let end = first + rows.len();
-        (end <= self.inputs).then(|| StoredRectangle {
-            part,
-            stride: self.inputs / rows_per_byte,
-            rows: expert * self.outputs..(expert + 1) * self.outputs,
-            bytes: first / rows_per_byte..end / rows_per_byte,
-        })
-    }
-
+impl ExpertStack<'_> {
     /// Reads what `part` has for `tile`: of each column, a byte for each `rows_per_byte` rows. Each line of `out` has the bytes
     /// of all columns.
     fn load_part(
@@ -109,15 +92,18 @@ impl Decode for ExpertStack<'_> {
         } = buffers;
         let ahead = ahead.as_deref();
         self.load_part((&self.codes, ahead), 2, tile, staging, words)?;
-        self.load_part((&self.exponents, ahead), BLOCK, tile, staging, scale_words)
+        self.load_part((&self.exponents, None), BLOCK, tile, staging, scale_words)
     }
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        self.rectangle(self.codes, 2, rows)
-    }
-
-    fn stored_scales(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        self.rectangle(self.exponents, BLOCK, rows)
+        let (expert, first) = (rows.start / self.inputs, rows.start % self.inputs);
+        let end = first + rows.len();
+        (end <= self.inputs).then(|| StoredRectangle {
+            part: self.codes,
+            stride: self.inputs / 2,
+            rows: expert * self.outputs..(expert + 1) * self.outputs,
+            bytes: first / 2..end / 2,
+        })
     }
 
     fn decode(

@@ -202,12 +202,6 @@ pub(crate) trait Decode: Send + Sync {
         None
     }
 
-    /// The piece of the matrix of scales that belongs to [`stored_codes`](Self::stored_codes), if [`load`](Self::load) takes it as it
-    /// takes those. It has far fewer bytes.
-    fn stored_scales(&self, _rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        None
-    }
-
     /// The dtype of the values, if they are stored as they are: then they are decoded to F32, and to this dtype, without rounding.
     fn stored_dtype(&self) -> Option<TargetDtype> {
         None
@@ -259,10 +253,6 @@ impl Decode for &dyn Decode {
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
         (**self).stored_codes(rows)
-    }
-
-    fn stored_scales(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
-        (**self).stored_scales(rows)
     }
 
     fn stored_dtype(&self) -> Option<TargetDtype> {

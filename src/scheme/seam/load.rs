@@ -5,8 +5,7 @@ mod transposed;
 use std::ops::Range;
 
 pub(crate) use self::transposed::{
-    SHORT_ROW, StoredWords, read_transposed, read_transposed_codes, transposed_code_words,
-    transposed_words,
+    StoredWords, read_transposed, read_transposed_codes, transposed_code_words, transposed_words,
 };
 use super::wrong;
 use crate::containers::model::{Part, Tensor};

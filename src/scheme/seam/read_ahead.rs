@@ -1,4 +1,4 @@
-//! [`ReadAhead`]: rectangles of stored matrices in memory, which are read once for several tiles.
+//! [`ReadAhead`]: a rectangle of a stored matrix in memory, which is read once for several tiles.
 //!
 //! The rows of some stored matrices run down the columns of the weight. A tile of a few rows of the weight wants a short piece of
 //! every stored row, and a read of each piece takes longer than to copy it. So the pieces of many tiles are read at once, by all
@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use super::load::{SHORT_ROW, read};
-use crate::Result;
+use super::load::read;
 use crate::containers::model::Part;
 
 /// A rectangle of a stored matrix.
@@ -24,82 +23,12 @@ pub(crate) struct StoredRectangle<'m> {
     pub bytes: Range<usize>,
 }
 
-impl StoredRectangle<'_> {
-    /// Replaces `out` with what rows `rows` have of the rectangle.
-    fn read(&self, rows: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()> {
-        let (stride, bytes) = (self.stride, self.bytes.clone());
-        if stride > SHORT_ROW || bytes.len() == stride {
-            return read(&self.part, stride, rows, bytes, out);
-        }
-        // A piece of a short row takes as long to read as all of it.
-        out.clear();
-        for first in rows.clone().step_by(READ_BYTES / stride) {
-            let some = first..(first + READ_BYTES / stride).min(rows.end);
-            read(&self.part, stride, some, 0..stride, staging)?;
-            for row in staging.chunks_exact(stride) {
-                out.extend_from_slice(&row[bytes.clone()]);
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Bytes that one thread reads at a time. All blocks have this size, so that matrices of any shape reuse the same memory.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Bytes of short rows that one read takes: they are in the cache when pieces of them are copied.
-const READ_BYTES: usize = 64 << 10;
-
-/// Rectangles of stored matrices that threads read together. What is not there is read from the file by whoever wants it.
+/// A rectangle of a stored matrix that threads read together. What is not there is read from the file by whoever wants it.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
-    matrices: Vec<AheadMatrix>,
-}
-
-impl ReadAhead {
-    /// Takes the place of the rectangles before: holds `wanted` from now on, once [`fill`](Self::fill) has read them. Holds nothing
-    /// of a matrix if the piece of a row is longer than a block.
-    pub(crate) fn begin(&mut self, wanted: &[StoredRectangle<'_>]) {
-        self.matrices
-            .resize_with(wanted.len(), AheadMatrix::default);
-        for (matrix, wanted) in self.matrices.iter_mut().zip(wanted) {
-            matrix.begin(wanted);
-        }
-    }
-
-    /// Reads blocks of the rectangles, which are `wanted`, until the first `share` of them are read or other threads read the rest.
-    /// A share of one is all of them.
-    ///
-    /// A block that cannot be read stays empty. The tile that wants it meets the error when it reads for itself, so the error is
-    /// that of the first tile, whichever thread is here first.
-    pub(crate) fn fill(
-        &self,
-        wanted: &[StoredRectangle<'_>],
-        share: (usize, usize),
-        staging: &mut Vec<u8>,
-    ) {
-        for (matrix, wanted) in self.matrices.iter().zip(wanted) {
-            matrix.fill(wanted, share, staging);
-        }
-    }
-
-    /// Passes bytes `bytes` of each of the stored rows `rows` of `part` to `take`, with the number of the row among them. `false`
-    /// if some of them are not there.
-    pub(crate) fn take(
-        &self,
-        part: &Part<'_>,
-        rows: Range<usize>,
-        bytes: &Range<usize>,
-        mut take: impl FnMut(usize, &[u8]),
-    ) -> bool {
-        let mut matrices = self.matrices.iter();
-        matrices.any(|matrix| matrix.take(part, rows.clone(), bytes, &mut take))
-    }
-}
-
-/// A rectangle of one matrix.
-#[derive(Debug, Default)]
-struct AheadMatrix {
     /// [`Part::identity`] of the matrix.
     tensor: usize,
     rows: Range<usize>,
@@ -118,8 +47,10 @@ struct Block {
     is_read: bool,
 }
 
-impl AheadMatrix {
-    fn begin(&mut self, wanted: &StoredRectangle<'_>) {
+impl ReadAhead {
+    /// Takes the place of the rectangle before: holds `wanted` from now on, once [`fill`](Self::fill) has read it. Holds nothing
+    /// if the piece of a row is longer than a block.
+    pub(crate) fn begin(&mut self, wanted: &StoredRectangle<'_>) {
         self.tensor = wanted.part.identity();
         self.bytes = wanted.bytes.clone();
         self.block_rows = BLOCK_BYTES / wanted.bytes.len().max(1);
@@ -145,12 +76,12 @@ impl AheadMatrix {
         first..(first + self.block_rows).min(self.rows.end)
     }
 
-    fn fill(
-        &self,
-        wanted: &StoredRectangle<'_>,
-        (share, of): (usize, usize),
-        staging: &mut Vec<u8>,
-    ) {
+    /// Reads blocks of the rectangle, which is `wanted`, until the first `share` of them are read or other threads read the rest.
+    /// A share of one is all of them.
+    ///
+    /// A block that cannot be read stays empty. The tile that wants it meets the error when it reads for itself, so the error is
+    /// that of the first tile, whichever thread is here first.
+    pub(crate) fn fill(&self, wanted: &StoredRectangle<'_>, (share, of): (usize, usize)) {
         let last = (self.blocks.len() * share).div_ceil(of.max(1));
         while self.next.load(Ordering::Relaxed) < last {
             // Relaxed suffices: each number is handed out once, and what is read is behind the block's lock.
@@ -163,16 +94,20 @@ impl AheadMatrix {
             // All at once: a vector that grows later doubles.
             let len = block.bytes.len();
             block.bytes.reserve_exact(BLOCK_BYTES - len);
-            block.is_read = wanted.read(rows, staging, &mut block.bytes).is_ok();
+            let bytes = self.bytes.clone();
+            let result = read(&wanted.part, wanted.stride, rows, bytes, &mut block.bytes);
+            block.is_read = result.is_ok();
         }
     }
 
-    fn take(
+    /// Passes bytes `bytes` of each of the stored rows `rows` of `part` to `take`, with the number of the row among them. `false`
+    /// if some of them are not there.
+    pub(crate) fn take(
         &self,
         part: &Part<'_>,
         rows: Range<usize>,
         bytes: &Range<usize>,
-        take: &mut impl FnMut(usize, &[u8]),
+        mut take: impl FnMut(usize, &[u8]),
     ) -> bool {
         let holds = |all: &Range<usize>, some: &Range<usize>| {
             all.start <= some.start && some.end <= all.end
@@ -205,8 +140,6 @@ impl AheadMatrix {
 
 #[cfg(test)]
 mod tests {
-    use std::slice::from_ref;
-
     use super::*;
     use crate::ParsedModel;
 
@@ -261,17 +194,16 @@ mod tests {
         for (rows, stride, pieces) in [
             (67, 12, 0..12),
             (700, 1500, 300..1499),
-            (9000, 40, 8..23),
             (5, 200_000, 1..199_000),
             (3, 8, 4..8),
         ] {
             let (model, bytes) = matrices(rows, stride);
             let wanted = rectangle(&model, stride, [1..rows, pieces.clone()]);
-            ahead.begin(from_ref(&wanted));
+            ahead.begin(&wanted);
             assert_eq!(taken(&ahead, &wanted.part, 1..2, pieces.clone()), None);
             std::thread::scope(|scope| {
                 for _ in 0..3 {
-                    scope.spawn(|| ahead.fill(from_ref(&wanted), (1, 1), &mut Vec::new()));
+                    scope.spawn(|| ahead.fill(&wanted, (1, 1)));
                 }
             });
             let narrow = pieces.start + 1..pieces.end - 2;
@@ -290,8 +222,8 @@ mod tests {
         let (model, _) = matrices(40, 20);
         let wanted = rectangle(&model, 20, [10..30, 4..12]);
         let mut ahead = ReadAhead::default();
-        ahead.begin(from_ref(&wanted));
-        ahead.fill(from_ref(&wanted), (1, 1), &mut Vec::new());
+        ahead.begin(&wanted);
+        ahead.fill(&wanted, (1, 1));
         let (part, other) = (wanted.part, model.tensors().nth(1).unwrap().part());
         assert!(taken(&ahead, &part, 10..30, 4..12).is_some());
         for (rows, bytes) in [
@@ -305,14 +237,14 @@ mod tests {
         assert_eq!(taken(&ahead, &other, 10..30, 4..12), None);
         // Rows beyond the tensor cannot be read, and neither can their block.
         let beyond = rectangle(&model, 20, [30..50, 0..20]);
-        ahead.begin(from_ref(&beyond));
-        ahead.fill(from_ref(&beyond), (1, 1), &mut Vec::new());
+        ahead.begin(&beyond);
+        ahead.fill(&beyond, (1, 1));
         assert_eq!(taken(&ahead, &part, 30..31, 0..20), None);
         // Rows longer than a block are left to the tiles.
         let (model, _) = matrices(2, BLOCK_BYTES + 1);
         let long = rectangle(&model, BLOCK_BYTES + 1, [0..2, 0..BLOCK_BYTES + 1]);
-        ahead.begin(from_ref(&long));
-        ahead.fill(from_ref(&long), (1, 1), &mut Vec::new());
+        ahead.begin(&long);
+        ahead.fill(&long, (1, 1));
         assert_eq!(taken(&ahead, &long.part, 0..1, 0..1), None);
     }
 }

@@ -20,7 +20,7 @@ const STRIP_BYTES: usize = 128;
 const GAP: usize = 16;
 
 /// Bytes of the longest rows of which all is read for any piece of them: a read takes longer than to copy so many.
-pub(crate) const SHORT_ROW: usize = 512;
+const SHORT_ROW: usize = 512;
 
 /// Largest read of a strip of rows with its gaps, in bytes.
 const SPAN: usize = 256 << 10;
@@ -274,8 +274,8 @@ mod tests {
                 rows: rows.clone(),
                 bytes: 0..stride * SIZE,
             };
-            ahead.begin(std::slice::from_ref(&wanted));
-            ahead.fill(std::slice::from_ref(&wanted), (1, 1), &mut Vec::new());
+            ahead.begin(&wanted);
+            ahead.fill(&wanted, (1, 1));
             assert_eq!(out, read(Some(&ahead)));
             for (c, column) in cols.clone().zip(out.chunks(height)) {
                 let column: Vec<u8> = column.iter().flat_map(|word| word.to_le_bytes()).collect();
