@@ -106,6 +106,7 @@ static IDENTITY: Identity = Identity {
     methods: &[
         QuantMethod::Fp8,
         QuantMethod::FbgemmFp8,
+        QuantMethod::MiniMaxM3Nvfp4,
         QuantMethod::Mxfp8,
         QuantMethod::W4aFp8,
         QuantMethod::W8a8Fp8,

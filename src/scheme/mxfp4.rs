@@ -1,7 +1,9 @@
 //! MXFP4: FP4 codes, low nibble first, with a power of two for each 32 values of a row.
 //!
 //! gpt-oss: `W_blocks` U8 `[experts, out, in / 32, 16]`, `W_scales` U8 `[experts, out, in / 32]`; the weight is `W`
-//! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`.
+//! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`. Experts of models that are
+//! FP8 elsewhere (Ling, MiMo), or of `mxfp4` by vLLM: `X` U8 or I8 `[…, out, in / 2]`, `X_scale` or `X_scale_inv` `[…, out, in / 32]`,
+//! F8_E8M0, or U8 if the config says so.
 //!
 //! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
 //! `dequantize_deepseek_v4_fp4_expert`.
@@ -69,6 +71,9 @@ impl Scheme for Mxfp4 {
                 None => Ok(None),
             };
         }
+        if let Some(scale) = exponents(t, all) {
+            return mx_rows(t, t.name(), &scale, "MXFP4").map(Some);
+        }
         // I8 alone would be INT8; only an exponent scale under this name makes it DeepSeek's FP4.
         let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::I8);
         let scale = base
@@ -78,6 +83,31 @@ impl Scheme for Mxfp4 {
             .map(|scale| mx_rows(t, t.name(), &scale, "DeepSeek"))
             .transpose()
     }
+}
+
+/// Keys under which the config of an FP8 model says that its experts are MXFP4 (vLLM and sglang).
+const EXPERTS_KEYS: &[&str] = &["routed_experts_quant_method", "store_dtype"];
+
+/// The exponents of the bytes `t`, of which each belongs to 16 bytes.
+fn exponents<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Option<Tensor<'m>> {
+    if !matches!(t.dtype(), Dtype::U8 | Dtype::I8) {
+        return None;
+    }
+    let config = all.config;
+    let is_stated = || {
+        let experts = config.text(EXPERTS_KEYS);
+        config.quant_method() == Some(&QuantMethod::Mxfp4)
+            || experts.is_some_and(|(name, _)| name.eq_ignore_ascii_case("mxfp4"))
+    };
+    let is_exponents = |scale: &Tensor<'_>| match scale.dtype() {
+        Dtype::F8E8M0 => config.is_quantized(),
+        Dtype::U8 => is_stated(),
+        _ => false,
+    };
+    let mut scales = ["_scale", "_scale_inv"]
+        .into_iter()
+        .filter_map(|end| all.at(t.name(), end));
+    scales.find(is_exponents)
 }
 
 fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {

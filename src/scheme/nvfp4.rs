@@ -43,6 +43,7 @@ static IDENTITY: Identity = Identity {
         QuantMethod::ModelOpt,
         QuantMethod::CompressedTensors,
         QuantMethod::AutoRound,
+        QuantMethod::MiniMaxM3Nvfp4,
     ],
     codes: &["_packed"],
     companions: &[
