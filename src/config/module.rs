@@ -4,6 +4,8 @@
 
 mod dialects;
 
+pub(crate) use self::dialects::NVFP4;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -342,7 +344,10 @@ impl<'c> Module<'c> {
         if self.skipped {
             return None;
         }
-        self.first(&["weight_block_size", "block_structure"], pair)
+        self.first(
+            &["weight_block_size", "block_structure", "block_size"],
+            pair,
+        )
     }
 
     /// The side of the square blocks of ModelOpt's FP8 algorithms; `None` of one without blocks. 128, unless the module's entry has

@@ -17,6 +17,7 @@ mod weight;
 use self::low_rank::find_factors;
 use self::weight::Nvfp4Weight;
 use super::modelopt::{RowPairs, pre_quant_scale};
+use super::mxfp4::bytes_of_row;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -44,6 +45,7 @@ static IDENTITY: Identity = Identity {
         QuantMethod::CompressedTensors,
         QuantMethod::AutoRound,
         QuantMethod::MiniMaxM3Nvfp4,
+        QuantMethod::Quark,
     ],
     codes: &["_packed"],
     companions: &[
@@ -78,7 +80,7 @@ impl Scheme for Nvfp4 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if t.dtype() != Dtype::U8 {
+        if !matches!(t.dtype(), Dtype::U8 | Dtype::F4) {
             return Ok(None);
         }
         // The name tells the producer, and the producer what the global scale does. Fused experts have no
@@ -146,7 +148,12 @@ struct Nvfp4Layout {
 impl Nvfp4Layout {
     /// The layout that the shapes of codes and scales prove.
     fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
-        let (w, s) = (t.shape(), scales.shape());
+        // Of bytes, whatever the dtype.
+        let mut bytes = t.shape().to_vec();
+        if let (Some(last), Some(len)) = (bytes.last_mut(), bytes_of_row(t)) {
+            *last = len;
+        }
+        let (w, s) = (bytes.as_slice(), scales.shape());
         // compressed-tensors has no other block size, so a scale for 32 values contradicts its name
         // there.
         let blocks: &[usize] = if divides {
@@ -209,6 +216,8 @@ impl Nvfp4Layout {
         if codes_first && globals != 1 {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }
+        // ModelOpt looks code 8 up as 0; Quark, whose names these are as well, multiplies by a sign.
+        let has_signed_zero = divides || all.config.quant_method() == Some(&QuantMethod::Quark);
         let columns = pre_quant_scale(t, k, all)?;
         let factors = find_factors(t, [rows, k], all)?;
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
@@ -222,13 +231,14 @@ impl Nvfp4Layout {
                 global: Floats::ieee(global)?,
                 globals,
                 divides,
+                has_signed_zero,
                 codes_first,
                 rows,
                 k,
                 rows_per_global: (rows / globals).max(1),
             }));
         }
-        let mut grouped = self.grouped(t, [scales, global], divides)?;
+        let mut grouped = self.grouped(t, [scales, global], divides, has_signed_zero)?;
         let columns = columns.map(|floats| Box::new(Matrix { floats, cols: k }) as _);
         Ok(match factors {
             Some(factors) => {
@@ -248,6 +258,7 @@ impl Nvfp4Layout {
         t: &Tensor<'m>,
         [scales, global]: [&Tensor<'m>; 2],
         divides: bool,
+        has_signed_zero: bool,
     ) -> Result<Grouped<'m>> {
         let (rows, cols) = rows_and_cols(&self.shape);
         let height = self.shape.iter().nth_back(1).copied().unwrap_or(1);
@@ -298,7 +309,7 @@ impl Nvfp4Layout {
         });
         let code_format = CodeFormat::E2M1(E2M1 {
             factor: 1.0,
-            plain_zero: !divides,
+            plain_zero: !has_signed_zero,
         });
         Ok(Grouped::scaled(
             codes,

@@ -70,6 +70,8 @@ fn vllm() {
         X.weight I8 4,16; X.weight_scale U8 3,1 | {mxfp4} | Parse: `X.weight` & `X.weight_scale` [3, 1]
         X.weight I8 4,16; X.weight_scale_inv F32 4,1 | {mxfp4} | Parse: `X.weight` & blockwise_int8
         X.weight I8 4,16; X.weight_scale_inv F8_E8M0 4,1 |  | Parse: `X.weight_scale_inv`
+        X.weight F4 4,33; X.scale F8_E8M0 4,1 |  | Parse: `X.weight` & 32 values
+        X.weight F4 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 () |  | Parse: `X.weight` & 16 values
         # Blocks of ggml.
         X.weight U8 8,2,74 |  | Unsupported: `X.weight` & IQ2_XS & quant_algo
         X.weight U8 3,8,2,66 |  | Unsupported: `X.weight` & IQ2_XXS

@@ -12,7 +12,7 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from modelcase import BF16, F32, ModelCase, total
 from sglang_int import pack
 
-E4M3, E8M0, U8 = torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.uint8
+E4M3, E8M0, F4, U8 = torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2, torch.uint8
 LAYER = "model.layers.1"
 
 
@@ -34,7 +34,8 @@ class Case(ModelCase):
         """`name` is that of the codes, for a stack has no `.weight`."""
         *lead, k = shape
         codes, scale = self.bytes(*lead, k // 2), self.exponents(*lead, k // 32)
-        self.add({name: codes.view(dtype), f"{name}{suffix}": scale.view(scale_dtype)})
+        scale_name = name.removesuffix(".weight") + suffix if suffix[0] == "." else name + suffix
+        self.add({name: codes.view(dtype), scale_name: scale.view(scale_dtype)})
         self.expect(name, dequantized(codes, scale).reshape(shape))
 
     def blocks(self, name, shape, kind):
@@ -53,13 +54,16 @@ class Case(ModelCase):
         self.add({f"{name}.weight": pack(codes), f"{name}.weight_scale_inv": scale})
         self.expect(f"{name}.weight", codes.to(F32) * scale.repeat_interleave(128, dim=-1))
 
-    def nvfp4(self, name, n, k):
+    def nvfp4(self, name, n, k, divides=True, signed_zero=True):
         codes = self.bytes(n, k // 2)
         scale = self.scales(n, k // 16, lo=-3, hi=6).to(E4M3)
         scale_of_all = self.scales(1, lo=3, hi=5)
-        self.add({f"{name}.weight_packed": codes, f"{name}.weight_scale": scale, f"{name}.weight_global_scale": scale_of_all})
-        each = (scale.to(F32) / scale_of_all).repeat_interleave(16, dim=-1)
-        self.expect(f"{name}.weight", unpack_fp4_from_uint8(codes, n, k, dtype=F32) * each)
+        suffix, suffix_of_all = ("_packed", "global_scale") if divides else ("", "scale_2")
+        self.add({f"{name}.weight{suffix}": codes, f"{name}.weight_scale": scale, f"{name}.weight_{suffix_of_all}": scale_of_all})
+        each = scale.to(F32) / scale_of_all if divides else scale.to(F32) * scale_of_all
+        each = each.repeat_interleave(16, dim=-1)
+        values = unpack_fp4_from_uint8(codes, n, k, dtype=F32)
+        self.expect(f"{name}.weight", (values if signed_zero else values + 0.0) * each)
 
 
 def config(method, model_type="deepseek_v3", **more):
@@ -136,6 +140,14 @@ def mxfp4():
     case.mxfp4(f"{LAYER}.mlp.experts.gate_up_proj", (3, 16, 64), torch.int8, E8M0, "_scale_inv")
     case.write()
 
+    # torch's own dtype, F4 in files.
+    case = Case("vllm", "float4", config("fp8", "deepseek_v4", scale_fmt="ue8m0", weight_block_size=[128, 128]))
+    case.mxfp4(f"{LAYER}.mlp.experts.0.up_proj.weight", (8, 64), F4, E8M0, "_scale_inv")
+    case.mxfp4("layers.1.ffn.experts.0.w1.weight", (8, 64), F4, E8M0, ".scale")
+    case.nvfp4(f"{LAYER}.mlp.down_proj", 8, 64, divides=False, signed_zero=False)
+    case.tensors[f"{LAYER}.mlp.down_proj.weight"] = case.tensors[f"{LAYER}.mlp.down_proj.weight"].view(F4)
+    case.write()
+
 
 def minimax():
     more = {"weight_block_size": [1, 32], "group_size": 16, "kv_cache_quant_algo": "FP8", "attention_quant_algo": "FP8", "index_k_quant_type": "nvfp4"}
@@ -144,6 +156,24 @@ def minimax():
     for name in ("w1", "w3"):
         case.nvfp4(f"{LAYER}.block_sparse_moe.experts.0.{name}", 16, 64)
     case.norm(64)
+    case.write()
+
+
+def quark():
+    # vLLM's spellings: NVFP4 in two levels of scales, MXFP4 as a list of one level, MXFP8 in blocks of rows.
+    levels = [
+        {"dtype": "fp4", "qscheme": "per_group", "group_size": 16, "ch_axis": -1, "is_dynamic": False},
+        {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_scale_quant": True, "is_dynamic": False},
+    ]
+    mxfp4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "ch_axis": -1, "scale_format": "e8m0"}
+    mxfp8 = {"dtype": "fp8_e4m3", "qscheme": "per_block", "block_size": [32, 32], "scale_type": "float8_e8m0fnu", "symmetric": True}
+    layers = {f"{LAYER}.mlp.up_proj": {"weight": [mxfp4]}, "*self_attn*": {"weight": mxfp8}}
+    more = {"global_quant_config": {"weight": levels}, "layer_quant_config": layers, "export": {"pack_method": "reorder", "kv_cache_group": []}}
+    case = Case("vllm", "quark_spellings", config("quark", "llama", **more))
+    case.nvfp4(f"{LAYER}.mlp.down_proj", 16, 64, divides=False)
+    case.add({f"{LAYER}.mlp.down_proj.input_scale_2": case.scales(1)})
+    case.mxfp4(f"{LAYER}.mlp.up_proj.weight", (8, 64), U8, U8, "_scale")
+    case.fp8(f"{LAYER}.self_attn.q_proj", 96, 64, case.exponents(3, 2).view(E8M0), "weight_scale")
     case.write()
 
 
@@ -170,6 +200,7 @@ def main():
     experts_in_halves()
     mxfp4()
     minimax()
+    quark()
     ggml_blocks()
     total("vllm")
 
