@@ -56,8 +56,8 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Aqlm, &["aqlm"]),
     (
         QuantMethod::AutoRound,
-        // Old releases of AutoRound wrote the name of their repository.
-        &["auto-round", "auto_round", "intel/auto-round"],
+        // Old releases of AutoRound wrote the name of their repository. `inc` is vLLM's name.
+        &["auto-round", "auto_round", "inc", "intel/auto-round"],
     ),
     (QuantMethod::Awq, &["awq"]),
     (QuantMethod::BitNet, &["bitnet"]),

@@ -344,10 +344,7 @@ impl<'c> Module<'c> {
         if self.skipped {
             return None;
         }
-        self.first(
-            &["weight_block_size", "block_structure", "block_size"],
-            pair,
-        )
+        self.first(BLOCK_KEYS, pair)
     }
 
     /// The side of the square blocks of ModelOpt's FP8 algorithms; `None` of one without blocks. 128, unless the module's entry has
@@ -364,6 +361,15 @@ impl<'c> Module<'c> {
 
 /// ModelOpt's algorithms for FP8 in square blocks. TensorRT-LLM has another name for it.
 const BLOCK_ALGORITHMS: &[&str] = &["FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALES"];
+
+/// Keys of the size of blocks: of transformers, compressed-tensors, Quark, and of AutoRound, whose `group_size` is a number where it
+/// has groups.
+const BLOCK_KEYS: &[&str] = &[
+    "weight_block_size",
+    "block_structure",
+    "block_size",
+    "group_size",
+];
 
 /// Side of their blocks.
 const BLOCK_SIDE: usize = 128;

@@ -30,6 +30,14 @@ class Case(ModelCase):
         self.add({f"{name}.weight": codes, f"{name}.{suffix}": scale})
         self.expect(f"{name}.weight", dequantized(codes, scale))
 
+    def fp8_ragged(self, name, n, k, side):
+        """As compressed-tensors decodes blocks of which the last are smaller; transformers refuses them."""
+        codes = self.all_bytes(n, k).view(E4M3)
+        scale = self.scales(-(-n // side), -(-k // side))
+        self.add({f"{name}.weight": codes, f"{name}.weight_scale_inv": scale})
+        each = scale.repeat_interleave(side, 0)[:n].repeat_interleave(side, 1)[:, :k]
+        self.expect(f"{name}.weight", codes.to(F32) * each)
+
     def mxfp4(self, name, shape, dtype, scale_dtype, suffix):
         """`name` is that of the codes, for a stack has no `.weight`."""
         *lead, k = shape
@@ -149,6 +157,14 @@ def mxfp4():
     case.write()
 
 
+def auto_round():
+    # vLLM's `INCConfig`: the blocks of FP8 are its `group_size`.
+    more = {"bits": 8, "group_size": [128, 128], "data_type": "fp", "sym": True, "packing_format": "auto_round:fp8", "fmt": "e4m3"}
+    case = Case("vllm", "inc_fp8_block", config("inc", "llama", **more))
+    case.fp8_ragged(f"{LAYER}.mlp.up_proj", 192, 24, 128)
+    case.write()
+
+
 def minimax():
     more = {"weight_block_size": [1, 32], "group_size": 16, "kv_cache_quant_algo": "FP8", "attention_quant_algo": "FP8", "index_k_quant_type": "nvfp4"}
     case = Case("vllm", "minimax_m3_nvfp4", config("minimax_m3_nvfp4", "minimax_m3", **more), shards=2)
@@ -199,6 +215,7 @@ def main():
     block_fp8()
     experts_in_halves()
     mxfp4()
+    auto_round()
     minimax()
     quark()
     ggml_blocks()
