@@ -166,9 +166,10 @@ impl Scheme for Fp8 {
             .name()
             .strip_suffix("_scale")
             .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
-        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's scale others.
+        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's and Inkling's scale others.
         let is_companion = [
             (".scale", ".scale_2"),
+            (".scale", ".scale2"),
             (".zero_point", ".zero_point_scale"),
             (".wscales", ".qweight"),
         ]

@@ -1,6 +1,7 @@
 //! NVFP4. ModelOpt: `X` U8 `[…, out, in / 2]`, `X_scale` F8_E4M3 `[…, out, in / 16]` or `[…, out, in / 32]`,
 //! `X_scale_2` F32, which multiplies; then perhaps a low-rank part and a factor for each column. Its stacks of experts
-//! `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts, in / 2, out]`, packed down the columns.
+//! `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts, in / 2, out]`, packed down the columns. Those of Inkling have
+//! `X.scale` and `X.scale2`, and are packed along rows.
 //! compressed-tensors: `P.weight_packed`, `P.weight_scale`, `P.weight_global_scale`, which divides. Global scales are
 //! one, or one for each matrix of a stack. AutoRound's are compressed-tensors' by name, and scale the code before the
 //! block does.
@@ -9,7 +10,7 @@
 //! value of each code; this kernel looks up two codes at once.
 //!
 //! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`; auto-round
-//! `experimental/qmodules/nvfp4.py`.
+//! `experimental/qmodules/nvfp4.py`; vLLM `models/inkling/nvidia/model.py` (`hf_to_vllm_mapper`).
 
 mod low_rank;
 mod weight;
@@ -52,6 +53,7 @@ static IDENTITY: Identity = Identity {
         (Ends("weight_scale"), TensorRole::Scale),
         (Ends("weight_scale_2"), TensorRole::Scale),
         (Ends(".weight_global_scale"), TensorRole::Scale),
+        (Ends(".scale2"), TensorRole::Scale),
         (Ends("pre_quant_scale"), TensorRole::Scale),
         (Ends("svdquant_lora_a"), TensorRole::LowRank),
         (Ends("svdquant_lora_b"), TensorRole::LowRank),
@@ -62,8 +64,8 @@ static IDENTITY: Identity = Identity {
         Sibling::OfModule("svdquant_lora_b"),
         Sibling::OfModule("weight_quantizer._svdquant_lora_a"),
     ],
-    activations: &["input_global_scale"],
-    markers: &[],
+    activations: &["input_global_scale", "input_amax"],
+    markers: &[Ends("_weight.original_shape")],
     sidecars: &[Is("hf_quant_config.json")],
     container: None,
 };
@@ -89,6 +91,9 @@ impl Scheme for Nvfp4 {
             Some(name) => (name, ["_scale", "_global_scale"], true),
             None if all.at(t.name(), "_weight_scale_2").is_some() => {
                 (t.name(), ["_weight_scale", "_weight_scale_2"], false)
+            }
+            None if all.at(t.name(), ".scale2").is_some() => {
+                (t.name(), [".scale", ".scale2"], false)
             }
             None => (t.name(), ["_scale", "_scale_2"], false),
         };

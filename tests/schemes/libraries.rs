@@ -72,6 +72,10 @@ fn vllm() {
         X.weight I8 4,16; X.weight_scale_inv F8_E8M0 4,1 |  | Parse: `X.weight_scale_inv`
         X.weight F4 4,33; X.scale F8_E8M0 4,1 |  | Parse: `X.weight` & 32 values
         X.weight F4 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 () |  | Parse: `X.weight` & 16 values
+        # NVFP4 of Inkling.
+        X.w13_weight U8 3,4,16; X.w13_weight.scale F8_E4M3 3,4,2; X.w13_weight.scale2 F32 3,2 |  | Parse: `X.w13_weight.scale2` & 3 matrices
+        X.w13_weight U8 3,4,16; X.w13_weight.scale2 F32 3 |  | Parse: `X.w13_weight` & `X.w13_weight.scale`
+        X.w13_weight.scale2 F32 3 |  | Parse: `X.w13_weight.scale2`
         # Blocks of ggml.
         X.weight U8 8,2,74 |  | Unsupported: `X.weight` & IQ2_XS & quant_algo
         X.weight U8 3,8,2,66 |  | Unsupported: `X.weight` & IQ2_XXS

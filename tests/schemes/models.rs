@@ -253,7 +253,7 @@ fn sglang() {
 /// Layouts that only vLLM, sglang and TensorRT-LLM load.
 #[test]
 fn vllm() {
-    check("vllm", 13);
+    check("vllm", 15);
 }
 
 #[test]

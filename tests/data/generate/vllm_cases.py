@@ -175,6 +175,22 @@ def minimax():
     case.write()
 
 
+def inkling():
+    # ModelOpt's NVFP4 under Inkling's names; the shape and the maxima of inputs are no part of the model.
+    for name, its in (("inkling_nvfp4", config("modelopt", "inkling", quant_algo="NVFP4", group_size=16)), ("inkling_no_config", None)):
+        case = Case("vllm", name, its)
+        base = "model.llm.layers.0.mlp.experts.w13_weight"
+        codes, scale = case.bytes(3, 8, 32), case.scales(3, 8, 4, lo=-3, hi=6).to(E4M3)
+        scale_of_all = case.scales(3)
+        case.add({base: codes, f"{base}.scale": scale, f"{base}.scale2": scale_of_all})
+        case.add({f"{base}.input_amax": case.scales(1), f"{base}.original_shape": torch.tensor([3, 8, 64])})
+        each = (scale.to(F32) * scale_of_all.view(3, 1, 1)).repeat_interleave(16, dim=-1)
+        values = unpack_fp4_from_uint8(codes.reshape(24, 32), 24, 64, dtype=F32) + 0.0
+        case.expect(base, values.reshape(3, 8, 64) * each)
+        case.norm(64)
+        case.write()
+
+
 def quark():
     # vLLM's spellings: NVFP4 in two levels of scales, MXFP4 as a list of one level, MXFP8 in blocks of rows.
     levels = [
@@ -217,6 +233,7 @@ def main():
     mxfp4()
     auto_round()
     minimax()
+    inkling()
     quark()
     ggml_blocks()
     total("vllm")
