@@ -86,6 +86,9 @@ fn vllm() {
         X.weight U8 8,2,36 | {q8:"packing":"ggml"} | Parse: `X.weight` & 34 bytes
         X.weight U8 8,34 | {q8:"packing":"ggml"} | Parse: `X.weight` & [out, blocks, bytes]
         X.weight U8 0,4611686018427387904,34 | {q8:"packing":"ggml"} | Parse: `X.weight`
+        # Stacks in vLLM's memory.
+        X.w13_qweight U8 2,8,4; X.w13_scales F16 2,8,1 |  | Unsupported: `X.w13_qweight` & vLLM
+        X.w2_weight I8 2,8,4; X.w2_scale F32 2,8 |  | Unsupported: `X.w2_weight` & vLLM
         # Two scales for each expert: of halves, or of blocks?
         X F8_E4M3 3,48,64; X_scale_inv F32 3,2,1 |  | Parse: `X` & `X_scale_inv`
         X F8_E4M3 3,2816,2048; X_scale_inv F32 3,2,1 | {"quant_method":"fp8"} | Parse: `X` & `X_scale_inv`
