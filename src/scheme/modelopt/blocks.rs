@@ -6,7 +6,7 @@
 use crate::Result;
 use crate::config::Module;
 use crate::containers::model::Tensor;
-use crate::scheme::seam::{Decode, Group, refused, wrong};
+use crate::scheme::seam::{Group, refused, wrong};
 
 /// A type of ggml's that vLLM has here.
 struct BlockCodec {
@@ -104,7 +104,7 @@ fn refuse_blocks(t: &Tensor<'_>) -> Result<()> {
 #[cfg(feature = "gguf")]
 fn decode<'m>(t: &Tensor<'m>, codec: &BlockCodec, shape: Vec<usize>) -> Result<Group<'m>> {
     use crate::Dtype;
-    use crate::scheme::seam::{QuantScheme, TensorRole};
+    use crate::scheme::seam::{Decode, QuantScheme, TensorRole};
 
     let dtype = Dtype::from_ggml(codec.id);
     let decoder: Option<Box<dyn Decode + 'm>> = crate::scheme::ggml::of_bytes(t, dtype, &shape)
