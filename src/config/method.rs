@@ -25,6 +25,8 @@ pub(crate) enum QuantMethod {
     Hqq,
     /// transformers' name for MLX's layout.
     Metal,
+    /// sglang's: MXFP8, and experts of NVFP4.
+    MiniMaxM3Nvfp4,
     ModelOpt,
     Mxfp4,
     Mxfp8,
@@ -54,8 +56,8 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Aqlm, &["aqlm"]),
     (
         QuantMethod::AutoRound,
-        // Old releases of AutoRound wrote the name of their repository.
-        &["auto-round", "auto_round", "intel/auto-round"],
+        // Old releases of AutoRound wrote the name of their repository. `inc` is vLLM's name.
+        &["auto-round", "auto_round", "inc", "intel/auto-round"],
     ),
     (QuantMethod::Awq, &["awq"]),
     (QuantMethod::BitNet, &["bitnet"]),
@@ -66,14 +68,16 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Exl2, &["exl2"]),
     (QuantMethod::Exl3, &["exl3"]),
     (QuantMethod::FbgemmFp8, &["fbgemm_fp8"]),
-    (QuantMethod::Fp8, &["fp8"]),
+    // vLLM takes the second name for the first where the model is DeepSeek-V4.
+    (QuantMethod::Fp8, &["fp8", "deepseek_v4_fp8"]),
     (QuantMethod::FpQuant, &["fp_quant"]),
     (QuantMethod::Gemma, &["gemma"]),
     (QuantMethod::Gptq, &["gptq"]),
     (QuantMethod::Higgs, &["higgs"]),
     (QuantMethod::Hqq, &["hqq"]),
     (QuantMethod::Metal, &["metal"]),
-    (QuantMethod::Mxfp4, &["mxfp4"]),
+    (QuantMethod::MiniMaxM3Nvfp4, &["minimax_m3_nvfp4"]),
+    (QuantMethod::Mxfp4, &["mxfp4", "gpt_oss_mxfp4"]),
     (QuantMethod::Mxfp8, &["mxfp8"]),
     (QuantMethod::NunchakuLite, &["nunchaku_lite"]),
     (QuantMethod::ParoQuant, &["paroquant"]),

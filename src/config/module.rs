@@ -4,6 +4,8 @@
 
 mod dialects;
 
+pub(crate) use self::dialects::NVFP4;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -176,6 +178,12 @@ impl ModuleRules {
         let alias = inner.filter(|_| self.is_of_mlx);
         let by_path = self.paths.get(module);
         let by_path = by_path.or_else(|| self.paths.get(alias?));
+        // An entry for all experts of a layer is under the path of what holds them (ModelOpt).
+        let of_experts = || {
+            let (layer, _) = module.rsplit_once(".experts.")?;
+            self.paths.get(&module[..layer.len() + ".experts".len()])
+        };
+        let by_path = by_path.or_else(of_experts);
         let by_path = by_path.and_then(|entry| entry.first());
         let by_pattern = || self.patterns.find(module);
         by_path
@@ -282,6 +290,11 @@ impl<'c> Module<'c> {
         self.first(keys, integer)
     }
 
+    /// The integer under `key` in the entry for this module alone.
+    pub(crate) fn own_int(&self, key: &str) -> Option<i64> {
+        integer(self.entry?.get(key)?)
+    }
+
     /// The string under the first of `keys` that has one, with the name of its place.
     pub(crate) fn text(&self, keys: &[&str]) -> Option<(&'c str, &'c str)> {
         self.first(keys, Value::as_str)
@@ -331,9 +344,35 @@ impl<'c> Module<'c> {
         if self.skipped {
             return None;
         }
-        self.first(&["weight_block_size", "block_structure"], pair)
+        self.first(BLOCK_KEYS, pair)
+    }
+
+    /// The side of the square blocks of ModelOpt's FP8 algorithms; `None` of one without blocks. 128, unless the module's entry has
+    /// another `group_size` (vLLM `ModelOptMixedPrecisionConfig`).
+    pub(crate) fn block_side(&self) -> Option<usize> {
+        let (algorithm, _) = self.text(&["quant_algo"])?;
+        let is_same = |name: &&&str| algorithm.eq_ignore_ascii_case(name);
+        BLOCK_ALGORITHMS.iter().find(is_same)?;
+        let side = self.own_int("group_size");
+        let side = side.and_then(|n| usize::try_from(n).ok());
+        Some(side.filter(|&n| n > 0).unwrap_or(BLOCK_SIDE))
     }
 }
+
+/// ModelOpt's algorithms for FP8 in square blocks. TensorRT-LLM has another name for it.
+const BLOCK_ALGORITHMS: &[&str] = &["FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALES"];
+
+/// Keys of the size of blocks: of transformers, compressed-tensors, Quark, and of AutoRound, whose `group_size` is a number where it
+/// has groups.
+const BLOCK_KEYS: &[&str] = &[
+    "weight_block_size",
+    "block_structure",
+    "block_size",
+    "group_size",
+];
+
+/// Side of their blocks.
+const BLOCK_SIDE: usize = 128;
 
 /// Ending of the names of quanto's maps, which hold an entry for each module.
 const QUANTO_MAP_SUFFIX: &str = "_qmap.json";

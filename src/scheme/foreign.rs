@@ -55,6 +55,26 @@ const SIGNATURES: &[Signature] = &[
         companions: &[".weight_quantizer._scale"],
         remedy: "recognised, not decoded by this version; modelopt's `export_hf_checkpoint` writes the model in a form that is",
     },
+    // Stacks as vLLM has loaded them (`save_sharded_state`): `moe_wna16`, and its own INT8.
+    signature(
+        "integers of vLLM's experts",
+        ".w13_qweight",
+        BYTES,
+        &[".w13_scales"],
+    ),
+    signature(
+        "integers of vLLM's experts",
+        ".w2_qweight",
+        BYTES,
+        &[".w2_scales"],
+    ),
+    signature(
+        "INT8 of vLLM's experts",
+        ".w13_weight",
+        INT8,
+        &[".w13_scale"],
+    ),
+    signature("INT8 of vLLM's experts", ".w2_weight", INT8, &[".w2_scale"]),
     // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in rows.
     signature(
         "NVFP4 of transformers",

@@ -106,6 +106,7 @@ static IDENTITY: Identity = Identity {
     methods: &[
         QuantMethod::Fp8,
         QuantMethod::FbgemmFp8,
+        QuantMethod::MiniMaxM3Nvfp4,
         QuantMethod::Mxfp8,
         QuantMethod::W4aFp8,
         QuantMethod::W8a8Fp8,
@@ -165,9 +166,10 @@ impl Scheme for Fp8 {
             .name()
             .strip_suffix("_scale")
             .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
-        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's scale others.
+        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's and Inkling's scale others.
         let is_companion = [
             (".scale", ".scale_2"),
+            (".scale", ".scale2"),
             (".zero_point", ".zero_point_scale"),
             (".wscales", ".qweight"),
         ]

@@ -4,11 +4,14 @@
 //!   that of row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
 //!   `X.weight_scale_2` of W4A8 belongs to the cast of the weight to FP8 at run time, and is not a factor of the weight.
 //! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents.
+//! - Types of ggml: [`blocks`].
 //!
 //! Any weight may have `X.pre_quant_scale` `[in]`, which multiplies the input of the layer. Here it multiplies the
 //! columns of the weight, which gives the same product.
 //!
 //! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`), `MXFP4QTensor`.
+
+mod blocks;
 
 use super::mxfp4::mx_rows;
 use crate::config::{Module, QuantMethod};
@@ -53,11 +56,10 @@ impl Scheme for ModelOpt {
         if t.dtype() != Dtype::U8 {
             return Ok(None);
         }
-        // A weight without the scale is not this scheme's; leftover checks report it.
-        let Some(scale) = all.at(t.name(), "_scale") else {
-            return Ok(None);
-        };
         let module = all.config.at(module_of(t.name()));
+        let Some(scale) = all.at(t.name(), "_scale") else {
+            return blocks::claim(t, &module);
+        };
         // `quant_algo` is in `hf_quant_config.json` as well, which has no `quant_method`.
         let says = module.text(&["quant_algo"]).is_some();
         if !says && all.config.quant_method() != Some(&QuantMethod::ModelOpt) {

@@ -1,7 +1,9 @@
 //! MXFP4: FP4 codes, low nibble first, with a power of two for each 32 values of a row.
 //!
 //! gpt-oss: `W_blocks` U8 `[experts, out, in / 32, 16]`, `W_scales` U8 `[experts, out, in / 32]`; the weight is `W`
-//! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`.
+//! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`. Experts of models that are
+//! FP8 elsewhere (Ling, MiMo), or of `mxfp4` by vLLM: `X` U8 or I8 `[…, out, in / 2]`, `X_scale` or `X_scale_inv` `[…, out, in / 32]`,
+//! F8_E8M0, or U8 if the config says so. Codes may also be F4 `[…, in]`, as torch stores `float4_e2m1fn_x2`.
 //!
 //! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
 //! `dequantize_deepseek_v4_fp4_expert`.
@@ -69,8 +71,12 @@ impl Scheme for Mxfp4 {
                 None => Ok(None),
             };
         }
+        if let Some(scale) = exponents(t, all) {
+            return mx_rows(t, t.name(), &scale, "MXFP4").map(Some);
+        }
         // I8 alone would be INT8; only an exponent scale under this name makes it DeepSeek's FP4.
-        let base = base_of(t.name(), "weight").filter(|_| t.dtype() == Dtype::I8);
+        let is_bytes = matches!(t.dtype(), Dtype::I8 | Dtype::F4);
+        let base = base_of(t.name(), "weight").filter(|_| is_bytes);
         let scale = base
             .and_then(|base| all.at(base, "scale"))
             .filter(|scale| scale.dtype() == Dtype::F8E8M0);
@@ -78,6 +84,31 @@ impl Scheme for Mxfp4 {
             .map(|scale| mx_rows(t, t.name(), &scale, "DeepSeek"))
             .transpose()
     }
+}
+
+/// Keys under which the config of an FP8 model says that its experts are MXFP4 (vLLM and sglang).
+const EXPERTS_KEYS: &[&str] = &["routed_experts_quant_method", "store_dtype"];
+
+/// The exponents of the bytes `t`, of which each belongs to 16 bytes.
+fn exponents<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Option<Tensor<'m>> {
+    if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::F4) {
+        return None;
+    }
+    let config = all.config;
+    let is_stated = || {
+        let experts = config.text(EXPERTS_KEYS);
+        config.quant_method() == Some(&QuantMethod::Mxfp4)
+            || experts.is_some_and(|(name, _)| name.eq_ignore_ascii_case("mxfp4"))
+    };
+    let is_exponents = |scale: &Tensor<'_>| match scale.dtype() {
+        Dtype::F8E8M0 => config.is_quantized(),
+        Dtype::U8 => is_stated(),
+        _ => false,
+    };
+    let mut scales = ["_scale", "_scale_inv"]
+        .into_iter()
+        .filter_map(|end| all.at(t.name(), end));
+    scales.find(is_exponents)
 }
 
 fn scheme(family: &'static str, codes: CodeType) -> QuantScheme {
@@ -125,7 +156,7 @@ pub(super) fn mx_rows_of<'m>(
     family: &'static str,
     nibble: NibbleFormat,
 ) -> Result<Group<'m>> {
-    let (bytes, blocks) = (t.shape().last().copied(), scale.shape().last().copied());
+    let (bytes, blocks) = (bytes_of_row(t), scale.shape().last().copied());
     let leading = |t: &Tensor<'m>| t.shape().split_last().map(|(_, leading)| leading);
     let cols = blocks
         .and_then(|blocks| blocks.checked_mul(BLOCK))
@@ -189,6 +220,15 @@ pub(super) fn mx_rows_of<'m>(
         parts,
         Box::new(decoder),
     ))
+}
+
+/// Bytes of the last dimension of packed codes, of which a tensor of F4 counts the codes. `None` if these are no whole bytes.
+pub(super) fn bytes_of_row(t: &Tensor<'_>) -> Option<usize> {
+    let last = t.shape().last().copied()?;
+    match t.dtype() {
+        Dtype::F4 => last.is_multiple_of(2).then_some(last / 2),
+        _ => Some(last),
+    }
 }
 
 fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'m>> {

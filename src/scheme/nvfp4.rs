@@ -1,6 +1,7 @@
 //! NVFP4. ModelOpt: `X` U8 `[…, out, in / 2]`, `X_scale` F8_E4M3 `[…, out, in / 16]` or `[…, out, in / 32]`,
 //! `X_scale_2` F32, which multiplies; then perhaps a low-rank part and a factor for each column. Its stacks of experts
-//! `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts, in / 2, out]`, packed down the columns.
+//! `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts, in / 2, out]`, packed down the columns. Those of Inkling have
+//! `X.scale` and `X.scale2`, and are packed along rows.
 //! compressed-tensors: `P.weight_packed`, `P.weight_scale`, `P.weight_global_scale`, which divides. Global scales are
 //! one, or one for each matrix of a stack. AutoRound's are compressed-tensors' by name, and scale the code before the
 //! block does.
@@ -9,7 +10,7 @@
 //! value of each code; this kernel looks up two codes at once.
 //!
 //! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`; auto-round
-//! `experimental/qmodules/nvfp4.py`.
+//! `experimental/qmodules/nvfp4.py`; vLLM `models/inkling/nvidia/model.py` (`hf_to_vllm_mapper`).
 
 mod low_rank;
 mod weight;
@@ -17,6 +18,7 @@ mod weight;
 use self::low_rank::find_factors;
 use self::weight::Nvfp4Weight;
 use super::modelopt::{RowPairs, pre_quant_scale};
+use super::mxfp4::bytes_of_row;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
@@ -43,12 +45,15 @@ static IDENTITY: Identity = Identity {
         QuantMethod::ModelOpt,
         QuantMethod::CompressedTensors,
         QuantMethod::AutoRound,
+        QuantMethod::MiniMaxM3Nvfp4,
+        QuantMethod::Quark,
     ],
     codes: &["_packed"],
     companions: &[
         (Ends("weight_scale"), TensorRole::Scale),
         (Ends("weight_scale_2"), TensorRole::Scale),
         (Ends(".weight_global_scale"), TensorRole::Scale),
+        (Ends(".scale2"), TensorRole::Scale),
         (Ends("pre_quant_scale"), TensorRole::Scale),
         (Ends("svdquant_lora_a"), TensorRole::LowRank),
         (Ends("svdquant_lora_b"), TensorRole::LowRank),
@@ -59,8 +64,8 @@ static IDENTITY: Identity = Identity {
         Sibling::OfModule("svdquant_lora_b"),
         Sibling::OfModule("weight_quantizer._svdquant_lora_a"),
     ],
-    activations: &["input_global_scale"],
-    markers: &[],
+    activations: &["input_global_scale", "input_amax"],
+    markers: &[Ends("_weight.original_shape")],
     sidecars: &[Is("hf_quant_config.json")],
     container: None,
 };
@@ -77,7 +82,7 @@ impl Scheme for Nvfp4 {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        if t.dtype() != Dtype::U8 {
+        if !matches!(t.dtype(), Dtype::U8 | Dtype::F4) {
             return Ok(None);
         }
         // The name tells the producer, and the producer what the global scale does. Fused experts have no
@@ -86,6 +91,9 @@ impl Scheme for Nvfp4 {
             Some(name) => (name, ["_scale", "_global_scale"], true),
             None if all.at(t.name(), "_weight_scale_2").is_some() => {
                 (t.name(), ["_weight_scale", "_weight_scale_2"], false)
+            }
+            None if all.at(t.name(), ".scale2").is_some() => {
+                (t.name(), [".scale", ".scale2"], false)
             }
             None => (t.name(), ["_scale", "_scale_2"], false),
         };
@@ -145,7 +153,12 @@ struct Nvfp4Layout {
 impl Nvfp4Layout {
     /// The layout that the shapes of codes and scales prove.
     fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
-        let (w, s) = (t.shape(), scales.shape());
+        // Of bytes, whatever the dtype.
+        let mut bytes = t.shape().to_vec();
+        if let (Some(last), Some(len)) = (bytes.last_mut(), bytes_of_row(t)) {
+            *last = len;
+        }
+        let (w, s) = (bytes.as_slice(), scales.shape());
         // compressed-tensors has no other block size, so a scale for 32 values contradicts its name
         // there.
         let blocks: &[usize] = if divides {
@@ -208,6 +221,8 @@ impl Nvfp4Layout {
         if codes_first && globals != 1 {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }
+        // ModelOpt looks code 8 up as 0; Quark, whose names these are as well, multiplies by a sign.
+        let has_signed_zero = divides || all.config.quant_method() == Some(&QuantMethod::Quark);
         let columns = pre_quant_scale(t, k, all)?;
         let factors = find_factors(t, [rows, k], all)?;
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));
@@ -221,13 +236,14 @@ impl Nvfp4Layout {
                 global: Floats::ieee(global)?,
                 globals,
                 divides,
+                has_signed_zero,
                 codes_first,
                 rows,
                 k,
                 rows_per_global: (rows / globals).max(1),
             }));
         }
-        let mut grouped = self.grouped(t, [scales, global], divides)?;
+        let mut grouped = self.grouped(t, [scales, global], divides, has_signed_zero)?;
         let columns = columns.map(|floats| Box::new(Matrix { floats, cols: k }) as _);
         Ok(match factors {
             Some(factors) => {
@@ -247,6 +263,7 @@ impl Nvfp4Layout {
         t: &Tensor<'m>,
         [scales, global]: [&Tensor<'m>; 2],
         divides: bool,
+        has_signed_zero: bool,
     ) -> Result<Grouped<'m>> {
         let (rows, cols) = rows_and_cols(&self.shape);
         let height = self.shape.iter().nth_back(1).copied().unwrap_or(1);
@@ -297,7 +314,7 @@ impl Nvfp4Layout {
         });
         let code_format = CodeFormat::E2M1(E2M1 {
             factor: 1.0,
-            plain_zero: !divides,
+            plain_zero: !has_signed_zero,
         });
         Ok(Grouped::scaled(
             codes,

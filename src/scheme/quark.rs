@@ -20,7 +20,7 @@ mod spec;
 
 use self::spec::{QuarkCodeKind, QuarkSpec, ScaleSharing};
 
-use crate::config::QuantMethod;
+use crate::config::{NVFP4, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::lines::{CodeLines, CodeRows, LineZeroPoints, TransposedCodes};
@@ -49,7 +49,7 @@ static IDENTITY: Identity = Identity {
         (Ends(".weight_zero_point"), TensorRole::ZeroPoint),
     ],
     optional: &[],
-    activations: &[],
+    activations: &["input_scale_2"],
     markers: &[],
     sidecars: &[],
     container: None,
@@ -71,7 +71,12 @@ impl Scheme for Quark {
         let Some(scale) = all.at(t.name(), "_scale") else {
             return Ok(None);
         };
-        // The scales would have to be dequantized first.
+        let module = all.config.at(module_of(t.name()));
+        // Scales of scales are decoded where they are NVFP4's, by its scheme.
+        let dtype = module.text(&["dtype"]);
+        if dtype.is_some_and(|(dtype, _)| dtype == NVFP4) && t.dtype() == Dtype::U8 {
+            return Ok(None);
+        }
         if let Some(second) = all.at(t.name(), "_scale_2") {
             return Err(refused(
                 t,
@@ -84,7 +89,7 @@ impl Scheme for Quark {
             let what = "`layer_type_quant_config` is for classes of modules, and no file tells the class of its own";
             return Err(refused(t, FAMILY, what));
         }
-        let spec = QuarkSpec::of(t, &all.config.at(module_of(t.name())))?;
+        let spec = QuarkSpec::of(t, &module)?;
         match spec.kind {
             QuarkCodeKind::Float(code_format) => {
                 float(t, &scale, &spec, code_format, all).map(Some)

@@ -2,20 +2,23 @@
 //!
 //! - `blockwise_int8`: codes `[out, in]`, a scale for each block of `weight_block_size`.
 //! - `w4afp8`: experts of two codes a byte, `[out, in / 2]`, two's complement, the low nibble first, with a scale for each
-//!   128 inputs of a row. All other layers are FP8.
+//!   128 inputs of a row. All other layers are FP8. TensorRT-LLM writes such models, whose `hf_quant_config.json` says
+//!   `MIXED_PRECISION` and no more; a layer's own algorithm is `W4A8_AWQ`.
 //!
 //! Layout: sglang `layers/quantization/blockwise_int8.py`, `w4afp8.py`; nibbles: `test_cutlass_w4a8_moe_mm.py`
-//! (`pack_int4_values_to_int8`), which packs what the loaded checkpoint is multiplied as.
+//! (`pack_int4_values_to_int8`), which packs what the loaded checkpoint is multiplied as; TensorRT-LLM
+//! `examples/quantization/quantize_mixed_precision_moe.py`.
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::seam::NamePattern::Ends;
+use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::numbers::Matrix;
 use crate::scheme::seam::{
-    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, wrong,
+    CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
+    module_of, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -35,7 +38,8 @@ static IDENTITY: Identity = Identity {
     optional: &[],
     activations: &[],
     markers: &[],
-    sidecars: &[],
+    // TensorRT-LLM's list of the layers' algorithms, beside `hf_quant_config.json`.
+    sidecars: &[Is("quant_cfg.json")],
     container: None,
 };
 
@@ -50,7 +54,12 @@ impl Scheme for Sglang {
         }
         let method = all.config.quant_method();
         let is_its = IDENTITY.methods.iter().any(|its| Some(its) == method);
-        let Some(scale) = all.at(t.name(), "_scale_inv") else {
+        let scale = all.at(t.name(), "_scale_inv");
+        // Exponents are MXFP4's.
+        if scale.is_some_and(|scale| matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0)) {
+            return Ok(None);
+        }
+        let Some(scale) = scale else {
             // Under another library's name of the scale the same bytes are other codes: `w4afp8` has nibbles in them.
             return match all.at(t.name(), "_scale").filter(|_| is_its) {
                 Some(scale) => Err(wrong(
@@ -67,6 +76,7 @@ impl Scheme for Sglang {
         let is_nibbles = match method {
             Some(QuantMethod::W4aFp8) => true,
             Some(QuantMethod::BlockwiseInt8) => false,
+            _ if is_mixed(t, all) => true,
             // Without the method, blocks of several rows prove bytes: nibbles have scales for each row.
             _ => {
                 let [rows, scale_rows] = [t, &scale].map(|t| t.shape().iter().nth_back(1));
@@ -96,6 +106,13 @@ impl Scheme for Sglang {
             Box::new(decoder),
         )))
     }
+}
+
+/// Whether the config says that the experts have codes of four bits, by the names of ModelOpt's algorithms.
+fn is_mixed(t: &Tensor<'_>, all: &Index<'_>) -> bool {
+    let module = all.config.at(module_of(t.name()));
+    let algorithm = module.text(&["quant_algo"]);
+    algorithm.is_some_and(|(name, _)| matches!(name, "MIXED_PRECISION" | "W4A8_AWQ"))
 }
 
 /// Logical shape, scheme and decoder of a weight.

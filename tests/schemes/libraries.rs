@@ -60,6 +60,55 @@ fn sglang() {
     check(&table.replace("{int4}", r#"{"quant_method":"w4afp8"}"#));
 }
 
+/// Layouts of vLLM and sglang that no config tells apart, and blocks of ggml in bytes.
+#[test]
+fn vllm() {
+    let table = r#"
+        # MXFP4 under the names of FP8's scales.
+        X.weight U8 4,16; X.weight_scale_inv U8 4,1 | {"quant_method":"fp8"} | Parse: `X.weight` & fp8
+        X.weight U8 4,16; X.weight_scale_inv U8 4,2 | {mxfp4} | Parse: `X.weight` & `X.weight_scale_inv` [4, 2] & 32 values
+        X.weight I8 4,16; X.weight_scale U8 3,1 | {mxfp4} | Parse: `X.weight` & `X.weight_scale` [3, 1]
+        X.weight I8 4,16; X.weight_scale_inv F32 4,1 | {mxfp4} | Parse: `X.weight` & blockwise_int8
+        X.weight I8 4,16; X.weight_scale_inv F8_E8M0 4,1 |  | Parse: `X.weight_scale_inv`
+        X.weight F4 4,33; X.scale F8_E8M0 4,1 |  | Parse: `X.weight` & 32 values
+        X.weight F4 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 () |  | Parse: `X.weight` & 16 values
+        # NVFP4 of Inkling.
+        X.w13_weight U8 3,4,16; X.w13_weight.scale F8_E4M3 3,4,2; X.w13_weight.scale2 F32 3,2 |  | Parse: `X.w13_weight.scale2` & 3 matrices
+        X.w13_weight U8 3,4,16; X.w13_weight.scale2 F32 3 |  | Parse: `X.w13_weight` & `X.w13_weight.scale`
+        X.w13_weight.scale2 F32 3 |  | Parse: `X.w13_weight.scale2`
+        # Blocks of ggml.
+        X.weight U8 8,2,74 |  | Unsupported: `X.weight` & IQ2_XS & quant_algo
+        X.weight U8 3,8,2,66 |  | Unsupported: `X.weight` & IQ2_XXS
+        X.weight U8 8,2,34 | {"quant_method":"modelopt","quant_algo":"MIXED_PRECISION"} | Unsupported: `X.weight` & Q8_0
+        X.weight U8 8,2,34 | {q8:"group_size":64} | Parse: `X.weight` & Q8_0 & group_size & 64
+        X.weight U8 8,2,34 | {q8:"block_payload_bytes":36} | Parse: `X.weight` & block_payload_bytes & 36
+        X.weight U8 8,2,34 | {q8:"packing":"b12x"} | Unsupported: `X.weight` & Q8_0 & b12x
+        X.weight U8 8,2,36 | {q8:"packing":"ggml"} | Parse: `X.weight` & 34 bytes
+        X.weight U8 8,34 | {q8:"packing":"ggml"} | Parse: `X.weight` & [out, blocks, bytes]
+        X.weight U8 0,4611686018427387904,34 | {q8:"packing":"ggml"} | Parse: `X.weight`
+        # Stacks in vLLM's memory.
+        X.w13_qweight U8 2,8,4; X.w13_scales F16 2,8,1 |  | Unsupported: `X.w13_qweight` & vLLM
+        X.w2_weight I8 2,8,4; X.w2_scale F32 2,8 |  | Unsupported: `X.w2_weight` & vLLM
+        # Two scales for each expert: of halves, or of blocks?
+        X F8_E4M3 3,48,64; X_scale_inv F32 3,2,1 |  | Parse: `X` & `X_scale_inv`
+        X F8_E4M3 3,2816,2048; X_scale_inv F32 3,2,1 | {"quant_method":"fp8"} | Parse: `X` & `X_scale_inv`
+        X F8_E4M3 3,47,64; X_scale_inv F32 3,2,1 | {"quant_method":"fp8","weight_block_size":null} | Parse: `X` & `X_scale_inv`
+        # The algorithm has other blocks, or no codes of bytes.
+        X.weight F8_E4M3 256,256; X.weight_scale F32 4,4 | {"quant_method":"modelopt","quant_algo":"FP8_BLOCK_SCALES"} | Parse: `X.weight` & FP8_BLOCK_SCALES & 64x64
+        X.weight I8 256,64; X.weight_scale_inv F32 2,1 | {"quant_method":"modelopt","quant_algo":"MIXED_PRECISION"} | Parse: `X.weight` & [2, 1]
+    "#;
+    let table = table.replace(
+        "{mxfp4}",
+        r#"{"quant_method":"fp8","routed_experts_quant_method":"mxfp4"}"#,
+    );
+    let start = r#"{"quant_method":"modelopt","quantized_layers":{"X":{"quant_algo":"Q8_0","#;
+    let table = table.lines().map(|line| match line.split_once("{q8:") {
+        Some((tensors, rest)) => format!("{tensors}{start}{}\n", rest.replacen('}', "}}}", 1)),
+        None => format!("{line}\n"),
+    });
+    check(&table.collect::<String>());
+}
+
 /// Schemes of PyTorch libraries with parts that are missing or do not fit.
 #[test]
 fn pytorch_libraries() {

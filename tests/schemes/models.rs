@@ -250,6 +250,12 @@ fn sglang() {
     check("sglang", 6);
 }
 
+/// Layouts that only vLLM, sglang and TensorRT-LLM load.
+#[test]
+fn vllm() {
+    check("vllm", 15);
+}
+
 #[test]
 fn sdnq() {
     check("sdnq", 40);

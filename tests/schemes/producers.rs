@@ -92,6 +92,8 @@ fn quark() {
         {w}; X.weight_scale F32 2,16 | {int3} | Unsupported: `X.weight` & int3
         {w}; X.weight_scale F32 2,16 | {int8} | Parse: `X.weight` & int8
         {w}; X.weight_scale F32 2,16 | {levels} | Unsupported: `X.weight`
+        X.weight U8 4,16; X.weight_scale F8_E4M3 4,2 | {nvfp4} | Parse: `X.weight` & `X.weight_scale_2`
+        X.weight U8 4,16; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 () | {levels} | Unsupported: `X.weight` & X.weight_scale_2
         {w}; X.weight_scale F32 2,16 | {per_block} | Unsupported: `X.weight` & per_block
         {w}; X.weight_scale F32 2,16 | {axis} | Unsupported: `X.weight`
         {w}; X.weight_scale F32 2,16 | {no size} | Parse: `X.weight`
@@ -132,6 +134,13 @@ fn quark() {
         ("{G}", global(group, "")),
         ("{int3}", with("int4", "int3")),
         ("{int8}", with("int4", "int8")),
+        (
+            "{nvfp4}",
+            global(
+                r#"[{"dtype":"fp4","qscheme":"per_group","group_size":16},{"dtype":"fp8_e4m3","qscheme":"per_tensor"}]"#,
+                "",
+            ),
+        ),
         ("{levels}", global(&format!("[{group},{group}]"), "")),
         ("{per_block}", with("per_group", "per_block")),
         ("{axis}", with("-1", "0")),

@@ -12,6 +12,23 @@ use crate::config::pattern::Pattern;
 use crate::config::place::ConfigPlace;
 use crate::config::presets;
 
+/// Stands for the dtype of Quark's weights whose two levels of scales are NVFP4's.
+pub(crate) const NVFP4: &str = "nvfp4";
+
+/// Whether Quark's two `levels` of scales are NVFP4's: E4M3 for 16 codes of FP4, and one for all of these.
+fn is_nvfp4(levels: &[Value]) -> bool {
+    let says =
+        |level: &Value, key: &str, text: &str| level.get(key).and_then(Value::as_str) == Some(text);
+    let [codes, scales] = levels else {
+        return false;
+    };
+    says(codes, "dtype", "fp4")
+        && says(codes, "qscheme", "per_group")
+        && codes.get("group_size").and_then(Value::as_i64) == Some(16)
+        && says(scales, "dtype", "fp8_e4m3")
+        && says(scales, "qscheme", "per_tensor")
+}
+
 impl ModuleRules {
     /// ModelOpt: an object for each of some modules, by path or pattern.
     pub(super) fn read_modelopt(&mut self, place: &ConfigPlace) {
@@ -84,6 +101,11 @@ impl ModuleRules {
                 Value::Object(args) => args.clone(),
                 // Quark leaves a layer alone by a `weight` of null.
                 Value::Null => return Some(Value::Bool(false)),
+                // One level may be a list as well (vLLM `_unwrap_single_quant_config`).
+                Value::Array(levels) if levels.len() == 1 => levels[0].as_object()?.clone(),
+                Value::Array(levels) if is_nvfp4(levels) => {
+                    Map::from_iter([("dtype".to_owned(), NVFP4.into())])
+                }
                 // A list describes several levels of scales. Its text becomes a dtype that no scheme decodes, so that
                 // the weight is refused.
                 levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),

@@ -2,6 +2,7 @@
 //! every tensor must be where it says.
 
 mod dfloat11;
+mod no_weights;
 mod nunchaku;
 mod shards;
 mod uqff;

@@ -9,9 +9,9 @@ use crate::kernels::remember::fp8::{E4M3, Float8};
 /// Values that share a scale.
 pub(crate) const BLOCK: usize = 16;
 
-/// The value of each E2M1 code. Code 8 is 0 in ModelOpt's table and -0 in compressed-tensors'.
-pub(crate) const fn e2m1(divides: bool) -> [f32; 16] {
-    let zero = if divides { -0.0 } else { 0.0 };
+/// The value of each E2M1 code. Code 8 is 0 in ModelOpt's table, and -0 in that of compressed-tensors and in Quark.
+pub(crate) const fn e2m1(has_signed_zero: bool) -> [f32; 16] {
+    let zero = if has_signed_zero { -0.0 } else { 0.0 };
     [
         0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, zero, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
     ]

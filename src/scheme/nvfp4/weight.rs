@@ -17,6 +17,8 @@ pub(super) struct Nvfp4Weight<'m> {
     pub global: Floats<'m>,
     pub globals: usize,
     pub divides: bool,
+    /// Whether code 8 is -0.
+    pub has_signed_zero: bool,
     /// Whether the global scale is applied to the codes' values (AutoRound), and not to the scales of blocks.
     pub codes_first: bool,
     pub rows: usize,
@@ -93,7 +95,7 @@ impl Decode for Nvfp4Weight<'_> {
     ) {
         let (width, first) = (tile.cols.len(), rows.start - tile.rows.start);
         let values = first * width..(first + rows.len()) * width;
-        let mut codebook = e2m1(self.divides);
+        let mut codebook = e2m1(self.has_signed_zero);
         if let Some(&global) = buffers.row.first().filter(|_| self.codes_first) {
             let factor = inverse(global);
             codebook.iter_mut().for_each(|value| *value *= factor);

@@ -63,6 +63,10 @@ pub(crate) fn fit(
         is_w4afp8.then_some(([128, 128], "the config's method `w4afp8`"))
     };
     let block = module.block().or_else(of_method);
+    // An algorithm of ModelOpt is not checked here, for it says nothing of stacks.
+    let of_algorithm = || module.block_side().map(|side| [side; 2]);
+    let configured = block.map(|(size, _)| size).or_else(of_algorithm);
+    let has_no_blocks = configured.is_none() && module.is_null("weight_block_size");
     // From the most specific shape to the most general, so that no layout hides another.
     // FBGEMM's `[experts, out, 1]` has to be first: for twice as many inputs as outputs it would
     // pass for blocks of two rows.
@@ -73,7 +77,8 @@ pub(crate) fn fit(
                 && (shape.len(), scale.shape().len()) == (3, 2);
             whole_rows(shape, scale).filter(|_| !is_reduced)
         })
-        .or_else(|| blocks(shape, scale.shape(), block.as_ref().map(|(size, _)| *size)))
+        .or_else(|| halves(shape, scale.shape()).filter(|_| has_no_blocks))
+        .or_else(|| blocks(shape, scale.shape(), configured))
         .or_else(|| reduced_blocks(shape, scale.shape()));
     let grid = grid.ok_or_else(|| {
         misfit(
@@ -200,6 +205,22 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     })
 }
 
+/// The grid of two scales for each matrix of a stack, `[experts, 2, 1]`: one for the rows of the gate, and one for those of the
+/// other projection (transformers `FP8Experts`).
+fn halves(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
+    let (&[experts, rows, cols], &[e, 2, 1]) = (w, s) else {
+        return None;
+    };
+    let fits = e == experts && rows > 0 && rows.is_multiple_of(2);
+    fits.then_some(ScaleGrid {
+        matrix_rows: rows,
+        block_rows: rows / 2,
+        block_cols: cols.max(1),
+        rows_per_matrix: 2,
+        cols: 1,
+    })
+}
+
 /// The grid of blocks over each matrix of a stack. Blocks have the `configured` size if it fits the shapes, else the
 /// size that the shapes imply.
 fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
@@ -219,6 +240,11 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     }
     let [block_rows, block_cols] = match configured.filter(fits) {
         Some(size) => size,
+        // Two scales for each matrix of a stack can be of its halves or of blocks: only a size that both have is certain.
+        None if !w_stack.is_empty() && (*rows, *cols) == (2, 1) && *n > 2 => {
+            let height = n / 2;
+            (height * 2 == *n && height.is_power_of_two()).then_some([height, *k])?
+        }
         // A configured size that does not fit is not an error yet: the inferred size is compared
         // with it in `fit`, whose message names both.
         None => infer([*n, *k], [*rows, *cols])?,

@@ -84,6 +84,15 @@ const ALGORITHMS: &[Algorithm] = &[
             cols: 128,
         }),
     ),
+    // TensorRT-LLM's name for `FP8_PB_WO`.
+    (
+        "FP8_BLOCK_SCALES",
+        E4M3,
+        Some(Granularity::Block {
+            rows: 128,
+            cols: 128,
+        }),
+    ),
     (
         "FP8_PB_REAL",
         E4M3,
@@ -215,7 +224,11 @@ fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement
             .map(Granularity::Group)
     };
     if let Some((row, name)) = algorithm(module) {
-        let value = row.2.or_else(group)?;
+        let of_blocks = module.block_side().map(|side| Granularity::Block {
+            rows: side,
+            cols: side,
+        });
+        let value = of_blocks.or(row.2).or_else(group)?;
         return state(value, format!("the config says `{name}` with {value}"));
     }
     // compressed-tensors, and Quark.
@@ -293,11 +306,21 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
     let rows = group.shape.iter().nth_back(1).copied().unwrap_or(1);
     let is_stack = group.shape.len() > 2;
     let by_column = Granularity::Block { rows, cols: 1 };
+    // Of a stack, the rows of two projections may have a scale each.
+    let by_half = Granularity::Block {
+        rows: if is_stack { rows / 2 } else { rows },
+        cols,
+    };
     let differs = |stated: Granularity| extent(stated, [rows, cols]) != extent(found, [rows, cols]);
     if let Some(says) = denies_blocks(method, &module)
-        && [Granularity::Tensor, Granularity::Channel, by_column]
-            .into_iter()
-            .all(differs)
+        && [
+            Granularity::Tensor,
+            Granularity::Channel,
+            by_column,
+            by_half,
+        ]
+        .into_iter()
+        .all(differs)
     {
         let what = format!("{says} without blocks, and its tensors have {found}");
         return Err(wrong(t, what));

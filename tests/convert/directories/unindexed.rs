@@ -98,5 +98,21 @@ fn no_weights_here() {
         &["no weights in this directory", "in text_encoder, unet"],
     );
     assert!(!error.contains("docs"), "{error}");
+    let pipeline = refused(|dir| {
+        std::fs::write(dir.join("model_index.json"), "{}").unwrap();
+        for below in ["text_encoder", "transformer", "scheduler"] {
+            std::fs::create_dir(dir.join(below)).unwrap();
+        }
+        for below in ["text_encoder", "transformer"] {
+            std::fs::write(dir.join(below).join("model.safetensors"), "").unwrap();
+        }
+    });
+    let words = [
+        "pipeline of diffusers",
+        "text_encoder, transformer;",
+        "transformer`",
+    ];
+    assert_names(&pipeline, &words);
+    assert!(!pipeline.contains("scheduler"), "{pipeline}");
     assert!(refused(|_| ()).ends_with("no weights in this directory"));
 }

@@ -9,10 +9,11 @@ use std::path::{Component, Path};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::dfloat11::find_dfloat11;
+use super::join_first;
+use super::no_weights::no_weights;
 use super::nunchaku::refuse_nunchaku_pair;
 use super::uqff::find_uqff;
 use super::zero::{find_latest_zero, find_zero};
-use super::{join_first, list};
 use crate::config::{QuantConfig, read_small};
 use crate::limits::Budget;
 use crate::source::CompanionFile;
@@ -294,40 +295,6 @@ pub(crate) fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
     (1..=count)
         .contains(&no)
         .then_some(((stem, rest), no, count))
-}
-
-/// Endings of files of models that are not read, and what they are.
-const OTHER_MODELS: &[(&str, &str)] = &[
-    ("saved_model.pb", "a SavedModel of TensorFlow"),
-    (".ckpt.index", "a checkpoint of TensorFlow"),
-    ("tf_model.h5", "a model of TensorFlow"),
-    ("flax_model.msgpack", "a model of Flax"),
-    (".onnx", "a model of ONNX"),
-    (".mlmodel", "a model of Core ML"),
-    (".mlpackage", "a model of Core ML"),
-    ("com.apple.CoreML", "a model of Core ML"),
-];
-
-/// The error for a directory without weights; it names subdirectories that have some.
-fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
-    let has_weights = |name: &&String| {
-        list(&dir.join(name)).is_ok_and(|inner| inner.iter().any(|n| is_weights(n)))
-    };
-    let below: Vec<&str> = names
-        .iter()
-        .filter(has_weights)
-        .map(String::as_str)
-        .collect();
-    let is_other = |(ending, _): &&(&str, &str)| names.iter().any(|name| name.ends_with(ending));
-    let hint = match OTHER_MODELS.iter().find(is_other) {
-        _ if !below.is_empty() => format!("; there are some in {}", join_first(&below)),
-        Some((_, what)) => format!("; there is {what}, which is not read"),
-        None => String::new(),
-    };
-    AnamnesisError::parse(format!(
-        "{}: there are no weights in this directory{hint}",
-        dir.display()
-    ))
 }
 
 /// Whether the relative path `file`, from an untrusted index, stays below its directory on every system. A backslash
