@@ -298,6 +298,8 @@ fn fused_tensors() {
             "llama_bias",
             ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.bias"],
         ),
+        // Of layers of two sizes; only layers without a tensor of values have keys that are values.
+        ("gemma4", ["blk.1.attn_qkv.weight", "blk.2.attn_qkv.weight"]),
         (
             "qwen3_5_moe",
             [
