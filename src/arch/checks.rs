@@ -13,7 +13,7 @@ use crate::config::TEXT_CONFIGS;
 const SCALING: &str = "rope_scaling";
 const PARAMETERS: &str = "rope_parameters";
 
-const WINDOW: &str = "sliding_window";
+pub(super) const WINDOW: &str = "sliding_window";
 const ACTIVATION: &str = "hidden_act";
 /// The exact function, of which `gelu_pytorch_tanh` is an approximation.
 const EXACT: &str = "gelu";

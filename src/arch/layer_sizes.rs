@@ -251,7 +251,8 @@ pub(super) fn from_tensors<'a>(
         .saturating_sub(usize::try_from(shared).unwrap_or(usize::MAX));
     let full = (0..own).filter(|layer| kinds[*layer] == FULL_ATTENTION);
     let has_no = |part: &str, layer: usize| shape(&format!("blk.{layer}.{part}.weight")).is_none();
-    let is_without = full.into_iter().any(|layer| has_no("attn_v", layer));
+    let has_no_values = |layer| has_no("attn_v", layer) && has_no("attn_qkv", layer);
+    let is_without = full.into_iter().any(has_no_values);
     config.insert(KEYS_ARE_VALUES.to_owned(), is_without.into());
 }
 

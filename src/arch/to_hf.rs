@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use self::narrowing::{is_exact, values_of};
+use super::checks::WINDOW;
 use super::dims::{Dims, HEADS, KV_HEADS};
 use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
@@ -20,7 +21,7 @@ use super::periods;
 use super::pooling;
 use super::prediction;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
-use super::settings::{causal_note, config_of};
+use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
 use super::table::{ModelClass, Need, Sign, TensorRule};
 use super::to_gguf::has_offset;
@@ -82,6 +83,7 @@ pub(crate) fn to_hf<'m>(
     if class.traits.periods.is_some() {
         config.remove(LAYER_KINDS);
     }
+    add_full_layers(&mut config, dims.layers);
     let scalar = attention_scalar(class, &dims);
     config.extend(scalar.map(|scalar| ("query_pre_attn_scalar".to_owned(), scalar.into())));
     let factors = made.iter().map(|item| Ok((item.name(), values_of(item)?)));
@@ -156,6 +158,14 @@ pub(crate) fn to_hf<'m>(
         files,
         notes: tokenizer.notes,
     })
+}
+
+/// Adds the kinds of the layers of a model whose window is null: without them transformers takes the number of each layer modulo 0.
+fn add_full_layers(config: &mut Map<String, Value>, layers: usize) {
+    if config.get(WINDOW).is_some_and(Value::is_null) && !config.contains_key(LAYER_KINDS) {
+        let kinds: Value = std::iter::repeat_n(FULL_ATTENTION, layers).collect();
+        config.insert(LAYER_KINDS.to_owned(), kinds);
+    }
 }
 
 /// Whether all heads share one of keys and values.

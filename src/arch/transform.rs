@@ -62,8 +62,7 @@ pub(super) fn to_gguf<'m>(
         Transform::None => (Rearrangement::changed(&shape, change), shape),
         Transform::Reshaped => {
             let shape = reshaped(&name, rule, &shape, dims)?;
-            let group = sources.swap_remove(0).renamed(name, dtype);
-            return Ok(Group { shape, ..group });
+            return Ok(sources.swap_remove(0).reshaped(name, shape, dtype));
         }
         Transform::NegExp => {
             let moved = Rearrangement::changed(&shape, Change::NegExp);
@@ -268,8 +267,7 @@ pub(super) fn to_hf<'m>(
         }
         Transform::Reshaped => {
             let shape = flattened(&name, rule, shape, dims)?;
-            let group = source.renamed(own, dtype);
-            return Ok(vec![Group { shape, ..group }]);
+            return Ok(vec![source.reshaped(own, shape, dtype)]);
         }
         Transform::NegExp => {
             let moved = Rearrangement::changed(&shape, Change::LnNeg);

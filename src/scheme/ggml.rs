@@ -1,14 +1,12 @@
-//! GGUF: tensors of ggml's block types. A block has its scales and its codes. NVFP4 alone has a further scale
-//! outside: `X.scale` F32 for `X.weight`, one for the tensor or one for each matrix of a stack. llama.cpp multiplies
-//! the product of the layer by it; here it multiplies the weight.
+//! GGUF: tensors of ggml's block types. A block has its scales and its codes. A weight, also one of floats, may have a
+//! further scale outside, as [`factors`] says.
 //!
 //! Rows of some types of ik_llama.cpp begin with a header, which has the scale of all their blocks. Other types of it store several rows
 //! interleaved: their headers one after another, then blocks with values of all of them.
 //!
 //! Weights that PrismML has rotated are plain ones here, as [`prism`] says.
-//!
-//! Names: llama.cpp `llama-model.cpp`, `load_tensors`. Some writers name the scale `X.weight.scale`.
 
+mod factors;
 mod interleaved;
 pub(super) mod prism;
 mod undecoded;
@@ -52,10 +50,7 @@ impl Scheme for Ggml {
     }
 
     fn is_activation(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
-        // Only beside NVFP4: for every other type an `.input_scale` would be a tensor of the model.
-        let base = t.name().strip_suffix(".input_scale");
-        let weight = base.and_then(|base| all.at(base, ".weight").or_else(|| all.get(base)));
-        weight.is_some_and(|w| w.dtype() == Dtype::NVFP4)
+        factors::is_input_scale(t, all)
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
@@ -65,7 +60,7 @@ impl Scheme for Ggml {
         }
         // A type without a decoder here is a plain one (F32, integers): its tensors are copied.
         if decoder(t.dtype()).is_none() && t.dtype().interleaved_rows().is_none() {
-            return Ok(None);
+            return factors::scaled_floats(t, all);
         }
         if t.info().big_endian && !t.dtype().can_swap() {
             return Err(refused(
@@ -81,19 +76,11 @@ impl Scheme for Ggml {
                 return Err(wrong(t, what));
             }
         }
-        // The stack is all dimensions but the last two, and one scale may belong to each of its
-        // matrices.
-        let stack = match t.shape() {
-            [stack @ .., _, _] => stack.iter().product(),
-            _ => 1,
-        };
-        let scale = if t.dtype() == Dtype::NVFP4 {
-            scale_of(t, all, stack)?
-        } else {
-            None
-        };
+        let scale = factors::scale_of(t, all)?;
+        let has_kernel = decoder(t.dtype()).is_some() && t.dtype().row_header() == 0;
         let scales = scale
             .as_ref()
+            .filter(|_| has_kernel)
             .map(|s| Floats::ieee(s).map(|floats| (floats, s.elements())))
             .transpose()?;
         let decoder: Box<dyn Decode> = match RowsDecoder::of(t.dtype()) {
@@ -102,6 +89,11 @@ impl Scheme for Ggml {
                 Some(decoder) => Box::new(decoder),
                 None => return Ok(None),
             },
+        };
+        // The kernels of rows that begin with their scale take no other one.
+        let decoder = match scale {
+            Some(scale) if !has_kernel => factors::scaled(t, decoder, scale)?,
+            _ => decoder,
         };
         let parts = [(TensorRole::Quantized, *t)]
             .into_iter()
@@ -126,42 +118,6 @@ pub(super) fn of_bytes<'m>(
     shape: &[usize],
 ) -> Option<Box<dyn Decode + 'm>> {
     Some(Box::new(GgmlWeight::new(t.part(), dtype, shape, None)?))
-}
-
-/// The scale of the NVFP4 tensor `t`, if it has one.
-///
-/// # Errors
-/// Both names are there, or the scale does not have 1 or `stack` values.
-fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>, stack: usize) -> Result<Option<Tensor<'m>>> {
-    let beside = t
-        .name()
-        .strip_suffix(".weight")
-        .and_then(|base| all.at(base, ".scale"));
-    let scale = match (beside, all.at(t.name(), ".scale")) {
-        // llama.cpp writes one of the names. Two tensors could be two factors or one factor twice.
-        (Some(one), Some(two)) => {
-            return Err(wrong(
-                t,
-                format!(
-                    "both `{}` and `{}` could be its scale",
-                    one.name(),
-                    two.name()
-                ),
-            ));
-        }
-        (one, two) => one.or(two),
-    };
-    match scale {
-        Some(scale)
-            if scale.elements() != 1 && scale.elements() != stack || scale.elements() == 0 =>
-        {
-            Err(wrong(
-                &scale,
-                format!("`{}` has {stack} matrices", t.name()),
-            ))
-        }
-        scale => Ok(scale),
-    }
 }
 
 /// Decoder of a tensor of blocks.
@@ -303,7 +259,8 @@ impl Decode for GgmlWeight<'_> {
             },
             self.block_bytes,
         );
-        let is_mxfp4 = self.dtype == Dtype::MXFP4;
+        // A factor beside the tensor is in no exponent.
+        let is_mxfp4 = self.dtype == Dtype::MXFP4 && self.scales.is_none();
         Ok(is_mxfp4.then(|| RelaySource::new(family, Mxfp4Codes { block_bytes })))
     }
 }

@@ -8,7 +8,10 @@ mod refused;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
+use anamnesis::{
+    ConvertOptions, ConvertTarget, FloatCast, GgufMetadataValue, ModelScope, RememberOptions,
+    TargetDtype, parse,
+};
 use serde_json::Value;
 
 use crate::common::data;
@@ -172,6 +175,34 @@ fn weights_come_back() {
     }
 }
 
+/// In models of F32 nothing is cast, so that most tensors are copied. They have the shapes of the other side all the same.
+#[test]
+fn models_of_f32_have_the_same_shapes() {
+    let shapes = |path: &Path| {
+        let of = |(name, (_, shape, _))| (name, shape);
+        tensors(path)
+            .into_iter()
+            .map(of)
+            .collect::<BTreeMap<_, _>>()
+    };
+    for model in models() {
+        let directory = tempfile::tempdir().unwrap();
+        let single = directory.path().join("single");
+        let to_f32 = RememberOptions::new(TargetDtype::F32).with_cast(FloatCast::Checked);
+        let stored = parse(model.join("hf")).unwrap();
+        stored
+            .convert(&single, ConvertOptions::from(to_f32))
+            .unwrap();
+        let gguf = to_gguf(&single, directory.path());
+        let want = shapes(&model.join("canonical.gguf"));
+        assert!(shapes(&gguf) == want, "{}", model.display());
+        let back = to_hf(&gguf, directory.path());
+        let mut want = shapes(&model.join("hf"));
+        want.retain(|name, _| !name.starts_with("pooler.dense."));
+        assert!(shapes(&back) == want, "{}", model.display());
+    }
+}
+
 /// Mistral's files are Llama's to llama.cpp, so they come back as that. Kimi K2 comes back as DeepSeek 3, which it is.
 #[test]
 fn configs_come_back() {
@@ -290,6 +321,19 @@ fn layers_of_predictions() {
     );
 }
 
+/// transformers divides by 0 to find the kinds of layers that have no window, unless the config says what they are.
+#[test]
+fn exaone_without_windows_has_kinds_of_layers() {
+    let directory = tempfile::tempdir().unwrap();
+    let gguf = data().join("whole/exaone4/canonical.gguf");
+    let config = json(&to_hf(&gguf, directory.path()).join("config.json"));
+    let kinds = serde_json::json!(["full_attention", "full_attention"]);
+    assert_eq!(
+        (&config["layer_types"], &config["sliding_window"]),
+        (&kinds, &Value::Null)
+    );
+}
+
 /// What `--fuse-qkv` and `--fuse-gate-up-exps` of llama.cpp's converter have made one tensor is taken apart.
 #[test]
 fn fused_tensors() {
@@ -298,6 +342,8 @@ fn fused_tensors() {
             "llama_bias",
             ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.bias"],
         ),
+        // Of layers of two sizes; only layers without a tensor of values have keys that are values.
+        ("gemma4", ["blk.1.attn_qkv.weight", "blk.2.attn_qkv.weight"]),
         (
             "qwen3_5_moe",
             [

@@ -116,7 +116,7 @@ fn ik_llama() {
 #[cfg(feature = "gguf")]
 #[test]
 fn prism() {
-    check("prism", 4);
+    check("prism", 5);
 }
 
 #[cfg(feature = "gguf")]

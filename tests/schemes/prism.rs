@@ -1,4 +1,4 @@
-//! Rotated weights of PrismML: what outputs say of them, and metadata that is not understood.
+//! Rotated weights of PrismML and 1bit-MONSTER: what outputs say of them, and metadata that is not understood.
 
 use anamnesis::{ConvertOptions, ConvertTarget, Dtype, TargetDtype, parse, parse_bytes};
 use safetensors::SafeTensors;
@@ -52,6 +52,58 @@ fn encoded_files_have_no_rotated_blocks() {
     let dtype = |name| model.tensor(name).unwrap().dtype();
     assert_eq!(dtype("blk.0.ffn_down.weight"), Dtype::Q8_0);
     assert!(!dtype("blk.0.ssm_out.weight").is_quantized());
+}
+
+/// Files of 1bit-MONSTER: another size than 32 is not known, and a table that is the head as well would be rotated and plain.
+#[test]
+fn rotations_of_q4_0_that_are_not_understood() {
+    let file = |name: &str, kind: u32, value: &[u8]| {
+        let file = Gguf::default().key("onebit.hadamard_q4_0", kind, value);
+        parse_bytes(file.tensor(name, 2, &[32, 2], &[0; 36]).file()).unwrap()
+    };
+    let rows: [(_, &str, u32, &[u8], &[&str]); 4] = [
+        ("32", "blk.0.attn_q.weight", 5, &[32, 0, 0, 0], &[]),
+        (
+            "64",
+            "blk.0.attn_q.weight",
+            5,
+            &[64, 0, 0, 0],
+            &["`onebit.hadamard_q4_0`"],
+        ),
+        (
+            "no number",
+            "blk.0.attn_q.weight",
+            7,
+            &[1],
+            &["`onebit.hadamard_q4_0`"],
+        ),
+        (
+            "tied",
+            "token_embd.weight",
+            5,
+            &[32, 0, 0, 0],
+            &["`token_embd.weight`", "head"],
+        ),
+    ];
+    for (what, name, kind, value, words) in rows {
+        let decoded = file(name, kind, value).remember_to_bytes(TargetDtype::F32);
+        match words {
+            [] => assert!(decoded.is_ok(), "{what}"),
+            _ => assert_eq!(
+                verdict(decoded.map(drop), Unsupported, words),
+                None,
+                "{what}"
+            ),
+        }
+    }
+    let model = parse(data().join("prism/rotated_q4_0/model.gguf")).unwrap();
+    for (decodes, is_kept) in [(false, true), (true, false)] {
+        let options = ConvertOptions::new(ConvertTarget::Gguf).with_decode(decodes);
+        let file = model.recovery(options).unwrap().to_bytes().unwrap();
+        let output = parse_bytes(file).unwrap();
+        let metadata = output.gguf().unwrap().metadata();
+        assert_eq!(metadata.get("onebit.hadamard_q4_0").is_some(), is_kept);
+    }
 }
 
 const W: &str = "w.ssm_out.weight";

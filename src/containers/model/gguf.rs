@@ -26,6 +26,14 @@ pub(crate) fn is_split_key(key: &str) -> bool {
 /// Begins the keys of rotated weights in files of PrismML. They are untrue of tensors decoded from these.
 pub(crate) const ROTATIONS: &str = "prism.hadamard.";
 
+/// Says in files of 1bit-MONSTER that all weights of Q4_0 are rotated.
+pub(crate) const ROTATED_Q4_0: &str = "onebit.hadamard_q4_0";
+
+/// Whether `key` says how weights are rotated.
+pub(crate) fn is_rotation_key(key: &str) -> bool {
+    key.starts_with(ROTATIONS) || key == ROTATED_Q4_0
+}
+
 /// Properties of a GGUF file: version, byte order, alignment and metadata.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Gguf {
@@ -57,7 +65,7 @@ impl Gguf {
     /// Whether weights are rotated.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub(crate) fn has_rotations(&self) -> bool {
-        self.metadata.keys().any(|key| key.starts_with(ROTATIONS))
+        self.metadata.keys().any(is_rotation_key)
     }
 
     /// The metadata, typed and in the order of the file. Of a split model it is that of the first file.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
 use crate::containers::model::gguf::{
-    GGML_QNT_VERSION, GgufMetadataValue, ROTATIONS, is_split_key,
+    GGML_QNT_VERSION, GgufMetadataValue, is_rotation_key, is_split_key,
 };
 use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
 use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
@@ -155,7 +155,7 @@ fn keys(model: &ParsedModel, drafts: &[Output<'_>], options: &ConvertOptions) ->
     all.extend_from_slice(&options.gguf_metadata);
     let stale = |key: &str| {
         let is_untrue = key == VERSION && !quantized && !options.encodes();
-        is_split_key(key) || key.starts_with(ROTATIONS) || is_untrue
+        is_split_key(key) || is_rotation_key(key) || is_untrue
     };
     GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
 }

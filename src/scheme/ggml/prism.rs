@@ -7,22 +7,31 @@
 //! `gdn_v_grouped` says that heads of values of linear attention are in the order of their keys (`k * n + r`) in the stored
 //! columns of `ssm_out`, and not in that of the other tensors (`k + keys * r`).
 //!
+//! 1bit-MONSTER's files say `onebit.hadamard_q4_0 = 32` instead: all matrices of Q4_0 are `W H` in blocks of 32, without signs. A
+//! Q4_0 table of embeddings beside a head is plain; one that is the head as well would be both, and is refused.
+//!
 //! Source: `src/llama-model.cpp`, `src/llama-graph.cpp` (`build_lora_mm`) of branch `prism` of
-//! [its llama.cpp](https://github.com/PrismML-Eng/llama.cpp).
+//! [its llama.cpp](https://github.com/PrismML-Eng/llama.cpp); 1bit-MONSTER's `tools/hadamard_q4_0.py`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::containers::model::Tensor;
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, ROTATIONS};
+use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, ROTATED_Q4_0, ROTATIONS};
 use crate::scheme::layout::signed_columns::{Signed, SignedColumns};
 use crate::scheme::layout::transformed::{BlockTransform, SharedMatrix};
 use crate::scheme::seam::{Decode, PlainFloats, Resolution, ResolvedItem, refused, wrong};
 use crate::scheme::transforms::{change_decoder, check_block, push_problem, stored_of, transform};
-use crate::{ParsedModel, Result};
+use crate::{Dtype, ParsedModel, Result};
 
 /// What errors are about.
 const FEATURE: &str = "prism.hadamard";
+
+/// Columns of a block where [`ROTATED_Q4_0`] says that there are rotations.
+const Q4_0_SIZE: usize = 32;
+
+/// The table of embeddings.
+const EMBEDDINGS: &str = "token_embd.weight";
 
 /// Most columns of a block.
 const MAX_SIZE: u64 = 1 << 16;
@@ -35,7 +44,11 @@ pub(in crate::scheme) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resol
     let (Some(gguf), Some(first)) = (model.gguf(), model.tensors().next()) else {
         return;
     };
-    let rotations = match Rotations::read(&gguf.metadata) {
+    let read = match Rotations::read(&gguf.metadata) {
+        Ok(None) => Rotations::of_q4_0(model, &gguf.metadata),
+        read => read,
+    };
+    let rotations = match read {
         Ok(None) => return,
         Ok(Some(rotations)) => rotations,
         Err(what) => return push_problem(resolution, first, refused(&first, FEATURE, what)),
@@ -111,6 +124,34 @@ impl Rotations {
             names: names.into_iter().collect(),
             signs,
             grouped: keys.grouped()?,
+        }))
+    }
+
+    /// The rotations of all weights of Q4_0; `None` if there are none.
+    fn of_q4_0(model: &ParsedModel, metadata: &GgufMetadata) -> Checked<Option<Self>> {
+        let Some(size) = metadata.get(ROTATED_Q4_0) else {
+            return Ok(None);
+        };
+        if size.as_unsigned() != Some(Q4_0_SIZE as u64) {
+            return Err(format!("`{ROTATED_Q4_0}` is not {Q4_0_SIZE}"));
+        }
+        let is_q4_0 = |t: &Tensor<'_>| t.dtype() == Dtype::Q4_0;
+        let mut names: HashSet<String> = model
+            .tensors()
+            .filter(is_q4_0)
+            .map(|t| t.name().to_owned())
+            .collect();
+        let has_head = || model.tensors().any(|t| t.name() == "output.weight");
+        if names.remove(EMBEDDINGS) && !has_head() {
+            return Err(format!(
+                "`{EMBEDDINGS}` is Q4_0 and the head as well: as a head it is rotated, and as a table it is not"
+            ));
+        }
+        Ok(Some(Self {
+            size: Q4_0_SIZE,
+            names,
+            signs: None,
+            grouped: None,
         }))
     }
 

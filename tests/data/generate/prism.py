@@ -1,6 +1,6 @@
 """Golden GGUF files of PrismML's llama.cpp: its block types, and weights that it has rotated.
 
-    pip install torch==2.15.0 safetensors==0.8.0 numpy==2.4.6
+    pip install torch==2.15.0 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0
     PRISM_ORACLE=<shared library> python prism.py
 
 PRISM_ORACLE has two functions of `ggml/src/ggml-quants.c` of branch `prism` of PrismML's llama.cpp, without contraction of products and
@@ -14,6 +14,8 @@ It rewrites ../prism/*: <case>/model.gguf, and what it decodes to in F32. Seeds 
     rotated          weights of a Qwen 3.5 with `prism.hadamard.*`. A weight is what its layer computes of unit vectors, in F64:
                      `build_lora_mm` permutes heads of `ssm_out`, multiplies by signs and by the rotation, and then by the stored
                      weight. Blocks of 64 columns, the root of which is 8, have sums that are exact
+    rotated_q4_0     weights of a file with `onebit.hadamard_q4_0`, which 1bit-MONSTER's `tools/hadamard_q4_0.py` writes: `rotate_rows` of
+                     the decoded weights of Q4_0, in F64. It is its own inverse. The table of embeddings is not rotated
 """
 
 import ctypes
@@ -22,6 +24,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import gguf
 import numpy as np
 import torch
 from safetensors.torch import save_file
@@ -31,6 +34,7 @@ ORACLE = ctypes.CDLL(os.environ["PRISM_ORACLE"])
 # Number, bytes of a block, offset of its scale.
 TYPES = {"PQ2_0": (142, 34, 0), "PTQ1_0": (143, 28, 26)}
 HOSTILE = [0x8000, 0x0001, 0x7BFF, 0xFC00, 0x7E00]
+Q4_0 = gguf.GGMLQuantizationType.Q4_0
 KEYS, VALUES = 2, 6  # heads of linear attention
 
 
@@ -129,8 +133,26 @@ def rotated():
     write("rotated", keys | {f"prism.hadamard.{k}": v for k, v in rotation.items()}, tensors, expected)
 
 
+def rotated_q4_0():
+    rng = np.random.default_rng(zlib.crc32(b"rotated_q4_0"))
+    cases = [("token_embd.weight", [4, 64]), ("blk.0.attn_q.weight", [3, 96]), ("blk.0.ffn_up_exps.weight", [2, 3, 64])]
+    tensors, expected = [], {}
+    for name, shape in cases:
+        stored = gguf.quantize(rng.standard_normal(shape).astype(np.float32), Q4_0)
+        weight = gguf.dequantize(stored, Q4_0)
+        tensors.append((name, 2, shape, stored.tobytes()))
+        rows = (weight.astype(np.float64).reshape(-1, 32) @ sylvester(32) / np.sqrt(32)).reshape(shape).astype(np.float32)
+        expected[name] = weight if name == "token_embd.weight" else rows
+    for name in ("output.weight", "blk.0.ssm_out.weight"):
+        plain = rng.standard_normal((2, 32)).astype(np.float16)
+        tensors.append((name, 1, [2, 32], plain.tobytes()))
+        expected[name] = plain
+    write("rotated_q4_0", {"general.architecture": "qwen35", "onebit.hadamard_q4_0": 32}, tensors, expected)
+
+
 if __name__ == "__main__":
     block_case("pq2_0", "PQ2_0", 142)
     block_case("ptq1_0", "PTQ1_0", 143)
     block_case("group_128", "PQ2_0", 42)
     rotated()
+    rotated_q4_0()

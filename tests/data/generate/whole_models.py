@@ -493,7 +493,7 @@ def make(name, out):
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
 
 
-FUSED = {"llama_bias": ["--fuse-qkv"], "qwen3_5_moe": ["--fuse-gate-up-exps"]}
+FUSED = {"llama_bias": ["--fuse-qkv"], "gemma4": ["--fuse-qkv"], "qwen3_5_moe": ["--fuse-gate-up-exps"]}
 
 
 def convert(root, pre, out=None, options=()):

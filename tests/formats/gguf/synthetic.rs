@@ -1,9 +1,10 @@
 //! GGUF files made in memory: byte orders, NVFP4 scales, and tensors in unusual places.
 
-use anamnesis::{GgufMetadataValue as V, parse_bytes};
-use safetensors::SafeTensors;
+use anamnesis::{GgufMetadataValue as V, TargetDtype, parse_bytes};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 
-use crate::common::gguf::Gguf;
+use crate::common::gguf::{Gguf, string};
 use crate::common::verdict::{Unsupported, recover, verdict};
 use crate::common::{Random, f32s};
 
@@ -143,6 +144,91 @@ fn nvfp4_scales() {
             .map(|(i, x)| x * scales[i / 128 % n])
             .collect();
         assert_eq!(values(file), want, "{name} {shape:?}");
+    }
+}
+
+/// The values of a tensor of F32 or F16.
+fn floats_of(t: &TensorView<'_>) -> Vec<f32> {
+    match t.dtype() {
+        Dtype::F16 => {
+            let halves = t.data().as_chunks().0.iter();
+            halves
+                .map(|b| half::f16::from_le_bytes(*b).to_f32())
+                .collect()
+        }
+        _ => {
+            let singles = t.data().as_chunks().0.iter();
+            singles.map(|b| f32::from_le_bytes(*b)).collect()
+        }
+    }
+}
+
+/// Factors that llama.cpp multiplies by whatever the type of the weight, and `.scale`s that are parameters of the model. Types are
+/// F16, Q4_0, MXFP4, one of ik_llama.cpp whose rows have a scale (IQ4_KS), and one whose rows are interleaved (Q4_0_R8).
+#[test]
+fn factors_beside_other_types() {
+    let factors = [0.37f32, -3.0, 1e-3];
+    let values = |architecture: &str, file: Gguf| {
+        let file = file.key("general.architecture", 8, &string(architecture));
+        let bytes = parse_bytes(file.file()).unwrap();
+        let bytes = bytes.remember_to_bytes(TargetDtype::F32).unwrap();
+        let all = SafeTensors::deserialize(&bytes).unwrap();
+        let name = all.names().into_iter().find(|n| n.ends_with(".weight"));
+        let weight = all.tensor(name.unwrap()).unwrap();
+        (all.len(), floats_of(&weight))
+    };
+    let types = [
+        (1, 2 * 256),
+        (2, 18 * 8),
+        (39, 17 * 8),
+        (144, 4 + 136),
+        (202, 18 * 8),
+    ];
+    let rows: [(&str, &str, u64, bool); 12] = [
+        ("llama", "blk.7.attn_q", 1, true),
+        ("qwen3moe", "blk.0.ffn_down_exps", 3, true),
+        ("qwen3moe", "blk.0.ffn_up_exps", 1, true),
+        ("qwen35", "blk.0.ssm_alpha", 1, true),
+        ("qwen35", "blk.0.nextn.eh_proj", 1, true),
+        ("llama", "output", 1, true),
+        ("dflash", "fc", 1, true),
+        ("gemma4", "blk.0.ffn_up_exps", 3, true),
+        ("gemma4", "blk.0.ffn_down_exps", 3, false),
+        ("talkie", "blk.0.attn_output", 1, false),
+        ("llama", "token_embd", 1, false),
+        ("llama", "v.blk.0.attn_q", 1, false),
+    ];
+    for (kind, row_bytes) in types {
+        for (architecture, base, n, is_factor) in rows {
+            let mut codes = Random(9).bytes(24 * row_bytes);
+            // Finite F16 and exponents.
+            codes.iter_mut().for_each(|byte| *byte &= 0x3b);
+            let shape: &[u64] = if n == 3 { &[256, 8, 3] } else { &[256, 24] };
+            let what = format!("{kind} {architecture} {base}");
+            let weight = || {
+                let name = format!("{base}.weight");
+                Gguf::default().tensor(&name, kind, shape, &codes)
+            };
+            let (_, plain) = values(architecture, weight());
+            let scale = f32s(&factors[..n as usize]);
+            let both = weight().tensor(&format!("{base}.scale"), 0, &[n], &scale);
+            let both = both.tensor(&format!("{base}.input_scale"), 0, &[n], &scale);
+            let (count, scaled) = values(architecture, both);
+            let factor = |i: usize| match is_factor {
+                true => factors[i / 2048 % n as usize],
+                false => 1.0,
+            };
+            let rounded = |x: f32| match kind {
+                1 => half::f16::from_f32(x).to_f32(),
+                _ => x,
+            };
+            let want = plain
+                .iter()
+                .enumerate()
+                .map(|(i, x)| rounded(x * factor(i)));
+            assert_eq!(scaled, want.collect::<Vec<_>>(), "{what}");
+            assert_eq!(count, if is_factor { 1 } else { 3 }, "{what}");
+        }
     }
 }
 

@@ -326,6 +326,21 @@ fn tensors_that_are_not_decoded() {
             &["`X.weight`", "`X.scale`"],
         )
     }));
+    let factor = |kind: u32, n: u64, bytes: usize| {
+        let file = empty().tensor("blk.0.attn_q.weight", kind, &[64, 3], &vec![1; bytes]);
+        let factor = vec![0; 4 * n as usize];
+        file.tensor("blk.0.attn_q.scale", 0, &[n], &factor).file()
+    };
+    rows.extend(
+        [(8, 3, 204), (1, 64, 384)].map(|(kind, n, bytes)| -> Row<'_> {
+            (
+                "factors of other types",
+                factor(kind, n, bytes),
+                Parse,
+                &["`blk.0.attn_q.weight`", "`blk.0.attn_q.scale`"],
+            )
+        }),
+    );
     for (what, file, kind, words) in rows {
         assert_eq!(
             verdict_of(|| recover(file, ""), kind, words),
