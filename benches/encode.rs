@@ -4,6 +4,8 @@
 //! `cargo bench --features benchmarks --bench encode`, or with a filter: `… -- nf4/`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod normal;
+
 use anamnesis::benchable_apis::{decode, levels};
 use anamnesis::{ConvertOptions, ForgetScheme};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -11,18 +13,9 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 const ROWS: usize = 512;
 const COLS: usize = 4096;
 
-/// A safetensors file with one weight: sums of four uniform numbers, nearly normal.
+/// A safetensors file with one weight.
 fn file() -> Vec<u8> {
-    let mut state = 1u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
-    };
-    let values =
-        (0..ROWS * COLS).map(|_| half::bf16::from_f32((next() + next() + next() + next()) * 0.05));
-    let data: Vec<u8> = values.flat_map(half::bf16::to_le_bytes).collect();
+    let data = normal::bf16_bytes(ROWS * COLS);
     let record = serde_json::json!({"dtype": "BF16", "shape": [ROWS, COLS], "data_offsets": [0, data.len()]});
     let json = serde_json::json!({"model.layers.0.mlp.up_proj.weight": record}).to_string();
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), &data].concat()

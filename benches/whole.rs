@@ -8,6 +8,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod copying;
+mod normal;
 mod schemes;
 
 use std::fs;
@@ -18,7 +19,6 @@ use std::time::Instant;
 use anamnesis::{
     Adapter, ConvertOptions, FloatCast, ForgetScheme, Recovery, RememberOptions, TargetDtype, parse,
 };
-use half::bf16;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 
@@ -182,18 +182,9 @@ fn measure_all(
     fs::remove_dir_all(scratch.join(name)).unwrap();
 }
 
-/// A weight in BF16 that is encoded: sums of four uniform numbers, nearly normal.
+/// A weight in BF16 that is encoded.
 fn normal_weight() -> Vec<u8> {
-    let mut state = 1u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
-    };
-    let values =
-        (0..rows() * cols()).map(|_| bf16::from_f32((next() + next() + next() + next()) * 0.05));
-    let bytes: Vec<u8> = values.flat_map(bf16::to_le_bytes).collect();
+    let bytes = normal::bf16_bytes(rows() * cols());
     let name = "model.layers.0.mlp.up_proj.weight";
     file(&[(name, Dtype::BF16, [rows(), cols()], &bytes)])
 }
