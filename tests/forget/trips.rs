@@ -108,6 +108,7 @@ pub const FOREIGN: &[&str] = &[
     "ik_interleaved",
     "prism",
     "uqff",
+    "vllm",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are
