@@ -65,6 +65,8 @@ const PLACES: &[(&str, &[&str])] = &[
     ("config.json", &["quantization"]),
     ("params.json", &["quantization"]),
     ("hf_quant_config.json", &["quantization"]),
+    // TensorRT-LLM's list of the layers' algorithms, where that file says `MIXED_PRECISION` alone.
+    ("quant_cfg.json", &[]),
     ("quantize_config.json", &[]),
     ("quant_config.json", &[]),
     ("quantization_config.json", &[]),

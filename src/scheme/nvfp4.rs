@@ -92,7 +92,10 @@ impl Scheme for Nvfp4 {
             None if all.at(t.name(), "_weight_scale_2").is_some() => {
                 (t.name(), ["_weight_scale", "_weight_scale_2"], false)
             }
-            None if all.at(t.name(), ".scale2").is_some() => {
+            None if [".scale2", ".original_shape"]
+                .iter()
+                .any(|end| all.at(t.name(), end).is_some()) =>
+            {
                 (t.name(), [".scale", ".scale2"], false)
             }
             None => (t.name(), ["_scale", "_scale_2"], false),
@@ -115,7 +118,13 @@ impl Scheme for Nvfp4 {
                 ));
             }
         };
-        let layout = Nvfp4Layout::of(t, &scales, divides)?;
+        // ModelOpt alone has blocks of 32 values, too: a scale for so many contradicts the names of others, and safetensors' F4.
+        let is_quark = all.config.quant_method() == Some(&QuantMethod::Quark);
+        let blocks: &[usize] = match divides || is_quark || t.dtype() == Dtype::F4 {
+            true => &[BLOCK],
+            false => &[BLOCK, 2 * BLOCK],
+        };
+        let layout = Nvfp4Layout::of(t, &scales, blocks)?;
         let mut parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::Scale, scales),
@@ -151,21 +160,14 @@ struct Nvfp4Layout {
 }
 
 impl Nvfp4Layout {
-    /// The layout that the shapes of codes and scales prove.
-    fn of(t: &Tensor<'_>, scales: &Tensor<'_>, divides: bool) -> Result<Self> {
+    /// The layout that the shapes of codes and scales prove, with one of the sizes `blocks`.
+    fn of(t: &Tensor<'_>, scales: &Tensor<'_>, blocks: &[usize]) -> Result<Self> {
         // Of bytes, whatever the dtype.
         let mut bytes = t.shape().to_vec();
         if let (Some(last), Some(len)) = (bytes.last_mut(), bytes_of_row(t)) {
             *last = len;
         }
         let (w, s) = (bytes.as_slice(), scales.shape());
-        // compressed-tensors has no other block size, so a scale for 32 values contradicts its name
-        // there.
-        let blocks: &[usize] = if divides {
-            &[BLOCK]
-        } else {
-            &[BLOCK, 2 * BLOCK]
-        };
         // The dimension that is packed, counted from the last; in both tensors all others are the same.
         // Along the row first: a layout down the columns needs three dimensions and fits rarely by
         // chance.

@@ -77,7 +77,7 @@ pub(crate) fn fit(
                 && (shape.len(), scale.shape().len()) == (3, 2);
             whole_rows(shape, scale).filter(|_| !is_reduced)
         })
-        .or_else(|| halves(shape, scale.shape()).filter(|_| has_no_blocks))
+        .or_else(|| halves(shape, scale.shape()).filter(|_| has_no_blocks && has_halves(t.name())))
         .or_else(|| blocks(shape, scale.shape(), configured))
         .or_else(|| reduced_blocks(shape, scale.shape()));
     let grid = grid.ok_or_else(|| {
@@ -203,6 +203,11 @@ fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
         block_rows,
         ..whole
     })
+}
+
+/// Whether the rows of a stack of this name are those of two projections.
+pub(super) fn has_halves(name: &str) -> bool {
+    name.ends_with("gate_up_proj")
 }
 
 /// The grid of two scales for each matrix of a stack, `[experts, 2, 1]`: one for the rows of the gate, and one for those of the

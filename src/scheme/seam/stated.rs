@@ -2,7 +2,7 @@
 //! names, dtypes and shapes; a config that says something else proves that one of the two was changed.
 
 use crate::config::{Module, QuantMethod};
-use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::fit::{has_halves, rows_and_cols};
 use crate::scheme::seam::{
     CodeType, Fp8Format, Granularity, Group, Index, QuantScheme, module_of, wrong,
 };
@@ -174,6 +174,7 @@ const METHODS: &[(QuantMethod, StatedCodes)] = &[
     (QuantMethod::Fp8, E4M3),
     (QuantMethod::FbgemmFp8, E4M3),
     (QuantMethod::Mxfp8, E4M3),
+    (QuantMethod::MiniMaxM3Nvfp4, E4M3),
     (QuantMethod::Mxfp4, StatedCodes::Float(4, None)),
     (QuantMethod::Gptq, StatedCodes::Words),
     (QuantMethod::Awq, StatedCodes::Words),
@@ -308,7 +309,10 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
     let by_column = Granularity::Block { rows, cols: 1 };
     // Of a stack, the rows of two projections may have a scale each.
     let by_half = Granularity::Block {
-        rows: if is_stack { rows / 2 } else { rows },
+        rows: match is_stack && has_halves(&group.name) {
+            true => rows / 2,
+            false => rows,
+        },
         cols,
     };
     let differs = |stated: Granularity| extent(stated, [rows, cols]) != extent(found, [rows, cols]);

@@ -275,7 +275,25 @@ const RULES: &[Rule] = &[
         reason: "a layer may have any parameter that is no companion by its name",
         applies: |edit| {
             let ends = [".scales", ".biases", ".scale", ".shape"];
-            edit.kind == "companion added" && ends.iter().any(|end| edit.new.ends_with(end))
+            let is_shape = edit.new.ends_with(".original_shape");
+            match edit.kind {
+                "companion added" => ends.iter().any(|end| edit.new.ends_with(end)),
+                kind => kind == "another module's name" && is_shape,
+            }
+        },
+    },
+    Rule {
+        reason: "a scale for each half of a matrix, or one, fits any number of rows where the config denies blocks",
+        applies: |edit| {
+            let ends = ["gate_up_proj", "gate_up_proj_scale_inv"];
+            let is_of = match edit.kind {
+                "names swapped" => edit.place.contains(".experts."),
+                "dimension changed" | "shape moved" => {
+                    ends.iter().any(|end| edit.place.ends_with(end))
+                }
+                _ => false,
+            };
+            is_of && says(edit, &["\"weight_block_size\":null"])
         },
     },
     Rule {
@@ -348,6 +366,13 @@ const RULES: &[Rule] = &[
         reason: "the last block of a side may be short by any number of values",
         applies: |edit| {
             new_shape(edit).is_some_and(|change| scales(change).all(|t| fits_blocks(change, t)))
+        },
+    },
+    Rule {
+        reason: "only the config tells the size of blocks, of which the last may be short",
+        applies: |edit| {
+            let is_size = edit.place.contains("/group_size");
+            edit.kind == "config number" && is_size && says(edit, &["FP8_BLOCK_SCALES"])
         },
     },
     Rule {
