@@ -98,7 +98,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 /// Prefixes of metadata keys of the input that are false for the output, and would make readers misread it: they say that
 /// tensors are quantized or rotated, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of
 /// these.
-const STALE_METADATA_PREFIXES: [&str; 7] = [
+const STALE_METADATA_PREFIXES: [&str; 8] = [
     "gptq_",
     IN_METADATA,
     "gguf.general.file_type",
@@ -106,4 +106,5 @@ const STALE_METADATA_PREFIXES: [&str; 7] = [
     "gguf.split.",
     "gguf.comfy.gguf.orig_shape.",
     "gguf.prism.hadamard.",
+    "gguf.onebit.hadamard_q4_0",
 ];
