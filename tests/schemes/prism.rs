@@ -104,6 +104,12 @@ fn rotations_of_q4_0_that_are_not_understood() {
         let metadata = output.gguf().unwrap().metadata();
         assert_eq!(metadata.get("onebit.hadamard_q4_0").is_some(), is_kept);
     }
+    // The metadata of safetensors is written into GGUF files that are made of it.
+    let options = ConvertOptions::new(ConvertTarget::Safetensors);
+    let file = model.recovery(options).unwrap().to_bytes().unwrap();
+    let metadata = parse_bytes(file).unwrap().metadata().clone();
+    assert!(metadata.keys().any(|key| key.starts_with("gguf.")), "others stay");
+    assert_eq!(metadata.get("gguf.onebit.hadamard_q4_0"), None);
 }
 
 const W: &str = "w.ssm_out.weight";

@@ -160,8 +160,8 @@ fn keys(model: &ParsedModel, drafts: &[Output<'_>], options: &ConvertOptions) ->
     GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
 }
 
-const FILE_TYPE: &str = "general.file_type";
-const VERSION: &str = "general.quantization_version";
+pub(super) const FILE_TYPE: &str = "general.file_type";
+pub(super) const VERSION: &str = "general.quantization_version";
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
 fn file_type(options: &ConvertOptions) -> u32 {

@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::gguf::{FILE_TYPE, VERSION};
 use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
+use crate::containers::model::gguf::{is_rotation_key, is_split_key};
+use crate::containers::parse::gguf::PREFIX;
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::convert::options::ModelScope;
 use crate::convert::whole::WholeModel;
@@ -70,12 +73,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         None => model.metadata.clone(),
     };
     let descriptions = descriptions(&metadata);
-    metadata.retain(|key, _| {
-        let is_stale = STALE_METADATA_PREFIXES
-            .iter()
-            .any(|stale| key.starts_with(stale));
-        !(is_stale || descriptions.contains(key))
-    });
+    metadata.retain(|key, _| !(is_stale(key) || descriptions.contains(key)));
     // A single file has no `config.json` beside it, so the quantization config goes into its metadata.
     if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
         metadata.insert(IN_METADATA.to_owned(), config.to_string());
@@ -95,16 +93,16 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     shards.into_iter().map(of_shard).collect()
 }
 
-/// Prefixes of metadata keys of the input that are false for the output, and would make readers misread it: they say that
-/// tensors are quantized or rotated, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of
-/// these.
-const STALE_METADATA_PREFIXES: [&str; 8] = [
-    "gptq_",
-    IN_METADATA,
-    "gguf.general.file_type",
-    "gguf.general.quantization_version",
-    "gguf.split.",
-    "gguf.comfy.gguf.orig_shape.",
-    "gguf.prism.hadamard.",
-    "gguf.onebit.hadamard_q4_0",
-];
+/// Whether a metadata key of the input is false for the output and would make readers misread it: it says that tensors are
+/// quantized or rotated, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of these.
+fn is_stale(key: &str) -> bool {
+    match key.strip_prefix(PREFIX) {
+        Some(key) => {
+            matches!(key, FILE_TYPE | VERSION)
+                || key.starts_with("comfy.gguf.orig_shape.")
+                || is_split_key(key)
+                || is_rotation_key(key)
+        }
+        None => key.starts_with("gptq_") || key.starts_with(IN_METADATA),
+    }
+}
