@@ -43,10 +43,12 @@ pub(crate) use self::butterflies::{Butterflies, SUMMED, butterflies};
 pub(crate) use self::pair_sums::{PAIRED, PairRow, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::ranks::{Bounds, RANKED, Ranks};
-#[cfg(target_arch = "x86_64")]
-use self::registers::Word;
 #[cfg_attr(not(feature = "lethe"), allow(unused_imports))]
-pub(crate) use self::registers::{InMemory, LINE, LOOKED_UP, LookUp, Transpose};
+pub(crate) use self::registers::{
+    InMemory, LINE, LOOKED_UP, LookUp, PackedCodes, SUMMED_CODES, Transpose,
+};
+#[cfg(target_arch = "x86_64")]
+use self::registers::{LeastOfLanes, Word};
 use crate::element::{Element, Out};
 
 /// An instruction set that kernels are compiled for.

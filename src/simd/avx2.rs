@@ -18,8 +18,8 @@ use half::f16;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    Avx512, Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LookUp, RANKED, Ranks,
-    Routine, Transpose, Word,
+    Avx512, Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LeastOfLanes, LookUp,
+    PackedCodes, RANKED, Ranks, Routine, Transpose, Word,
 };
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
@@ -60,15 +60,15 @@ impl LookUp for Avx2 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn least_sums<const BITS: usize, const N: usize>(
+    fn first_least<const BITS: usize, const N: usize>(
         self,
         tables: &[[f32; 8]; N],
-        chunks: &[[u16; LANES]],
-    ) -> ([f32; LANES], [u32; LANES]) {
+        codes: PackedCodes<'_>,
+    ) -> u16 {
         // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
-        unsafe {
+        let lanes = unsafe {
             let (mut least, mut at) = (_mm256_set1_ps(f32::MAX), _mm256_setzero_si256());
-            for (number, codes) in chunks.iter().enumerate() {
+            for (number, codes) in codes.by_lanes().iter().enumerate() {
                 let mut codes = _mm256_cvtepu16_epi32(transmute::<[u16; LANES], __m128i>(*codes));
                 let mut sum = _mm256_setzero_ps();
                 for table in tables {
@@ -82,11 +82,12 @@ impl LookUp for Avx2 {
                 let number = _mm256_set1_epi32(number as i32);
                 at = _mm256_blendv_epi8(at, number, _mm256_castps_si256(better));
             }
-            (
-                transmute::<__m256, [f32; LANES]>(least),
-                transmute::<__m256i, [u32; LANES]>(at),
-            )
-        }
+            LeastOfLanes {
+                least: transmute::<__m256, [f32; LANES]>(least),
+                at: transmute::<__m256i, [u32; LANES]>(at),
+            }
+        };
+        codes.chunks.as_flattened()[lanes.first()]
     }
 
     #[inline(always)]

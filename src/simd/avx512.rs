@@ -1,14 +1,21 @@
 //! What kernels have at [`Level::Avx512`](super::Level::Avx512).
 
 use std::arch::x86_64::{
-    __m512, __m512i, _CMP_GT_OQ, _mm512_add_ps, _mm512_castps_si512, _mm512_cmp_ps_mask,
-    _mm512_mask_add_epi32, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_permutex2var_epi32,
-    _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    __m256, __m256i, __m512, __m512i, _CMP_EQ_OQ, _CMP_GT_OQ, _CMP_LT_OQ, _mm_cvtsi32_si128,
+    _mm512_add_ps, _mm512_broadcast_f32x8, _mm512_castps_si512, _mm512_cmp_ps_mask,
+    _mm512_cvtepu16_epi32, _mm512_mask_add_epi32, _mm512_mask_cmpeq_epu32_mask,
+    _mm512_mask_mov_epi32, _mm512_mask_reduce_min_epu32, _mm512_max_ps, _mm512_min_ps,
+    _mm512_mul_ps, _mm512_permutex2var_epi32, _mm512_permutex2var_ps, _mm512_permutexvar_ps,
+    _mm512_reduce_min_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_srl_epi32,
 };
 use std::mem::transmute;
 
 use super::ranks::BUCKET;
-use super::{Avx2, Bounds, Element, Kernel, LANES, LINE, RANKED, Ranks, Routine, Transpose, Word};
+use super::{
+    Avx2, Bounds, Element, Kernel, LANES, LINE, LookUp, PackedCodes, RANKED, Ranks, Routine,
+    SUMMED_CODES, Transpose, Word,
+};
 
 /// Proof that the CPU has the instructions of this level. A value exists only inside of what `perform` calls.
 #[derive(Clone, Copy)]
@@ -56,6 +63,52 @@ impl Ranks for Avx512 {
             let entries = _mm512_permutexvar_ps(ranks, transmute::<[f32; 16], __m512>(*table));
             transmute::<__m512, [f32; RANKED]>(entries)
         }
+    }
+}
+
+impl LookUp for Avx512 {
+    const IN_REGISTERS: bool = true;
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn first_least<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        codes: PackedCodes<'_>,
+    ) -> u16 {
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let (mut least, mut at) = (_mm512_set1_ps(f32::MAX), _mm512_setzero_si512());
+            for (number, codes) in codes.chunks.iter().enumerate() {
+                let mut codes =
+                    _mm512_cvtepu16_epi32(transmute::<[u16; SUMMED_CODES], __m256i>(*codes));
+                let mut sum = _mm512_setzero_ps();
+                for table in tables {
+                    // Twice, so that the fourth bit of an index, which is of the next code, changes nothing.
+                    let table = _mm512_broadcast_f32x8(transmute::<[f32; 8], __m256>(*table));
+                    sum = _mm512_add_ps(sum, _mm512_permutexvar_ps(codes, table));
+                    codes = _mm512_srl_epi32(codes, _mm_cvtsi32_si128(BITS as i32));
+                }
+                let better = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(sum, least);
+                // Of NaN and a number, the minimum is the second.
+                least = _mm512_min_ps(sum, least);
+                at = _mm512_mask_mov_epi32(at, better, _mm512_set1_epi32(number as i32));
+            }
+            let smallest = _mm512_set1_ps(_mm512_reduce_min_ps(least));
+            let are_smallest = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(least, smallest);
+            let first = match codes.chunks {
+                [_] => 0,
+                _ => _mm512_mask_reduce_min_epu32(are_smallest, at),
+            };
+            let are_first =
+                _mm512_mask_cmpeq_epu32_mask(are_smallest, at, _mm512_set1_epi32(first as i32));
+            codes.chunks[first as usize][are_first.trailing_zeros() as usize % SUMMED_CODES]
+        }
+    }
+
+    #[inline(always)]
+    fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
+        Avx2::of(self).pick(table, codes, out);
     }
 }
 

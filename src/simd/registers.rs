@@ -15,17 +15,81 @@ pub(crate) trait LookUp: Transpose {
     /// Whether a table of entries of two bytes is looked up in registers.
     const IN_REGISTERS: bool = false;
 
-    /// In each lane, a packed code of each chunk picks a term of every table, by the `BITS` of the code that belong to the
-    /// table, the first lowest. Returns the least sum of the terms of each lane, and the first chunk that has it. Terms are
-    /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that is NaN is passed over.
-    fn least_sums<const BITS: usize, const N: usize>(
+    /// Each of the packed codes picks a term of every table, by its `BITS` bits that belong to the table, the first lowest. Returns
+    /// the first of those with the least sum of terms, which are added in the order of the tables. A table of fewer than eight terms
+    /// repeats them. A sum that is NaN is passed over.
+    fn first_least<const BITS: usize, const N: usize>(
         self,
         tables: &[[f32; 8]; N],
-        chunks: &[[u16; LANES]],
-    ) -> ([f32; LANES], [u32; LANES]);
+        codes: PackedCodes<'_>,
+    ) -> u16;
 
     /// The entry of `table` at each of `codes`, which are below 16.
     fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]);
+}
+
+/// Codes whose sums are computed together at most.
+pub(crate) const SUMMED_CODES: usize = 16;
+
+/// Packed codes, the last chunk filled with the last of them, which changes nothing: of equal sums the first is taken.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedCodes<'a> {
+    pub(crate) chunks: &'a [[u16; SUMMED_CODES]],
+    /// Their number without those that fill the last chunk.
+    pub(crate) len: usize,
+}
+
+impl<'a> PackedCodes<'a> {
+    /// The chunks of one code for each lane that are not filled alone.
+    #[inline(always)]
+    pub(super) fn by_lanes(self) -> &'a [[u16; LANES]] {
+        &self.chunks.as_flattened().as_chunks().0[..self.len.div_ceil(LANES)]
+    }
+}
+
+/// In each lane the least of some sums, and where it is first.
+pub(super) struct LeastOfLanes {
+    pub(super) least: [f32; LANES],
+    pub(super) at: [u32; LANES],
+}
+
+impl Default for LeastOfLanes {
+    fn default() -> Self {
+        Self {
+            least: [f32::MAX; LANES],
+            at: [0; LANES],
+        }
+    }
+}
+
+impl LeastOfLanes {
+    /// The position of the first of all sums that is the least.
+    #[inline(always)]
+    pub(super) fn first(&self) -> usize {
+        let least = smallest(self.least);
+        let mut positions = [u32::MAX; LANES];
+        for (l, position) in positions.iter_mut().enumerate() {
+            if self.least[l] == least {
+                *position = self.at[l] * LANES as u32 + l as u32;
+            }
+        }
+        smallest(positions) as usize
+    }
+}
+
+/// The smallest of all lanes.
+#[inline(always)]
+fn smallest<T: Copy + PartialOrd>(mut lanes: [T; LANES]) -> T {
+    for half in [4, 2, 1] {
+        for l in 0..half {
+            lanes[l] = if lanes[l + half] < lanes[l] {
+                lanes[l + half]
+            } else {
+                lanes[l]
+            };
+        }
+    }
+    lanes[0]
 }
 
 /// A number of four bytes.
@@ -98,13 +162,13 @@ pub(crate) struct InMemory;
 
 impl LookUp for InMemory {
     #[inline(always)]
-    fn least_sums<const BITS: usize, const N: usize>(
+    fn first_least<const BITS: usize, const N: usize>(
         self,
         tables: &[[f32; 8]; N],
-        chunks: &[[u16; LANES]],
-    ) -> ([f32; LANES], [u32; LANES]) {
-        let (mut least, mut at) = ([f32::MAX; LANES], [0; LANES]);
-        for (number, codes) in chunks.iter().enumerate() {
+        codes: PackedCodes<'_>,
+    ) -> u16 {
+        let mut lanes = LeastOfLanes::default();
+        for (number, codes) in codes.by_lanes().iter().enumerate() {
             // Table by table: the sums of the lanes do not wait for each other.
             let mut sums = [0.0; LANES];
             for (i, table) in tables.iter().enumerate() {
@@ -113,12 +177,12 @@ impl LookUp for InMemory {
                 }
             }
             for l in 0..LANES {
-                let better = sums[l] < least[l];
-                least[l] = if better { sums[l] } else { least[l] };
-                at[l] = if better { number as u32 } else { at[l] };
+                let better = sums[l] < lanes.least[l];
+                lanes.least[l] = if better { sums[l] } else { lanes.least[l] };
+                lanes.at[l] = if better { number as u32 } else { lanes.at[l] };
             }
         }
-        (least, at)
+        codes.chunks.as_flattened()[lanes.first()]
     }
 
     #[inline(always)]

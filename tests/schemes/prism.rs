@@ -108,7 +108,10 @@ fn rotations_of_q4_0_that_are_not_understood() {
     let options = ConvertOptions::new(ConvertTarget::Safetensors);
     let file = model.recovery(options).unwrap().to_bytes().unwrap();
     let metadata = parse_bytes(file).unwrap().metadata().clone();
-    assert!(metadata.keys().any(|key| key.starts_with("gguf.")), "others stay");
+    assert!(
+        metadata.keys().any(|key| key.starts_with("gguf.")),
+        "others stay"
+    );
     assert_eq!(metadata.get("gguf.onebit.hadamard_q4_0"), None);
 }
 

@@ -213,7 +213,7 @@ impl<P: EncodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Rou
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx512(&mut self, avx512: Avx512) {
-        self.encode_rows(Avx2::of(avx512));
+        self.encode_rows(avx512);
     }
 }
 

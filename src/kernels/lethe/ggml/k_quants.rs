@@ -215,7 +215,9 @@ impl SideBySide<210> for Q6_K {
             Some(importance) => transpose(importance.as_flattened(), by),
             None => {
                 let mut w = x;
-                w.iter_mut().flatten().for_each(|w| *w *= *w);
+                for w in w.as_flattened_mut() {
+                    *w *= *w;
+                }
                 w
             }
         };

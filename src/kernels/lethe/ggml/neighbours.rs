@@ -10,15 +10,15 @@
 use std::sync::OnceLock;
 
 use crate::kernels::remember::ggml::grids;
-use crate::simd::{LANES, LookUp};
+use crate::simd::{LookUp, PackedCodes, SUMMED_CODES};
 
 /// Where the neighbours of codes are.
 #[derive(Clone, Copy, Default)]
 struct NeighbourList {
     /// The first chunk of neighbours; for codes that are a point, its index in the grid.
     start: u32,
-    /// The number of chunks, which is 0 for codes that are a point.
-    chunks: u32,
+    /// The number of neighbours, which is 0 for codes that are a point.
+    len: u32,
 }
 
 /// A grid whose points are `N` codes. Packed, codes have `BITS` bits each, the first lowest.
@@ -27,7 +27,7 @@ pub(super) struct IqGrid<const N: usize, const BITS: usize> {
     lists: Vec<NeighbourList>,
     /// Packed points. The last chunk of a list is filled with its last point, which changes
     /// nothing: of equal errors the first wins.
-    neighbours: Vec<[u16; LANES]>,
+    neighbours: Vec<[u16; SUMMED_CODES]>,
     /// The point with index 0.
     first: u16,
 }
@@ -73,7 +73,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             first: points.first().copied().unwrap_or(0),
         };
         // While lists are made, an entry does not tell a point from codes without a list: neither
-        // has chunks.
+        // has neighbours.
         let mut on_grid = vec![false; grid.lists.len()];
         for (index, &point) in points.iter().enumerate() {
             grid.lists[usize::from(point)].start = index as u32;
@@ -111,12 +111,12 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
                 last = ring;
             }
             list_of.start = grid.neighbours.len() as u32;
-            for chunk in list.chunks(LANES) {
-                let mut lanes = [chunk[chunk.len() - 1]; LANES];
+            for chunk in list.chunks(SUMMED_CODES) {
+                let mut lanes = [chunk[chunk.len() - 1]; SUMMED_CODES];
                 lanes[..chunk.len()].copy_from_slice(chunk);
                 grid.neighbours.push(lanes);
             }
-            list_of.chunks = grid.neighbours.len() as u32 - list_of.start;
+            list_of.len = list.len() as u32;
         }
         grid
     }
@@ -136,7 +136,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
     /// Whether packed codes are a point of the grid.
     #[inline(always)]
     pub(super) fn has(&self, packed: u16) -> bool {
-        self.lists[usize::from(packed)].chunks == 0
+        self.lists[usize::from(packed)].len == 0
     }
 
     /// `packed` if it is a point, else the neighbour with the least Σw(scale * level - x)², the
@@ -152,10 +152,14 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
         look_up: impl LookUp,
     ) -> u16 {
         let list_of = self.lists[usize::from(packed)];
-        if list_of.chunks == 0 {
+        let len = list_of.len as usize;
+        if len == 0 {
             return packed;
         }
-        let chunks = &self.neighbours[list_of.start as usize..][..list_of.chunks as usize];
+        let neighbours = PackedCodes {
+            chunks: &self.neighbours[list_of.start as usize..][..len.div_ceil(SUMMED_CODES)],
+            len,
+        };
         // A value has few levels and a list hundreds of points, so each term of the sums is computed once and looked up.
         // Of two bits, each code has two entries, for an index has three bits: the third is of the next code.
         let (mut scaled, mut terms) = ([0.0; 8], [[0.0; 8]; N]);
@@ -168,33 +172,8 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
                 *term = w * difference * difference;
             }
         }
-        let (least, at) = look_up.least_sums::<BITS, N>(&terms, chunks);
-        // Of the lanes that have the least sum the one whose point is first in the list.
-        let nearest = smallest(least);
-        let mut positions = [u32::MAX; LANES];
-        for (l, position) in positions.iter_mut().enumerate() {
-            if least[l] == nearest {
-                *position = at[l] * LANES as u32 + l as u32;
-            }
-        }
-        let first = smallest(positions) as usize;
-        chunks[first / LANES][first % LANES]
+        look_up.first_least::<BITS, N>(&terms, neighbours)
     }
-}
-
-/// The smallest of all lanes.
-#[inline(always)]
-fn smallest<T: Copy + PartialOrd>(mut lanes: [T; LANES]) -> T {
-    for half in [4, 2, 1] {
-        for l in 0..half {
-            lanes[l] = if lanes[l + half] < lanes[l] {
-                lanes[l + half]
-            } else {
-                lanes[l]
-            };
-        }
-    }
-    lanes[0]
 }
 
 /// The packed codes of an entry of a decoder's grid. The high bits of a byte, from `shift` on, are

@@ -42,7 +42,9 @@ impl SideBySide<84> for Q2_K {
             integers = AffineIntegers::weighted::<K, G, L>(&fit, &sums, 15);
         } else {
             let mut w = x;
-            w.iter_mut().flatten().for_each(|w| *w = w.abs());
+            for w in w.as_flattened_mut() {
+                *w = w.abs();
+            }
             // The parameters are those of `quantize_row_q2_K_ref`: magnitudes as weights, and
             // errors not squared.
             search = AffineSearch {

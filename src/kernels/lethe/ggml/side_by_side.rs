@@ -107,5 +107,5 @@ encode_side_by_side! {
     Q3_K 110 16 4 true;
     Q4_K 144 8 4 true;
     Q5_K 176 8 4 true;
-    Q6_K 210 16 1 false;
+    Q6_K 210 16 4 true;
 }
