@@ -174,6 +174,12 @@ pub(crate) trait Routine {
     }
 }
 
+/// What begins with a line of the cache. A load of 64 bytes from elsewhere takes two lines, so that loops over an array on the
+/// stack take up to twice as long wherever the compiler happens to put it.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Aligned<T>(pub(crate) T);
+
 /// Sums that are computed side by side, one in each lane.
 pub(crate) const LANES: usize = 8;
 

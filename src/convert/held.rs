@@ -8,6 +8,9 @@ use crate::containers::write::Sink;
 /// Bytes of short pieces that are held at most. Longer pieces are written at once.
 const HELD_BYTES: usize = 128 << 10;
 
+/// Bytes of merged pieces that are written at once, or more by one piece: they are still in the cache.
+const MERGED_BYTES: usize = 256 << 10;
+
 /// Short pieces of an output file, such as the scales of an encoded tile, that are written together with those of other jobs.
 ///
 /// The system lets one thread at a time write to a file. A job that wrote its codes and then some bytes of scales would wait twice,
@@ -115,7 +118,8 @@ impl Pieces {
         &mut self,
         mut write: impl FnMut(usize, u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.pieces.sort_unstable();
+        // A stable sort merges the pieces of tiles, which are in order already.
+        self.pieces.sort();
         let follows = |a: &Piece, b: &Piece| a.output == b.output && a.at + a.len as u64 == b.at;
         for run in self.pieces.chunk_by(follows) {
             let bytes = |piece: &Piece| &self.bytes[piece.output][piece.start..][..piece.len];
@@ -123,10 +127,19 @@ impl Pieces {
                 write(piece.output, piece.at, bytes(piece))?;
                 continue;
             }
+            let mut at = run[0].at;
             self.merged.clear();
-            run.iter()
-                .for_each(|piece| self.merged.extend_from_slice(bytes(piece)));
-            write(run[0].output, run[0].at, &self.merged)?;
+            for piece in run {
+                self.merged.extend_from_slice(bytes(piece));
+                if self.merged.len() >= MERGED_BYTES {
+                    write(piece.output, at, &self.merged)?;
+                    at += self.merged.len() as u64;
+                    self.merged.clear();
+                }
+            }
+            if !self.merged.is_empty() {
+                write(run[0].output, at, &self.merged)?;
+            }
         }
         self.clear();
         Ok(())
@@ -159,6 +172,23 @@ mod tests {
         flush(&mut pieces).unwrap();
         let rows: Vec<u8> = (0..6).flat_map(|n| [n; 4]).collect();
         assert_eq!(found, [(0, 5, vec![0]), (0, 7, vec![1]), (1, 0, rows)]);
+    }
+
+    #[test]
+    fn long_runs_are_written_in_parts() {
+        let (mut pieces, mut found) = (Pieces::default(), vec![]);
+        let len = MERGED_BYTES / 2 - 1;
+        for i in [4, 1, 3, 0, 2] {
+            pieces.add(0, (i * len) as u64, &vec![i as u8; len]);
+        }
+        let write = |_, at, bytes: &[u8]| {
+            found.push((at, bytes.to_vec()));
+            Ok(())
+        };
+        pieces.flush(write).unwrap();
+        let all: Vec<u8> = (0..5).flat_map(|i| vec![i; len]).collect();
+        let parts = [0..3 * len, 3 * len..5 * len];
+        assert!(found == parts.map(|part| (part.start as u64, all[part].to_vec())));
     }
 
     /// A sink that notes what is written.

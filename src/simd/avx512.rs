@@ -76,39 +76,74 @@ impl LookUp for Avx512 {
         tables: &[[f32; 8]; N],
         codes: PackedCodes<'_>,
     ) -> u16 {
+        // Most lists are so short that no sum is compared with one of another chunk.
+        if let [only] = codes.chunks {
+            let sums = self.sums::<BITS, N>(tables, only);
+            return only[self.lanes_of_least(sums).trailing_zeros() as usize % SUMMED_CODES];
+        }
         // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
             let (mut least, mut at) = (_mm512_set1_ps(f32::MAX), _mm512_setzero_si512());
             for (number, codes) in codes.chunks.iter().enumerate() {
-                let mut codes =
-                    _mm512_cvtepu16_epi32(transmute::<[u16; SUMMED_CODES], __m256i>(*codes));
-                let mut sum = _mm512_setzero_ps();
-                for table in tables {
-                    // Twice, so that the fourth bit of an index, which is of the next code, changes nothing.
-                    let table = _mm512_broadcast_f32x8(transmute::<[f32; 8], __m256>(*table));
-                    sum = _mm512_add_ps(sum, _mm512_permutexvar_ps(codes, table));
-                    codes = _mm512_srl_epi32(codes, _mm_cvtsi32_si128(BITS as i32));
-                }
-                let better = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(sum, least);
+                let sums = self.sums::<BITS, N>(tables, codes);
+                let better = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(sums, least);
                 // Of NaN and a number, the minimum is the second.
-                least = _mm512_min_ps(sum, least);
+                least = _mm512_min_ps(sums, least);
                 at = _mm512_mask_mov_epi32(at, better, _mm512_set1_epi32(number as i32));
             }
-            let smallest = _mm512_set1_ps(_mm512_reduce_min_ps(least));
-            let are_smallest = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(least, smallest);
-            let first = match codes.chunks {
-                [_] => 0,
-                _ => _mm512_mask_reduce_min_epu32(are_smallest, at),
-            };
-            let are_first =
-                _mm512_mask_cmpeq_epu32_mask(are_smallest, at, _mm512_set1_epi32(first as i32));
-            codes.chunks[first as usize][are_first.trailing_zeros() as usize % SUMMED_CODES]
+            let lanes = self.lanes_of_least(least);
+            let first = _mm512_mask_reduce_min_epu32(lanes, at);
+            let lanes = _mm512_mask_cmpeq_epu32_mask(lanes, at, _mm512_set1_epi32(first as i32));
+            codes.chunks[first as usize][lanes.trailing_zeros() as usize % SUMMED_CODES]
         }
     }
 
     #[inline(always)]
     fn pick<E: Element>(self, table: &[E; 16], codes: &[u8], out: &mut [E]) {
         Avx2::of(self).pick(table, codes, out);
+    }
+}
+
+impl Avx512 {
+    /// The sum of the terms that each of `codes` picks, as [`LookUp::first_least`] has them.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn sums<const BITS: usize, const N: usize>(
+        self,
+        tables: &[[f32; 8]; N],
+        codes: &[u16; SUMMED_CODES],
+    ) -> __m512 {
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        unsafe {
+            let mut codes =
+                _mm512_cvtepu16_epi32(transmute::<[u16; SUMMED_CODES], __m256i>(*codes));
+            let mut sums = _mm512_setzero_ps();
+            for (i, table) in tables.iter().enumerate() {
+                // Twice, so that the fourth bit of an index, which is of the next code, changes nothing.
+                let table = _mm512_broadcast_f32x8(transmute::<[f32; 8], __m256>(*table));
+                let terms = _mm512_permutexvar_ps(codes, table);
+                // The sum with 0 is the first term, or 0 in place of -0, which compares alike.
+                sums = if i == 0 {
+                    terms
+                } else {
+                    _mm512_add_ps(sums, terms)
+                };
+                codes = _mm512_srl_epi32(codes, _mm_cvtsi32_si128(BITS as i32));
+            }
+            sums
+        }
+    }
+
+    /// The lanes that have the least of all `sums`, of those that are NaN or infinite all if there is no other.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "instructions of a CPU feature")]
+    fn lanes_of_least(self, sums: __m512) -> u16 {
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature.
+        unsafe {
+            let sums = _mm512_min_ps(sums, _mm512_set1_ps(f32::MAX));
+            let least = _mm512_set1_ps(_mm512_reduce_min_ps(sums));
+            _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(sums, least)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod shards;
 mod uqff;
 mod zero;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) use self::uqff::read_other_files;
 pub(crate) use self::zero::is_zero_state;
 use super::detect;
 use crate::config::{QuantConfig, read_small};
-use crate::containers::model::Directory;
+use crate::containers::model::{Directory, TensorInfo};
 use crate::features::{Gated, gated};
 use crate::limits::Budget;
 use crate::source::{FilePool, Source};
@@ -229,41 +229,46 @@ fn append(all: &mut ParsedModel, shard: ParsedModel) {
 fn check(
     contents: &ParsedModel,
     directory: &Directory,
-    map: Option<&[(String, String)]>,
+    map: Option<&[(Box<str>, u32)]>,
 ) -> Result<()> {
-    let file = |t: &crate::containers::model::TensorInfo| {
-        directory.files[directory.file_of[t.source]].as_str()
-    };
-    let mut found: HashMap<&str, &str> = HashMap::with_capacity(contents.tensors.len());
+    let number = |t: &TensorInfo| directory.file_of[t.source];
+    let file = |number: usize| directory.files[number].as_str();
     let mut wrong = Vec::new();
-    for t in &contents.tensors {
-        if let Some(other) = found.insert(&t.name, file(t)) {
-            wrong.push(format!("`{}` is in `{other}` and in `{}`", t.name, file(t)));
+    for (i, t) in contents.tensors.iter().enumerate() {
+        if let Some(other) = contents.tensor(&t.name).filter(|other| other.index != i) {
+            let (a, b) = (
+                file(number(&contents.tensors[other.index])),
+                file(number(t)),
+            );
+            wrong.push(format!("`{}` is in `{a}` and in `{b}`", t.name));
         }
     }
     if let Some(map) = map {
-        let listed: HashMap<&str, &str> = map
-            .iter()
-            .map(|(name, file)| (name.as_str(), file.as_str()))
-            .collect();
-        for (name, file) in map {
-            match found.get(name.as_str()) {
+        for (name, listed) in map {
+            let listed = *listed as usize;
+            let found = contents
+                .tensor(name)
+                .map(|t| number(&contents.tensors[t.index]));
+            match found {
                 None => wrong.push(format!(
-                    "`{name}` is not in `{file}`, where the index says that it is"
+                    "`{name}` is not in `{}`, where the index says that it is",
+                    file(listed)
                 )),
-                Some(other) if other != file => {
-                    wrong.push(format!(
-                        "`{name}` is in `{other}`, and the index says in `{file}`"
-                    ));
-                }
+                Some(other) if other != listed => wrong.push(format!(
+                    "`{name}` is in `{}`, and the index says in `{}`",
+                    file(other),
+                    file(listed)
+                )),
                 Some(_) => {}
             }
         }
-        let missing = contents
-            .tensors
-            .iter()
-            .filter(|t| !listed.contains_key(t.name.as_str()));
-        wrong.extend(missing.map(|t| format!("`{}` in `{}` is not in the index", t.name, file(t))));
+        let missing = contents.tensors.iter().filter(|t| {
+            let place = map.binary_search_by(|(name, _)| (**name).cmp(t.name.as_str()));
+            place.is_err()
+        });
+        wrong.extend(
+            missing.map(|t| format!("`{}` in `{}` is not in the index", t.name, file(number(t)))),
+        );
     }
     let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
     if wrong.is_empty() {

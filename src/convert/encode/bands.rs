@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::convert::cut::{Cut, SLAB_VALUES};
 
 /// Largest number of slabs of values in a band, for bands across and for bands down. A band down is larger, because its tiles
-/// yield shorter runs.
-const MAX_SLABS: [usize; 2] = [4, 8];
+/// yield shorter runs: 4096 rows of 1024 columns have runs of 2 KiB of 4-bit codes.
+const MAX_SLABS: [usize; 2] = [4, 32];
 
 /// A grid of tiles divided into bands. A band consists of tiles side by side. If the output is transposed, it consists of tiles
 /// one below another, because their bytes are contiguous then.

@@ -14,7 +14,7 @@ use self::rules::AwqInt;
 use self::rules::GptqInt;
 use self::rules::{CompressedTensorsInt, MlxAffine};
 use crate::TargetDtype;
-use crate::simd::{Level, Routine, perform};
+use crate::simd::{Aligned, Level, Routine, perform};
 
 /// The library whose arithmetic applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,15 +115,17 @@ const LANES: usize = 16;
 /// The smallest and the largest values of groups, each cast before.
 #[inline(always)]
 fn min_max_of_groups(values: &[f32], group: usize, cast: impl Fn(f32) -> f32) -> [[f32; BATCH]; 2] {
-    let (mut low, mut high) = ([[0.0; LANES]; BATCH], [[0.0; LANES]; BATCH]);
+    let mut low = Aligned([[0.0; LANES]; BATCH]);
+    let mut high = low;
     for ((low, high), values) in low
+        .0
         .iter_mut()
-        .zip(&mut high)
+        .zip(&mut high.0)
         .zip(values.chunks_exact(group))
     {
         (*low, *high) = min_max(values, &cast);
     }
-    [of_lanes(&low, smaller), of_lanes(&high, larger)]
+    [of_lanes(&low.0, smaller), of_lanes(&high.0, larger)]
 }
 
 /// The smallest and the largest of the `values` of each lane, each cast before.

@@ -2,7 +2,7 @@
 //!
 //! Index: `{"metadata": {…}, "weight_map": {tensor: file}}`, transformers `modeling_utils.load_sharded_checkpoint`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Component, Path};
 
@@ -76,8 +76,8 @@ pub(crate) fn is_weights(name: &str) -> bool {
         || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
 }
 
-/// Names of tensors, each with the file that has it.
-type WeightMap = Vec<(String, String)>;
+/// What an index lists: the names of tensors, in order, each with the number of its file.
+pub(super) type WeightMap = Vec<(Box<str>, u32)>;
 
 /// How the weight files of a directory are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,10 +204,8 @@ fn only<'n>(
 /// `Parse` if it is malformed, or names a file outside of the directory; `Io`; `LimitExceeded`.
 pub(super) fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<FoundShards> {
     let companion = CompanionFile::new(dir.join(index));
-    let map =
+    let (files, map) =
         read_weight_map(&companion.path, budget).map_err(|e| e.about(format_args!("`{index}`")))?;
-    let files: BTreeSet<&str> = map.iter().map(|(_, file)| file.as_str()).collect();
-    let files: Vec<String> = files.into_iter().map(str::to_owned).collect();
     if let Some(file) = files.iter().find(|file| !is_inside(file)) {
         return Err(AnamnesisError::parse(format!(
             "`{index}`: shard `{file}` is not in the directory"
@@ -307,12 +305,17 @@ pub(in crate::containers::parse) fn is_inside(file: &str) -> bool {
             .all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Reads the `weight_map` of an index, sorted by tensor.
+/// Reads the `weight_map` of an index: the files that it names, in order, and the map.
 ///
 /// # Errors
 /// `Parse` if it is malformed or empty, or lists a tensor twice: which file counts would depend on the reader.
-fn read_weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
-    struct WeightMapPairs(Vec<(String, String)>);
+fn read_weight_map(path: &Path, budget: &Budget) -> Result<(Vec<String>, WeightMap)> {
+    /// Files are numbered as they come.
+    #[derive(Default)]
+    struct WeightMapPairs {
+        files: BTreeMap<String, u32>,
+        pairs: WeightMap,
+    }
     impl<'de> serde::Deserialize<'de> for WeightMapPairs {
         fn deserialize<D: Deserializer<'de>>(
             deserializer: D,
@@ -329,16 +332,18 @@ fn read_weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
                     self,
                     mut map: A,
                 ) -> std::result::Result<WeightMapPairs, A::Error> {
-                    let mut pairs = BTreeMap::new();
-                    while let Some((name, file)) = map.next_entry::<String, String>()? {
-                        if pairs.contains_key(&name) {
-                            return Err(A::Error::custom(format!(
-                                "tensor `{name}` is listed twice"
-                            )));
-                        }
-                        pairs.insert(name, file);
+                    let mut found = WeightMapPairs::default();
+                    while let Some((name, file)) = map.next_entry::<Box<str>, String>()? {
+                        let next = found.files.len() as u32;
+                        let number = *found.files.entry(file).or_insert(next);
+                        found.pairs.push((name, number));
                     }
-                    Ok(WeightMapPairs(pairs.into_iter().collect()))
+                    found.pairs.sort_unstable();
+                    let twice = found.pairs.windows(2).find(|pair| pair[0].0 == pair[1].0);
+                    if let Some([(name, _), _]) = twice {
+                        return Err(A::Error::custom(format!("tensor `{name}` is listed twice")));
+                    }
+                    Ok(found)
                 }
             }
             deserializer.deserialize_map(WeightMapVisitor)
@@ -351,8 +356,16 @@ fn read_weight_map(path: &Path, budget: &Budget) -> Result<WeightMap> {
     let json = read_small(path, budget)?.unwrap_or_default();
     let index: ShardIndex =
         serde_json::from_slice(&json).map_err(|e| AnamnesisError::parse(e.to_string()))?;
-    if index.weight_map.0.is_empty() {
+    let WeightMapPairs { files, mut pairs } = index.weight_map;
+    if pairs.is_empty() {
         return Err(AnamnesisError::parse("its weight_map is empty"));
     }
-    Ok(index.weight_map.0)
+    let mut places = vec![0; files.len()];
+    for (place, &number) in (0..).zip(files.values()) {
+        places[number as usize] = place;
+    }
+    for (_, file) in &mut pairs {
+        *file = places[*file as usize];
+    }
+    Ok((files.into_keys().collect(), pairs))
 }

@@ -9,9 +9,10 @@
 
 use super::RowImportance;
 use super::search::{
-    Aligned, Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque,
-    per_lane, select, transpose,
+    Lanes, MAGIC, Mask, TINY, clamp, larger, mask, nearest_in, nearest_int, opaque, per_lane,
+    select, transpose,
 };
+use crate::simd::Aligned;
 use crate::simd::Transpose;
 
 /// Parameters of [`fit_affine`]: tried scales map the range of a group to

@@ -11,12 +11,7 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_qx_quants`.
 
-use crate::simd::{LANES, Transpose};
-
-/// Numbers of lanes that begin with a line of the cache: a load of 64 bytes from elsewhere takes two lines.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(super) struct Aligned<T>(pub T);
+use crate::simd::{Aligned, LANES, Transpose};
 
 /// One number for each lane.
 pub(super) type Lanes<const G: usize> = [f32; G];
