@@ -119,9 +119,11 @@ impl<const N: usize, const G: usize> Descent<N, G> {
 /// Blocks that are fitted together. Codes change in about a fifth of their groups, which fill the
 /// lanes of one descent.
 pub(super) const TILE: usize = 16;
-/// The lanes of the descents that are done in turn, and how many these are: 64 groups.
+/// The lanes of the descents that are done in turn, and how many these are.
 const LANES: usize = 16;
 const IN_TURN: usize = 4;
+/// Groups that descend in a pass.
+const PASS: usize = LANES * IN_TURN;
 /// The slot of a group that keeps its first codes.
 const FIRST: u16 = u16::MAX;
 
@@ -137,6 +139,9 @@ pub(super) struct Descended {
     /// Where in `codes` a group has those that replaced its first ones: a set of lanes and a lane of it.
     slots: [[u16; 16]; TILE],
     codes: [[Lanes<LANES>; 16]; TILE],
+    /// The groups of the blocks that descend, one behind the other, and behind them what is left of others.
+    gathered: [[f32; 16]; 16 * TILE + 1],
+    descents: [Descent<16, LANES>; IN_TURN],
 }
 
 impl Descended {
@@ -147,6 +152,8 @@ impl Descended {
             peaks: [[0.0; 16]; TILE],
             slots: [[FIRST; 16]; TILE],
             codes: [[[0.0; LANES]; 16]; TILE],
+            gathered: [[0.0; 16]; 16 * TILE + 1],
+            descents: [Descent::of_zeros(); IN_TURN],
         }
     }
 
@@ -154,8 +161,8 @@ impl Descended {
     /// none waits for another, tells them from the others, which are gathered into lanes and descend.
     #[inline(always)]
     pub(super) fn fit(&mut self, blocks: &[[f32; 256]], by: impl Transpose) {
-        let (mut gathered, mut places) = ([[0.0; 16]; 16 * TILE + 1], [0; 16 * TILE + 1]);
-        let (mut descent, mut count) = (Descent::<16, 16>::of_zeros(), 0);
+        let (mut places, mut count) = ([0; 16 * TILE + 1], 0);
+        let descent = &mut self.descents[0];
         for (b, values) in blocks.iter().take(TILE).enumerate() {
             let x = transpose::<16, 16>(values, by);
             let x = opaque(&x);
@@ -167,42 +174,26 @@ impl Descended {
             self.scales[b] = descent.scales(&peak);
             // Every group is written, and overwritten by the next unless it moves: no branch is mispredicted.
             for (g, group) in values.as_chunks::<16>().0.iter().enumerate() {
-                gathered[count] = *group;
+                self.gathered[count] = *group;
                 places[count] = 16 * b + g;
                 count += (moves[g] & 1) as usize;
             }
         }
-        let passes = gathered.as_chunks::<{ LANES * IN_TURN }>().0.iter();
-        for (pass, groups) in passes.enumerate() {
-            let first = pass * LANES * IN_TURN;
-            if first >= count {
-                break;
-            }
-            self.descend(
-                groups,
-                &places[first..count.min(first + groups.len())],
-                first,
-                by,
-            );
+        // Groups of zeros, which do not move, fill the last pass.
+        let end = count.next_multiple_of(PASS);
+        self.gathered[count..end].fill([0.0; 16]);
+        for first in (0..count).step_by(PASS) {
+            self.descend(&places[first..count.min(first + PASS)], first, by);
         }
     }
 
-    /// Descends in `groups`, of which as many as `places` are those at these places; their codes get the slots from `first` on.
+    /// Descends in the gathered groups from `first` on, of which as many as `places` are those at these places; their codes get the
+    /// slots from `first` on.
     #[inline(always)]
-    fn descend(
-        &mut self,
-        groups: &[[f32; 16]; LANES * IN_TURN],
-        places: &[usize],
-        first: usize,
-        by: impl Transpose,
-    ) {
+    fn descend(&mut self, places: &[usize], first: usize, by: impl Transpose) {
         let mut peaks = [[0.0; LANES]; IN_TURN];
-        let mut descents = [Descent::<16, LANES>::of_zeros(); IN_TURN];
-        for ((descent, peak), groups) in descents
-            .iter_mut()
-            .zip(&mut peaks)
-            .zip(groups.as_chunks::<LANES>().0)
-        {
+        let groups = self.gathered[first..][..PASS].as_chunks::<LANES>().0;
+        for ((descent, peak), groups) in self.descents.iter_mut().zip(&mut peaks).zip(groups) {
             let x = transpose(groups.as_flattened(), by);
             let x = opaque(&x);
             *peak = signed_max_abs(x);
@@ -214,7 +205,7 @@ impl Descended {
             let mut changed = [0; LANES];
             for i in 0..16 {
                 // Each code waits for the one before it, with a division in between.
-                for descent in &mut descents {
+                for descent in &mut self.descents {
                     let better = descent.replace_code(i, self.half);
                     for g in 0..LANES {
                         changed[g] |= better[g];
@@ -226,7 +217,7 @@ impl Descended {
             }
         }
         let mut scales = [[0.0; LANES]; IN_TURN];
-        for (k, descent) in descents.iter().enumerate() {
+        for (k, descent) in self.descents.iter().enumerate() {
             scales[k] = descent.scales(&peaks[k]);
             self.codes[first / LANES + k] = descent.codes;
         }

@@ -110,9 +110,24 @@ pub(super) fn largest<const G: usize>(values: &Lanes<G>) -> f32 {
 /// The value with the largest magnitude, with its sign; the first of several.
 #[inline(always)]
 pub(super) fn signed_max_abs<const G: usize>(values: &Lanes<G>) -> f32 {
-    values
-        .iter()
-        .fold(0.0f32, |max, &x| if x.abs() > max.abs() { x } else { max })
+    // NaN counts as 0.
+    let mut left: Lanes<G> = per_lane(|g| {
+        if values[g].abs() > 0.0 {
+            values[g]
+        } else {
+            0.0
+        }
+    });
+    // Neighbours are compared until one is left: the first of several stays the first, and no comparison waits for all before it.
+    let mut n = G;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            let [a, b] = [left[2 * i], left[2 * i + 1]];
+            left[i] = if b.abs() > a.abs() { b } else { a };
+        }
+    }
+    left[0]
 }
 
 /// `x`, which is an integer from 0 to 255, as a byte. The conversion by `as` is defined for all floats, and LLVM makes one value
