@@ -176,6 +176,7 @@ pub(crate) trait Routine {
 
 /// What begins with a line of the cache. A load of 64 bytes from elsewhere takes two lines, so that loops over an array on the
 /// stack take up to twice as long wherever the compiler happens to put it.
+#[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(crate) struct Aligned<T>(pub(crate) T);

@@ -3,6 +3,7 @@
 mod container;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
+pub(crate) mod gguf_keys;
 mod names;
 mod part;
 mod role;

@@ -176,10 +176,10 @@ impl LookUp for InMemory {
                     *sum += table[usize::from(code >> (BITS * i)) & 7];
                 }
             }
-            for l in 0..LANES {
-                let better = sums[l] < lanes.least[l];
-                lanes.least[l] = if better { sums[l] } else { lanes.least[l] };
-                lanes.at[l] = if better { number as u32 } else { lanes.at[l] };
+            for ((least, at), sum) in lanes.least.iter_mut().zip(&mut lanes.at).zip(sums) {
+                let better = sum < *least;
+                *least = if better { sum } else { *least };
+                *at = if better { number as u32 } else { *at };
             }
         }
         codes.chunks.as_flattened()[lanes.first()]

@@ -7,6 +7,7 @@ pub use self::metadata::GgufMetadata;
 pub(crate) use self::metadata::write_entry;
 pub(crate) use self::value::{ARRAY, GgufEncoding, STRING, fixed_size, write_str};
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
+use super::gguf_keys::is_rotation_key;
 use crate::{AnamnesisError, Result};
 
 /// Largest alignment that is read or written, in bytes. An output's header is padded to the alignment in memory.
@@ -17,22 +18,6 @@ pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// Version of the layout of ggml's block types, as defined in ggml.h.
 pub(crate) const GGML_QNT_VERSION: u32 = 2;
-
-/// Whether `key` describes how a model is split. Such keys are not copied: an output is split in its own way.
-pub(crate) fn is_split_key(key: &str) -> bool {
-    matches!(key, "split.no" | "split.count" | "split.tensors.count")
-}
-
-/// Begins the keys of rotated weights in files of PrismML. They are untrue of tensors decoded from these.
-pub(crate) const ROTATIONS: &str = "prism.hadamard.";
-
-/// Says in files of 1bit-MONSTER that all weights of Q4_0 are rotated.
-pub(crate) const ROTATED_Q4_0: &str = "onebit.hadamard_q4_0";
-
-/// Whether `key` says how weights are rotated.
-pub(crate) fn is_rotation_key(key: &str) -> bool {
-    key.starts_with(ROTATIONS) || key == ROTATED_Q4_0
-}
 
 /// Properties of a GGUF file: version, byte order, alignment and metadata.
 #[derive(Debug, Clone, serde::Serialize)]

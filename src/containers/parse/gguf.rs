@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use self::header::{GgufHeader, GgufTensorEntry, past_the_end};
-pub(crate) use self::json::{PREFIX, from_text, plain_json};
+pub(crate) use self::json::{from_text, plain_json};
 pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
 pub(crate) use self::split::MAX_PARTS;
 use crate::containers::model::TensorInfo;

@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::{OutputEntry, OutputLayout};
 use crate::containers::model::gguf::{
-    DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, is_split_key, write_entry,
-    write_str,
+    DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, write_entry, write_str,
 };
+use crate::containers::model::gguf_keys::is_split_key;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Most dimensions of a tensor (`GGML_MAX_DIMS`).

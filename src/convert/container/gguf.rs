@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::containers::model::gguf::{
-    GGML_QNT_VERSION, GgufMetadataValue, is_rotation_key, is_split_key,
+use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
+use crate::containers::model::gguf_keys::{
+    FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
-use crate::containers::parse::gguf::{MAX_PARTS, PREFIX, from_text};
+use crate::containers::parse::gguf::{MAX_PARTS, from_text};
 use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::encode;
@@ -159,9 +160,6 @@ fn keys(model: &ParsedModel, drafts: &[Output<'_>], options: &ConvertOptions) ->
     };
     GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
 }
-
-pub(super) const FILE_TYPE: &str = "general.file_type";
-pub(super) const VERSION: &str = "general.quantization_version";
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.
 fn file_type(options: &ConvertOptions) -> u32 {

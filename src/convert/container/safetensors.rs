@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::gguf::{FILE_TYPE, VERSION};
 use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
-use crate::containers::model::gguf::{is_rotation_key, is_split_key};
-use crate::containers::parse::gguf::PREFIX;
+use crate::containers::model::gguf_keys::{
+    FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+};
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::convert::options::ModelScope;
 use crate::convert::whole::WholeModel;

@@ -34,6 +34,10 @@ pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
 
+    /// Whether a block is decoded by a function of its own, with the instructions of the baseline. LLVM makes other loops of some types
+    /// where they are inlined, which take up to twice as long even with AVX2.
+    const IS_APART: bool = false;
+
     /// Decodes one block. Must be `#[inline(always)]` with everything it calls, as [`Kernel`]
     /// demands.
     fn decode(block: &[u8; BYTES], out: &mut [f32; VALUES]);
@@ -45,12 +49,18 @@ pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
 /// store. With several short blocks in the array, the first is written before the last is decoded.
 const TILE: usize = 4;
 
-/// Decodes consecutive blocks of one type by `decode`, and multiplies every value by `scale` if there is one.
+/// How [`decode_tiles`] decodes a block: a method that is inlined, for a function that is passed may stay a call, which runs code of
+/// the baseline.
+trait DecodeOne<const BYTES: usize, const VALUES: usize> {
+    fn decode_one(&self, block: &[u8; BYTES], out: &mut [f32; VALUES]);
+}
+
+/// Decodes consecutive blocks of one type by `decoder`, and multiplies every value by `scale` if there is one.
 #[inline(always)]
 fn decode_tiles<E: Element, const BYTES: usize, const VALUES: usize>(
     bytes: &[u8],
     scale: Option<f32>,
-    decode: impl Fn(&[u8; BYTES], &mut [f32; VALUES]),
+    decoder: &impl DecodeOne<BYTES, VALUES>,
     out: &mut [E],
 ) {
     let mut tile = [[0.0; VALUES]; TILE];
@@ -60,7 +70,7 @@ fn decode_tiles<E: Element, const BYTES: usize, const VALUES: usize>(
     let n = (128 / VALUES).clamp(1, TILE);
     for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * VALUES)) {
         for (block, values) in blocks.iter().zip(&mut tile) {
-            decode(block, values);
+            decoder.decode_one(block, values);
         }
         let values = &mut tile.as_flattened_mut()[..blocks.len() * VALUES];
         // Before the only rounding: the scale of NVFP4 belongs to the weight.
@@ -79,6 +89,28 @@ struct GgmlBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
     block: PhantomData<B>,
 }
 
+impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
+    DecodeOne<BYTES, VALUES> for GgmlBlocks<'_, B, BYTES, VALUES>
+{
+    #[inline(always)]
+    fn decode_one(&self, block: &[u8; BYTES], out: &mut [f32; VALUES]) {
+        if B::IS_APART {
+            decode_apart::<B, BYTES, VALUES>(block, out);
+        } else {
+            B::decode(block, out);
+        }
+    }
+}
+
+/// Decodes a block of a type that [`IS_APART`](DecodeBlock::IS_APART).
+#[inline(never)]
+fn decode_apart<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
+    block: &[u8; BYTES],
+    out: &mut [f32; VALUES],
+) {
+    B::decode(block, out);
+}
+
 impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
     for GgmlBlocks<'_, B, BYTES, VALUES>
 {
@@ -86,7 +118,7 @@ impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Ker
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        decode_tiles(self.bytes, self.scale, B::decode, out);
+        decode_tiles(self.bytes, self.scale, self, out);
     }
 }
 
@@ -98,13 +130,39 @@ struct GgmlRowBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
     block: PhantomData<B>,
 }
 
+impl<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
+    DecodeOne<BYTES, VALUES> for GgmlRowBlocks<'_, B, BYTES, VALUES>
+{
+    #[inline(always)]
+    fn decode_one(&self, block: &[u8; BYTES], out: &mut [f32; VALUES]) {
+        if B::IS_APART {
+            decode_row_block_apart::<B, BYTES, VALUES>(self.d, block, out);
+        } else {
+            B::decode(self.d, block, out);
+        }
+    }
+}
+
+/// As [`decode_apart`].
+#[inline(never)]
+fn decode_row_block_apart<
+    B: DecodeRowBlock<BYTES, VALUES>,
+    const BYTES: usize,
+    const VALUES: usize,
+>(
+    d: f32,
+    block: &[u8; BYTES],
+    out: &mut [f32; VALUES],
+) {
+    B::decode(d, block, out);
+}
+
 impl<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
     for GgmlRowBlocks<'_, B, BYTES, VALUES>
 {
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        let decode = |block: &_, values: &mut _| B::decode(self.d, block, values);
-        decode_tiles(self.bytes, None, decode, out);
+        decode_tiles(self.bytes, None, self, out);
     }
 }
 

@@ -17,7 +17,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::containers::model::Tensor;
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, ROTATED_Q4_0, ROTATIONS};
+use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray};
+use crate::containers::model::gguf_keys::{ROTATED_Q4_0, ROTATIONS};
 use crate::scheme::layout::signed_columns::{Signed, SignedColumns};
 use crate::scheme::layout::transformed::{BlockTransform, SharedMatrix};
 use crate::scheme::seam::{Decode, PlainFloats, Resolution, ResolvedItem, refused, wrong};

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::header::MAX_ARRAY_DEPTH;
 use crate::containers::model::gguf::GgufMetadata;
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
+use crate::containers::model::gguf_keys::PREFIX;
 use crate::{AnamnesisError, Result};
 
 /// Longest text of a value that is kept, in bytes.
@@ -18,9 +19,6 @@ const MAX_TEXT: usize = 8 << 10;
 
 /// Most bytes of keys and texts that are kept of a file's metadata.
 const MAX_TEXTS: usize = 1 << 20;
-
-/// Prefix of the keys of GGUF metadata in a model's metadata of text.
-pub(crate) const PREFIX: &str = "gguf.";
 
 /// Parses a JSON object of metadata into typed values, in the order of the text.
 ///

@@ -2,6 +2,8 @@
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_q3_quants`.
 
+use std::cell::Cell;
+
 use super::search::{
     Lanes, Mask, TINY, mask, nearest_in, opaque, per_lane, select, signed_max_abs, transpose,
 };
@@ -144,11 +146,27 @@ pub(super) struct Descended {
     descents: [Descent<16, LANES>; IN_TURN],
 }
 
+thread_local! {
+    static KEPT: Cell<Option<Box<Descended>>> = const { Cell::new(None) };
+}
+
 impl Descended {
-    pub(super) fn new(half: f32) -> Self {
+    /// What the thread has kept, or a new one: to fill it with zeros for each few blocks would take a twentieth of the time.
+    pub(super) fn take(half: f32) -> Box<Self> {
+        let mut fits = KEPT.take().unwrap_or_else(|| Box::new(Self::of_zeros()));
+        fits.half = half;
+        fits
+    }
+
+    /// Keeps it for the next blocks.
+    pub(super) fn keep(self: Box<Self>) {
+        KEPT.set(Some(self));
+    }
+
+    fn of_zeros() -> Self {
         Self {
             scales: [[0.0; 16]; TILE],
-            half,
+            half: 0.0,
             peaks: [[0.0; 16]; TILE],
             slots: [[FIRST; 16]; TILE],
             codes: [[[0.0; LANES]; 16]; TILE],

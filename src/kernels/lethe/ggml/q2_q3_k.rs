@@ -184,7 +184,7 @@ impl Q3_K {
     /// Encodes blocks without importance.
     #[inline(always)]
     fn encode_tiles(values: &[[f32; 256]], by: impl Transpose, out: &mut [[u8; 110]]) {
-        let mut fits = Descended::new(4.0);
+        let mut fits = Descended::take(4.0);
         for (values, out) in values.chunks(TILE).zip(out.chunks_mut(TILE)) {
             fits.fit(values, by);
             for (b, ((scales, values), out)) in fits.scales.iter().zip(values).zip(out).enumerate()
@@ -193,6 +193,7 @@ impl Q3_K {
                 Q3Scales::new(scales).store(values, searched, out);
             }
         }
+        fits.keep();
     }
 }
 

@@ -71,6 +71,8 @@ static UE4M3: [f32; 256] = {
 
 /// `scales[4] | codes[32]`: four groups of 16 values, with eight bytes of codes each.
 impl DecodeBlock<36, 64> for NVFP4 {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 36], out: &mut [f32; 64]) {
         let [s0, s1, s2, s3, pairs @ ..] = block;

@@ -18,6 +18,9 @@ use super::{f16_at, u16_at, u32_at};
 
 /// A block type of ik_llama.cpp as a decoder sees it: `BYTES` bytes hold `VALUES` values of a row, whose scale is `d`.
 pub(crate) trait DecodeRowBlock<const BYTES: usize, const VALUES: usize> {
+    /// As [`DecodeBlock::IS_APART`](super::DecodeBlock::IS_APART).
+    const IS_APART: bool = false;
+
     /// Decodes one block. A type whose rows have no scale ignores `d`. Must be `#[inline(always)]` with everything
     /// it calls, as [`Kernel`](crate::simd::Kernel) demands.
     fn decode(d: f32, block: &[u8; BYTES], out: &mut [f32; VALUES]);

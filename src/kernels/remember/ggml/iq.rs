@@ -149,8 +149,6 @@ impl DecodeBlock<98, 256> for IQ3_XXS {
 /// `d | indices[64] | ninth bits[8] | signs[32] | scales[4]`: an index for each four values, a byte
 /// of signs for eight, a nibble of scale for 32.
 impl DecodeBlock<110, 256> for IQ3_S {
-    const HAS_AVX512: bool = true;
-
     #[inline(always)]
     fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
         let d = f16_at(block, 0);
@@ -187,6 +185,8 @@ pub(super) fn iq1_value(byte: u8) -> f32 {
 /// `d | indices[32] | words[16]`: the word of each 32 values has 3 high bits for each of four
 /// indices, a scale of 3 bits, and a bit that is set if they are shifted down.
 impl DecodeBlock<50, 256> for IQ1_S {
+    const HAS_AVX512: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 50], out: &mut [f32; 256]) {
         let d = f16_at(block, 0);

@@ -23,6 +23,8 @@ fn scale_groups(out: &mut [f32; 256], scale: impl Fn(usize) -> f32) {
 /// low nibble of a scale byte is the scale, the high one the minimum. Of each 128 values, 32 bytes
 /// of codes hold value `l` of the `n`-th 32 in bits `2n` and `2n + 1` of byte `l`.
 impl DecodeBlock<84, 256> for Q2_K {
+    const IS_APART: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
         let (d, min) = (f16_at(block, 80), f16_at(block, 82));

@@ -35,6 +35,8 @@ fn digit_runs<const BYTES: usize>(bytes: &[u8], out: &mut [f32], d: f32) {
 /// `codes[48] | codes[4] | d`: five digits to a byte in 32 bytes and then in 16, four to each of
 /// the last four bytes. Digit `n` of a run of bytes belongs to the `n`-th run of as many values.
 impl DecodeBlock<54, 256> for TQ1_0 {
+    const IS_APART: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 54], out: &mut [f32; 256]) {
         let d = f16_at(block, 52);
@@ -62,6 +64,8 @@ impl DecodeRowBlock<28, 128> for PTQ1_0 {
 /// `codes[64] | d`, values `(q - 1) * d`. Of each 128 values, 32 bytes hold value `l` of the `n`-th
 /// 32 in bits `2n` and `2n + 1` of byte `l`.
 impl DecodeBlock<66, 256> for TQ2_0 {
+    const IS_APART: bool = true;
+
     #[inline(always)]
     fn decode(block: &[u8; 66], out: &mut [f32; 256]) {
         let d = f16_at(block, 64);

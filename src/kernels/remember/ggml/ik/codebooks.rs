@@ -207,6 +207,8 @@ impl DecodeRowBlock<86, 256> for IQ2_KL {
 /// `d in f16 | shifts u16 | signs u16 | scales[8] | codes[64] | third bits[32]`: scales `2 * s + 1` of four bits for each
 /// group, negated where its sign is set.
 impl DecodeRowBlock<110, 256> for IQ3_K {
+    const IS_APART: bool = true;
+
     #[inline(always)]
     fn decode(_: f32, block: &[u8; 110], out: &mut [f32; 256]) {
         let (d, shifts, signs) = (f16_at(block, 0), u16_at(block, 2), u16_at(block, 4));
@@ -223,6 +225,8 @@ impl DecodeRowBlock<110, 256> for IQ3_K {
 /// `high bits u8 | shifts u8 | scales[4] | codes[64] | third bits[32]`: scales of five bits, less 16, for each run, of
 /// whose low nibbles a byte has those of runs `n` and `n + 4`.
 impl DecodeRowBlock<102, 256> for IQ3_KS {
+    const IS_APART: bool = true;
+
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 102], out: &mut [f32; 256]) {
         let extra = u16_at(block, 0);

@@ -1,0 +1,26 @@
+//! Keys of GGUF metadata that other outputs have to know: a model's metadata of text has those of the GGUF file that it was made from.
+
+/// Prefix of the keys of GGUF metadata in a model's metadata of text.
+pub(crate) const PREFIX: &str = "gguf.";
+
+/// The type of most tensors, a number of llama.cpp's `enum llama_ftype`.
+pub(crate) const FILE_TYPE: &str = "general.file_type";
+
+/// Version of the layout of ggml's block types.
+pub(crate) const VERSION: &str = "general.quantization_version";
+
+/// Begins the keys of rotated weights in files of PrismML. They are untrue of tensors decoded from these.
+pub(crate) const ROTATIONS: &str = "prism.hadamard.";
+
+/// Says in files of 1bit-MONSTER that all weights of Q4_0 are rotated.
+pub(crate) const ROTATED_Q4_0: &str = "onebit.hadamard_q4_0";
+
+/// Whether `key` describes how a model is split. Such keys are not copied: an output is split in its own way.
+pub(crate) fn is_split_key(key: &str) -> bool {
+    matches!(key, "split.no" | "split.count" | "split.tensors.count")
+}
+
+/// Whether `key` says how weights are rotated.
+pub(crate) fn is_rotation_key(key: &str) -> bool {
+    key.starts_with(ROTATIONS) || key == ROTATED_Q4_0
+}
