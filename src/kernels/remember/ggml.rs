@@ -52,15 +52,23 @@ const TILE: usize = 4;
 /// How [`decode_tiles`] decodes a block: a method that is inlined, for a function that is passed may stay a call, which runs code of
 /// the baseline.
 trait DecodeOne<const BYTES: usize, const VALUES: usize> {
+    /// See [`DecodeBlock::IS_APART`].
+    const IS_APART: bool;
+
     fn decode_one(&self, block: &[u8; BYTES], out: &mut [f32; VALUES]);
 }
 
 /// Decodes consecutive blocks of one type by `decoder`, and multiplies every value by `scale` if there is one.
 #[inline(always)]
-fn decode_tiles<E: Element, const BYTES: usize, const VALUES: usize>(
+fn decode_tiles<
+    E: Element,
+    D: DecodeOne<BYTES, VALUES>,
+    const BYTES: usize,
+    const VALUES: usize,
+>(
     bytes: &[u8],
     scale: Option<f32>,
-    decoder: &impl DecodeOne<BYTES, VALUES>,
+    decoder: &D,
     out: &mut [E],
 ) {
     let mut tile = [[0.0; VALUES]; TILE];
@@ -70,7 +78,11 @@ fn decode_tiles<E: Element, const BYTES: usize, const VALUES: usize>(
     let n = (128 / VALUES).clamp(1, TILE);
     for (blocks, out) in blocks.chunks(n).zip(out.chunks_mut(n * VALUES)) {
         for (block, values) in blocks.iter().zip(&mut tile) {
-            decoder.decode_one(block, values);
+            if D::IS_APART {
+                decode_apart(decoder, block, values);
+            } else {
+                decoder.decode_one(block, values);
+            }
         }
         let values = &mut tile.as_flattened_mut()[..blocks.len() * VALUES];
         // Before the only rounding: the scale of NVFP4 belongs to the weight.
@@ -79,6 +91,16 @@ fn decode_tiles<E: Element, const BYTES: usize, const VALUES: usize>(
         }
         E::store(values, out);
     }
+}
+
+/// [`decode_one`](DecodeOne::decode_one) as a function of its own.
+#[inline(never)]
+fn decode_apart<D: DecodeOne<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
+    decoder: &D,
+    block: &[u8; BYTES],
+    out: &mut [f32; VALUES],
+) {
+    decoder.decode_one(block, out);
 }
 
 /// The kernel of ggml's block types: consecutive blocks of one type.
@@ -92,23 +114,12 @@ struct GgmlBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
 impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
     DecodeOne<BYTES, VALUES> for GgmlBlocks<'_, B, BYTES, VALUES>
 {
+    const IS_APART: bool = B::IS_APART;
+
     #[inline(always)]
     fn decode_one(&self, block: &[u8; BYTES], out: &mut [f32; VALUES]) {
-        if B::IS_APART {
-            decode_apart::<B, BYTES, VALUES>(block, out);
-        } else {
-            B::decode(block, out);
-        }
+        B::decode(block, out);
     }
-}
-
-/// Decodes a block of a type that [`IS_APART`](DecodeBlock::IS_APART).
-#[inline(never)]
-fn decode_apart<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
-    block: &[u8; BYTES],
-    out: &mut [f32; VALUES],
-) {
-    B::decode(block, out);
 }
 
 impl<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
@@ -133,28 +144,12 @@ struct GgmlRowBlocks<'a, B, const BYTES: usize, const VALUES: usize> {
 impl<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>
     DecodeOne<BYTES, VALUES> for GgmlRowBlocks<'_, B, BYTES, VALUES>
 {
+    const IS_APART: bool = B::IS_APART;
+
     #[inline(always)]
     fn decode_one(&self, block: &[u8; BYTES], out: &mut [f32; VALUES]) {
-        if B::IS_APART {
-            decode_row_block_apart::<B, BYTES, VALUES>(self.d, block, out);
-        } else {
-            B::decode(self.d, block, out);
-        }
+        B::decode(self.d, block, out);
     }
-}
-
-/// As [`decode_apart`].
-#[inline(never)]
-fn decode_row_block_apart<
-    B: DecodeRowBlock<BYTES, VALUES>,
-    const BYTES: usize,
-    const VALUES: usize,
->(
-    d: f32,
-    block: &[u8; BYTES],
-    out: &mut [f32; VALUES],
-) {
-    B::decode(d, block, out);
 }
 
 impl<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> Kernel
