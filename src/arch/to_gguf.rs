@@ -20,6 +20,7 @@ use super::table::{HeadDim, ModelClass, Prediction, Transform};
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
+use crate::containers::model::gguf_keys::{FILE_TYPE, VERSION};
 use crate::limits::ParseLimits;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, ResolvedItem, Window};
@@ -118,10 +119,7 @@ pub(crate) fn to_gguf<'m>(
         out.push(group);
     }
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
-    let file_type = (
-        "general.file_type".to_owned(),
-        GgufMetadataValue::U32(file_type),
-    );
+    let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
     let mut metadata = vec![
         text("general.architecture", class.gguf),
         text("general.type", "model"),
@@ -147,10 +145,7 @@ pub(crate) fn to_gguf<'m>(
         (&dims, &rope),
         file_type,
     )?);
-    metadata.push((
-        "general.quantization_version".to_owned(),
-        GgufMetadataValue::U32(GGML_QNT_VERSION),
-    ));
+    metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
     let notes = mapped
         .notes

@@ -68,6 +68,11 @@ impl QuantConfig {
         self.method.get_or_init(parsed).as_ref()
     }
 
+    /// Whether AMD's Quark wrote the model.
+    pub(crate) fn is_quark(&self) -> bool {
+        self.quant_method() == Some(&QuantMethod::Quark)
+    }
+
     /// Whether AutoRound wrote the model, under its own method's name or another's.
     pub(crate) fn is_auto_round(&self) -> bool {
         self.quant_method() == Some(&QuantMethod::AutoRound)

@@ -119,8 +119,7 @@ impl Scheme for Nvfp4 {
             }
         };
         // ModelOpt alone has blocks of 32 values, too: a scale for so many contradicts the names of others, and safetensors' F4.
-        let is_quark = all.config.quant_method() == Some(&QuantMethod::Quark);
-        let blocks: &[usize] = match divides || is_quark || t.dtype() == Dtype::F4 {
+        let blocks: &[usize] = match divides || all.config.is_quark() || t.dtype() == Dtype::F4 {
             true => &[BLOCK],
             false => &[BLOCK, 2 * BLOCK],
         };
@@ -224,7 +223,7 @@ impl Nvfp4Layout {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }
         // ModelOpt looks code 8 up as 0; Quark, whose names these are as well, multiplies by a sign.
-        let has_signed_zero = divides || all.config.quant_method() == Some(&QuantMethod::Quark);
+        let has_signed_zero = divides || all.config.is_quark();
         let columns = pre_quant_scale(t, k, all)?;
         let factors = find_factors(t, [rows, k], all)?;
         parts.extend(columns.map(|columns| (TensorRole::Scale, columns)));

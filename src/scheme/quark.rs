@@ -63,9 +63,7 @@ impl Scheme for Quark {
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         // I8 and U8 with these names are INT8's and ModelOpt's as well, so only the method makes
         // them Quark's.
-        if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::I32)
-            || all.config.quant_method() != Some(&QuantMethod::Quark)
-        {
+        if !matches!(t.dtype(), Dtype::U8 | Dtype::I8 | Dtype::I32) || !all.config.is_quark() {
             return Ok(None);
         }
         let Some(scale) = all.at(t.name(), "_scale") else {

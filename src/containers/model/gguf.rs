@@ -7,7 +7,7 @@ pub use self::metadata::GgufMetadata;
 pub(crate) use self::metadata::write_entry;
 pub(crate) use self::value::{ARRAY, GgufEncoding, STRING, fixed_size, write_str};
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
-use super::gguf_keys::is_rotation_key;
+use super::gguf_keys::{ORIGINAL_SHAPE, is_rotation_key};
 use crate::{AnamnesisError, Result};
 
 /// Largest alignment that is read or written, in bytes. An output's header is padded to the alignment in memory.
@@ -68,10 +68,6 @@ impl Gguf {
             .map(str::to_owned)
     }
 }
-
-/// Prefix of the keys under which ComfyUI-GGUF keeps original shapes. It reshapes tensors so that rows are whole blocks,
-/// and to have few dimensions.
-const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
 impl Gguf {
     /// Whether ComfyUI-GGUF has reshaped tensors of the file.

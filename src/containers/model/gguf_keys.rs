@@ -15,6 +15,10 @@ pub(crate) const ROTATIONS: &str = "prism.hadamard.";
 /// Says in files of 1bit-MONSTER that all weights of Q4_0 are rotated.
 pub(crate) const ROTATED_Q4_0: &str = "onebit.hadamard_q4_0";
 
+/// Prefix of the keys under which ComfyUI-GGUF keeps original shapes. It reshapes tensors so that rows are whole blocks,
+/// and to have few dimensions.
+pub(crate) const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+
 /// Whether `key` describes how a model is split. Such keys are not copied: an output is split in its own way.
 pub(crate) fn is_split_key(key: &str) -> bool {
     matches!(key, "split.no" | "split.count" | "split.tensors.count")

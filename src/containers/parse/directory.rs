@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) use self::shards::is_inside;
-use self::shards::{FoundShards, ShardKind, find_shards};
+use self::shards::{FoundShards, ShardKind, WeightMap, find_shards};
 pub(crate) use self::shards::{is_weights, numbering};
 pub(super) use self::uqff::read_other_files;
 pub(crate) use self::zero::is_zero_state;
@@ -73,7 +73,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         append(&mut contents, shard);
     }
     directory.files = files;
-    check(&contents, &directory, map.as_deref())?;
+    check(&contents, &directory, map.as_ref())?;
     let strays = strays(&names, &directory, &contents);
     if !strays.is_empty() {
         contents.notes.push(format!(
@@ -226,30 +226,20 @@ fn append(all: &mut ParsedModel, shard: ParsedModel) {
 ///
 /// # Errors
 /// `Parse` that names the first few tensors that are not.
-fn check(
-    contents: &ParsedModel,
-    directory: &Directory,
-    map: Option<&[(Box<str>, u32)]>,
-) -> Result<()> {
+fn check(contents: &ParsedModel, directory: &Directory, map: Option<&WeightMap>) -> Result<()> {
     let number = |t: &TensorInfo| directory.file_of[t.source];
     let file = |number: usize| directory.files[number].as_str();
     let mut wrong = Vec::new();
     for (i, t) in contents.tensors.iter().enumerate() {
         if let Some(other) = contents.tensor(&t.name).filter(|other| other.index != i) {
-            let (a, b) = (
-                file(number(&contents.tensors[other.index])),
-                file(number(t)),
-            );
+            let (a, b) = (file(number(other.info())), file(number(t)));
             wrong.push(format!("`{}` is in `{a}` and in `{b}`", t.name));
         }
     }
     if let Some(map) = map {
         for (name, listed) in map {
             let listed = *listed as usize;
-            let found = contents
-                .tensor(name)
-                .map(|t| number(&contents.tensors[t.index]));
-            match found {
+            match contents.tensor(name).map(|t| number(t.info())) {
                 None => wrong.push(format!(
                     "`{name}` is not in `{}`, where the index says that it is",
                     file(listed)

@@ -7,7 +7,7 @@ use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
 use crate::config::IN_METADATA;
 use crate::containers::model::gguf_keys::{
-    FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+    FILE_TYPE, ORIGINAL_SHAPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::convert::options::ModelScope;
@@ -99,7 +99,7 @@ fn is_stale(key: &str) -> bool {
     match key.strip_prefix(PREFIX) {
         Some(key) => {
             matches!(key, FILE_TYPE | VERSION)
-                || key.starts_with("comfy.gguf.orig_shape.")
+                || key.starts_with(ORIGINAL_SHAPE)
                 || is_split_key(key)
                 || is_rotation_key(key)
         }

@@ -32,8 +32,8 @@ pub(super) fn find_dfloat11(
         return Ok(Some(files.into_iter().collect::<Vec<_>>().into()));
     };
     let mut found = find_indexed(dir, index, budget)?;
-    let is_code = |(name, _): &(Box<str>, u32)| name.ends_with(".encoded_exponent");
-    if found.map.iter().flatten().any(is_code) {
+    let mut listed = found.map.iter().flatten();
+    if listed.any(|(name, _)| name.ends_with(".encoded_exponent")) {
         // It lists the modules, too, and what it does not list is no part of the model.
         return Ok(Some(found));
     }

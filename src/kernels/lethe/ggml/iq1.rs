@@ -9,7 +9,7 @@
 use super::grid_fit::{group_importance, importance_weights, sum_of_squares};
 use super::iq1_split::{DOWN, ThreeWaySplit, UP, order, split16, split32};
 use super::neighbours::{self, GridLevels, IqGrid, code};
-use super::search::nearest_int;
+use super::search::{nearest_int, per_lane};
 use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::simd::LookUp;
 
@@ -203,12 +203,7 @@ fn weights16(
     if let Some(importance) = importance {
         return importance_weights(values, group_importance(Some(importance.weights), g), mean);
     }
-    let mut weights = [0.0; 16];
-    weights
-        .iter_mut()
-        .zip(values)
-        .for_each(|(weight, x)| *weight = x * x);
-    weights
+    per_lane(|i| values[i] * values[i])
 }
 
 impl EncodeBlock<56, 256> for IQ1_M {

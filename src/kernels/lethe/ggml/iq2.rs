@@ -9,7 +9,7 @@ use super::grid_fit::{
     put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
 use super::neighbours::{self, IqGrid};
-use super::search::nearest_int;
+use super::search::{nearest_int, per_lane};
 use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::simd::LookUp;
 
@@ -118,14 +118,7 @@ impl EncodeBlock<82, 256> for IQ2_S {
                 Some(importance) => {
                     importance_weights(values, group_importance(Some(importance.weights), g), mean)
                 }
-                None => {
-                    let mut weights = [0.0; 16];
-                    weights
-                        .iter_mut()
-                        .zip(values)
-                        .for_each(|(weight, x)| *weight = 0.25 * mean + x * x);
-                    weights
-                }
+                None => per_lane(|i| 0.25 * mean + values[i] * values[i]),
             };
             let Some((indices, signs, scale)) =
                 fit_sixteen::<false>(grid, values, &weights, 1e-8, look_up)

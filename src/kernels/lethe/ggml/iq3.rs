@@ -8,6 +8,7 @@ use super::grid_fit::{
     put_nibbles, split_group_signs, sum_of_squares, without_sign,
 };
 use super::neighbours::{self, IqGrid};
+use super::search::per_lane;
 use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::simd::LookUp;
 
@@ -38,14 +39,7 @@ fn fit_thirty_two<const EVEN: bool>(
         Some(importance) => {
             importance_weights(values, group_importance(Some(importance.weights), g), mean)
         }
-        None => {
-            let mut weights = [0.0; 32];
-            weights
-                .iter_mut()
-                .zip(values)
-                .for_each(|(weight, x)| *weight = x * x);
-            weights
-        }
+        None => per_lane(|i| values[i] * values[i]),
     };
     let (values, mut signs) = split_group_signs::<EVEN, 32, 4>(values, &weights);
     let max = largest(&values);

@@ -3,7 +3,7 @@
 //! Algorithm: ggml `ggml-quants.c`, `quantize_row_iq4_nl_impl`, `best_index_int8`.
 
 use super::grid_fit::{importance_weights, sum_of_squares};
-use super::search::nearest_int;
+use super::search::{nearest_int, per_lane};
 use super::{BlockImportance, EncodeBlock, put_f16};
 use crate::kernels::remember::ggml::grids::IQ4;
 use crate::simd::LookUp;
@@ -98,12 +98,7 @@ fn weights(values: &[f32; 32], importance: Option<&[f32; 32]>, mean: f32) -> [f3
     if let Some(importance) = importance {
         return importance_weights(values, importance, mean);
     }
-    let mut weights = [0.0; 32];
-    weights
-        .iter_mut()
-        .zip(values)
-        .for_each(|(weight, x)| *weight = x * x);
-    weights
+    per_lane(|i| values[i] * values[i])
 }
 
 /// The inverse of a scale; 0 for a scale of 0.
