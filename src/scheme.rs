@@ -62,8 +62,8 @@ pub(crate) use self::seam::Window;
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::covering;
 pub(crate) use self::seam::{
-    Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle, StoredRows,
-    Tile, count, lcm,
+    BlockPool, Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle,
+    StoredRows, Tile, count, lcm,
 };
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};

@@ -6,19 +6,19 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::cut::Cut;
 use super::output::{Job, Output, ValueSource};
 use crate::Result;
-use crate::scheme::{Buffers, Decode, ReadAhead, StoredRectangle, Tile};
+use crate::scheme::{BlockPool, Buffers, Decode, ReadAhead, StoredRectangle, Tile};
 
-/// Bytes of the shortest pieces of stored rows in a rectangle beside which the next one is in memory. Two rectangles in the memory
-/// of one have pieces half as long, which take twice the reads; where pieces are shorter, the reads cost more than is gained.
-const MIN_PIECE: usize = 768;
+/// The part of a rectangle that the first one of a file is.
+const FIRST_SHARE: usize = 3;
 
 /// Outputs behind that of a job that are looked through for the rectangle that is read next.
 const MOST_SKIPPED: usize = 16;
 
-/// What the jobs of one output file read together, one rectangle at a time.
+/// What the jobs of one output file read together: one rectangle at a time, and the next one.
 ///
 /// The system lets one thread at a time write to a file. If all threads read a whole rectangle first, nobody would write meanwhile,
-/// and then they would wait for each other. So each job of a rectangle reads a share of the next one, if both fit the memory.
+/// and then they would wait for each other. So each job of a rectangle reads a share of the next one, into the memory that its own
+/// tile took before.
 ///
 /// A job that comes to the next rectangle waits until all have loaded from one before. So it waits for lower jobs alone,
 /// which wait for nobody.
@@ -26,11 +26,12 @@ pub(super) struct AheadSlot {
     /// The threads that work on the file, and the files that they share.
     threads: usize,
     files: usize,
+    /// The first job of the plan that has the slot.
+    first_job: usize,
     /// The rectangle that is taken from, and the next one.
     shared: [RwLock<Shared>; 2],
 }
 
-#[derive(Default)]
 struct Shared {
     /// The rectangle that is read; `None` before the first.
     begun: Option<RectangleId>,
@@ -38,13 +39,22 @@ struct Shared {
 }
 
 impl Shared {
+    /// With no rectangle.
+    fn new(pool: &Arc<BlockPool>) -> RwLock<Self> {
+        let ahead = ReadAhead::new(Arc::clone(pool));
+        RwLock::new(Self {
+            begun: None,
+            ahead: Arc::new(ahead),
+        })
+    }
+
     /// Begins the rectangle of `together`, unless it or a later one is begun.
     fn begin(&mut self, together: &Together<'_>) {
         if self.begun >= Some(together.id) {
             return;
         }
         if let Some(ahead) = Arc::get_mut(&mut self.ahead) {
-            ahead.begin(&together.wanted);
+            ahead.begin(&together.wanted, together.bounds());
             self.begun = Some(together.id);
         }
     }
@@ -54,68 +64,88 @@ impl Shared {
 type RectangleId = usize;
 
 /// Tiles whose stored rows are read together.
-struct Together<'a> {
+pub(super) struct Together<'a> {
     id: RectangleId,
     /// The tiles of the tensor.
     tiles: Range<usize>,
     wanted: StoredRectangle<'a>,
-    /// Whether the next rectangle may be in memory beside this one.
-    has_neighbour: bool,
+    decoder: &'a dyn Decode,
+    cut: Cut,
+}
+
+impl Together<'_> {
+    /// Where in a stored row the piece of each tile begins, and where the last ends.
+    fn bounds(&self) -> Vec<usize> {
+        let codes = |no| self.decoder.stored_codes(&self.cut.tile(no).rows);
+        let starts = self.tiles.clone().filter_map(codes);
+        let starts = starts.map(|codes| codes.bytes.start);
+        starts.chain([self.wanted.bytes.end]).collect()
+    }
 }
 
 impl AheadSlot {
-    /// For one of `files` output files that `threads` threads write side by side.
-    pub(super) fn new(threads: usize, files: usize) -> Self {
+    /// For one of `files` output files that `threads` threads write side by side, from job `first_job` of the plan on.
+    pub(super) fn new(threads: usize, files: usize, first_job: usize) -> Self {
+        let pool = Arc::default();
         Self {
             threads,
             files,
-            shared: Default::default(),
+            first_job,
+            shared: [Shared::new(&pool), Shared::new(&pool)],
         }
     }
 
-    /// For the jobs of one thread.
-    pub(super) fn of_thread() -> Self {
-        Self::new(1, 1)
-    }
-
-    /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same stored rows is read along, with the threads that
-    /// have come to them.
+    /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same stored rows is read along, with the
+    /// threads that have come to them. Returns what is read together, for [`fill_next`](Self::fill_next).
     ///
     /// # Errors
     /// Those of [`Decode::load`].
-    pub(super) fn load(
+    pub(super) fn load<'a>(
         &self,
-        (decoder, tile): (&dyn Decode, &Tile),
+        (decoder, tile): (&'a dyn Decode, &Tile),
         job: &Job<'_, '_>,
         buffers: &mut Buffers,
-    ) -> Result<()> {
+    ) -> Result<Option<Together<'a>>> {
         let first = job.number - job.no;
         let together = self.together((decoder, job.output()), &job.of_tensor, job.no, first);
-        let shared = together.as_ref().and_then(|together| self.share(together));
+        let Some(together) = together else {
+            return decoder.load(tile, buffers).map(|()| None);
+        };
+        let shared = self.share(&together, &mut buffers.staging);
         buffers.ahead = shared.as_ref().map(|shared| Arc::clone(&shared.ahead));
         let loaded = decoder.load(tile, buffers);
+        if let Some(ahead) = &buffers.ahead {
+            ahead.release(job.no - together.tiles.start);
+        }
         // Given back before the lock, so that nobody has it when the next rectangle begins.
         buffers.ahead = None;
-        drop(shared);
-        if let Some(together) = together.filter(|together| together.has_neighbour) {
-            self.fill_next(decoder, job, &together);
-        }
-        loaded
+        loaded.map(|()| Some(together))
     }
 
     /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read for themselves.
-    fn share(&self, together: &Together<'_>) -> Option<RwLockReadGuard<'_, Shared>> {
+    fn share(
+        &self,
+        together: &Together<'_>,
+        staging: &mut Vec<u8>,
+    ) -> Option<RwLockReadGuard<'_, Shared>> {
         let shared = self.begun(together.id).or_else(|| {
             self.begin(together, true);
             self.begun(together.id)
         })?;
-        shared.ahead.fill(&together.wanted, (1, 1));
+        shared.ahead.fill(&together.wanted, (1, 1), staging);
         Some(shared)
     }
 
-    /// Reads the share of `job` of the rectangle behind `together`, its own: all jobs with tiles there read all of it.
-    fn fill_next(&self, decoder: &dyn Decode, job: &Job<'_, '_>, together: &Together<'_>) {
-        let Some(next) = self.next(decoder, job, together) else {
+    /// Reads a share of the rectangle behind `together`, whose tile `job` has made rows `done` of `of`: all jobs of its tiles
+    /// read all of it, a little after each piece that they write.
+    pub(super) fn fill_next(
+        &self,
+        job: &Job<'_, '_>,
+        together: &Together<'_>,
+        (done, of): (usize, usize),
+        staging: &mut Vec<u8>,
+    ) {
+        let Some(next) = self.next(job, together) else {
             return;
         };
         let shared = self.begun(next.id).or_else(|| {
@@ -123,22 +153,17 @@ impl AheadSlot {
             self.begun(next.id)
         });
         if let Some(shared) = shared {
-            let share = (job.no + 1 - together.tiles.start, together.tiles.len());
-            shared.ahead.fill(&next.wanted, share);
+            let tiles = together.tiles.len();
+            let share = ((job.no - together.tiles.start) * of + done, tiles * of);
+            shared.ahead.fill(&next.wanted, share, staging);
         }
     }
 
-    /// The rectangle behind `together`, of the same tensor or one behind it, if it may be in memory as well.
-    fn next<'a>(
-        &self,
-        decoder: &'a dyn Decode,
-        job: &'a Job<'_, '_>,
-        together: &Together<'_>,
-    ) -> Option<Together<'a>> {
+    /// The rectangle behind `together`, of the same tensor or one behind it.
+    fn next<'a>(&self, job: &'a Job<'_, '_>, together: &Together<'a>) -> Option<Together<'a>> {
         let (no, mut first) = (together.tiles.end, job.number - job.no);
         if no < job.of_tensor.end {
-            let next = self.together((decoder, job.output()), &job.of_tensor, no, first);
-            return next.filter(|next| next.has_neighbour);
+            return self.together((together.decoder, job.output()), &job.of_tensor, no, first);
         }
         let mut jobs = job.output().body.jobs(&job.output().cut);
         if no < jobs {
@@ -156,7 +181,7 @@ impl AheadSlot {
             if let ValueSource::Decoded(decoder, _) = output.body.values()
                 && let Some(next) = self.together((decoder, output), &(0..jobs), 0, first)
             {
-                return Some(next).filter(|next| next.has_neighbour);
+                return Some(next);
             }
         }
         None
@@ -171,9 +196,6 @@ impl AheadSlot {
     /// Begins the rectangle of `together` in the place of the earlier one, unless both are later: a thread can be late with the
     /// last job of a rectangle. Waits until all have loaded from the earlier one, or does nothing if `waits` is false.
     fn begin(&self, together: &Together<'_>, waits: bool) {
-        if !together.has_neighbour {
-            return self.begin_alone(together);
-        }
         let begun = |shared: &RwLock<Shared>| read(shared).begun;
         let [first, second] = self.shared.each_ref().map(begun);
         let (earlier, place) = match first <= second {
@@ -190,16 +212,6 @@ impl AheadSlot {
         }
     }
 
-    /// Begins the rectangle of `together` in the place of both, unless it or a later one is begun.
-    fn begin_alone(&self, together: &Together<'_>) {
-        // Nobody else has both locks at once, so their order is without danger.
-        let [mut first, mut second] = self.shared.each_ref().map(write);
-        if second.begun < Some(together.id) {
-            first.begin(together);
-            *second = Shared::default();
-        }
-    }
-
     /// What tile `no` of `output` is read with, whose first job is job `first` of the plan and whose jobs `jobs` the lane has.
     /// `None` if it reads alone.
     fn together<'a>(
@@ -209,52 +221,57 @@ impl AheadSlot {
         no: usize,
         first: usize,
     ) -> Option<Together<'a>> {
-        let cut = &output.cut;
+        let cut = output.cut;
         if cut.shared_bytes == 0 || jobs.is_empty() {
             return None;
         }
+        debug_assert!(jobs.end <= cut.tiles(), "jobs of the tensor alone");
         // The files that are in flight share the memory of all threads.
         let most = (cut.together(self.threads) / self.files.max(1)).max(cut.together(1));
-        let rectangle = |most| {
-            let tiles = tiles_around(no, most, (decoder, cut))?;
-            let tiles = tiles.start.max(jobs.start)..tiles.end.min(jobs.end);
-            let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
-            Some((tiles, decoder.stored_codes(&rows)?))
-        };
-        let half = rectangle(most / 2)?;
-        // A thread that has a file for itself waits for nobody.
-        let has_neighbour =
-            self.threads > self.files && half.1.bytes.len() >= MIN_PIECE && half.0.len() > 1;
-        let (tiles, wanted) = match has_neighbour {
-            true => half,
-            false => rectangle(most)?,
-        };
+        let matrix = tiles_of_matrix(no, (decoder, &cut))?;
+        let matrix = matrix.start.max(jobs.start)..matrix.end.min(jobs.end);
+        let is_first = first + matrix.start == self.first_job;
+        let tiles = tiles_around(no, matrix, most, is_first);
+        let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
+        let wanted = decoder.stored_codes(&rows)?;
         let is_shared = tiles.len() > 1 && !wanted.part.is_in_memory();
         is_shared.then(|| Together {
             id: first + tiles.start,
             tiles,
             wanted,
-            has_neighbour,
+            decoder,
+            cut,
         })
     }
 }
 
-/// Tiles of the matrix of tile `no` that are read with it, about `most` of them. `None` if tiles have rows of several matrices.
-fn tiles_around(
-    no: usize,
-    most: usize,
-    (decoder, cut): (&dyn Decode, &Cut),
-) -> Option<Range<usize>> {
+/// The tiles of the matrix that tile `no` is of. `None` if tiles have rows of several matrices.
+fn tiles_of_matrix(no: usize, (decoder, cut): (&dyn Decode, &Cut)) -> Option<Range<usize>> {
     let matrix_rows = decoder.grid().transposed?.matrix_rows.min(cut.rows);
     if matrix_rows != cut.rows && !matrix_rows.is_multiple_of(cut.tile_rows) {
         return None;
     }
     let of_matrix = matrix_rows.div_ceil(cut.tile_rows);
+    let start = no / of_matrix * of_matrix;
+    Some(start..start + of_matrix)
+}
+
+/// Those of the tiles `matrix` that are read with tile `no`, at most `most`. If they are the first of a file, the first rectangle is
+/// smaller than others, if there are several: nobody writes while it is read.
+fn tiles_around(no: usize, matrix: Range<usize>, most: usize, is_first: bool) -> Range<usize> {
+    let mut start = matrix.start;
+    if is_first && matrix.len() > most {
+        let end = start + (most / FIRST_SHARE).max(2);
+        if no < end {
+            return start..end;
+        }
+        start = end;
+    }
     // Rectangles of about one height.
-    let tiles = of_matrix.div_ceil(of_matrix.div_ceil(most.clamp(1, of_matrix)));
-    let matrix = no / of_matrix * of_matrix;
-    let start = matrix + (no - matrix) / tiles * tiles;
-    Some(start..(start + tiles).min(matrix + of_matrix))
+    let left = (matrix.end - start).max(1);
+    let tiles = left.div_ceil(left.div_ceil(most.clamp(1, left)));
+    start += (no - start) / tiles * tiles;
+    start..(start + tiles).min(matrix.end)
 }
 
 fn read(shared: &RwLock<Shared>) -> RwLockReadGuard<'_, Shared> {
@@ -263,4 +280,36 @@ fn read(shared: &RwLock<Shared>) -> RwLockReadGuard<'_, Shared> {
 
 fn write(shared: &RwLock<Shared>) -> RwLockWriteGuard<'_, Shared> {
     shared.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rectangles_cover_the_tiles_of_a_matrix() {
+        for (len, most) in [1, 2, 3, 10, 64, 111]
+            .into_iter()
+            .flat_map(|len| [1, 2, 3, 9, 10, 200].map(|most| (len, most)))
+        {
+            for is_first in [false, true] {
+                let matrix = 7..7 + len;
+                let around = |no| tiles_around(no, matrix.clone(), most, is_first);
+                let mut end = matrix.start;
+                let mut heights = vec![];
+                while end < matrix.end {
+                    let tiles = around(end);
+                    assert_eq!(tiles.start, end);
+                    assert!(tiles.clone().all(|no| around(no) == tiles), "{tiles:?}");
+                    assert!((1..=most.max(2)).contains(&tiles.len()), "{tiles:?}");
+                    heights.push(tiles.len());
+                    end = tiles.end;
+                }
+                assert_eq!(end, matrix.end);
+                if is_first && most >= 9 && len > most {
+                    assert_eq!(heights[0], most / 3);
+                }
+            }
+        }
+    }
 }

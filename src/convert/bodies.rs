@@ -85,9 +85,8 @@ pub(super) struct DecodeBody<'m> {
 
 impl<'m> Body<'m> for DecodeBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
-        let tile = &job.output().cut.tile(job.no);
-        job.ahead
-            .load((&*self.decoder, tile), job, &mut worker.input)?;
+        let (tile, ahead) = (&job.output().cut.tile(job.no), job.ahead);
+        let together = ahead.load((&*self.decoder, tile), job, &mut worker.input)?;
         // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
         let slab_rows = slab_rows(tile.cols.len(), self.decoder.rows_together());
         let element_size = self.target.byte_size();
@@ -99,7 +98,11 @@ impl<'m> Body<'m> for DecodeBody<'m> {
             self.decoder
                 .decode(tile, rows.clone(), &worker.input, job.options.level, out);
             let bytes = &worker.output.as_bytes()[..values * element_size];
-            put_rows(job, tile, rows, bytes, element_size)?;
+            put_rows(job, tile, rows.clone(), bytes, element_size)?;
+            if let Some(together) = &together {
+                let made = (rows.end - tile.rows.start, tile.rows.len());
+                ahead.fill_next(job, together, made, &mut worker.input.staging);
+            }
         }
         Ok((tile.values() * element_size) as u64)
     }

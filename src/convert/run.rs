@@ -186,7 +186,7 @@ impl<'a, 'm> Run<'a, 'm> {
     ) -> Result<()> {
         let outcome = Outcome::new();
         let lane = Lane {
-            ahead: AheadSlot::of_thread(),
+            ahead: AheadSlot::new(1, 1, jobs.start),
             ..Lane::new(self, jobs.clone(), sink, 1)
         };
         jobs.try_for_each(|job| lane.run_job(job, worker, &outcome).map(drop))?;
@@ -284,7 +284,7 @@ impl<'a, 'm> Lane<'a, 'm> {
     /// One of `lanes` lanes that are done side by side.
     fn new(run: &'a Run<'a, 'm>, jobs: Range<usize>, sink: &'a dyn Sink, lanes: usize) -> Self {
         Self {
-            ahead: AheadSlot::new(threads(run.options), lanes),
+            ahead: AheadSlot::new(threads(run.options), lanes, jobs.start),
             held: HeldWrites::default(),
             run,
             sink,
@@ -321,10 +321,10 @@ impl<'a, 'm> Lane<'a, 'm> {
         if no == 0 && run.verifies {
             outputs[0].checks.own().iter().try_for_each(Part::verify)?;
         }
-        let first = number - no;
+        let (first, end) = (number - no, run.plan.first_job[index + 1]);
         let job = Job {
             no,
-            of_tensor: self.jobs.start.max(first) - first..self.jobs.end - first,
+            of_tensor: self.jobs.start.max(first) - first..self.jobs.end.min(end) - first,
             ahead: &self.ahead,
             held: &self.held,
             outputs,

@@ -5,10 +5,10 @@
 //! threads that work on them, and each tile takes its own from there.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use super::load::read;
+use crate::Result;
 use crate::containers::model::Part;
 
 /// A rectangle of a stored matrix.
@@ -23,20 +23,54 @@ pub(crate) struct StoredRectangle<'m> {
     pub bytes: Range<usize>,
 }
 
-/// Bytes that one thread reads at a time. All blocks have this size, so that matrices of any shape reuse the same memory.
-const BLOCK_BYTES: usize = 256 << 10;
+impl StoredRectangle<'_> {
+    /// Bytes of the blocks of a tile that takes this. 0: they cannot hold it.
+    pub(crate) fn block_bytes(&self) -> usize {
+        match strip_rows(self.bytes.len()) {
+            0 => 0,
+            strip_rows => self.rows.len().div_ceil(strip_rows) * BLOCK_BYTES,
+        }
+    }
+}
+
+/// Stored rows of a strip whose longest pieces have `piece` bytes. 0: these are longer than a block.
+fn strip_rows(piece: usize) -> usize {
+    BLOCK_BYTES / piece.max(1)
+}
+
+/// Bytes of a block. All have this size, so that rectangles of any shape reuse the same memory.
+const BLOCK_BYTES: usize = 8 << 10;
+
+/// Bytes that are read before they are spread over blocks: they are still in the cache.
+const STAGING_BYTES: usize = 128 << 10;
+
+/// The memory of blocks that no rectangle needs.
+#[derive(Debug, Default)]
+pub(crate) struct BlockPool(Mutex<Vec<Vec<u8>>>);
+
+impl BlockPool {
+    fn free(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A rectangle of a stored matrix that threads read together. What is not there is read from the file by whoever wants it.
+///
+/// It is kept in blocks, each of which has the pieces that one tile takes from a strip of stored rows. The blocks of a tile are
+/// given back once it is loaded, so that the next rectangle can be read into them.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
+    pool: Arc<BlockPool>,
     /// [`Part::identity`] of the matrix.
     tensor: usize,
     rows: Range<usize>,
-    bytes: Range<usize>,
-    /// Stored rows of a block.
-    block_rows: usize,
-    /// Number of the next block that nobody reads yet.
-    next: AtomicUsize,
+    /// Where in a stored row the piece of each tile begins, and where the last ends.
+    bounds: Vec<usize>,
+    /// Stored rows of a strip.
+    strip_rows: usize,
+    /// Number of the next strip that nobody reads yet.
+    next: Mutex<usize>,
+    /// The blocks of all tiles in the first strip, then those in the next.
     blocks: Vec<RwLock<Block>>,
 }
 
@@ -48,55 +82,132 @@ struct Block {
 }
 
 impl ReadAhead {
-    /// Takes the place of the rectangle before: holds `wanted` from now on, once [`fill`](Self::fill) has read it. Holds nothing
-    /// if the piece of a row is longer than a block.
-    pub(crate) fn begin(&mut self, wanted: &StoredRectangle<'_>) {
+    /// Holds nothing yet. Takes memory from `pool`, and gives it back.
+    pub(crate) fn new(pool: Arc<BlockPool>) -> Self {
+        Self {
+            pool,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the place of the rectangle before: holds `wanted` from now on, once [`fill`](Self::fill) has read it. `bounds` are where
+    /// in a stored row the pieces of its tiles begin, and where the last ends. Holds nothing if a piece is longer than a block.
+    pub(crate) fn begin(&mut self, wanted: &StoredRectangle<'_>, bounds: Vec<usize>) {
+        (0..self.tiles()).for_each(|tile| self.release(tile));
         self.tensor = wanted.part.identity();
-        self.bytes = wanted.bytes.clone();
-        self.block_rows = BLOCK_BYTES / wanted.bytes.len().max(1);
-        self.rows = match self.block_rows {
+        self.bounds = bounds;
+        let longest = self.pieces().map(|piece| piece.len()).max().unwrap_or(0);
+        self.strip_rows = strip_rows(longest);
+        self.rows = match self.strip_rows {
             0 => 0..0,
             _ => wanted.rows.clone(),
         };
-        self.next = AtomicUsize::new(0);
-        for block in &mut self.blocks {
-            block
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner)
-                .is_read = false;
-        }
-        // Memory that is no longer needed is given back: other rectangles may be in memory beside this one.
-        let count = self.rows.len().div_ceil(self.block_rows.max(1));
+        *self.next.get_mut().unwrap_or_else(PoisonError::into_inner) = 0;
+        let count = self.strips() * self.tiles();
         self.blocks.resize_with(count, RwLock::default);
     }
 
-    /// The stored rows of block `i`; empty behind the last.
-    fn rows_of(&self, i: usize) -> Range<usize> {
-        let first = (self.rows.start + i * self.block_rows).min(self.rows.end);
-        first..(first + self.block_rows).min(self.rows.end)
+    /// Where in a stored row the piece of each tile lies.
+    fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
+        let ends = self.bounds.iter().skip(1);
+        self.bounds.iter().zip(ends).map(|(&from, &end)| from..end)
     }
 
-    /// Reads blocks of the rectangle, which is `wanted`, until the first `share` of them are read or other threads read the rest.
-    /// A share of one is all of them.
+    /// Number of tiles that take from the rectangle.
+    fn tiles(&self) -> usize {
+        self.bounds.len().saturating_sub(1)
+    }
+
+    /// Number of strips.
+    fn strips(&self) -> usize {
+        self.rows.len().div_ceil(self.strip_rows.max(1))
+    }
+
+    /// The stored rows of strip `i`.
+    fn rows_of(&self, i: usize) -> Range<usize> {
+        let first = (self.rows.start + i * self.strip_rows).min(self.rows.end);
+        first..(first + self.strip_rows).min(self.rows.end)
+    }
+
+    /// The blocks of the next strip that nobody reads yet, and its number, if it is among the first `end`.
     ///
-    /// A block that cannot be read stays empty. The tile that wants it meets the error when it reads for itself, so the error is
+    /// Strips are handed out with their blocks locked: who finds none left can rely on it that those of others are read.
+    fn next_strip(&self, end: usize) -> Option<(usize, Vec<RwLockWriteGuard<'_, Block>>)> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let (i, tiles) = (*next, self.tiles());
+        let blocks = self.blocks.get(i * tiles..(i + 1) * tiles)?;
+        if i >= end || blocks.is_empty() {
+            return None;
+        }
+        *next += 1;
+        let lock = |block| RwLock::write(block).unwrap_or_else(PoisonError::into_inner);
+        Some((i, blocks.iter().map(lock).collect()))
+    }
+
+    /// Reads strips of the rectangle, which is `wanted`, until the first `share` of them are read or other threads read the rest.
+    /// A share of one is all of them. `staging` is scratch.
+    ///
+    /// A strip that cannot be read stays empty. The tile that wants it meets the error when it reads for itself, so the error is
     /// that of the first tile, whichever thread is here first.
-    pub(crate) fn fill(&self, wanted: &StoredRectangle<'_>, (share, of): (usize, usize)) {
-        let last = (self.blocks.len() * share).div_ceil(of.max(1));
-        while self.next.load(Ordering::Relaxed) < last {
-            // Relaxed suffices: each number is handed out once, and what is read is behind the block's lock.
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            let rows = self.rows_of(i);
-            let Some(block) = self.blocks.get(i).filter(|_| !rows.is_empty()) else {
-                return;
-            };
+    pub(crate) fn fill(
+        &self,
+        wanted: &StoredRectangle<'_>,
+        (share, of): (usize, usize),
+        staging: &mut Vec<u8>,
+    ) {
+        let end = (self.strips() * share).div_ceil(of.max(1));
+        while let Some((i, mut blocks)) = self.next_strip(end) {
+            for block in &mut blocks {
+                block.bytes = self.pool.free().pop().unwrap_or_default();
+                block.bytes.clear();
+                // All at once: a vector that grows later doubles.
+                block.bytes.reserve_exact(BLOCK_BYTES);
+            }
+            let is_read = self.read_strip(wanted, self.rows_of(i), &mut blocks, staging);
+            for block in &mut blocks {
+                block.is_read = is_read.is_ok();
+            }
+        }
+    }
+
+    /// Reads rows `rows` of `wanted` into the blocks of a strip.
+    fn read_strip(
+        &self,
+        wanted: &StoredRectangle<'_>,
+        rows: Range<usize>,
+        blocks: &mut [RwLockWriteGuard<'_, Block>],
+        staging: &mut Vec<u8>,
+    ) -> Result<()> {
+        let (first, len) = (wanted.bytes.start, wanted.bytes.len().max(1));
+        let at_once = (STAGING_BYTES / len).max(1);
+        for from in rows.clone().step_by(at_once) {
+            let rows = from..(from + at_once).min(rows.end);
+            read(
+                &wanted.part,
+                wanted.stride,
+                rows,
+                wanted.bytes.clone(),
+                staging,
+            )?;
+            for (block, piece) in blocks.iter_mut().zip(self.pieces()) {
+                let piece = piece.start - first..piece.end - first;
+                for row in staging.chunks_exact(len) {
+                    block.bytes.extend_from_slice(&row[piece.clone()]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the memory of tile `tile` of the rectangle, which takes nothing more.
+    pub(crate) fn release(&self, tile: usize) {
+        for block in self.blocks.iter().skip(tile).step_by(self.tiles().max(1)) {
             let mut block = block.write().unwrap_or_else(PoisonError::into_inner);
-            // All at once: a vector that grows later doubles.
-            let len = block.bytes.len();
-            block.bytes.reserve_exact(BLOCK_BYTES - len);
-            let bytes = self.bytes.clone();
-            let result = read(&wanted.part, wanted.stride, rows, bytes, &mut block.bytes);
-            block.is_read = result.is_ok();
+            block.is_read = false;
+            let bytes = std::mem::take(&mut block.bytes);
+            if bytes.capacity() > 0 {
+                self.pool.free().push(bytes);
+            }
         }
     }
 
@@ -109,32 +220,40 @@ impl ReadAhead {
         bytes: &Range<usize>,
         mut take: impl FnMut(usize, &[u8]),
     ) -> bool {
-        let holds = |all: &Range<usize>, some: &Range<usize>| {
-            all.start <= some.start && some.end <= all.end
+        let is_inside = self.rows.start <= rows.start && rows.end <= self.rows.end;
+        let Some(tile) = self.tile_of(bytes).filter(|_| is_inside) else {
+            return false;
         };
-        let is_inside = holds(&self.rows, &rows) && holds(&self.bytes, bytes);
-        if !is_inside || self.tensor != part.identity() {
+        if self.tensor != part.identity() {
             return false;
         }
-        let wanted = bytes.start - self.bytes.start..bytes.end - self.bytes.start;
+        let (first, end) = (self.bounds[tile], self.bounds[tile + 1]);
+        let wanted = bytes.start - first..bytes.end - first;
         let mut row = rows.start;
         while row < rows.end {
-            let i = (row - self.rows.start) / self.block_rows.max(1);
-            let Some(block) = self.blocks.get(i) else {
+            let strip = (row - self.rows.start) / self.strip_rows.max(1);
+            let Some(block) = self.blocks.get(strip * self.tiles() + tile) else {
                 return false;
             };
             let block = block.read().unwrap_or_else(PoisonError::into_inner);
             if !block.is_read {
                 return false;
             }
-            let of_block = self.rows_of(i);
-            let lines = block.bytes.chunks_exact(self.bytes.len().max(1));
-            for (line, row) in lines.skip(row - of_block.start).zip(row..rows.end) {
+            let of_strip = self.rows_of(strip);
+            let lines = block.bytes.chunks_exact((end - first).max(1));
+            for (line, row) in lines.skip(row - of_strip.start).zip(row..rows.end) {
                 take(row - rows.start, &line[wanted.clone()]);
             }
-            row = of_block.end;
+            row = of_strip.end;
         }
         true
+    }
+
+    /// The tile whose piece of a row holds the bytes `bytes`.
+    fn tile_of(&self, bytes: &Range<usize>) -> Option<usize> {
+        let next = self.bounds.partition_point(|&from| from <= bytes.start);
+        let tile = next.checked_sub(1)?;
+        (bytes.end <= *self.bounds.get(next)?).then_some(tile)
     }
 }
 
@@ -187,32 +306,43 @@ mod tests {
         ahead.take(part, rows, &bytes, take).then_some(out)
     }
 
+    /// Where the pieces of `tiles` tiles begin, which share the bytes `bytes` of a row, and where the last ends.
+    fn bounds(bytes: &Range<usize>, tiles: usize) -> Vec<usize> {
+        let bound = |tile| bytes.start + tile * bytes.len() / tiles;
+        (0..=tiles).map(bound).collect()
+    }
+
     #[test]
     fn pieces_are_those_of_the_matrix() {
         let mut ahead = ReadAhead::default();
-        // One block, several, and fewer again; whole rows and pieces.
-        for (rows, stride, pieces) in [
-            (67, 12, 0..12),
-            (700, 1500, 300..1499),
-            (5, 200_000, 1..199_000),
-            (3, 8, 4..8),
+        // One block, several, and fewer again; whole rows and pieces; one tile and several of different widths.
+        for (rows, stride, all, tiles) in [
+            (67, 12, 0..12, 1),
+            (700, 1500, 300..1499, 4),
+            (5, 200_000, 1..23_000, 3),
+            (3, 8, 4..8, 2),
         ] {
             let (model, bytes) = matrices(rows, stride);
-            let wanted = rectangle(&model, stride, [1..rows, pieces.clone()]);
-            ahead.begin(&wanted);
-            assert_eq!(taken(&ahead, &wanted.part, 1..2, pieces.clone()), None);
+            let wanted = rectangle(&model, stride, [1..rows, all.clone()]);
+            let bounds = bounds(&all, tiles);
+            ahead.begin(&wanted, bounds.clone());
+            let pieces: Vec<Range<usize>> = ahead.pieces().collect();
+            assert_eq!(pieces.len(), tiles);
+            assert_eq!(taken(&ahead, &wanted.part, 1..2, pieces[0].clone()), None);
             std::thread::scope(|scope| {
                 for _ in 0..3 {
-                    scope.spawn(|| ahead.fill(&wanted, (1, 1)));
+                    scope.spawn(|| ahead.fill(&wanted, (1, 1), &mut vec![]));
                 }
             });
-            let narrow = pieces.start + 1..pieces.end - 2;
-            for (some, piece) in [(1..rows, pieces.clone()), (rows / 2..rows - 1, narrow)] {
-                let expected = some
-                    .clone()
-                    .flat_map(|row| &bytes[row * stride..][piece.clone()]);
-                let expected: Vec<u8> = expected.copied().collect();
-                assert_eq!(taken(&ahead, &wanted.part, some, piece), Some(expected));
+            for piece in pieces {
+                let narrow = piece.start + 1..piece.end - 1;
+                for (some, piece) in [(1..rows, piece.clone()), (rows / 2..rows - 1, narrow)] {
+                    let expected = some
+                        .clone()
+                        .flat_map(|row| &bytes[row * stride..][piece.clone()]);
+                    let expected: Vec<u8> = expected.copied().collect();
+                    assert_eq!(taken(&ahead, &wanted.part, some, piece), Some(expected));
+                }
             }
         }
     }
@@ -222,29 +352,60 @@ mod tests {
         let (model, _) = matrices(40, 20);
         let wanted = rectangle(&model, 20, [10..30, 4..12]);
         let mut ahead = ReadAhead::default();
-        ahead.begin(&wanted);
-        ahead.fill(&wanted, (1, 1));
+        let staging = &mut vec![];
+        ahead.begin(&wanted, vec![4, 8, 12]);
+        ahead.fill(&wanted, (1, 1), staging);
         let (part, other) = (wanted.part, model.tensors().nth(1).unwrap().part());
-        assert!(taken(&ahead, &part, 10..30, 4..12).is_some());
+        assert!(taken(&ahead, &part, 10..30, 4..8).is_some());
+        assert!(taken(&ahead, &part, 10..30, 8..12).is_some());
+        // Rows and bytes outside, and pieces of two tiles.
         for (rows, bytes) in [
-            (9..30, 4..12),
-            (10..31, 4..12),
-            (10..30, 3..12),
-            (10..30, 4..13),
+            (9..30, 4..8),
+            (10..31, 4..8),
+            (10..30, 3..8),
+            (10..30, 0..2),
+            (10..30, 8..13),
+            (10..30, 7..9),
         ] {
             assert_eq!(taken(&ahead, &part, rows, bytes), None);
         }
-        assert_eq!(taken(&ahead, &other, 10..30, 4..12), None);
-        // Rows beyond the tensor cannot be read, and neither can their block.
+        assert_eq!(taken(&ahead, &other, 10..30, 4..8), None);
+        // Rows beyond the tensor cannot be read, and neither can their strip.
         let beyond = rectangle(&model, 20, [30..50, 0..20]);
-        ahead.begin(&beyond);
-        ahead.fill(&beyond, (1, 1));
+        ahead.begin(&beyond, vec![0, 20]);
+        ahead.fill(&beyond, (1, 1), staging);
         assert_eq!(taken(&ahead, &part, 30..31, 0..20), None);
-        // Rows longer than a block are left to the tiles.
+        // Pieces longer than a block are left to the tiles.
         let (model, _) = matrices(2, BLOCK_BYTES + 1);
         let long = rectangle(&model, BLOCK_BYTES + 1, [0..2, 0..BLOCK_BYTES + 1]);
-        ahead.begin(&long);
-        ahead.fill(&long, (1, 1));
+        ahead.begin(&long, vec![0, BLOCK_BYTES + 1]);
+        ahead.fill(&long, (1, 1), staging);
         assert_eq!(taken(&ahead, &long.part, 0..1, 0..1), None);
+    }
+
+    #[test]
+    fn rectangles_share_the_memory_of_tiles_that_are_loaded() {
+        let (rows, stride) = (4 * BLOCK_BYTES / 10, 20);
+        let (model, _) = matrices(rows, stride);
+        let wanted = rectangle(&model, stride, [0..rows, 0..stride]);
+        let pool = Arc::<BlockPool>::default();
+        let [mut first, mut next] = [(); 2].map(|()| ReadAhead::new(Arc::clone(&pool)));
+        let staging = &mut vec![];
+        for ahead in [&mut first, &mut next] {
+            ahead.begin(&wanted, vec![0, 10, 20]);
+        }
+        first.fill(&wanted, (1, 1), staging);
+        first.release(0);
+        let free = pool.free().len();
+        assert_eq!(free, first.strips());
+        // Half of the next rectangle has as many blocks as one of two tiles.
+        next.fill(&wanted, (1, 2), staging);
+        assert!(pool.free().len() <= 1, "of {free}");
+        assert_eq!(taken(&first, &wanted.part, 0..1, 0..10), None);
+        assert!(taken(&first, &wanted.part, 0..rows, 10..20).is_some());
+        assert!(taken(&next, &wanted.part, 0..rows / 2, 0..10).is_some());
+        // A later rectangle gives back what was not released.
+        first.begin(&wanted, vec![0, 20]);
+        assert!(pool.free().len() >= free);
     }
 }

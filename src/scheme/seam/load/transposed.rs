@@ -274,8 +274,8 @@ mod tests {
                 rows: rows.clone(),
                 bytes: 0..stride * SIZE,
             };
-            ahead.begin(&wanted);
-            ahead.fill(&wanted, (1, 1));
+            ahead.begin(&wanted, vec![0, stride * SIZE]);
+            ahead.fill(&wanted, (1, 1), &mut vec![]);
             assert_eq!(out, read(Some(&ahead)));
             for (c, column) in cols.clone().zip(out.chunks(height)) {
                 let column: Vec<u8> = column.iter().flat_map(|word| word.to_le_bytes()).collect();
