@@ -252,6 +252,19 @@ impl Source {
         }
     }
 
+    /// Fills each of `pieces` with the bytes from its offset on, as [`read_at`](Self::read_at) does. The file is looked up once: threads that
+    /// did so for each of many short pieces would wait for each other.
+    pub(crate) fn read_each<'o>(
+        &self,
+        mut pieces: impl Iterator<Item = (u64, &'o mut [u8])>,
+    ) -> Result<()> {
+        let Self::File { file, .. } = self else {
+            return pieces.try_for_each(|(offset, out)| self.read_at(offset, out));
+        };
+        let file = file.get()?;
+        pieces.try_for_each(|(offset, out)| Ok(read_exact_at(&file, offset, out)?))
+    }
+
     /// Has the system copy `len` bytes from `offset` on to `to.1` of a file. `false` if this is no file, or the system cannot.
     pub(crate) fn copy_to(&self, offset: u64, to: (&File, u64), len: u64) -> bool {
         match self {

@@ -98,15 +98,7 @@ impl<'m> Part<'m> {
     /// # Errors
     /// `Parse` if the range exceeds the tensor; `Io` if the file cannot be read. Both name the tensor.
     pub(crate) fn read_at(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        let end = at
-            .checked_add(out.len() as u64)
-            .filter(|&end| end <= self.len);
-        if end.is_none() {
-            let (n, name, len) = (out.len(), self.name, self.len);
-            return Err(AnamnesisError::parse(format!(
-                "tensor `{name}`: {n} bytes at {at} of {len}"
-            )));
-        }
+        self.require(at, out.len())?;
         match &self.info.strides {
             None => self
                 .source
@@ -114,7 +106,7 @@ impl<'m> Part<'m> {
                 .map_err(|error| self.named(error))?,
             // The whole tensor is gathered at once, along the dimension of the smallest stride. Row by row, the reads
             // of a transposed matrix would be single elements.
-            Some(strides) if at == 0 && end == Some(self.len) => {
+            Some(strides) if at == 0 && out.len() as u64 == self.len => {
                 let dims = self
                     .info
                     .shape
@@ -129,6 +121,39 @@ impl<'m> Part<'m> {
             self.dtype().swap_bytes(out);
         }
         Ok(())
+    }
+
+    /// Fills each of `pieces` with the tensor's bytes from its offset on, as [`read_at`](Self::read_at) does, in less time.
+    ///
+    /// # Errors
+    /// Those of [`read_at`](Self::read_at), for the first piece that has one.
+    pub(crate) fn read_each<'o>(
+        &self,
+        mut pieces: impl Iterator<Item = (u64, &'o mut [u8])>,
+    ) -> Result<()> {
+        if !self.is_verbatim() {
+            return pieces.try_for_each(|(at, out)| self.read_at(at, out));
+        }
+        let mut outside = Ok(());
+        let pieces = pieces.map_while(|(at, out)| {
+            outside = self.require(at, out.len());
+            let is_inside = outside.is_ok();
+            is_inside.then(|| (self.info.offset + at, out))
+        });
+        let read = self.source.read_each(pieces);
+        read.map_err(|error| self.named(error))?;
+        outside
+    }
+
+    /// Fails if `len` bytes from `at` on exceed the tensor.
+    fn require(&self, at: u64, len: usize) -> Result<()> {
+        if self.has(at, len as u64) {
+            return Ok(());
+        }
+        Err(AnamnesisError::parse(format!(
+            "tensor `{}`: {len} bytes at {at} of {}",
+            self.name, self.len
+        )))
     }
 
     /// Has the system copy `len` of the tensor's bytes from `at` on to `to.1` of a file. `false` if it cannot, or readers see other

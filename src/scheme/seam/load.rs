@@ -35,10 +35,8 @@ pub(crate) fn read(
     if cols.len() == stride || rows.len() == 1 {
         return part.read_at(at(rows.start), out);
     }
-    for (row, out) in rows.zip(out.chunks_exact_mut(cols.len())) {
-        part.read_at(at(row), out)?;
-    }
-    Ok(())
+    let pieces = rows.zip(out.chunks_exact_mut(cols.len()));
+    part.read_each(pieces.map(|(row, out)| (at(row), out)))
 }
 
 /// A tensor of scales that widens to f32 exactly.

@@ -91,13 +91,16 @@ impl ReadAhead {
     }
 
     /// Takes the place of the rectangle before: holds `wanted` from now on, once [`fill`](Self::fill) has read it. `bounds` are where
-    /// in a stored row the pieces of its tiles begin, and where the last ends. Holds nothing if a piece is longer than a block.
+    /// in a stored row the pieces of its tiles begin, and where the last ends. Holds nothing if a piece is empty or longer than a block.
     pub(crate) fn begin(&mut self, wanted: &StoredRectangle<'_>, bounds: Vec<usize>) {
         (0..self.tiles()).for_each(|tile| self.release(tile));
         self.tensor = wanted.part.identity();
         self.bounds = bounds;
-        let longest = self.pieces().map(|piece| piece.len()).max().unwrap_or(0);
-        self.strip_rows = strip_rows(longest);
+        let lens: Vec<usize> = self.pieces().map(|piece| piece.len()).collect();
+        self.strip_rows = match lens.iter().max() {
+            Some(&longest) if !lens.contains(&0) => strip_rows(longest),
+            _ => 0,
+        };
         self.rows = match self.strip_rows {
             0 => 0..0,
             _ => wanted.rows.clone(),
@@ -158,10 +161,8 @@ impl ReadAhead {
         let end = (self.strips() * share).div_ceil(of.max(1));
         while let Some((i, mut blocks)) = self.next_strip(end) {
             for block in &mut blocks {
-                block.bytes = self.pool.free().pop().unwrap_or_default();
-                block.bytes.clear();
-                // All at once: a vector that grows later doubles.
-                block.bytes.reserve_exact(BLOCK_BYTES);
+                let free = self.pool.free().pop();
+                block.bytes = free.unwrap_or_else(|| vec![0; BLOCK_BYTES]);
             }
             let is_read = self.read_strip(wanted, self.rows_of(i), &mut blocks, staging);
             for block in &mut blocks {
@@ -178,10 +179,11 @@ impl ReadAhead {
         blocks: &mut [RwLockWriteGuard<'_, Block>],
         staging: &mut Vec<u8>,
     ) -> Result<()> {
-        let (first, len) = (wanted.bytes.start, wanted.bytes.len().max(1));
+        let (begin, len) = (wanted.bytes.start, wanted.bytes.len().max(1));
         let at_once = (STAGING_BYTES / len).max(1);
-        for from in rows.clone().step_by(at_once) {
-            let rows = from..(from + at_once).min(rows.end);
+        for first in rows.clone().step_by(at_once) {
+            let done = first - rows.start;
+            let rows = first..(first + at_once).min(rows.end);
             read(
                 &wanted.part,
                 wanted.stride,
@@ -190,9 +192,10 @@ impl ReadAhead {
                 staging,
             )?;
             for (block, piece) in blocks.iter_mut().zip(self.pieces()) {
-                let piece = piece.start - first..piece.end - first;
-                for row in staging.chunks_exact(len) {
-                    block.bytes.extend_from_slice(&row[piece.clone()]);
+                let piece = piece.start - begin..piece.end - begin;
+                let lines = block.bytes[done * piece.len()..].chunks_exact_mut(piece.len().max(1));
+                for (line, row) in lines.zip(staging.chunks_exact(len)) {
+                    line.copy_from_slice(&row[piece.clone()]);
                 }
             }
         }
@@ -240,11 +243,13 @@ impl ReadAhead {
                 return false;
             }
             let of_strip = self.rows_of(strip);
+            let last = of_strip.end.min(rows.end);
             let lines = block.bytes.chunks_exact((end - first).max(1));
-            for (line, row) in lines.skip(row - of_strip.start).zip(row..rows.end) {
+            // A block may have room for more rows than the strip has.
+            for (line, row) in lines.skip(row - of_strip.start).zip(row..last) {
                 take(row - rows.start, &line[wanted.clone()]);
             }
-            row = of_strip.end;
+            row = last;
         }
         true
     }
@@ -308,7 +313,8 @@ mod tests {
 
     /// Where the pieces of `tiles` tiles begin, which share the bytes `bytes` of a row, and where the last ends.
     fn bounds(bytes: &Range<usize>, tiles: usize) -> Vec<usize> {
-        let bound = |tile| bytes.start + tile * bytes.len() / tiles;
+        // Of different widths, so that a block of one has room for more rows than that of another.
+        let bound = |tile| bytes.start + tile * tile * bytes.len() / (tiles * tiles);
         (0..=tiles).map(bound).collect()
     }
 
@@ -319,8 +325,8 @@ mod tests {
         for (rows, stride, all, tiles) in [
             (67, 12, 0..12, 1),
             (700, 1500, 300..1499, 4),
-            (5, 200_000, 1..23_000, 3),
-            (3, 8, 4..8, 2),
+            (5, 200_000, 1..12_000, 3),
+            (3, 16, 4..16, 2),
         ] {
             let (model, bytes) = matrices(rows, stride);
             let wanted = rectangle(&model, stride, [1..rows, all.clone()]);

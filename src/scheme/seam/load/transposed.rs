@@ -185,8 +185,9 @@ impl Wanted<'_, '_> {
         }
         let at = |row: usize| row as u64 * self.stride as u64 + self.bytes.start as u64;
         if joint.is_empty() {
-            let mut rows = rows.clone().enumerate();
-            return rows.try_for_each(|(r, row)| self.part.read_at(at(row), &mut lines[line(r)]));
+            let lines = lines.chunks_exact_mut(pitch).map(|line| &mut line[..width]);
+            let pieces = rows.clone().zip(lines);
+            return self.part.read_each(pieces.map(|(row, out)| (at(row), out)));
         }
         let joint = &mut joint[..(rows.len() - 1) * self.stride + width];
         self.part.read_at(at(rows.start), joint)?;
