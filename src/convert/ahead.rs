@@ -54,7 +54,7 @@ impl Shared {
             return;
         }
         if let Some(ahead) = Arc::get_mut(&mut self.ahead) {
-            ahead.begin(&together.wanted, together.bounds());
+            ahead.begin(&together.of_tiles());
             self.begun = Some(together.id);
         }
     }
@@ -74,12 +74,10 @@ pub(super) struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Where in a stored row the piece of each tile begins, and where the last ends.
-    fn bounds(&self) -> Vec<usize> {
-        let codes = |no| self.decoder.stored_codes(&self.cut.tile(no).rows);
-        let starts = self.tiles.clone().filter_map(codes);
-        let starts = starts.map(|codes| codes.bytes.start);
-        starts.chain([self.wanted.bytes.end]).collect()
+    /// What each tile wants.
+    fn of_tiles(&self) -> Vec<StoredRectangle<'_>> {
+        let of_tile = |no| self.decoder.stored_codes(&self.cut.tile(no).rows);
+        self.tiles.clone().filter_map(of_tile).collect()
     }
 }
 
@@ -234,7 +232,7 @@ impl AheadSlot {
         let tiles = tiles_around(no, matrix, most, is_first);
         let rows = cut.tile(tiles.start).rows.start..cut.tile(tiles.end - 1).rows.end;
         let wanted = decoder.stored_codes(&rows)?;
-        let is_shared = tiles.len() > 1 && !wanted.part.is_in_memory();
+        let is_shared = tiles.len() > 1 && !wanted.codes.part.is_in_memory();
         is_shared.then(|| Together {
             id: first + tiles.start,
             tiles,

@@ -125,7 +125,7 @@ impl Cut {
         let Some(first) = decoder.stored_codes(&(0..rows)) else {
             return cut;
         };
-        let shared_bytes = match first.bytes.len() {
+        let shared_bytes = match first.codes.bytes.len() {
             LONG_PIECE.. => 0,
             _ => first.block_bytes(),
         };

@@ -30,7 +30,7 @@ use crate::scheme::seam::load::{StoredWords, read_transposed_codes, transposed_c
 use crate::scheme::seam::wrong;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
-    QuantScheme, RelaySource, Scheme, StoredRectangle, StoredRows, TensorRole, Tile,
+    QuantScheme, RelaySource, Scheme, StoredPiece, StoredRectangle, StoredRows, TensorRole, Tile,
 };
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result};
@@ -283,10 +283,13 @@ impl Decode for AwqWeight<'_> {
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
         let words = Self::words(rows);
         Some(StoredRectangle {
-            part: self.qweight,
-            stride: self.row_words() * 4,
             rows: 0..self.k,
-            bytes: words.start * 4..words.end * 4,
+            codes: StoredPiece {
+                part: self.qweight,
+                stride: self.row_words() * 4,
+                bytes: words.start * 4..words.end * 4,
+            },
+            scales: None,
         })
     }
 

@@ -34,7 +34,7 @@ pub(crate) use self::identity::{Identity, NamePattern, Sibling};
 pub use self::kind::{CodeType, Fp8Format, Granularity, QuantScheme};
 pub(crate) use self::load::{Floats, read};
 pub(crate) use self::plain::{PlainFloats, is_plain_float};
-pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredRectangle};
+pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredPiece, StoredRectangle};
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
 pub(crate) use self::table::{TableOwner, TileTable};

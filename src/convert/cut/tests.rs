@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::*;
 use crate::containers::model::Part;
 use crate::element::Out;
+use crate::scheme::seam::StoredPiece;
 use crate::scheme::{Buffers, StoredRectangle};
 use crate::simd::Level;
 
@@ -94,10 +95,13 @@ impl Decode for Transposed<'_> {
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
         let matrix_rows = self.grid.transposed?.matrix_rows;
         (rows.len() <= matrix_rows).then(|| StoredRectangle {
-            part: self.part,
-            stride: matrix_rows.min(self.grid.rows) / 2,
             rows: 0..self.grid.cols,
-            bytes: rows.start / 2..rows.end / 2,
+            codes: StoredPiece {
+                part: self.part,
+                stride: matrix_rows.min(self.grid.rows) / 2,
+                bytes: rows.start / 2..rows.end / 2,
+            },
+            scales: None,
         })
     }
 }

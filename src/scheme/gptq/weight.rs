@@ -11,7 +11,7 @@ use crate::kernels::remember::gptq::{GptqPacking, IndexedRows};
 use crate::kernels::remember::packed::CHUNK;
 use crate::scheme::layout::packed::{BitStreams, for_each_zeros, grouped_rows, load_scales};
 use crate::scheme::seam::{
-    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource,
+    Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, GroupCodes, RelaySource, StoredPiece,
     StoredRectangle, StoredRows, Tile, load, read,
 };
 use crate::simd::{Level, dispatch};
@@ -301,10 +301,13 @@ impl Decode for GptqWeight<'_> {
         } = self.packing;
         let size = word_bits / 8;
         Some(StoredRectangle {
-            part: self.qweight,
-            stride: self.n * size,
             rows: 0..(self.k * bits).div_ceil(word_bits),
-            bytes: rows.start * size..rows.end * size,
+            codes: StoredPiece {
+                part: self.qweight,
+                stride: self.n * size,
+                bytes: rows.start * size..rows.end * size,
+            },
+            scales: None,
         })
     }
 

@@ -10,7 +10,9 @@ use crate::containers::model::Part;
 use crate::element::Out;
 use crate::kernels::remember::fp4_pairs::Fp4Pairs;
 use crate::scheme::seam::load::{StoredWords, read_transposed, transposed_words};
-use crate::scheme::seam::{Buffers, Decode, Grid, ReadAhead, StoredRectangle, StoredRows, Tile};
+use crate::scheme::seam::{
+    Buffers, Decode, Grid, ReadAhead, StoredPiece, StoredRectangle, StoredRows, Tile,
+};
 use crate::simd::{Level, dispatch};
 
 /// The decoder of a stack of matrices `[inputs, outputs]`, each of which is stored as `[outputs, inputs / 2]` codes and
@@ -92,17 +94,21 @@ impl Decode for ExpertStack<'_> {
         } = buffers;
         let ahead = ahead.as_deref();
         self.load_part((&self.codes, ahead), 2, tile, staging, words)?;
-        self.load_part((&self.exponents, None), BLOCK, tile, staging, scale_words)
+        self.load_part((&self.exponents, ahead), BLOCK, tile, staging, scale_words)
     }
 
     fn stored_codes(&self, rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
         let (expert, first) = (rows.start / self.inputs, rows.start % self.inputs);
         let end = first + rows.len();
+        let piece = |part, rows_per_byte| StoredPiece {
+            part,
+            stride: self.inputs / rows_per_byte,
+            bytes: first / rows_per_byte..end / rows_per_byte,
+        };
         (end <= self.inputs).then(|| StoredRectangle {
-            part: self.codes,
-            stride: self.inputs / 2,
             rows: expert * self.outputs..(expert + 1) * self.outputs,
-            bytes: first / 2..end / 2,
+            codes: piece(self.codes, 2),
+            scales: Some(piece(self.exponents, BLOCK)),
         })
     }
 

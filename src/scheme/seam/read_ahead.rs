@@ -11,25 +11,39 @@ use super::load::read;
 use crate::Result;
 use crate::containers::model::Part;
 
-/// A rectangle of a stored matrix.
+/// A piece of each row of a stored matrix.
 #[derive(Debug, Clone)]
-pub(crate) struct StoredRectangle<'m> {
+pub(crate) struct StoredPiece<'m> {
     pub part: Part<'m>,
     /// Bytes of a stored row.
     pub stride: usize,
-    /// The stored rows.
-    pub rows: Range<usize>,
     /// The bytes of each.
     pub bytes: Range<usize>,
 }
 
-impl StoredRectangle<'_> {
+/// A rectangle of a stored matrix.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredRectangle<'m> {
+    /// The stored rows.
+    pub rows: Range<usize>,
+    pub codes: StoredPiece<'m>,
+    /// What belongs to the codes in the same rows of another matrix.
+    pub scales: Option<StoredPiece<'m>>,
+}
+
+impl<'m> StoredRectangle<'m> {
     /// Bytes of the blocks of a tile that takes this. 0: they cannot hold it.
     pub(crate) fn block_bytes(&self) -> usize {
-        match strip_rows(self.bytes.len()) {
+        let piece = self.pieces().map(|piece| piece.bytes.len()).sum();
+        match strip_rows(piece) {
             0 => 0,
             strip_rows => self.rows.len().div_ceil(strip_rows) * BLOCK_BYTES,
         }
+    }
+
+    /// What it has of each matrix.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &StoredPiece<'m>> {
+        std::iter::once(&self.codes).chain(&self.scales)
     }
 }
 
@@ -40,6 +54,9 @@ fn strip_rows(piece: usize) -> usize {
 
 /// Bytes of a block. All have this size, so that rectangles of any shape reuse the same memory.
 const BLOCK_BYTES: usize = 8 << 10;
+
+/// Bytes of the longest rows of which all is read for any piece of them.
+const SHORT_ROW: usize = 512;
 
 /// Bytes that are read before they are spread over blocks: they are still in the cache.
 const STAGING_BYTES: usize = 128 << 10;
@@ -56,22 +73,43 @@ impl BlockPool {
 
 /// A rectangle of a stored matrix that threads read together. What is not there is read from the file by whoever wants it.
 ///
-/// It is kept in blocks, each of which has the pieces that one tile takes from a strip of stored rows. The blocks of a tile are
+/// It is kept in blocks, each of which has the pieces that one tile takes from a strip of stored rows: those of all rows of the codes,
+/// and behind them those of the scales. The blocks of a tile are
 /// given back once it is loaded, so that the next rectangle can be read into them.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     pool: Arc<BlockPool>,
-    /// [`Part::identity`] of the matrix.
-    tensor: usize,
     rows: Range<usize>,
-    /// Where in a stored row the piece of each tile begins, and where the last ends.
-    bounds: Vec<usize>,
+    matrices: Vec<Matrix>,
     /// Stored rows of a strip.
     strip_rows: usize,
     /// Number of the next strip that nobody reads yet.
     next: Mutex<usize>,
     /// The blocks of all tiles in the first strip, then those in the next.
     blocks: Vec<RwLock<Block>>,
+}
+
+/// One of the matrices that pieces are read of.
+#[derive(Debug)]
+struct Matrix {
+    /// [`Part::identity`] of it.
+    tensor: usize,
+    /// Where in a stored row the piece of each tile begins, and where the last ends.
+    bounds: Vec<usize>,
+}
+
+impl Matrix {
+    /// Where in a stored row the piece of tile `tile` lies.
+    fn piece(&self, tile: usize) -> Range<usize> {
+        self.bounds[tile]..self.bounds[tile + 1]
+    }
+
+    /// The tile whose piece of a row holds the bytes `bytes`.
+    fn tile_of(&self, bytes: &Range<usize>) -> Option<usize> {
+        let next = self.bounds.partition_point(|&from| from <= bytes.start);
+        let tile = next.checked_sub(1)?;
+        (bytes.end <= *self.bounds.get(next)?).then_some(tile)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -90,35 +128,33 @@ impl ReadAhead {
         }
     }
 
-    /// Takes the place of the rectangle before: holds `wanted` from now on, once [`fill`](Self::fill) has read it. `bounds` are where
-    /// in a stored row the pieces of its tiles begin, and where the last ends. Holds nothing if a piece is empty or longer than a block.
-    pub(crate) fn begin(&mut self, wanted: &StoredRectangle<'_>, bounds: Vec<usize>) {
+    /// Takes the place of the rectangle before: holds what its tiles want of it, which are below each other, once
+    /// [`fill`](Self::fill) has read it. Holds nothing if a piece is empty, or those of a row are longer than a block.
+    pub(crate) fn begin(&mut self, tiles: &[StoredRectangle<'_>]) {
         (0..self.tiles()).for_each(|tile| self.release(tile));
-        self.tensor = wanted.part.identity();
-        self.bounds = bounds;
-        let lens: Vec<usize> = self.pieces().map(|piece| piece.len()).collect();
-        self.strip_rows = match lens.iter().max() {
-            Some(&longest) if !lens.contains(&0) => strip_rows(longest),
-            _ => 0,
+        self.matrices = matrices_of(tiles);
+        let pieces = |tile| {
+            self.matrices
+                .iter()
+                .map(move |matrix| matrix.piece(tile).len())
         };
-        self.rows = match self.strip_rows {
-            0 => 0..0,
-            _ => wanted.rows.clone(),
+        let is_empty = (0..self.tiles()).flat_map(pieces).any(|len| len == 0);
+        let longest = (0..self.tiles()).map(|tile| pieces(tile).sum()).max();
+        let strip_rows = longest.filter(|_| !is_empty).map_or(0, strip_rows);
+        self.rows = match (tiles, strip_rows) {
+            ([first, ..], 1..) => first.rows.clone(),
+            _ => 0..0,
         };
+        self.strip_rows = strip_rows;
         *self.next.get_mut().unwrap_or_else(PoisonError::into_inner) = 0;
         let count = self.strips() * self.tiles();
         self.blocks.resize_with(count, RwLock::default);
     }
 
-    /// Where in a stored row the piece of each tile lies.
-    fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
-        let ends = self.bounds.iter().skip(1);
-        self.bounds.iter().zip(ends).map(|(&from, &end)| from..end)
-    }
-
     /// Number of tiles that take from the rectangle.
     fn tiles(&self) -> usize {
-        self.bounds.len().saturating_sub(1)
+        let codes = self.matrices.first();
+        codes.map_or(0, |codes| codes.bounds.len() - 1)
     }
 
     /// Number of strips.
@@ -179,27 +215,37 @@ impl ReadAhead {
         blocks: &mut [RwLockWriteGuard<'_, Block>],
         staging: &mut Vec<u8>,
     ) -> Result<()> {
-        let (begin, len) = (wanted.bytes.start, wanted.bytes.len().max(1));
-        let at_once = (STAGING_BYTES / len).max(1);
-        for first in rows.clone().step_by(at_once) {
-            let done = first - rows.start;
-            let rows = first..(first + at_once).min(rows.end);
-            read(
-                &wanted.part,
-                wanted.stride,
-                rows,
-                wanted.bytes.clone(),
-                staging,
-            )?;
-            for (block, piece) in blocks.iter_mut().zip(self.pieces()) {
-                let piece = piece.start - begin..piece.end - begin;
-                let lines = block.bytes[done * piece.len()..].chunks_exact_mut(piece.len().max(1));
-                for (line, row) in lines.zip(staging.chunks_exact(len)) {
-                    line.copy_from_slice(&row[piece.clone()]);
+        for (number, piece) in wanted.pieces().enumerate() {
+            // Of short rows all is read: a read takes longer than to copy so many bytes.
+            let read_bytes = match piece.stride <= SHORT_ROW {
+                true => 0..piece.stride,
+                false => piece.bytes.clone(),
+            };
+            let (begin, len) = (read_bytes.start, read_bytes.len().max(1));
+            let at_once = (STAGING_BYTES / len).max(1);
+            for first in rows.clone().step_by(at_once) {
+                let now = first..(first + at_once).min(rows.end);
+                let read_bytes = read_bytes.clone();
+                read(&piece.part, piece.stride, now, read_bytes, staging)?;
+                for (tile, block) in blocks.iter_mut().enumerate() {
+                    let (at, of_tile) = self.place(number, tile);
+                    let of_tile = of_tile.start - begin..of_tile.end - begin;
+                    let at = at + (first - rows.start) * of_tile.len();
+                    let lines = block.bytes[at..].chunks_exact_mut(of_tile.len().max(1));
+                    for (line, row) in lines.zip(staging.chunks_exact(len)) {
+                        line.copy_from_slice(&row[of_tile.clone()]);
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Where in a block of tile `tile` the pieces of matrix `number` begin, and where in a stored row they lie.
+    fn place(&self, number: usize, tile: usize) -> (usize, Range<usize>) {
+        let before = self.matrices[..number].iter();
+        let before: usize = before.map(|matrix| matrix.piece(tile).len()).sum();
+        (before * self.strip_rows, self.matrices[number].piece(tile))
     }
 
     /// Gives back the memory of tile `tile` of the rectangle, which takes nothing more.
@@ -224,14 +270,16 @@ impl ReadAhead {
         mut take: impl FnMut(usize, &[u8]),
     ) -> bool {
         let is_inside = self.rows.start <= rows.start && rows.end <= self.rows.end;
-        let Some(tile) = self.tile_of(bytes).filter(|_| is_inside) else {
+        let is_read_of = |matrix: &Matrix| matrix.tensor == part.identity();
+        let Some(number) = self.matrices.iter().position(is_read_of) else {
             return false;
         };
-        if self.tensor != part.identity() {
+        let tile = self.matrices[number].tile_of(bytes);
+        let Some(tile) = tile.filter(|_| is_inside) else {
             return false;
-        }
-        let (first, end) = (self.bounds[tile], self.bounds[tile + 1]);
-        let wanted = bytes.start - first..bytes.end - first;
+        };
+        let (at, piece) = self.place(number, tile);
+        let wanted = bytes.start - piece.start..bytes.end - piece.start;
         let mut row = rows.start;
         while row < rows.end {
             let strip = (row - self.rows.start) / self.strip_rows.max(1);
@@ -244,7 +292,7 @@ impl ReadAhead {
             }
             let of_strip = self.rows_of(strip);
             let last = of_strip.end.min(rows.end);
-            let lines = block.bytes.chunks_exact((end - first).max(1));
+            let lines = block.bytes[at..].chunks_exact(piece.len().max(1));
             // A block may have room for more rows than the strip has.
             for (line, row) in lines.skip(row - of_strip.start).zip(row..last) {
                 take(row - rows.start, &line[wanted.clone()]);
@@ -253,13 +301,22 @@ impl ReadAhead {
         }
         true
     }
+}
 
-    /// The tile whose piece of a row holds the bytes `bytes`.
-    fn tile_of(&self, bytes: &Range<usize>) -> Option<usize> {
-        let next = self.bounds.partition_point(|&from| from <= bytes.start);
-        let tile = next.checked_sub(1)?;
-        (bytes.end <= *self.bounds.get(next)?).then_some(tile)
-    }
+/// The matrices of which `tiles`, which are below each other, want pieces.
+fn matrices_of(tiles: &[StoredRectangle<'_>]) -> Vec<Matrix> {
+    let Some(last) = tiles.last() else {
+        return vec![];
+    };
+    let matrix = |(number, last): (usize, &StoredPiece<'_>)| {
+        let pieces = tiles.iter().filter_map(|tile| tile.pieces().nth(number));
+        let starts = pieces.map(|piece| piece.bytes.start);
+        Matrix {
+            tensor: last.part.identity(),
+            bounds: starts.chain([last.bytes.end]).collect(),
+        }
+    };
+    last.pieces().enumerate().map(matrix).collect()
 }
 
 #[cfg(test)]
@@ -288,12 +345,26 @@ mod tests {
         stride: usize,
         [rows, bytes]: [Range<usize>; 2],
     ) -> StoredRectangle<'m> {
+        let part = model.tensors().next().unwrap().part();
         StoredRectangle {
-            part: model.tensors().next().unwrap().part(),
-            stride,
             rows,
-            bytes,
+            codes: StoredPiece {
+                part,
+                stride,
+                bytes,
+            },
+            scales: None,
         }
+    }
+
+    /// What tiles want of `wanted` whose pieces begin at all of `bounds` but the last, where the last one ends.
+    fn tiles<'m>(wanted: &StoredRectangle<'m>, bounds: &[usize]) -> Vec<StoredRectangle<'m>> {
+        let tile = |bounds: &[usize]| {
+            let mut tile = wanted.clone();
+            tile.codes.bytes = bounds[0]..bounds[1];
+            tile
+        };
+        bounds.windows(2).map(tile).collect()
     }
 
     /// What `ahead` has of the pieces; `None` if some are not there.
@@ -322,7 +393,7 @@ mod tests {
     fn pieces_are_those_of_the_matrix() {
         let mut ahead = ReadAhead::default();
         // One block, several, and fewer again; whole rows and pieces; one tile and several of different widths.
-        for (rows, stride, all, tiles) in [
+        for (rows, stride, all, count) in [
             (67, 12, 0..12, 1),
             (700, 1500, 300..1499, 4),
             (5, 200_000, 1..12_000, 3),
@@ -330,11 +401,14 @@ mod tests {
         ] {
             let (model, bytes) = matrices(rows, stride);
             let wanted = rectangle(&model, stride, [1..rows, all.clone()]);
-            let bounds = bounds(&all, tiles);
-            ahead.begin(&wanted, bounds.clone());
-            let pieces: Vec<Range<usize>> = ahead.pieces().collect();
-            assert_eq!(pieces.len(), tiles);
-            assert_eq!(taken(&ahead, &wanted.part, 1..2, pieces[0].clone()), None);
+            let bounds = bounds(&all, count);
+            ahead.begin(&tiles(&wanted, &bounds));
+            let pieces = bounds.windows(2).map(|bounds| bounds[0]..bounds[1]);
+            let pieces: Vec<Range<usize>> = pieces.collect();
+            assert_eq!(
+                taken(&ahead, &wanted.codes.part, 1..2, pieces[0].clone()),
+                None
+            );
             std::thread::scope(|scope| {
                 for _ in 0..3 {
                     scope.spawn(|| ahead.fill(&wanted, (1, 1), &mut vec![]));
@@ -347,9 +421,49 @@ mod tests {
                         .clone()
                         .flat_map(|row| &bytes[row * stride..][piece.clone()]);
                     let expected: Vec<u8> = expected.copied().collect();
-                    assert_eq!(taken(&ahead, &wanted.part, some, piece), Some(expected));
+                    assert_eq!(
+                        taken(&ahead, &wanted.codes.part, some, piece),
+                        Some(expected)
+                    );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn pieces_of_scales_are_those_of_their_matrix() {
+        // Short rows, of which all is read, and long ones.
+        for (rows, stride) in [(67, 40), (1000, 1600)] {
+            let (model, bytes) = matrices(rows, stride);
+            let [codes, scales] = [0, 1].map(|i| model.tensors().nth(i).unwrap().part());
+            let tile = |from: usize, end: usize| {
+                let piece = |part, bytes| StoredPiece {
+                    part,
+                    stride,
+                    bytes,
+                };
+                StoredRectangle {
+                    rows: 1..rows,
+                    codes: piece(codes, from..end),
+                    scales: Some(piece(scales, from / 4..end / 4)),
+                }
+            };
+            let mut ahead = ReadAhead::default();
+            ahead.begin(&[tile(8, 12), tile(12, 32)]);
+            ahead.fill(&tile(8, 32), (1, 1), &mut vec![]);
+            let len = bytes.len();
+            for (part, from, piece) in [
+                (&codes, 0, 8..12),
+                (&codes, 0, 12..32),
+                (&scales, len, 2..3),
+                (&scales, len, 3..8),
+            ] {
+                let byte = |i: usize| (i * 7 + i / 251) as u8;
+                let all = (1..rows).flat_map(|row| piece.clone().map(move |b| row * stride + b));
+                let expected: Vec<u8> = all.map(|i| byte(from + i)).collect();
+                assert_eq!(taken(&ahead, part, 1..rows, piece), Some(expected));
+            }
+            assert_eq!(taken(&ahead, &scales, 1..rows, 8..12), None);
         }
     }
 
@@ -359,9 +473,9 @@ mod tests {
         let wanted = rectangle(&model, 20, [10..30, 4..12]);
         let mut ahead = ReadAhead::default();
         let staging = &mut vec![];
-        ahead.begin(&wanted, vec![4, 8, 12]);
+        ahead.begin(&tiles(&wanted, &[4, 8, 12]));
         ahead.fill(&wanted, (1, 1), staging);
-        let (part, other) = (wanted.part, model.tensors().nth(1).unwrap().part());
+        let (part, other) = (wanted.codes.part, model.tensors().nth(1).unwrap().part());
         assert!(taken(&ahead, &part, 10..30, 4..8).is_some());
         assert!(taken(&ahead, &part, 10..30, 8..12).is_some());
         // Rows and bytes outside, and pieces of two tiles.
@@ -378,15 +492,15 @@ mod tests {
         assert_eq!(taken(&ahead, &other, 10..30, 4..8), None);
         // Rows beyond the tensor cannot be read, and neither can their strip.
         let beyond = rectangle(&model, 20, [30..50, 0..20]);
-        ahead.begin(&beyond, vec![0, 20]);
+        ahead.begin(&tiles(&beyond, &[0, 20]));
         ahead.fill(&beyond, (1, 1), staging);
         assert_eq!(taken(&ahead, &part, 30..31, 0..20), None);
         // Pieces longer than a block are left to the tiles.
         let (model, _) = matrices(2, BLOCK_BYTES + 1);
         let long = rectangle(&model, BLOCK_BYTES + 1, [0..2, 0..BLOCK_BYTES + 1]);
-        ahead.begin(&long, vec![0, BLOCK_BYTES + 1]);
+        ahead.begin(&tiles(&long, &[0, BLOCK_BYTES + 1]));
         ahead.fill(&long, (1, 1), staging);
-        assert_eq!(taken(&ahead, &long.part, 0..1, 0..1), None);
+        assert_eq!(taken(&ahead, &long.codes.part, 0..1, 0..1), None);
     }
 
     #[test]
@@ -398,7 +512,7 @@ mod tests {
         let [mut first, mut next] = [(); 2].map(|()| ReadAhead::new(Arc::clone(&pool)));
         let staging = &mut vec![];
         for ahead in [&mut first, &mut next] {
-            ahead.begin(&wanted, vec![0, 10, 20]);
+            ahead.begin(&tiles(&wanted, &[0, 10, 20]));
         }
         first.fill(&wanted, (1, 1), staging);
         first.release(0);
@@ -407,11 +521,11 @@ mod tests {
         // Half of the next rectangle has as many blocks as one of two tiles.
         next.fill(&wanted, (1, 2), staging);
         assert!(pool.free().len() <= 1, "of {free}");
-        assert_eq!(taken(&first, &wanted.part, 0..1, 0..10), None);
-        assert!(taken(&first, &wanted.part, 0..rows, 10..20).is_some());
-        assert!(taken(&next, &wanted.part, 0..rows / 2, 0..10).is_some());
+        assert_eq!(taken(&first, &wanted.codes.part, 0..1, 0..10), None);
+        assert!(taken(&first, &wanted.codes.part, 0..rows, 10..20).is_some());
+        assert!(taken(&next, &wanted.codes.part, 0..rows / 2, 0..10).is_some());
         // A later rectangle gives back what was not released.
-        first.begin(&wanted, vec![0, 20]);
+        first.begin(&tiles(&wanted, &[0, 20]));
         assert!(pool.free().len() >= free);
     }
 }

@@ -244,7 +244,7 @@ fn transpose_short_words<const SIZE: usize>(
 mod tests {
     use super::*;
     use crate::ParsedModel;
-    use crate::scheme::seam::StoredRectangle;
+    use crate::scheme::seam::{StoredPiece, StoredRectangle};
 
     fn check<const SIZE: usize>(model: &ParsedModel, bytes: &[u8], stride: usize) {
         let tensor = model.tensors().next().unwrap();
@@ -270,12 +270,15 @@ mod tests {
             };
             let (out, mut ahead) = (read(None), ReadAhead::default());
             let wanted = StoredRectangle {
-                part: tensor.part(),
-                stride: stride * SIZE,
                 rows: rows.clone(),
-                bytes: 0..stride * SIZE,
+                codes: StoredPiece {
+                    part: tensor.part(),
+                    stride: stride * SIZE,
+                    bytes: 0..stride * SIZE,
+                },
+                scales: None,
             };
-            ahead.begin(&wanted, vec![0, stride * SIZE]);
+            ahead.begin(std::slice::from_ref(&wanted));
             ahead.fill(&wanted, (1, 1), &mut vec![]);
             assert_eq!(out, read(Some(&ahead)));
             for (c, column) in cols.clone().zip(out.chunks(height)) {
