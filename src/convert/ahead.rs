@@ -64,7 +64,7 @@ impl Shared {
 type RectangleId = usize;
 
 /// Tiles whose stored rows are read together.
-pub(super) struct Together<'a> {
+struct Together<'a> {
     id: RectangleId,
     /// The tiles of the tensor.
     tiles: Range<usize>,
@@ -81,6 +81,13 @@ impl Together<'_> {
     }
 }
 
+/// The rectangle of which a job reads its share, after that which its tile takes from.
+pub(super) struct NextRectangle<'a> {
+    rectangle: Together<'a>,
+    /// Number of the job's tile among those that read all of it, and how many these are.
+    tile: (usize, usize),
+}
+
 impl AheadSlot {
     /// For one of `files` output files that `threads` threads write side by side, from job `first_job` of the plan on.
     pub(super) fn new(threads: usize, files: usize, first_job: usize) -> Self {
@@ -94,16 +101,16 @@ impl AheadSlot {
     }
 
     /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same stored rows is read along, with the
-    /// threads that have come to them. Returns what is read together, for [`fill_next`](Self::fill_next).
+    /// threads that have come to them. Returns what is read next, for [`fill_next`](Self::fill_next).
     ///
     /// # Errors
     /// Those of [`Decode::load`].
     pub(super) fn load<'a>(
         &self,
         (decoder, tile): (&'a dyn Decode, &Tile),
-        job: &Job<'_, '_>,
+        job: &'a Job<'_, '_>,
         buffers: &mut Buffers,
-    ) -> Result<Option<Together<'a>>> {
+    ) -> Result<Option<NextRectangle<'a>>> {
         let first = job.number - job.no;
         let together = self.together((decoder, job.output()), &job.of_tensor, job.no, first);
         let Some(together) = together else {
@@ -112,12 +119,19 @@ impl AheadSlot {
         let shared = self.share(&together, &mut buffers.staging);
         buffers.ahead = shared.as_ref().map(|shared| Arc::clone(&shared.ahead));
         let loaded = decoder.load(tile, buffers);
+        let no = job.no - together.tiles.start;
         if let Some(ahead) = &buffers.ahead {
-            ahead.release(job.no - together.tiles.start);
+            ahead.release(no);
         }
         // Given back before the lock, so that nobody has it when the next rectangle begins.
         buffers.ahead = None;
-        loaded.map(|()| Some(together))
+        drop(shared);
+        loaded?;
+        let next = self.next(job, &together);
+        Ok(next.map(|rectangle| NextRectangle {
+            rectangle,
+            tile: (no, together.tiles.len()),
+        }))
     }
 
     /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read for themselves.
@@ -126,34 +140,23 @@ impl AheadSlot {
         together: &Together<'_>,
         staging: &mut Vec<u8>,
     ) -> Option<RwLockReadGuard<'_, Shared>> {
-        let shared = self.begun(together.id).or_else(|| {
-            self.begin(together, true);
-            self.begun(together.id)
-        })?;
+        let shared = self.begun_or_begin(together, true)?;
         shared.ahead.fill(&together.wanted, (1, 1), staging);
         Some(shared)
     }
 
-    /// Reads a share of the rectangle behind `together`, whose tile `job` has made rows `done` of `of`: all jobs of its tiles
+    /// Reads the share of `next` that is due when its job has written rows `done` of `of`: all jobs whose tiles are read together
     /// read all of it, a little after each piece that they write.
     pub(super) fn fill_next(
         &self,
-        job: &Job<'_, '_>,
-        together: &Together<'_>,
+        next: &NextRectangle<'_>,
         (done, of): (usize, usize),
         staging: &mut Vec<u8>,
     ) {
-        let Some(next) = self.next(job, together) else {
-            return;
-        };
-        let shared = self.begun(next.id).or_else(|| {
-            self.begin(&next, false);
-            self.begun(next.id)
-        });
-        if let Some(shared) = shared {
-            let tiles = together.tiles.len();
-            let share = ((job.no - together.tiles.start) * of + done, tiles * of);
-            shared.ahead.fill(&next.wanted, share, staging);
+        let (no, tiles) = next.tile;
+        if let Some(shared) = self.begun_or_begin(&next.rectangle, false) {
+            let share = (no * of + done, tiles * of);
+            shared.ahead.fill(&next.rectangle.wanted, share, staging);
         }
     }
 
@@ -189,6 +192,18 @@ impl AheadSlot {
     fn begun(&self, id: RectangleId) -> Option<RwLockReadGuard<'_, Shared>> {
         let shared = self.shared.iter().map(read);
         shared.into_iter().find(|shared| shared.begun == Some(id))
+    }
+
+    /// What is shared, if it is the rectangle of `together`, or that could be begun.
+    fn begun_or_begin(
+        &self,
+        together: &Together<'_>,
+        waits: bool,
+    ) -> Option<RwLockReadGuard<'_, Shared>> {
+        self.begun(together.id).or_else(|| {
+            self.begin(together, waits);
+            self.begun(together.id)
+        })
     }
 
     /// Begins the rectangle of `together` in the place of the earlier one, unless both are later: a thread can be late with the

@@ -86,7 +86,7 @@ pub(super) struct DecodeBody<'m> {
 impl<'m> Body<'m> for DecodeBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let (tile, ahead) = (&job.output().cut.tile(job.no), job.ahead);
-        let together = ahead.load((&*self.decoder, tile), job, &mut worker.input)?;
+        let next = ahead.load((&*self.decoder, tile), job, &mut worker.input)?;
         // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
         let slab_rows = slab_rows(tile.cols.len(), self.decoder.rows_together());
         let element_size = self.target.byte_size();
@@ -99,9 +99,9 @@ impl<'m> Body<'m> for DecodeBody<'m> {
                 .decode(tile, rows.clone(), &worker.input, job.options.level, out);
             let bytes = &worker.output.as_bytes()[..values * element_size];
             put_rows(job, tile, rows.clone(), bytes, element_size)?;
-            if let Some(together) = &together {
+            if let Some(next) = &next {
                 let made = (rows.end - tile.rows.start, tile.rows.len());
-                ahead.fill_next(job, together, made, &mut worker.input.staging);
+                ahead.fill_next(next, made, &mut worker.input.staging);
             }
         }
         Ok((tile.values() * element_size) as u64)

@@ -5,7 +5,8 @@ mod transposed;
 use std::ops::Range;
 
 pub(crate) use self::transposed::{
-    StoredWords, read_transposed, read_transposed_codes, transposed_code_words, transposed_words,
+    SHORT_ROW, StoredWords, read_transposed, read_transposed_codes, transposed_code_words,
+    transposed_words,
 };
 use super::wrong;
 use crate::containers::model::{Part, Tensor};

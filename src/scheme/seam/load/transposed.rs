@@ -20,7 +20,7 @@ const STRIP_BYTES: usize = 128;
 const GAP: usize = 16;
 
 /// Bytes of the longest rows of which all is read for any piece of them: a read takes longer than to copy so many.
-const SHORT_ROW: usize = 512;
+pub(crate) const SHORT_ROW: usize = 512;
 
 /// Largest read of a strip of rows with its gaps, in bytes.
 const SPAN: usize = 256 << 10;
