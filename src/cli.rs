@@ -53,6 +53,7 @@ pub fn run() -> ExitCode {
     }
     let mut out = std::io::stdout().lock();
     let json_input = args.command.json_input().map(Path::to_path_buf);
+    let only_input = args.command.only_input().map(Path::to_path_buf);
     let is_line = args.command.progress() == Some(ProgressMode::Json);
     let result = run_command(args.command, &mut out);
     match result.and_then(|code| Ok(out.flush().map(|()| code)?)) {
@@ -66,7 +67,7 @@ pub fn run() -> ExitCode {
             let mut stderr = std::io::stderr();
             let _ = match json_input {
                 Some(input) => report::print_error(&failed, &input, is_line, &mut stderr),
-                None => print_error(&failed, &mut stderr),
+                None => print_error(&failed, only_input.as_deref(), &mut stderr),
             };
             ExitCode::from(exit_code(&failed.error))
         }
@@ -146,7 +147,7 @@ fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
         Command::Parse(args) => inspect::parse(&args, out)?,
         Command::Ls(args) => ls::ls(&args, out)?,
         Command::Show(args) => show::show(&args, out)?,
-        Command::Scan(args) => return Ok(scan::scan(&args, out)?),
+        Command::Scan(args) => return scan::scan(&args, out),
         Command::Inspect(args) => inspect::inspect(&args, out)?,
         Command::Remember(args) => convert::remember(&args, out)?,
         Command::Forget(args) => forget::forget(&args, out)?,
@@ -160,9 +161,19 @@ fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
     Ok(0)
 }
 
-/// Prints an error as a line of text. It begins with the path of the model at fault, unless the message names that file itself.
-fn print_error(failed: &CommandError, out: &mut impl Write) -> crate::Result<()> {
-    let model = failed.model.as_deref();
+/// Prints an error as a line of text. It begins with the path of the model at fault, or of `input` if that is the only model,
+/// unless the message names the file itself.
+fn print_error(
+    failed: &CommandError,
+    input: Option<&Path>,
+    out: &mut impl Write,
+) -> crate::Result<()> {
+    // An interruption is no fault of the model, and an I/O error may be about the output.
+    let is_about_input = !matches!(
+        failed.error,
+        AnamnesisError::Io(_) | AnamnesisError::Cancelled
+    );
+    let model = failed.model.as_deref().or(input.filter(|_| is_about_input));
     match model.filter(|_| failed.error.file().is_none()) {
         Some(model) => writeln!(
             out,

@@ -25,6 +25,7 @@ mod names;
 mod options;
 mod outcome;
 mod output;
+mod overflow;
 mod overlap;
 pub(crate) mod pair;
 mod plan;

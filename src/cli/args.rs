@@ -102,6 +102,24 @@ impl Command {
         json.then_some(file)
     }
 
+    /// The model that the command reads; `None` if it may read several. Errors of those say which one is at fault.
+    pub(super) fn only_input(&self) -> Option<&Path> {
+        let files = match self {
+            Self::Parse(args) => return Some(&args.input.file),
+            Self::Ls(args) => return Some(&args.input.file),
+            Self::Show(args) => return Some(&args.input.file),
+            Self::Inspect(args) => return Some(&args.input.file),
+            Self::Remember(args) => &args.input.files,
+            Self::Forget(args) => &args.input.as_ref()?.files,
+            Self::Convert(args) => &args.input.files,
+            _ => return None,
+        };
+        match files.as_slice() {
+            [file] => Some(file),
+            _ => None,
+        }
+    }
+
     /// How the command shows its progress; `None` if it reads headers alone.
     pub(super) fn progress(&self) -> Option<ProgressMode> {
         let args = match self {

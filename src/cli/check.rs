@@ -120,6 +120,7 @@ fn print(model: &Path, report: &CheckReport, out: &mut impl Write) -> crate::Res
     let (tensors, bytes) = (report.tensors, format_bytes(report.bytes));
     match report.findings.len() {
         0 => writeln!(out, "{path}: clean ({tensors} tensors, {bytes})")?,
+        1 => writeln!(out, "{path}: 1 finding ({tensors} tensors, {bytes})")?,
         n => writeln!(out, "{path}: {n} findings ({tensors} tensors, {bytes})")?,
     }
     for finding in &report.findings {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::args::ScanArgs;
 use super::report::print_json;
+use super::{CommandError, CommandResult};
 use crate::error::printable;
 use crate::{AnamnesisError, GradedGlobal, PickleRisk, PickleScan, Result, scan_pickles};
 
@@ -29,7 +30,7 @@ struct Scans {
 }
 
 /// Grades files and returns the exit code: 0 if all are safe, 1 if some are suspicious, 8 if some are dangerous.
-pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> Result<u8> {
+pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     let mut paths = Vec::new();
     for path in &args.paths {
         let snapshot = super::input::hub_snapshot(path)?;
@@ -41,7 +42,8 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> Result<u8> {
     }
     let (limits, mut worst, mut files) = (args.limits.limits(), PickleRisk::Safe, Vec::new());
     for path in &paths {
-        let scan = scan_pickles(path, &limits)?;
+        let scan = scan_pickles(path, &limits);
+        let scan = scan.map_err(|error| CommandError::of_model(path, error))?;
         worst = worst.max(scan.risk);
         let file = path.to_string_lossy().into_owned();
         match args.json {

@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::cut::{SLAB_VALUES, round_down};
 use super::output::{Body, Job, ValueSource, Worker};
+use super::overflow::Overflow;
 use crate::containers::model::Part;
 use crate::element::Out;
 use crate::scheme::{Decode, Tile};
@@ -81,11 +82,13 @@ impl<'m> Body<'m> for GatherBody<'m> {
 pub(super) struct DecodeBody<'m> {
     pub decoder: Box<dyn Decode + 'm>,
     pub target: TargetDtype,
+    pub overflow: Overflow,
 }
 
 impl<'m> Body<'m> for DecodeBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let (tile, ahead) = (&job.output().cut.tile(job.no), job.ahead);
+        let level = job.options.level;
         let next = ahead.load((&*self.decoder, tile), job, &mut worker.input)?;
         // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
         let slab_rows = slab_rows(tile.cols.len(), self.decoder.rows_together());
@@ -96,7 +99,11 @@ impl<'m> Body<'m> for DecodeBody<'m> {
             worker.output.resize((values * element_size).div_ceil(4), 0);
             let out = Out::new(self.target, &mut worker.output).first(values);
             self.decoder
-                .decode(tile, rows.clone(), &worker.input, job.options.level, out);
+                .decode(tile, rows.clone(), &worker.input, level, out);
+            if self.target == TargetDtype::F16 {
+                self.overflow
+                    .check(&*self.decoder, tile, rows.clone(), worker, level);
+            }
             let bytes = &worker.output.as_bytes()[..values * element_size];
             put_rows(job, tile, rows.clone(), bytes, element_size)?;
             if let Some(next) = &next {
@@ -109,6 +116,10 @@ impl<'m> Body<'m> for DecodeBody<'m> {
 
     fn values(&self) -> ValueSource<'_, 'm> {
         ValueSource::Decoded(&*self.decoder, self.target)
+    }
+
+    fn overflow(&self) -> Option<&Overflow> {
+        Some(&self.overflow)
     }
 }
 

@@ -5,6 +5,7 @@ use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, Checks, Output, PlannedPlace};
+use super::overflow::Overflow;
 use crate::containers::model::{Tensor, TensorRole};
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -124,19 +125,28 @@ impl<'m> Output<'m> {
                     target,
                     saturates,
                 }),
-                false => Box::new(DecodeBody { decoder, target }),
+                false => Box::new(DecodeBody {
+                    decoder,
+                    target,
+                    overflow: Overflow::default(),
+                }),
             }
         })
     }
 
-    /// Drafts a quantized tensor that is decoded to `target`, or to the type that its scheme prescribes.
+    /// Drafts a quantized tensor that is decoded to `target`, or to the type that its scheme prescribes. `cast` says what becomes of
+    /// values beyond the range of F16.
     ///
     /// # Errors
     /// `Parse` if the size of the output tensor overflows.
-    pub(super) fn decode(group: Group<'m>, target: TargetDtype) -> Result<Self> {
+    pub(super) fn decode(group: Group<'m>, target: TargetDtype, cast: FloatCast) -> Result<Self> {
         let target = group.keeps.unwrap_or(target);
         Self::of_group(group, target, |decoder| {
-            Box::new(DecodeBody { decoder, target })
+            Box::new(DecodeBody {
+                decoder,
+                target,
+                overflow: Overflow::new(cast),
+            })
         })
     }
 

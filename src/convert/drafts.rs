@@ -256,7 +256,7 @@ fn draft_unencoded<'m>(
                 let target = kept.unwrap_or(options.run.to);
                 Output::cast_group(*group, Dtype::F32, target, false)
             }
-            _ => Output::decode(*group, options.run.to),
+            _ => Output::decode(*group, options.run.to, options.run.cast),
         },
     }?;
     // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.

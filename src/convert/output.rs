@@ -10,6 +10,7 @@ use super::encode::{EncodeScratch, Encoding};
 use super::held::HeldWrites;
 use super::options::RememberOptions;
 use super::outcome::Outcome;
+use super::overflow::Overflow;
 use crate::containers::model::{Part, Tensor};
 use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::{Buffers, Decode};
@@ -188,6 +189,11 @@ pub(super) trait Body<'m>: Send + Sync {
     /// How the values can be read without the jobs, in any range.
     fn values(&self) -> ValueSource<'_, 'm> {
         ValueSource::Jobs
+    }
+
+    /// What the jobs find beyond the range of F16; `None` if the body does not decode.
+    fn overflow(&self) -> Option<&Overflow> {
+        None
     }
 
     /// Whether the jobs encode values, or those of an earlier output tensor do it for this one.

@@ -9,7 +9,7 @@ use super::progress::ProgressSum;
 use super::run::{Run, threads};
 use super::tensors::VerifiedInputs;
 use super::window::OutputWindow;
-use super::{ConvertOptions, FileSum, Report, container, encode};
+use super::{ConvertOptions, FileSum, Report, container, encode, overflow};
 use crate::containers::model::{NameIndex, ParsedModel};
 use crate::containers::write::Sink;
 use crate::containers::write::atomic::{OutputFile, OutputPlace};
@@ -43,7 +43,8 @@ impl<'m> Recovery<'m> {
     pub fn peak_memory(&self) -> u64 {
         let threads = threads(&self.options.run) as u64;
         let tables = self.plan.outputs.len() as u64 * 1024 + self.model.header_size as u64 * 2;
-        threads * (4 << 20) + tables + (8 << 20)
+        // Codes that are packed across rows take 8 MiB a thread, all others half of it.
+        threads * (8 << 20) + tables + (4 << 20)
     }
 
     /// Whether the output is a directory of shards rather than one file.
@@ -194,11 +195,12 @@ impl<'m> Recovery<'m> {
         Ok(files)
     }
 
-    /// The report with what only the work has shown: the error of encoding and the warnings of encoders.
+    /// The report with what only the work has shown: the error of encoding, the warnings of encoders, and values that F16 does not hold.
     fn final_report(&self) -> Report {
         let mut report = self.plan.report.clone();
         report.distance = encode::distance(&self.plan);
         report.notes.extend(encode::warnings(&self.plan));
+        report.notes.extend(overflow::notes(&self.plan));
         report
     }
 

@@ -23,6 +23,7 @@ pub(crate) mod low_rank;
 pub(crate) mod marlin;
 pub(crate) mod matrix_product;
 pub(crate) mod nvfp4;
+pub(crate) mod overflow;
 pub(crate) mod packed;
 pub(crate) mod paroquant;
 pub(crate) mod qnat;

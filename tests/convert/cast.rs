@@ -125,6 +125,63 @@ fn overflow_is_found_at_its_index() {
     );
 }
 
+/// Values of quantized tensors become infinite in F16, as in their libraries, and the report says so; saturated they become the
+/// largest. Stored infinities stay.
+#[test]
+fn overflow_of_quantized_values_is_reported() {
+    use crate::common::{f32s, file, raw};
+    let (rows, cols) = (600, 1000);
+    // FP8 E4M3: 0.5 everywhere, and 448, -448 and NaN in three places.
+    let mut codes = vec![0x30u8; rows * cols];
+    let places = [401 * cols + 17, 599 * cols + 999, 3];
+    for (place, code) in places.into_iter().zip([0x7e, 0xfe, 0x7f]) {
+        codes[place] = code;
+    }
+    let scale = raw("a.weight_scale", "F32", &[1], f32s(&[1000.0]));
+    let infinite = raw("b.weight_scale", "F32", &[1], f32s(&[f32::INFINITY]));
+    let bytes = file(
+        &[
+            raw("a.weight", "F8_E4M3", &[rows, cols], codes),
+            scale,
+            raw("b.weight", "F8_E4M3", &[1, 1], vec![0x38]),
+            infinite,
+        ],
+        &[],
+    );
+    let model = anamnesis::parse_bytes(bytes).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    for (to, cast, expected, notes) in [
+        (TargetDtype::F16, FloatCast::Keep, f32::INFINITY, 1),
+        (TargetDtype::F16, FloatCast::Saturating, 65504.0, 1),
+        (TargetDtype::BF16, FloatCast::Keep, 448_512.0, 0),
+    ] {
+        let path = root.path().join("out.safetensors");
+        let report = model.remember(&path, options(to, cast)).unwrap();
+        assert_eq!(report.notes.len(), notes, "{:?}", report.notes);
+        for note in &report.notes {
+            assert!(note.contains("`a.weight`: values up to 448000.0"), "{note}");
+        }
+        let made = parse(&path).unwrap();
+        let value = |name: &str, i: usize| {
+            let bytes = made.tensor(name).unwrap().bytes().unwrap();
+            let bits = u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]);
+            match to {
+                TargetDtype::F16 => half::f16::from_bits(bits).to_f32(),
+                _ => half::bf16::from_bits(bits).to_f32(),
+            }
+        };
+        assert_eq!(value("a.weight", places[0]), expected);
+        assert_eq!(value("a.weight", places[1]), -expected);
+        assert!(value("a.weight", places[2]).is_nan());
+        assert_eq!(value("b.weight", 0), f32::INFINITY);
+        let ordinary = (0..rows * cols).filter(|&i| value("a.weight", i) == 500.0);
+        assert_eq!(ordinary.count(), rows * cols - places.len());
+        assert!(
+            std::fs::read(&path).unwrap() == model.remember_to_bytes(options(to, cast)).unwrap()
+        );
+    }
+}
+
 /// Containers other than safetensors; vectors of GGUF are F32, as llama.cpp wants them.
 #[test]
 #[cfg(all(feature = "gguf", feature = "npz"))]

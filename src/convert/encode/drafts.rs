@@ -10,7 +10,7 @@ use crate::containers::model::gguf::Gguf;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
 use crate::convert::draft::{byte_len, sources_of};
-use crate::convert::options::ConvertOptions;
+use crate::convert::options::{ConvertOptions, FloatCast};
 use crate::convert::output::{Body, Checks, Output, PlannedPlace};
 use crate::convert::report::Report;
 use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
@@ -208,7 +208,7 @@ fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<O
         vec![(TensorRole::Passthrough, *t)],
         Box::new(plain),
     );
-    Output::decode(group, TargetDtype::F32)
+    Output::decode(group, TargetDtype::F32, FloatCast::Keep)
 }
 
 /// Links tensors that inference fuses into one weight, such as the query, key and value projections. An encoder with one scale

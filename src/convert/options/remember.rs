@@ -36,7 +36,8 @@ pub enum FloatCast {
     /// They are rounded to [`RememberOptions::to`], to nearest even as torch's `.to()` does. A finite value beyond its range is an
     /// error.
     Checked,
-    /// They are rounded, and a finite value beyond the range becomes the largest finite value. Infinities and NaN stay.
+    /// They are rounded, and a finite value beyond the range becomes the largest finite value, of quantized tensors, too. Infinities
+    /// and NaN stay.
     Saturating,
 }
 
