@@ -19,6 +19,7 @@ mod input;
 mod options;
 mod relay;
 mod strips;
+mod tiles;
 
 use std::ops::AddAssign;
 use std::sync::{Arc, OnceLock};
@@ -33,7 +34,6 @@ use self::input::EncodeInput;
 pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
 use self::relay::RelayDecision;
-use self::strips::Strips;
 use crate::convert::held::Pieces;
 use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{Comparison, DistanceSums};
@@ -71,6 +71,8 @@ pub(super) struct EncodeScratch {
 #[derive(Default)]
 struct Scratch {
     values: Vec<f32>,
+    /// The largest magnitudes of the blocks that the values are in, if they are known.
+    maxima: Vec<f32>,
     /// The values as decoding the codes will give them.
     back: Vec<f32>,
     /// Values of two bytes each, before they are widened to F32.
@@ -118,7 +120,7 @@ impl<'m> Encoding<'m> {
     ) -> Result<Self> {
         let (from, to) = (decoder.grid(), encoder.grid());
         let relay = RelayDecision::new(&*decoder, &*encoder, (&from, &to))?;
-        let cut = input::cut(&to, encoder.values_per_line(), &from);
+        let (cut, strips) = tiles::cut_for(&*encoder, &*decoder, dtype);
         let mean = |run: usize| Box::new(Mean::new((cut.rows * cut.cols).div_ceil(run)));
         let total = SurveyTotal {
             max_abs: 0.0,
@@ -132,7 +134,7 @@ impl<'m> Encoding<'m> {
         let input = EncodeInput {
             name,
             maxima: std::iter::repeat_with(OnceLock::new).take(known).collect(),
-            strips: Strips::new(&cut, &*encoder, &*decoder),
+            strips,
             decoder: Arc::from(decoder),
             dtype,
             cut,
@@ -276,6 +278,7 @@ impl<'m> Encoding<'m> {
     ) -> Result<()> {
         let Scratch {
             values,
+            maxima,
             back,
             encoder: buffers,
             ..
@@ -285,6 +288,7 @@ impl<'m> Encoding<'m> {
             tile: part,
             values,
             survey,
+            maxima,
             level,
         };
         self.encoder.encode(&input, buffers, back, put)?;

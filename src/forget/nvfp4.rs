@@ -156,6 +156,7 @@ impl Encode for Nvfp4Encoder {
             values,
             survey,
             level,
+            ..
         } = *values;
         let (codes, scale_bytes) = buffers.codes_and_scales(values.len(), [2, BLOCK]);
         let job = GroupBuffers {

@@ -78,6 +78,9 @@ pub(crate) struct TileValues<'a> {
     pub values: &'a [f32],
     /// Result of the survey pass; 0 if the encoder has none.
     pub survey: f64,
+    /// The largest magnitudes of the encoder's [`blocks`](Encode::blocks) that the tile is in, from left to right, if they are
+    /// known; else empty, and the tile has whole blocks. If they are known, the tile is as wide as all of them or lies in one.
+    pub maxima: &'a [f32],
     pub level: Level,
 }
 
@@ -177,6 +180,11 @@ pub(crate) trait Encode: Send + Sync {
     /// tiles by where they begin.
     fn takes_any_rows(&self) -> bool {
         true
+    }
+
+    /// Rows and columns of the blocks that share a scale, if a part of a block can be encoded as soon as its largest magnitude is known.
+    fn blocks(&self) -> Option<[usize; 2]> {
+        None
     }
 
     /// A warning for the user, asked for once all tiles are encoded.

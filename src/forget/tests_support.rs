@@ -99,6 +99,7 @@ fn encode_cut(
             tile,
             values: &values,
             survey,
+            maxima: &[],
             level,
         };
         encoder

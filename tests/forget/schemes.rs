@@ -192,6 +192,42 @@ fn hostile_values() {
     });
 }
 
+/// Stored values of two bytes are surveyed block by block, and then encoded in small parts; those of four bytes are encoded in tiles
+/// of whole blocks. Codes and scales are the same.
+#[test]
+fn blocks_have_the_same_codes_however_values_are_stored() {
+    for (scheme, shape) in [
+        ("fp8-block-ragged", [300, 9000]),
+        ("fp8-block-ragged", [131, 65]),
+        ("fp8-block", [256, 8960]),
+        ("fp8-block-ue8m0", [128, 4096]),
+    ] {
+        let mut floats = weights(&mut Random(5), shape[0] * shape[1]);
+        for x in &mut floats {
+            *x = f32::from_bits(x.to_bits() & 0xffff_0000);
+        }
+        let encode = |floats: &[f32], dtype: &'static str| {
+            let stored = match dtype {
+                "BF16" => bf16s(floats),
+                _ => f32s(floats),
+            };
+            let tensor = raw("a.mlp.up_proj.weight", dtype, &shape, stored);
+            encoded(&parse_bytes(file(&[tensor], &[])).unwrap(), options(scheme))
+        };
+        let contents = |model: &ParsedModel| {
+            let bytes =
+                |t: anamnesis::Tensor<'_>| (t.name().to_owned(), t.bytes().unwrap().to_vec());
+            model.tensors().map(bytes).collect::<Vec<_>>()
+        };
+        let [a, b] = ["BF16", "F32"].map(|dtype| encode(&floats, dtype).unwrap());
+        assert!(contents(&a.0) == contents(&b.0), "{scheme} {shape:?}");
+        floats[shape[1] * 130 % (shape[0] * shape[1]) + 64] = f32::NAN;
+        let [a, b] = ["BF16", "F32"].map(|dtype| encode(&floats, dtype).unwrap_err().to_string());
+        assert!(a.contains("column 64: NaN cannot"), "{a}");
+        assert_eq!(a, b);
+    }
+}
+
 /// Tensors whose values are all equal: zeros, the smallest and the largest finite ones.
 #[test]
 fn constant_values() {

@@ -107,6 +107,7 @@ fn weights_as_the_pipeline_stores_them() {
         tile: &tile,
         values: &floats,
         survey: 0.0,
+        maxima: &[],
         level: crate::simd::Level::detect(),
     };
     let mut put = |i: usize, at: u64, bytes: &[u8]| {

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Scratch;
-use super::input::{self, EncodeInput};
+use super::input::EncodeInput;
+use super::tiles;
 use crate::Result;
 use crate::convert::options::RememberOptions;
 use crate::convert::run::threads;
@@ -50,7 +51,7 @@ pub(super) fn count_exponents(
         let Some(grid) = method.counting_grid(&weight) else {
             continue;
         };
-        let cut = input::cut(&grid, 1, &decoder.grid());
+        let cut = tiles::cut(&grid, 1, &decoder.grid(), tiles::TILE_VALUES);
         let input = EncodeInput {
             maxima: Arc::default(),
             name: item.name().to_owned(),

@@ -1,31 +1,17 @@
-//! The values that are encoded: tiles of a decoder, cut so that they suit the encoder as well.
+//! The values that are encoded: tiles of a decoder, which are read, widened to F32 and checked part by part.
 
 use std::sync::{Arc, OnceLock};
 
 use super::Scratch;
 use super::strips::Strips;
-use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
+use crate::convert::cut::Cut;
 use crate::kernels::lethe::magnitudes::{
-    are_finite, are_finite_halves, largest_halves, largest_magnitudes,
+    HalfBlocks, are_finite, are_finite_halves, largest_halves, largest_magnitudes,
+    largest_of_blocks,
 };
-use crate::scheme::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
+use crate::scheme::{Buffers, Decode, Tile, Widening, covering};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has, so that they are still
-/// in the cache when they are encoded.
-const TILE_VALUES: usize = SLAB_VALUES;
-
-/// Columns of a tile if the decoder's input runs down the columns: tall tiles read longer pieces than wide ones.
-const TRANSPOSED_INPUT_COLS: usize = 256;
-
-/// Columns of a tile if the encoder's output runs down the columns. Tiles below one another are written together as a
-/// band, so the pieces that are written are long although the tile, which is wide to read long rows, is low.
-const TRANSPOSED_OUTPUT_COLS: usize = 1024;
-
-/// Columns of a tile if neighbouring codes of a row share a line of such an output. A band then writes a few lines for each
-/// thousand columns, and reads of whole rows count for more.
-const PACKED_OUTPUT_COLS: usize = 4096;
 
 /// A tensor whose values are encoded, or surveyed for another that is.
 #[derive(Clone)]
@@ -63,7 +49,8 @@ impl EncodeInput<'_> {
     }
 
     /// Reads `tile`, unless it lies in a `band` that is loaded, decodes its values into `scratch.values` part by part, and passes each
-    /// part to `each`, with whether its strip ends with it. Without strips the tile is the only part.
+    /// part to `each`, with whether its strip ends with it. Without strips the tile is the only part. The largest magnitudes of
+    /// surveyed blocks are in `scratch.maxima`.
     ///
     /// # Errors
     /// Reading fails, or a value is not finite: no scheme has a code for it. `scheme` is named in the message. The errors of
@@ -77,6 +64,7 @@ impl EncodeInput<'_> {
         level: Level,
         mut each: impl FnMut(&Tile, bool, &mut Scratch) -> Result<()>,
     ) -> Result<()> {
+        scratch.maxima.clear();
         if let Some(strips) = &self.strips {
             if band.is_none() {
                 self.decoder.load(tile, buffers)?;
@@ -84,6 +72,13 @@ impl EncodeInput<'_> {
             let loaded = band.unwrap_or(tile);
             if let Some(stored) = self.stored(loaded, buffers) {
                 for (part, ends_strip) in strips.parts(tile) {
+                    if let Some((strip, cols)) = strips.surveyed_strip(tile, &part) {
+                        survey_blocks(stored, (loaded, &strip), cols, scratch, level);
+                        if !scratch.maxima.iter().all(|max| max.is_finite()) {
+                            self.widen_part(stored, (loaded, &strip), scratch, level);
+                            self.refuse_unless(false, &strip, scheme, &scratch.values)?;
+                        }
+                    }
                     let is_finite = self.widen_part(stored, (loaded, &part), scratch, level);
                     self.refuse_unless(is_finite, &part, scheme, &scratch.values)?;
                     each(&part, ends_strip, scratch)?;
@@ -160,8 +155,7 @@ impl EncodeInput<'_> {
         level: Level,
     ) -> bool {
         let (pitch, width, size) = (loaded.cols.len(), part.cols.len(), dtype.byte_size());
-        let first =
-            (part.rows.start - loaded.rows.start) * pitch + (part.cols.start - loaded.cols.start);
+        let first = first_value(loaded, part);
         // Whole rows follow each other.
         let run = if width == pitch { part.values() } else { width };
         scratch.values.resize(part.values(), 0.0);
@@ -171,6 +165,8 @@ impl EncodeInput<'_> {
             let rounded = &mut scratch.rounded;
             self.widening(level).widen(dtype, bytes, rounded, values);
             is_finite &= match self.are_kept_halves(dtype, level) {
+                // Their blocks have been surveyed.
+                _ if !scratch.maxima.is_empty() => true,
                 true => are_finite_halves(dtype, bytes, level),
                 false => are_finite(values, level),
             };
@@ -275,67 +271,29 @@ impl EncodeInput<'_> {
     }
 }
 
-/// A tensor cut into tiles that start at multiples of both sides' alignments.
-pub(super) fn cut(encoder: &Grid, values_per_line: usize, decoder: &Grid) -> Cut {
-    let Grid { rows, cols, .. } = *encoder;
-    // Where the rows of the two sides differ, the decoder's alignments say nothing about the encoder's tiles: `values`
-    // decodes whatever covers a tile.
-    let has_same_rows = decoder.cols == cols;
-    let (row_align, col_align) = match has_same_rows {
-        true => (
-            lcm(encoder.row_align, decoder.row_align),
-            lcm(encoder.col_align, decoder.col_align).min(cols),
-        ),
-        false => (encoder.row_align, encoder.col_align.min(cols)),
-    };
-    // The input counts first: a transposed input in low tiles reads a few bytes at a time, and bands cannot mend that.
-    let widest = match () {
-        () if has_same_rows && decoder.transposed.is_some() => TRANSPOSED_INPUT_COLS,
-        () if encoder.transposed.is_some() && values_per_line > 1 => {
-            (TILE_VALUES / row_align).clamp(TRANSPOSED_OUTPUT_COLS, PACKED_OUTPUT_COLS)
-        }
-        () if encoder.transposed.is_some() => TRANSPOSED_OUTPUT_COLS,
-        () => TILE_VALUES / row_align,
-    };
-    let tile_cols = if cols <= widest {
-        cols
-    } else {
-        round_down(widest, col_align).min(cols)
-    };
-    let tile_rows = round_down(TILE_VALUES / tile_cols.max(1), row_align).min(rows.max(1));
-    Cut {
-        rows,
-        cols,
-        tile_rows,
-        tile_cols: tile_cols.max(1),
-        shared_bytes: 0,
-    }
+/// Number of the first value of `part` among those of the rectangle `loaded`.
+fn first_value(loaded: &Tile, part: &Tile) -> usize {
+    (part.rows.start - loaded.rows.start) * loaded.cols.len() + part.cols.start - loaded.cols.start
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scheme::StoredRows;
-
-    #[test]
-    fn tiles_are_wide_where_codes_of_a_row_share_lines() {
-        let grid = |row_align, is_transposed: bool| Grid {
-            rows: 4096,
-            cols: 4096,
-            row_align,
-            col_align: 128,
-            load_bits: 16.0,
-            transposed: is_transposed.then_some(StoredRows::of_one(4, 1)),
-        };
-        let size = |values_per_line, decoder| {
-            let cut = cut(&grid(8, true), values_per_line, &decoder);
-            [cut.tile_rows, cut.tile_cols]
-        };
-        // Whole rows, as tall as the words of a line.
-        assert_eq!(size(8, grid(1, false)), [32, 4096]);
-        assert_eq!(size(1, grid(1, false)), [128, 1024]);
-        // Tiles stay as small where the input has to be read in tall pieces.
-        assert_eq!(size(8, grid(128, false)), [128, 1024]);
-        assert_eq!(size(8, grid(8, true)), [512, 256]);
-    }
+/// Finds the largest magnitudes of the blocks of `cols` columns of `strip`, a part of a loaded rectangle whose values of two bytes are
+/// given.
+fn survey_blocks(
+    (dtype, bytes): (TargetDtype, &[u8]),
+    (loaded, strip): (&Tile, &Tile),
+    cols: usize,
+    scratch: &mut Scratch,
+    level: Level,
+) {
+    let (pitch, width) = (loaded.cols.len(), strip.cols.len());
+    let first = first_value(loaded, strip);
+    let end = first + (strip.rows.len() - 1) * pitch + width;
+    let blocks = HalfBlocks {
+        dtype,
+        bytes: &bytes[first * 2..end * 2],
+        pitch,
+        width,
+        cols,
+    };
+    largest_of_blocks(blocks, level, &mut scratch.maxima);
 }

@@ -1,10 +1,11 @@
-//! Strips of a tile and their parts. A part is decoded, encoded and compared while it is in the L1 cache; the sums of a strip are
-//! the same however it is parted.
+//! Strips of a tile and their parts. A part is decoded, encoded and compared while it is in the L1 cache. But for the last places of
+//! those of surveyed blocks, the sums of a strip are the same however it is parted.
 
+use crate::TargetDtype;
 use crate::convert::cut::{Cut, round_down};
 use crate::forget::Encode;
 use crate::kernels::lethe::distance::COMPARED;
-use crate::scheme::{Decode, Tile};
+use crate::scheme::{Decode, Grid, Tile};
 
 /// Values of a strip, about.
 const STRIP_VALUES: usize = 8 << 10;
@@ -18,6 +19,9 @@ const PART_VALUES: usize = 4 << 10;
 pub(super) struct Strips {
     /// Rows of a strip, which has all columns of the tile.
     rows: usize,
+    /// Columns of the blocks of a strip whose largest magnitudes are found before its first part is encoded. Then parts need not
+    /// have whole blocks.
+    surveyed_blocks: Option<usize>,
     /// Rows and columns of a part. Parts of several rows have all columns, so that values come in the order of the tile.
     part: [usize; 2],
 }
@@ -26,15 +30,41 @@ impl Strips {
     /// Strips are for decoders that have nothing to prepare, and for encoders that write rows one after the other.
     pub(super) fn new(cut: &Cut, encoder: &dyn Encode, decoder: &dyn Decode) -> Option<Self> {
         let grid = encoder.grid();
-        let is_cut = encoder.takes_any_rows()
-            && grid.transposed.is_none()
-            && decoder.stored_dtype().is_some()
-            && decoder.grid().cols == cut.cols;
-        is_cut.then(|| {
+        can_be_cut(&grid, encoder, decoder).then(|| {
             Self::of_alignment(
                 [cut.tile_rows, cut.tile_cols],
                 [grid.row_align, grid.col_align],
             )
+        })
+    }
+
+    /// Strips of the height of the encoder's blocks, in tiles of `width` columns, if these blocks are too large for a part and their
+    /// largest magnitudes are found without widening the stored values, which have two bytes then.
+    pub(super) fn surveyed(
+        width: usize,
+        encoder: &dyn Encode,
+        decoder: &dyn Decode,
+        dtype: TargetDtype,
+    ) -> Option<Self> {
+        let stored = decoder.stored_dtype()?;
+        let [rows, cols] = encoder.blocks()?;
+        let is_kept = stored == dtype || dtype == TargetDtype::F32;
+        let is_surveyed = stored != TargetDtype::F32 && is_kept;
+        if !is_surveyed
+            || !can_be_cut(&encoder.grid(), encoder, decoder)
+            || rows.saturating_mul(width) <= PART_VALUES
+        {
+            return None;
+        }
+        // A part has all columns, or lies in one block.
+        let part_cols = match cols >= width {
+            true => PART_VALUES.min(width),
+            false => width,
+        };
+        Some(Self {
+            rows,
+            surveyed_blocks: Some(cols),
+            part: [(PART_VALUES / width).clamp(1, rows), part_cols],
         })
     }
 
@@ -57,7 +87,23 @@ impl Strips {
         } else {
             [rows, width]
         };
-        Self { rows, part }
+        Self {
+            rows,
+            surveyed_blocks: None,
+            part,
+        }
+    }
+
+    /// The strip of `tile` that begins with `part`, and the columns of its blocks, if these are to be surveyed.
+    pub(super) fn surveyed_strip(&self, tile: &Tile, part: &Tile) -> Option<(Tile, usize)> {
+        let cols = self.surveyed_blocks?;
+        let begins_strip = part.cols.start == tile.cols.start
+            && (part.rows.start - tile.rows.start).is_multiple_of(self.rows);
+        let strip = Tile {
+            rows: part.rows.start..tile.rows.end.min(part.rows.start + self.rows),
+            cols: tile.cols.clone(),
+        };
+        begins_strip.then_some((strip, cols))
     }
 
     /// The parts of `tile` in the order of their values, each with whether its strip ends with it.
@@ -65,6 +111,7 @@ impl Strips {
         let &Self {
             rows: strip_rows,
             part: [part_rows, part_cols],
+            ..
         } = self;
         let (rows, cols) = (tile.rows.clone(), tile.cols.clone());
         rows.clone()
@@ -91,12 +138,21 @@ impl Strips {
     }
 }
 
+/// Whether tiles may be cut once more.
+fn can_be_cut(grid: &Grid, encoder: &dyn Encode, decoder: &dyn Decode) -> bool {
+    encoder.takes_any_rows()
+        && grid.transposed.is_none()
+        && decoder.stored_dtype().is_some()
+        && decoder.grid().cols == grid.cols
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::super::Scratch;
-    use super::super::input::{EncodeInput, cut};
+    use super::super::input::EncodeInput;
+    use super::super::tiles::{TILE_VALUES, cut};
     use super::*;
     use crate::TargetDtype;
     use crate::scheme::{Buffers, Grid, PlainFloats};
@@ -161,7 +217,7 @@ mod tests {
         for (rows, cols) in [(3, 132_000), (200, 9_000), (131, 5_000), (300, 1_030)] {
             for align in [[1, 1], [1, 8], [4, 8], [32, 1], [128, 128]] {
                 let size = [rows, cols];
-                let cut = cut(&grid(size, align), 1, &grid(size, [1, 1]));
+                let cut = cut(&grid(size, align), 1, &grid(size, [1, 1]), TILE_VALUES);
                 let strips = Strips::of_alignment([cut.tile_rows, cut.tile_cols], align);
                 for number in 0..cut.tiles() {
                     check_parts(strips, &cut.tile(number), align);
@@ -222,6 +278,40 @@ mod tests {
                 });
                 assert!(found == numbers.collect::<Vec<_>>(), "tile {number}");
             }
+        }
+    }
+
+    /// Parts of surveyed blocks are in one strip, and have all columns or lie in one block.
+    #[test]
+    fn parts_of_surveyed_blocks_are_in_order() {
+        for (part, [rows, cols], width) in [
+            ([1, 4096], [128, 128], 4096),
+            ([4, 1000], [128, 128], 1000),
+            ([1, 4096], [1, 14_336], 14_336),
+        ] {
+            let strips = Strips {
+                rows,
+                surveyed_blocks: Some(cols),
+                part,
+            };
+            let tile = Tile {
+                rows: 128..128 + 300,
+                cols: 0..width,
+            };
+            let (mut next, mut begun) = (0, 0);
+            for (part, ends_strip) in strips.parts(&tile) {
+                let strip = strips.surveyed_strip(&tile, &part);
+                assert_eq!(strip.is_some(), next == begun);
+                if let Some((strip, of_blocks)) = strip {
+                    assert_eq!((strip.cols, of_blocks), (0..width, cols));
+                    assert!(strip.rows.start.is_multiple_of(rows));
+                    begun = next + strip.rows.len() * width;
+                }
+                next += part.values();
+                assert_eq!(ends_strip, next == begun);
+                assert!(part.cols.len() == width || cols >= width);
+            }
+            assert_eq!(next, tile.values());
         }
     }
 

@@ -211,6 +211,7 @@ fn objections_say_why() {
         tile: &tile,
         values: &[1.0, 2.0, 3.0, 65520.0],
         survey: 0.0,
+        maxima: &[],
         level: Level::Baseline,
     };
     let error = BnbInt8

@@ -56,6 +56,7 @@ fn encode(
             tile: &tile,
             values: tiles[i],
             survey: 0.0,
+            maxima: &[],
             level: Level::Baseline,
         };
         let mut back = vec![0.0; tiles[i].len()];
@@ -125,6 +126,7 @@ fn changed_values() {
             tile: &tile,
             values: &changed,
             survey: 0.0,
+            maxima: &[],
             level: Level::Baseline,
         };
         let (mut buffers, mut back) = (EncodeBuffers::default(), vec![0.0; 100]);

@@ -97,6 +97,7 @@ pub(super) fn encode(
                         tile: &tile,
                         values: &part,
                         survey,
+                        maxima: &[],
                         level,
                     },
                     &mut buffers,

@@ -19,8 +19,8 @@ pub(super) struct Fp8Job<'a> {
     pub width: usize,
     /// Rows and columns of a block.
     pub block: [usize; 2],
-    /// Largest magnitude of the tensor, if it has one scale.
-    pub max: Option<f32>,
+    /// Largest magnitudes of the blocks beside each other, if they are known; else empty.
+    pub maxima: &'a [f32],
     pub level: Level,
     pub codes: &'a mut [u8],
     pub back: &'a mut [f32],
@@ -35,7 +35,7 @@ pub(super) fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
         values,
         width,
         block: [rows, cols],
-        max,
+        maxima,
         level,
         codes,
         back,
@@ -48,7 +48,7 @@ pub(super) fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
             width,
             rows,
             cols,
-            tensor_max_abs: max,
+            maxima,
             codes,
             back,
             scales,
@@ -94,6 +94,10 @@ impl Encode for Fp8Encoder {
         self.has_one_scale.then_some(Survey::MaxAbs)
     }
 
+    fn blocks(&self) -> Option<[usize; 2]> {
+        (!self.has_one_scale).then_some(self.block)
+    }
+
     fn encode(
         &self,
         values: &TileValues<'_>,
@@ -105,6 +109,7 @@ impl Encode for Fp8Encoder {
             tile,
             values,
             survey,
+            maxima,
             level,
         } = *values;
         let [rows, cols] = self.block;
@@ -128,12 +133,16 @@ impl Encode for Fp8Encoder {
         };
         scales.resize(blocks, 0.0);
         // The survey is an exact F32 in an F64.
-        let max = self.has_one_scale.then_some(survey as f32);
+        let of_tensor = [survey as f32];
         let job = Fp8Job {
             values,
             width,
             block: self.block,
-            max,
+            maxima: if self.has_one_scale {
+                &of_tensor
+            } else {
+                maxima
+            },
             level,
             codes,
             back,
@@ -148,6 +157,10 @@ impl Encode for Fp8Encoder {
         let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
         fill_with_scales(scale_bytes, scales, dtype);
         if !self.has_one_scale {
+            // The first part of a row of blocks writes their scales.
+            if !tile.rows.start.is_multiple_of(rows) || !tile.cols.start.is_multiple_of(cols) {
+                return Ok(());
+            }
             let first = tile.cols.start / cols;
             let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
             let stride = self.cols.div_ceil(cols) * size;

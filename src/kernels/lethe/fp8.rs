@@ -137,8 +137,9 @@ pub(crate) struct EncodeFp8Blocks<'a, A> {
     pub width: usize,
     pub rows: usize,
     pub cols: usize,
-    /// The largest magnitude of the whole tensor, if all blocks share a scale.
-    pub tensor_max_abs: Option<f32>,
+    /// The largest magnitudes of the blocks beside each other, if they are known; else empty. Then the tile has one row of blocks,
+    /// or a part of it.
+    pub maxima: &'a [f32],
     pub codes: &'a mut [u8],
     /// Receives the values that decoding gives.
     pub back: &'a mut [f32],
@@ -169,14 +170,16 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
                     let left = (first + block) * self.cols;
                     left..width.min(left + self.cols)
                 };
-                let mut maxima = [self.tensor_max_abs.unwrap_or(0.0); BESIDE];
+                let mut maxima = [0.0; BESIDE];
                 let maxima = &mut maxima[..stored.len()];
-                if self.tensor_max_abs.is_none() {
+                if self.maxima.is_empty() {
                     for row in values.chunks_exact(width) {
                         for (block, max) in maxima.iter_mut().enumerate() {
                             *max = max_abs(&row[cols(block)], *max);
                         }
                     }
+                } else {
+                    maxima.copy_from_slice(&self.maxima[first..][..stored.len()]);
                 }
                 let mut scalings = [BlockScaling::default(); BESIDE];
                 for ((scaling, stored), &mut max) in
@@ -342,7 +345,7 @@ mod tests {
                     width,
                     rows: block[0],
                     cols: block[1],
-                    tensor_max_abs: None,
+                    maxima: &[],
                     codes: &mut vec![0; values.len()],
                     back: &mut vec![0.0; values.len()],
                     scales: &mut vec![0.0; scales.len()],
@@ -355,6 +358,48 @@ mod tests {
                     "{block:?} {level:?}"
                 );
             }
+        }
+    }
+
+    /// Parts of a row of blocks have the codes of the whole, if the largest magnitudes of the blocks are known.
+    #[test]
+    fn parts_of_blocks_are_as_the_whole() {
+        let (height, width, cols) = miri_or((4, 12, 5), (32, 300, 128));
+        let values = values(height * width);
+        let encode = |values: &[f32], maxima: &[f32]| {
+            let mut codes = vec![0; values.len()];
+            let mut back = vec![0.0; values.len()];
+            let mut scales = vec![0.0; width.div_ceil(cols)];
+            let mut kernel = EncodeFp8Blocks {
+                values,
+                width,
+                rows: height,
+                cols,
+                maxima,
+                codes: &mut codes,
+                back: &mut back,
+                scales: &mut scales,
+                arithmetic: PhantomData::<TransformersFp8<false>>,
+            };
+            perform(Level::detect(), &mut kernel);
+            (codes, back, scales)
+        };
+        let (codes, back, scales) = encode(&values, &[]);
+        let mut maxima = vec![0.0f32; scales.len()];
+        for row in values.chunks(width) {
+            for (max, block) in maxima.iter_mut().zip(row.chunks(cols)) {
+                *max = block.iter().fold(*max, |max, x| max.max(x.abs()));
+            }
+        }
+        let part = 3 * width;
+        for (first, part) in values.chunks(part).enumerate() {
+            let all = first * 3 * width..first * 3 * width + part.len();
+            let expected = (
+                codes[all.clone()].to_vec(),
+                back[all].to_vec(),
+                scales.clone(),
+            );
+            assert_eq!(encode(part, &maxima), expected);
         }
     }
 

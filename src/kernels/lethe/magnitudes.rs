@@ -49,6 +49,20 @@ pub(crate) fn are_finite(values: &[f32], level: Level) -> bool {
     largest[0].is_finite()
 }
 
+/// The largest magnitude of `halves`, which are F16 or BF16.
+#[inline(always)]
+fn largest_half(dtype: TargetDtype, halves: &[[u8; 2]]) -> f32 {
+    // Magnitudes are ordered as their bits are. SSE2 has an instruction for signed numbers of two bytes alone.
+    let mut max = 0;
+    for half in halves {
+        max = (u16::from_le_bytes(*half) & 0x7fff).cast_signed().max(max);
+    }
+    match dtype {
+        TargetDtype::F16 => f32_from_f16(max.cast_unsigned()),
+        _ => f32_from_bf16(max.cast_unsigned()),
+    }
+}
+
 /// Takes the largest magnitude of each run of F16 or BF16.
 struct LargestHalves<'a> {
     dtype: TargetDtype,
@@ -63,15 +77,7 @@ impl Routine for LargestHalves<'_> {
     #[inline(always)]
     fn run(&mut self) {
         for (largest, halves) in self.largest.iter_mut().zip(self.halves.chunks(self.run)) {
-            // Magnitudes are ordered as their bits are. SSE2 has an instruction for signed numbers of two bytes alone.
-            let mut max = 0;
-            for half in halves {
-                max = (u16::from_le_bytes(*half) & 0x7fff).cast_signed().max(max);
-            }
-            *largest = match self.dtype {
-                TargetDtype::F16 => f32_from_f16(max.cast_unsigned()),
-                _ => f32_from_bf16(max.cast_unsigned()),
-            };
+            *largest = largest_half(self.dtype, halves);
         }
     }
 }
@@ -105,6 +111,57 @@ fn find_largest_halves(
     perform(level, routine);
 }
 
+/// Rows of values that are stored as F16 or BF16, divided into blocks beside each other, which are as high as there are rows.
+#[derive(Clone, Copy)]
+pub(crate) struct HalfBlocks<'a> {
+    pub dtype: TargetDtype,
+    /// From the first value of the first row to the last of the last row.
+    pub bytes: &'a [u8],
+    /// Values from the beginning of a row to that of the next.
+    pub pitch: usize,
+    /// Values of a row.
+    pub width: usize,
+    /// Values of a row of a block; the last block may be narrower.
+    pub cols: usize,
+}
+
+struct LargestOfBlocks<'a> {
+    blocks: HalfBlocks<'a>,
+    largest: &'a mut [f32],
+}
+
+impl Routine for LargestOfBlocks<'_> {
+    const HAS_AVX512: bool = true;
+
+    #[inline(always)]
+    fn run(&mut self) {
+        let HalfBlocks {
+            dtype,
+            bytes,
+            pitch,
+            width,
+            cols,
+        } = self.blocks;
+        let halves: &[[u8; 2]] = bytes.as_chunks().0;
+        for row in halves.chunks(pitch) {
+            for (block, largest) in row[..width].chunks(cols).zip(&mut *self.largest) {
+                let max = largest_half(dtype, block);
+                // Magnitudes, NaN included, are ordered as their bits are.
+                *largest = f32::from_bits(largest.to_bits().max(max.to_bits()));
+            }
+        }
+    }
+}
+
+/// Fills `largest` with the largest magnitude of each of `blocks`, from left to right. Infinity and NaN are larger than numbers.
+pub(crate) fn largest_of_blocks(blocks: HalfBlocks<'_>, level: Level, largest: &mut Vec<f32>) {
+    let cols = blocks.cols.clamp(1, blocks.width.max(1));
+    largest.clear();
+    largest.resize(blocks.width.div_ceil(cols), 0.0);
+    let blocks = HalfBlocks { cols, ..blocks };
+    perform(level, &mut LargestOfBlocks { blocks, largest });
+}
+
 /// Whether no value is NaN or infinite, of those that are stored as F16 or BF16.
 pub(crate) fn are_finite_halves(dtype: TargetDtype, bytes: &[u8], level: Level) -> bool {
     let mut largest = [0.0];
@@ -134,6 +191,40 @@ mod tests {
             assert!(are_finite(&values, level));
             values[7] = f32::NEG_INFINITY;
             assert!(!are_finite(&values, level));
+        }
+    }
+
+    #[test]
+    fn largest_of_blocks_are_those_of_their_values() {
+        let (rows, pitch) = (5, 700);
+        let halves: Vec<u16> = (0..rows * pitch)
+            .map(|i| (i as u16).wrapping_mul(40_503) & 0xf7ff)
+            .collect();
+        let bytes: Vec<u8> = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+        for level in Level::available() {
+            for (width, cols) in [(700, 128), (699, 33), (640, 1), (100, 5000), (1, 1)] {
+                let blocks = HalfBlocks {
+                    dtype: TargetDtype::F16,
+                    bytes: &bytes[..((rows - 1) * pitch + width) * 2],
+                    pitch,
+                    width,
+                    cols,
+                };
+                let mut found = vec![7.0; 3];
+                largest_of_blocks(blocks, level, &mut found);
+                let expected: Vec<f32> = (0..width)
+                    .step_by(cols)
+                    .map(|left| {
+                        let values = (0..rows).flat_map(|row| {
+                            let cols = left..width.min(left + cols);
+                            cols.map(move |col| row * pitch + col)
+                        });
+                        let magnitudes = values.map(|i| f32_from_f16(halves[i] & 0x7fff));
+                        magnitudes.fold(0.0, f32::max)
+                    })
+                    .collect();
+                assert_eq!(found, expected, "{width} in blocks of {cols} at {level:?}");
+            }
         }
     }
 

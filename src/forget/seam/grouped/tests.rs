@@ -101,6 +101,7 @@ fn encoded(
             tile,
             values: &part,
             survey: 0.0,
+            maxima: &[],
             level,
         };
         let mut put = |part: usize, at: u64, bytes: &[u8]| {
@@ -353,6 +354,7 @@ fn scales_that_cannot_be_stored_are_errors() {
             tile: &tile,
             values: &values,
             survey: 0.0,
+            maxima: &[],
             level: Level::Baseline,
         };
         let error = encoder
