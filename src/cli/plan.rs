@@ -1,7 +1,7 @@
 //! What a command is going to write: [`WriteRequest`], what is asked for, and [`PlannedOutput`], what that makes of one input.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::args::RunArgs;
@@ -144,6 +144,9 @@ impl PlannedOutput<'_> {
         report: &Report,
         out: &mut impl Write,
     ) -> Result<()> {
+        // Standard output is flushed at each line, and a plan may name a hundred thousand tensors.
+        let mut buffered = BufWriter::new(out);
+        let out = &mut buffered;
         writeln!(out, "{}", parsing_line(input, report))?;
         print_tensors(report, out)?;
         for note in &report.notes {
@@ -162,7 +165,7 @@ impl PlannedOutput<'_> {
         let free = crate::source::platform::available_space(directory);
         let free = free.map_or("unknown".to_owned(), format_bytes);
         writeln!(out, "Free space:  {free}")?;
-        Ok(())
+        Ok(out.flush()?)
     }
 }
 
