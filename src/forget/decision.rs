@@ -61,6 +61,7 @@ pub(crate) fn decide(
     to: TargetDtype,
 ) -> Result<Decisions> {
     let filter = TensorFilter::new(forget, &model.limits)?;
+    forget.scheme.check_group_size()?;
     if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
         let what = "only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
         return Err(AnamnesisError::unsupported("types of tensors", what));

@@ -86,7 +86,8 @@ impl ForgetScheme {
         FileType::all().iter().map(|file_type| file_type.name)
     }
 
-    /// Sets the number of values that share a scale: the size of a group, or the side of a square block.
+    /// Sets the number of values that share a scale: the size of a group, or the side of a square block. Planning fails with
+    /// `Unsupported` if the scheme leaves no choice of it.
     #[must_use]
     pub fn with_group_size(mut self, group: usize) -> Self {
         self.parameters.group = Some(group);
@@ -165,8 +166,18 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Table(row) if row.quantizes_scales)
     }
 
+    /// Fails if a group size is set, and the scheme leaves no choice of it.
+    pub(crate) fn check_group_size(&self) -> Result<()> {
+        match self.parameters.group {
+            Some(group) if !self.has_group_sizes() => Err(AnamnesisError::unsupported(
+                self.to_string(),
+                format!("groups of {group}: the scheme leaves no choice of the group size"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether it leaves a choice of the group size.
-    #[cfg(feature = "cli")]
     pub(crate) fn has_group_sizes(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_group_sizes)
     }

@@ -228,6 +228,25 @@ fn blocks_have_the_same_codes_however_values_are_stored() {
     }
 }
 
+/// A group size that would have no effect, or make a layout that no library reads, is refused.
+#[test]
+fn group_sizes_are_refused_where_there_is_no_choice() {
+    let floats = weights(&mut Random(3), 16 * 160);
+    let tensor = raw("a.mlp.up_proj.weight", "BF16", &[16, 160], bf16s(&floats));
+    let model = parse_bytes(file(&[tensor], &[])).unwrap();
+    for scheme in ["w8a8", "w8a16-channel", "int8", "fp8", "gguf:q8_0"] {
+        let scheme: ForgetScheme = scheme.parse().unwrap();
+        let Err(error) = model.recovery(scheme.with_group_size(32)) else {
+            panic!("it is planned");
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("groups of 32: the scheme leaves no choice"),
+            "{text}"
+        );
+    }
+}
+
 /// Tensors whose values are all equal: zeros, the smallest and the largest finite ones.
 #[test]
 fn constant_values() {
