@@ -109,11 +109,17 @@ impl LayerSizes {
         if let Some((class, width)) = self.diffusion {
             return class.layer(module, width);
         }
-        // Layers of other towers have the same names and other sizes.
-        if ["vision", "visual", "audio", "per_layer"]
-            .iter()
-            .any(|other| module.contains(other))
-        {
+        // Layers of other towers have the same names and other sizes. Keys and values of attention to another tower are made
+        // of what that one gives.
+        let others = [
+            "vision",
+            "visual",
+            "audio",
+            "per_layer",
+            "cross",
+            "encoder_attn",
+        ];
+        if others.iter().any(|other| module.contains(other)) {
             return [None, None];
         }
         // In mixture-of-experts models the experts are narrower than the dense layers of the same

@@ -90,6 +90,7 @@ pub const FOREIGN: &[&str] = &[
     "fp_quant",
     "higgs",
     "mlx_more",
+    "mlx_towers",
     "modelslim",
     "paroquant",
     "rotations",

@@ -145,6 +145,53 @@ fn mlx_modules_without_an_entry() {
     }
 }
 
+/// The sizes of `config.json` are those of one model. Layers beside norms of another width are of another model in the file.
+#[test]
+fn sizes_of_another_model() {
+    let name = "model.decoder.layers.0.self_attn.k_proj";
+    let weight = |width: usize| {
+        let list = format!(
+            "{name}.weight I8 4,16; {name}.weight_scale F32 4,1; \
+             model.decoder.layers.0.input_layernorm.weight F32 {width}"
+        );
+        file(&tensors(&list), &[])
+    };
+    let config = [(
+        "config.json",
+        r#"{"model_type":"llama","hidden_size":8,"num_attention_heads":1}"#,
+    )];
+    for (width, is_right) in [(16, true), (8, false)] {
+        let model = parse_beside(&weight(width), &config).unwrap();
+        let result = model.remember_to_bytes(anamnesis::TargetDtype::F32);
+        let words = [name, "its shape is [4, 16]", "[8, 8]"];
+        assert_eq!(verdict(result, Parse, &words).is_some(), is_right);
+    }
+}
+
+/// Attention to another tower: its keys and values have other inputs than its queries.
+#[test]
+fn mlx_cross_attention() {
+    for (name, is_right) in [
+        ("layers.0.encoder_attn", true),
+        ("layers.0.cross_attention", true),
+        ("layers.0.self_attn", false),
+    ] {
+        let layer = |end: &str, groups: usize| {
+            let words = groups * 8;
+            format!(
+                "{name}.{end}.weight U32 4,{words}; {name}.{end}.scales BF16 4,{groups}; \
+                 {name}.{end}.biases BF16 4,{groups}"
+            )
+        };
+        let list = [layer("q_proj", 1), layer("k_proj", 2), layer("v_proj", 2)].join("; ");
+        let config = r#"{"model_type":"x","quantization":{"bits":4,"group_size":64}}"#;
+        let model = parse_beside(&file(&tensors(&list), &[]), &[("config.json", config)]).unwrap();
+        let result = model.remember_to_bytes(anamnesis::TargetDtype::F32);
+        let words = ["columns", "q_proj.weight"];
+        assert_eq!(verdict(result, Parse, &words).is_some(), is_right, "{name}");
+    }
+}
+
 /// HQQ: groups that do not divide the weight, though codes, scales and zero points agree on their number.
 #[test]
 fn groups_of_hqq() {

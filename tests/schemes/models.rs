@@ -121,6 +121,11 @@ fn mlx_more() {
 }
 
 #[test]
+fn mlx_towers() {
+    check("mlx_towers", 3);
+}
+
+#[test]
 fn modelopt() {
     check("modelopt", 33);
 }
@@ -237,7 +242,7 @@ fn exl2() {
 
 #[test]
 fn exl3() {
-    check("exl3", 5);
+    check("exl3", 6);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Bits and group size of an MLX weight, from the config, the shapes and the sizes of the layer.
 
 use super::{MlxLayer, OF_MODULE, bits_per_group, mflux};
+use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::{Index, base_of, module_of, wrong};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -36,17 +37,24 @@ impl<'m> MlxLayer<'_, 'm> {
         configured.or_else(|| mflux::size(&module, self.bits_per_group))
     }
 
-    /// The columns of the weight, as far as the sizes of the model or a sibling prove them.
-    fn proven_cols(&self, all: &Index<'m>) -> Option<usize> {
+    /// The columns of the weight, as far as the sizes of the model or a sibling prove them. `bits` are the config's.
+    fn proven_cols(&self, bits: usize, all: &Index<'m>) -> Option<usize> {
         let module = module_of(self.t.name());
         // The inputs of the down projection are the outputs of the up projection. `intermediate_size` does not hold for
         // each: experts that are shared can be several in one.
         if let Some(parent) = base_of(module, "down_proj") {
-            let up = all.at(parent, "up_proj.weight");
-            return up.and_then(|up| up.shape().iter().nth_back(1).copied());
+            let up = all.at(parent, "up_proj.weight")?;
+            let outputs = up.shape().iter().nth_back(1).copied()?;
+            // Phi-3-small has the gate in the up projection, which then has twice as many outputs.
+            let has_gate = all.at(parent, "gate_proj.weight").is_some();
+            let is_fused = !has_gate && self.cols(bits).checked_mul(2) == Some(outputs);
+            return Some(outputs).filter(|_| !is_fused);
         }
         let [_, inputs] = all.config.layer_sizes(module);
-        inputs.filter(|_| inputs == all.config.hidden_size())
+        let inputs = inputs.filter(|_| inputs == all.config.hidden_size())?;
+        let shape = [rows_and_cols(self.t.shape()).0, self.cols(bits)];
+        let is_other = all.is_of_other_model(module, shape) || all.has_joined_inputs(module);
+        Some(inputs).filter(|_| !is_other)
     }
 
     /// Whether codes of `bits` bits give the weight a width that the model has, which settles what its shapes leave open.
@@ -56,7 +64,7 @@ impl<'m> MlxLayer<'_, 'm> {
     pub(super) fn has_known_cols(&self, bits: usize, all: &Index<'m>) -> bool {
         let module = module_of(self.t.name());
         let [_, inputs] = all.config.layer_sizes(module);
-        let known = self.proven_cols(all).or(inputs);
+        let known = self.proven_cols(bits, all).or(inputs);
         let known = known.or(all.config.hidden_size());
         !all.config.at(module).is_named() && known == Some(self.cols(bits))
     }
@@ -127,7 +135,7 @@ impl<'m> MlxLayer<'_, 'm> {
     /// (`infer_quant_config`).
     fn bits_by_cols(&self, bits: usize, all: &Index<'m>) -> Option<usize> {
         let cols = self
-            .proven_cols(all)
+            .proven_cols(bits, all)
             .filter(|&cols| cols != self.cols(bits))?;
         let is_named = all.config.at(module_of(self.t.name())).is_named();
         let allowed = self.allowed();
@@ -138,10 +146,13 @@ impl<'m> MlxLayer<'_, 'm> {
     /// A projection of the same input whose number of columns by the config is not `cols`: its name and that number.
     fn mismatched_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
         let module = module_of(self.t.name());
-        for siblings in [
-            &["q_proj", "k_proj", "v_proj"][..],
-            &["gate_proj", "up_proj"],
-        ] {
+        // Attention to another tower makes keys and values of its outputs.
+        let is_crossed = ["cross", "encoder_attn"]
+            .iter()
+            .any(|cross| module.contains(cross));
+        let attention = ["q_proj", "k_proj", "v_proj"];
+        let attention = attention.get(usize::from(is_crossed)..).unwrap_or_default();
+        for siblings in [attention, &["gate_proj", "up_proj"]] {
             let Some((ours, parent)) = siblings
                 .iter()
                 .find_map(|s| Some((*s, base_of(module, s)?)))

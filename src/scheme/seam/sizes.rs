@@ -1,7 +1,75 @@
 //! What the bias of a layer and `config.json` say of the shape of a weight. Scales alone may fit several shapes.
 
 use crate::Result;
-use crate::scheme::seam::{CodeType, Group, Index, QuantScheme, base_of, wrong};
+use crate::scheme::seam::{CodeType, Group, Index, QuantScheme, base_of, module_of, wrong};
+
+/// Norms of the residual stream of a block, or behind its last block, by their names in the module that has them.
+const NORMS: [&str; 21] = [
+    ".input_layernorm.weight",
+    ".post_attention_layernorm.weight",
+    ".norm.weight",
+    ".norm1.weight",
+    ".norm2.weight",
+    ".layer_norm1.weight",
+    ".layer_norm2.weight",
+    ".self_attn_layer_norm.weight",
+    ".final_layer_norm.weight",
+    ".attention_norm.weight",
+    ".attn_norm.weight",
+    ".ffn_norm.weight",
+    ".mlp_norm.weight",
+    ".operator_norm.weight",
+    ".pre_norm.weight",
+    ".layer_norm.weight",
+    ".ln_1.weight",
+    ".ln_2.weight",
+    ".ln1.weight",
+    ".ln2.weight",
+    ".model.norm.weight",
+];
+
+/// Modules above a layer among which that with the norms of its block is: `block.mlp.experts.0.up_proj`.
+const LEVELS: usize = 4;
+
+impl Index<'_> {
+    /// Whether the layer `module` with the shape `[rows, cols]` is of another model than `config.json` gives the sizes of.
+    ///
+    /// A file may hold a second model, whose layers have the same names: an encoder, or the small decoder of a model for
+    /// speech. The norms of a block have the width of its residual stream, which is a side of its layers.
+    pub(crate) fn is_of_other_model(&self, module: &str, shape: [usize; 2]) -> bool {
+        let Some(hidden) = self.config.hidden_size() else {
+            return false;
+        };
+        let mut level = module;
+        for _ in 0..LEVELS {
+            let Some((above, _)) = level.rsplit_once('.') else {
+                return false;
+            };
+            level = above;
+            let norms = NORMS.iter().filter_map(|norm| self.at(level, norm));
+            let mut widths = norms
+                .filter(|norm| norm.shape().len() == 1)
+                .map(|norm| norm.elements())
+                .peekable();
+            if widths.peek().is_some() {
+                return widths.any(|width| width != hidden && shape.contains(&width));
+            }
+        }
+        false
+    }
+
+    /// Whether the inputs of `module` are two residual streams side by side: those of the projections of the first layer of
+    /// an EAGLE-3 draft model, where each stream has a norm.
+    pub(crate) fn has_joined_inputs(&self, module: &str) -> bool {
+        let attention = ["q_proj", "k_proj", "v_proj"]
+            .iter()
+            .find_map(|name| base_of(module, name));
+        attention.is_some_and(|attention| {
+            let block = module_of(attention.trim_end_matches('.'));
+            self.at(block, ".hidden_norm.weight").is_some()
+        })
+    }
+}
 
 /// Checks the shape of `group` against the bias of its layer and the sizes in `config.json`.
 ///
@@ -63,6 +131,9 @@ fn check_sizes(group: &Group<'_>, module: &str, all: &Index<'_>) -> Result<()> {
         return Ok(());
     };
     if [rows, cols] == [outputs, inputs] || outputs.checked_mul(inputs) != rows.checked_mul(cols) {
+        return Ok(());
+    }
+    if all.is_of_other_model(module, [rows, cols]) {
         return Ok(());
     }
     let what = format!(
