@@ -2,7 +2,7 @@
 //!
 //! | tensor | contents |
 //! |---|---|
-//! | `P.trellis` I16 `[in / 16, out / 16, 16 * bits]` | streams of the tiles |
+//! | `P.trellis` I16 `[in / 16, out / 16, 16 * bits]` | streams of the tiles; bits may be 1.5, 2.5 and 3.5 |
 //! | `P.suh` F16 `[in]`, `P.svh` F16 `[out]` | factors of inputs and outputs |
 //! | `P.su` I16 `[in / 16]`, `P.sv` I16 `[out / 16]` | in their place in old models: signs, a bit each |
 //! | `P.mcg` or `P.mul1` I32 | the multiplier, which tells the codebook; neither: the first codebook |
@@ -19,7 +19,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::element::Out;
-use crate::kernels::remember::exl3::{BLOCK, BlockSums, Codebook, MAX_BITS, TILE, TrellisRows};
+use crate::kernels::remember::exl3::{
+    BLOCK, BitRate, BlockSums, Codebook, MAX_BITS, TILE, TrellisRows,
+};
 use crate::scheme::layout::padding::{take_padded_bias, unpadded, unpadded_outputs};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::{
@@ -68,10 +70,17 @@ impl Scheme for Exl3 {
             return Ok(None);
         };
         refuse_variants(t, base, all)?;
-        let ([inputs, outputs], bits) = stored_sizes(t)?;
+        let ([inputs, outputs], rate) = stored_sizes(t)?;
         let (input_factors, suh) = Factors::find(t, base, ["suh", "su"], inputs, all)?;
         let (output_factors, svh) = Factors::find(t, base, ["svh", "sv"], outputs, all)?;
         let (codebook, mark) = find_codebook(t, base, all)?;
+        if rate.has_half && codebook != Codebook::Mul1 {
+            let what = format!(
+                "values of {}.5 bits have the codebook `mul1`, and its mark is missing",
+                rate.bits
+            );
+            return Err(wrong(t, what));
+        }
         let bias = all.at(base, "bias").filter(|bias| bias.shape().len() == 1);
         let module = base.trim_end_matches('.');
         let sizes = all.config.layer_sizes(module);
@@ -81,7 +90,7 @@ impl Scheme for Exl3 {
         ];
         let decoder = Exl3Weight {
             trellis: *t,
-            bits,
+            rate,
             codebook,
             mark,
             inputs: input_factors,
@@ -97,8 +106,11 @@ impl Scheme for Exl3 {
         parts.extend(mark.map(|mark| (TensorRole::QuantState, mark)));
         let others = take_padded_bias(bias, [outputs, shape[0]], &mut parts)?;
         let name = format!("{base}weight");
-        // `bits` is at most 8.
-        let scheme = QuantScheme::Exl3 { bits: bits as u8 };
+        let scheme = QuantScheme::Exl3 {
+            // At most 8.
+            bits: rate.bits as u8,
+            has_half_bit: rate.has_half,
+        };
         Ok(Some(Group {
             others,
             ..Group::new(name, shape.to_vec(), scheme, parts, Box::new(decoder))
@@ -147,26 +159,26 @@ fn refuse_variants(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
 ///
 /// # Errors
 /// The shape is not that of whole blocks.
-fn stored_sizes(t: &Tensor<'_>) -> Result<([usize; 2], usize)> {
+fn stored_sizes(t: &Tensor<'_>) -> Result<([usize; 2], BitRate)> {
     let &[inputs, outputs, words] = t.shape() else {
         return Err(wrong(t, "a trellis has three dimensions"));
     };
     if t.dtype() != Dtype::I16 {
         return Err(wrong(t, "a trellis is I16"));
     }
-    let bits = words / TILE;
-    if !words.is_multiple_of(TILE) || !(1..=MAX_BITS).contains(&bits) {
-        let what =
-            format!("tiles of {words} words have no whole number of bits from 1 to {MAX_BITS}");
-        return Err(wrong(t, what));
-    }
+    let rate = BitRate::of_tile(words).ok_or_else(|| {
+        let what = format!(
+            "tiles of {words} words have neither 1 to {MAX_BITS} bits a value nor 1.5, 2.5 or 3.5"
+        );
+        wrong(t, what)
+    })?;
     let whole = |tiles: usize| {
         tiles
             .checked_mul(TILE)
             .filter(|n| n.is_multiple_of(BLOCK))
             .ok_or_else(|| wrong(t, "its inputs and outputs are not multiples of 128"))
     };
-    Ok(([whole(inputs)?, whole(outputs)?], bits))
+    Ok(([whole(inputs)?, whole(outputs)?], rate))
 }
 
 /// The codebook of a layer, and the tensor that tells it.
@@ -271,7 +283,7 @@ impl<'m> Factors<'m> {
 /// The decoder of a layer.
 struct Exl3Weight<'m> {
     trellis: Tensor<'m>,
-    bits: usize,
+    rate: BitRate,
     codebook: Codebook,
     mark: Option<Tensor<'m>>,
     inputs: Factors<'m>,
@@ -308,8 +320,8 @@ impl Decode for Exl3Weight<'_> {
             row_align: BLOCK,
             col_align: BLOCK,
             // A sum beside the stored bits, and a factor for each column.
-            load_bits: (32 + self.bits) as f64 + 32.0 / BLOCK as f64,
-            transposed: Some(StoredRows::of_one(TILE * self.bits, TILE)),
+            load_bits: 32.0 + self.rate.of_two() as f64 / 2.0 + 32.0 / BLOCK as f64,
+            transposed: Some(StoredRows::of_one(TILE / 2 * self.rate.of_two(), TILE)),
         }
     }
 
@@ -327,7 +339,7 @@ impl Decode for Exl3Weight<'_> {
             factors: inputs,
             ..
         } = buffers;
-        let tile_bytes = TILE * 2 * self.bits;
+        let tile_bytes = self.rate.tile_bytes();
         bytes.load(
             &self.trellis.part(),
             self.stored_outputs / TILE * tile_bytes,
@@ -340,7 +352,7 @@ impl Decode for Exl3Weight<'_> {
             let mut blocks = BlockSums {
                 tiles: bytes,
                 across: rows.len() / TILE,
-                bits: self.bits,
+                rate: self.rate,
                 codebook: self.codebook,
                 sums,
             };

@@ -37,7 +37,11 @@ fn exl3() {
         X.mcg I32 () |  | Parse: `X.mcg`
         X.mul1 I32 () |  | Parse: `X.mul1`
         X.trellis I16 16,8,0; {u}; {v} |  | Parse: `X.trellis` & 0 words
-        X.trellis I16 16,8,40; {u}; {v} |  | Parse: `X.trellis` & 40 words
+        X.trellis I16 16,8,36; {u}; {v} |  | Parse: `X.trellis` & 36 words
+        X.trellis I16 16,8,8; {u}; {v}; X.mul1 I32 () |  | Parse: `X.trellis` & 8 words
+        X.trellis I16 16,8,72; {u}; {v}; X.mul1 I32 () |  | Parse: `X.trellis` & 72 words
+        X.trellis I16 16,8,40; {u}; {v} |  | Parse: `X.trellis` & 2.5 bits & `mul1`
+        X.trellis I16 16,8,24; {u}; {v}; X.mcg I32 () |  | Parse: `X.trellis` & 1.5 bits & `mul1`
         X.trellis I16 16,8,144; {u}; {v} |  | Parse: `X.trellis` & 144 words
         X.trellis I16 16,8; {u}; {v} |  | Parse: `X.trellis` & three dimensions
         X.trellis I32 16,8,32; {u}; {v} |  | Parse: `X.trellis` & I16
@@ -168,7 +172,10 @@ fn tiles_of_a_large_weight() {
     let model = anamnesis::parse_bytes(bytes).unwrap();
     assert_eq!(
         model.inspect().modules[0].scheme,
-        QuantScheme::Exl3 { bits: 1 }
+        QuantScheme::Exl3 {
+            bits: 1,
+            has_half_bit: false
+        }
     );
     let bytes = model.remember_to_bytes(TargetDtype::BF16).unwrap();
     let weight = safetensors::SafeTensors::deserialize(&bytes).unwrap();

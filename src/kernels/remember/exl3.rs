@@ -2,7 +2,7 @@
 //! `W = (diag(u) · H · C · H · diag(v))ᵀ`, with H of 128 columns over √128.
 //!
 //! C is stored in tiles of 16 × 16. A tile of b bits is a circular stream of 256·b bits. Value i of the tile is made of the 16
-//! bits that end with bit `(i + 1)·b`, its state, by arithmetic that takes the place of a codebook.
+//! bits that end with bit `⌊(i + 1)·b⌋`, its state, by arithmetic that takes the place of a codebook.
 //!
 //! A row of W has one factor of v and a column one of u, so the factors leave the sums: `w = u·v·S / 128`, where S is a sum of
 //! 16384 values of either sign. The values of C are halves between -4 and 4 that are multiples of a small power of two. So S is
@@ -11,9 +11,12 @@
 //! Formulas: exllamav3 `exllamav3_ext/quant/codebook.cuh`, `exl3_dq.cuh`, `modules/quant/exl3.py` (`get_weight_tensor`).
 
 mod codebook;
+mod stream;
 
 pub(crate) use self::codebook::Codebook;
 use self::codebook::{Mcg, Mul1, States, ThreeInst};
+use self::stream::Words;
+pub(crate) use self::stream::{BitRate, MAX_BITS};
 use crate::element::Element;
 use crate::kernels::remember::decided::is_decided;
 #[cfg(target_arch = "x86_64")]
@@ -29,16 +32,13 @@ pub(crate) const BLOCK: usize = 128;
 /// Sums of a block.
 pub(crate) const BLOCK_LEN: usize = BLOCK * BLOCK;
 
-/// Bits of a value at most.
-pub(crate) const MAX_BITS: usize = 8;
-
 /// Sums up blocks, but for the last two of 14 steps, which [`TrellisRows`] does. After 12 steps the integers are below 2^31:
 /// those of `mul1` are at most 452608, and sums of 4096.
 pub(crate) struct BlockSums<'a> {
     /// Tiles, in rows of `across` tiles: along a row lie outputs, down the rows inputs.
     pub tiles: &'a [u8],
     pub across: usize,
-    pub bits: usize,
+    pub rate: BitRate,
     pub codebook: Codebook,
     /// The blocks, first those of the first 128 outputs. Each has its outputs as rows.
     pub sums: &'a mut [i32],
@@ -68,7 +68,8 @@ impl Routine for BlockSums<'_> {
 /// Tiles beside each other in a block.
 const TILES: usize = BLOCK / TILE;
 
-/// Values of a tile that take whole words of 32 bits, one for each bit of a value: a run.
+/// Values of a tile that take whole words of 32 bits, one for each bit of a value: a run. With half a bit, a run of an odd number
+/// begins in the middle of a word.
 const RUN: usize = 32;
 
 /// Runs of a tile.
@@ -89,7 +90,7 @@ impl BlockSums<'_> {
 
     #[inline(always)]
     fn blocks<S: States>(&mut self, by: impl Transpose) {
-        let (len, down) = (self.bits * RUNS * 4, self.across / TILES);
+        let (len, down) = (self.rate.tile_bytes(), self.across / TILES);
         let row = self.across * len;
         let right = self.tiles.len() / row.max(1) / TILES;
         let blocks = self.sums.chunks_exact_mut(BLOCK_LEN);
@@ -102,58 +103,14 @@ impl BlockSums<'_> {
                 // All words of the row first: what is stored word by word is not loaded as vectors at once.
                 let mut all = [const { Words::EMPTY }; TILES];
                 for ((upper, lower), words) in pairs.zip(&mut all) {
-                    words.fill([upper, lower], self.bits);
+                    words.fill([upper, lower], self.rate);
                 }
                 for (words, lines) in all.iter().zip(block.chunks_exact_mut(TILE * BLOCK)) {
-                    sum_tiles::<S>(by, (words, self.bits), k * TILE, lines);
+                    sum_tiles::<S>(by, (words, self.rate), k * TILE, lines);
                 }
             }
             join_tiles(block);
         }
-    }
-}
-
-/// The streams of two tiles: word i of each run, behind the last word before the run.
-struct Words([[u32; LANES]; 1 + MAX_BITS]);
-
-impl Words {
-    const EMPTY: Self = Self([[0; LANES]; 1 + MAX_BITS]);
-
-    #[inline(always)]
-    fn fill(&mut self, tiles: [&[u8]; 2], bits: usize) {
-        let words = &mut self.0;
-        for (tile, first) in tiles.iter().zip([0, RUNS]) {
-            let stored = tile.as_chunks::<4>().0;
-            for (run, stored) in stored.chunks_exact(bits).enumerate() {
-                for (words, stored) in words[1..].iter_mut().zip(stored) {
-                    words[first + run] = u32::from_le_bytes(*stored);
-                }
-            }
-            // A stream is circular: the first states have bits of the last values.
-            for run in 0..RUNS {
-                words[0][first + run] = words[bits][first + (run + RUNS - 1) % RUNS];
-            }
-        }
-    }
-
-    /// The state of value `i` of each run.
-    #[inline(always)]
-    fn states(&self, i: usize, bits: usize) -> [u32; LANES] {
-        // Streams have the highest bits of a word first.
-        let end = (i + 1) * bits;
-        let last = end.div_ceil(32);
-        let behind = last * 32 - end;
-        let mut states = self.0[last];
-        if behind <= 16 {
-            for state in &mut states {
-                *state = *state >> behind & 0xffff;
-            }
-        } else {
-            for (state, before) in states.iter_mut().zip(&self.0[last - 1]) {
-                *state = (*state >> behind | before << (32 - behind)) & 0xffff;
-            }
-        }
-        states
     }
 }
 
@@ -162,7 +119,7 @@ impl Words {
 #[inline(always)]
 fn sum_tiles<S: States>(
     by: impl Transpose,
-    (words, bits): (&Words, usize),
+    (words, rate): (&Words, BitRate),
     at: usize,
     lines: &mut [i32],
 ) {
@@ -173,7 +130,7 @@ fn sum_tiles<S: States>(
         let first = input / 2 * 8 + input % 2;
         let mut four = [[0; LANES]; 4];
         for (i, four) in four.iter_mut().enumerate() {
-            let states = words.states(first + 2 * i, bits);
+            let states = words.states(first + 2 * i, rate);
             for (value, state) in four.iter_mut().zip(states) {
                 *value = S::integer(state);
             }

@@ -213,8 +213,10 @@ pub enum QuantScheme {
     Exl2,
     /// EXL3: a trellis code between Hadamard matrices, with factors for inputs and outputs.
     Exl3 {
-        /// Bits of a value.
+        /// Whole bits of a value.
         bits: u8,
+        /// Whether every second value has one bit more, as in models of 1.5, 2.5 and 3.5 bits.
+        has_half_bit: bool,
     },
     /// Vectors of codebooks, or sums of such vectors.
     Vectors {
@@ -336,7 +338,10 @@ impl fmt::Display for QuantScheme {
             Self::Sparse => f.write_str("Sparse (compressed-tensors bitmask)"),
             Self::DFloat11 => f.write_str("DFloat11 (BF16, exponents Huffman-coded)"),
             Self::Exl2 => f.write_str("EXL2, groups of 2 to 8 bits"),
-            Self::Exl3 { bits } => write!(f, "EXL3, {bits}-bit trellis"),
+            Self::Exl3 { bits, has_half_bit } => {
+                let half = if *has_half_bit { ".5" } else { "" };
+                write!(f, "EXL3, {bits}{half}-bit trellis")
+            }
             Self::Vectors {
                 family,
                 bits,

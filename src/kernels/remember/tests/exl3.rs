@@ -5,7 +5,7 @@ use safetensors::SafeTensors;
 use super::{HOSTILE, bytes, check};
 use crate::element::f32_from_f16;
 use crate::kernels::remember::exl3::{
-    BLOCK, BLOCK_LEN, BlockSums, Codebook, MAX_BITS, TILE, TrellisRows,
+    BLOCK, BLOCK_LEN, BitRate, BlockSums, Codebook, TILE, TrellisRows,
 };
 use crate::simd::{Level, perform};
 use crate::test_utils::{miri_or, test_data};
@@ -38,28 +38,34 @@ fn value(codebook: Codebook, state: u32) -> f64 {
     rounded(half(x & 0xffff) + half(x >> 16))
 }
 
+/// All rates.
+fn rates() -> impl Iterator<Item = BitRate> + Clone {
+    (0..=17).filter_map(|half| BitRate::of_tile(8 * half))
+}
+
 /// Value (k, n) of a tile, bit by bit.
-fn inner(tile: &[u8], bits: usize, codebook: Codebook, (k, n): (usize, usize)) -> f64 {
+fn inner(tile: &[u8], rate: BitRate, codebook: Codebook, (k, n): (usize, usize)) -> f64 {
     // Eight neighbours of the stream lie in rows 2q, 2q + 1, 2q + 8, 2q + 9 of columns c and c + 8.
     let at = (n % 8 * 4 + k % 8 / 2) * 8 + n / 8 * 4 + k / 8 * 2 + k % 2;
     let bit = |i: usize| {
         let word = i / 32 * 4;
         u32::from(tile[word + 3 - i % 32 / 8] >> (7 - i % 8) & 1)
     };
-    let total = 256 * bits;
+    let total = 8 * tile.len();
+    let end = (at + 1) * rate.of_two() / 2;
     let state = (0..16).fold(0, |state, i| {
-        state << 1 | bit(((at + 1) * bits + total - 16 + i) % total)
+        state << 1 | bit((end + total - 16 + i) % total)
     });
     value(codebook, state)
 }
 
-fn sums(tiles: &[u8], across: usize, bits: usize, codebook: Codebook, level: Level) -> Vec<i32> {
-    let down = tiles.len() / (across * bits * 32);
+fn sums(tiles: &[u8], across: usize, rate: BitRate, codebook: Codebook, level: Level) -> Vec<i32> {
+    let down = tiles.len() / (across * rate.tile_bytes());
     let mut sums = vec![0; down * across * TILE * TILE];
     let mut routine = BlockSums {
         tiles,
         across,
-        bits,
+        rate,
         codebook,
         sums: &mut sums,
     };
@@ -73,16 +79,24 @@ fn exl3_tiles() {
     let Some(data) = test_data() else {
         return;
     };
-    let file = std::fs::read(data.join("exl3/tiles.safetensors")).unwrap();
-    let file = SafeTensors::deserialize(&file).unwrap();
-    for (name, codebook) in CODEBOOKS {
-        for bits in 1..=MAX_BITS {
-            let tensor = |part| file.tensor(&format!("{name}.{bits}.{part}")).unwrap();
+    let read = |name: &str| std::fs::read(data.join("exl3").join(name)).unwrap();
+    let [whole, half] = ["tiles.safetensors", "half_tiles.safetensors"].map(read);
+    let [whole, half] = [&whole, &half].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
+    for rate in rates() {
+        for (name, codebook) in CODEBOOKS {
+            let bits = rate.bits;
+            let (file, name) = match (rate.has_half, codebook) {
+                (false, _) => (&whole, format!("{name}.{bits}")),
+                (true, Codebook::Mul1) => (&half, format!("{bits}.5")),
+                (true, _) => continue,
+            };
+            let tensor = |part| file.tensor(&format!("{name}.{part}")).unwrap();
             let (tile, want) = (tensor("trellis"), tensor("inner"));
+            assert_eq!(tile.data().len(), rate.tile_bytes());
             for (i, &want) in want.data().as_chunks().0.iter().enumerate() {
                 let want = f64::from(f32_from_f16(u16::from_le_bytes(want)));
-                let got = inner(tile.data(), bits, codebook, (i / TILE, i % TILE));
-                assert_eq!(got.to_bits(), want.to_bits(), "{name}, {bits} bits, {i}");
+                let got = inner(tile.data(), rate, codebook, (i / TILE, i % TILE));
+                assert_eq!(got.to_bits(), want.to_bits(), "{name}, {i}");
             }
         }
     }
@@ -104,14 +118,20 @@ fn exl3_states() {
 #[test]
 fn exl3_kernel() {
     let all = CODEBOOKS.map(|(_, codebook)| codebook);
-    let cases = (1..=MAX_BITS).flat_map(|bits| all.map(|codebook| (bits, codebook)));
-    for (bits, codebook) in cases.step_by(miri_or(11, 1)) {
-        // One case has several blocks either way, and ends within one.
-        let [down, across, cols] = if bits == 3 { [2, 2, 200] } else { [1, 1, 128] };
-        let tiles = bytes(down * across * 64 * bits * 32);
-        let reference = sums(&tiles, across * 8, bits, codebook, Level::Baseline);
+    let cases = rates().flat_map(|rate| all.map(|codebook| (rate, codebook)));
+    assert_eq!(cases.clone().count(), 3 * 11);
+    for (rate, codebook) in cases.step_by(miri_or(11, 1)) {
+        // Some cases have several blocks either way, and end within one.
+        let [down, across, cols] = if rate.bits == 3 {
+            [2, 2, 200]
+        } else {
+            [1, 1, 128]
+        };
+        let len = rate.tile_bytes();
+        let tiles = bytes(down * across * 64 * len);
+        let reference = sums(&tiles, across * 8, rate, codebook, Level::Baseline);
         for level in Level::available() {
-            assert!(reference == sums(&tiles, across * 8, bits, codebook, level));
+            assert!(reference == sums(&tiles, across * 8, rate, codebook, level));
         }
         // Hostile factors leave nothing to the products in F32, so the others have usual ones.
         let widened = |i: usize| match codebook {
@@ -131,13 +151,8 @@ fn exl3_kernel() {
             outputs: &outputs[first..],
         };
         let tile = |k: usize, n: usize| {
-            let at = (k / TILE * across * 8 + n / TILE) * bits * 32;
-            inner(
-                &tiles[at..at + bits * 32],
-                bits,
-                codebook,
-                (k % TILE, n % TILE),
-            )
+            let at = (k / TILE * across * 8 + n / TILE) * len;
+            inner(&tiles[at..at + len], rate, codebook, (k % TILE, n % TILE))
         };
         let sign = |a: usize, b: usize| {
             if (a & b).count_ones().is_multiple_of(2) {
@@ -165,7 +180,7 @@ fn exl3_kernel() {
         };
         let want: Vec<f32> = (0..rows * cols).map(twin).collect();
         check(
-            &format!("EXL3 {codebook:?} {bits}"),
+            &format!("EXL3 {codebook:?} {rate:?}"),
             &kernel,
             want.len(),
             |i| want[i],
