@@ -81,7 +81,7 @@ impl Scheme for CompressedTensors {
                         mx_rows_of(t, name, &scale, AUTO_ROUND, INT4).map(Some)
                     }
                     Some((data_type, _)) if data_type.starts_with("mx_fp") => {
-                        mx_rows(t, name, &scale, AUTO_ROUND).map(Some)
+                        mx_codes(t, name, &scale, AUTO_ROUND, all).map(Some)
                     }
                     // The scales are numbers of five and three bits without a sign.
                     Some(("nvfp4_v2", place)) => {
@@ -92,12 +92,43 @@ impl Scheme for CompressedTensors {
                         t,
                         format!("{place} says `{data_type}`, and its scales are exponents"),
                     )),
-                    None => mx_rows(t, name, &scale, FAMILY).map(Some),
+                    None => mx_codes(t, name, &scale, FAMILY, all).map(Some),
                 }
             }
             _ => Ok(None),
         }
     }
+}
+
+/// Claims codes of MXFP4 or MXFP6.
+///
+/// # Errors
+/// The shapes tell other bits than the config.
+fn mx_codes<'m>(
+    t: &Tensor<'m>,
+    name: &str,
+    scale: &Tensor<'m>,
+    family: &'static str,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
+    let group = mx_rows(t, name, scale, family)?;
+    let is_fp6 = matches!(
+        group.scheme,
+        QuantScheme::Grouped {
+            codes: CodeType::Fp6,
+            ..
+        }
+    );
+    let stated = all.config.at(module_of(name)).int(&["bits", "num_bits"]);
+    if let Some((bits, place)) = stated.filter(|&(bits, _)| is_fp6 && bits != 6) {
+        let what = format!(
+            "{place} says {bits} bits, and its scales `{}` {:?} fit six",
+            scale.name(),
+            scale.shape()
+        );
+        return Err(wrong(t, what));
+    }
+    Ok(group)
 }
 
 /// Claims integers of one to eight bits.
