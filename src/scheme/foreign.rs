@@ -162,6 +162,16 @@ pub(super) fn refuse<'m>(
     ))
 }
 
+const NNCF: &str = "NNCF";
+
+/// Whether `t` is codes of NNCF: its scale is a parameter of a hook that is named after it, with colons in place of dots.
+fn is_nncf(t: &Tensor<'_>, all: &Index<'_>) -> bool {
+    matches!(t.dtype(), Dtype::U8 | Dtype::I8) && {
+        let hook = format!("{}__0.0._scale", t.name().replace('.', ":"));
+        all.at("__nncf_hooks.post_hooks.", &hook).is_some()
+    }
+}
+
 /// All schemes that no build decodes. Claims nothing and refuses what it recognises.
 pub(super) struct Foreign;
 
@@ -183,10 +193,16 @@ impl Scheme for Foreign {
     }
 
     fn kind(&self, t: &Tensor<'_>, all: &Index<'_>) -> QuantScheme {
-        kind(SIGNATURES, t, all)
+        match is_nncf(t, all) {
+            true => QuantScheme::Other(NNCF),
+            false => kind(SIGNATURES, t, all),
+        }
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if is_nncf(t, all) {
+            return Err(refused(t, NNCF, NOT_YET));
+        }
         refuse(SIGNATURES, t, all)
     }
 }

@@ -28,6 +28,8 @@ fn foreign_schemes() {
         X.weight F8_E4M3 4,8; X.weight.format U8 (); X.weight.dequant_w_scale F32 () |  | Unsupported: `X.weight` & UQFF
         X.weight U32 4,8; X.weight.format U8 (); X.weight.scales BF16 4,1; X.weight.biases BF16 4,1 |  | Unsupported: `X.weight` & UQFF
         X.weight U8 4,16; X.weight.format U8 (); X.weight.scales U8 4,1 |  | Unsupported: `X.weight` & UQFF
+        l.0.X.weight I8 4,8; __nncf_hooks.post_hooks.l:0:X:weight__0.0._scale F16 4,1 |  | Unsupported: `l.0.X.weight` & NNCF
+        X.weight U8 16,1; __nncf_hooks.post_hooks.X:weight__0.0._scale F16 4,2,1 |  | Unsupported: `X.weight` & NNCF
         X.embedding_quantized U8 8,4; X.embedding_scale F32 8,1 |  | Unsupported: `X.embedding_quantized` & Gemma
         X.weight F8_E4M3 4,8; X.weight_scale F32 () | {"transform_config":{"config_groups":{"u":{}}}} | Unsupported: transform_config
     "#,
