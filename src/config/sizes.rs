@@ -24,6 +24,7 @@ pub(super) const KEYS: &[&str] = &[
     "_class_name",
     "dim",
     "attention_head_dim",
+    "attention_value_scale",
 ];
 
 /// Width of a head of Gemma in configs without it (transformers `GemmaConfig` to `Gemma3nTextConfig`).
@@ -44,6 +45,8 @@ pub(super) struct LayerSizes {
     /// Width of the latent vector of keys and values, with the key that rotates.
     latent_keys: Option<usize>,
     vocabulary: Option<usize>,
+    /// Whether the model multiplies values by a factor (`attention_value_scale`).
+    pub(super) scales_values: bool,
     /// The class of a transformer of diffusers, and its width.
     diffusion: Option<(&'static DiffusionClass, usize)>,
 }
@@ -100,6 +103,11 @@ impl LayerSizes {
                 .zip(size("qk_rope_head_dim"))
                 .and_then(|(rank, head)| rank.checked_add(head)),
             vocabulary: size("vocab_size"),
+            scales_values: [Some(root), text, root.get("dflash_config")]
+                .into_iter()
+                .flatten()
+                .filter_map(|config| config.get("attention_value_scale")?.as_f64())
+                .any(|factor| factor != 1.0),
             diffusion: DiffusionClass::of(root),
         }
     }

@@ -32,6 +32,11 @@ impl QuantConfig {
         self.sizes.hidden
     }
 
+    /// Whether `config.json` says that the model multiplies values by a factor (`attention_value_scale`).
+    pub(crate) fn scales_values(&self) -> bool {
+        self.sizes.scales_values
+    }
+
     /// `[out_features, in_features]` of the linear layer `module`, as far as `config.json` and the layer's name tell.
     pub(crate) fn layer_sizes(&self, module: &str) -> [Option<usize>; 2] {
         self.sizes.layer(module)

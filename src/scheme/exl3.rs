@@ -12,10 +12,13 @@
 //!
 //! Layout: exllamav3 `modules/linear.py`, `modules/quant/exl3.py`, `conversion/quant_config.py`.
 
+mod variants;
+
 use std::ops::Range;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use self::variants::refuse_variants;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::element::Out;
@@ -35,10 +38,6 @@ pub(super) struct Exl3;
 
 /// Name in messages.
 const FAMILY: &str = "EXL3";
-
-/// Architectures of which exllamav3 stores the `up_proj` of routed experts divided by 128, so that activations stay halves. It
-/// multiplies their sums by 128 instead (`interm_div` in `architecture/laguna.py` and `architecture/mistral4.py`).
-const DIVIDED_EXPERTS: &[&str] = &["laguna", "mistral4"];
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
@@ -116,43 +115,6 @@ impl Scheme for Exl3 {
             ..Group::new(name, shape.to_vec(), scheme, parts, Box::new(decoder))
         }))
     }
-}
-
-/// Refuses what has the layout of EXL3 and is not a whole weight with its original values.
-///
-/// # Errors
-/// The layer is a slice of a layer, has a part that no current version reads, or is stored divided.
-fn refuse_variants(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
-    let module = base.trim_end_matches('.');
-    let mut path = module.rsplit('.');
-    if let (Some(number), Some("slice")) = (path.next(), path.next())
-        && number.parse::<u32>().is_ok()
-    {
-        let what = "it is a slice of a layer, which exllamav3 has of layers that are very wide, and of DeepSeek-V4's `wo_a`";
-        return Err(refused(t, FAMILY, what));
-    }
-    if all.at(base, "SU").is_some() {
-        return Err(refused(
-            t,
-            "QTIP",
-            "recognised, not decoded by this version",
-        ));
-    }
-    if let Some(scale) = all.at(base, "scale") {
-        let what = format!("its `{}` is of a layout before EXL3 1.0", scale.name());
-        return Err(refused(t, FAMILY, what));
-    }
-    if let Some(weight) = all.at(base, "weight") {
-        return Err(wrong(t, format!("`{}` is stored as well", weight.name())));
-    }
-    let is_divided = DIVIDED_EXPERTS
-        .iter()
-        .any(|name| all.config.has_model_type(name));
-    if is_divided && module.contains(".experts.") && module.ends_with("up_proj") {
-        let what = "exllamav3 stores this projection of the architecture divided by 128, and its outputs are multiplied elsewhere";
-        return Err(refused(t, FAMILY, what));
-    }
-    Ok(())
 }
 
 /// Inputs and outputs of a layer as they are stored, and bits of a value.

@@ -44,6 +44,8 @@ fn exl3() {
         X.trellis I16 16,8,24; {u}; {v}; X.mcg I32 () |  | Parse: `X.trellis` & 1.5 bits & `mul1`
         X.trellis I16 16,8,144; {u}; {v} |  | Parse: `X.trellis` & 144 words
         X.trellis I16 16,8; {u}; {v} |  | Parse: `X.trellis` & three dimensions
+        X.trellis I16 16,65; X.signs F16 1,256 | {"quant_method":"exl3","codebook":"mul1"} | Unsupported: `X.trellis` & table of embeddings
+        X.shard_0.trellis I16 16,41 |  | Unsupported: `X.shard_0.trellis` & table of embeddings
         X.trellis I32 16,8,32; {u}; {v} |  | Parse: `X.trellis` & I16
         X.trellis I16 16,7,32; {u}; X.svh F16 112 |  | Parse: `X.trellis` & 128
         X.trellis I16 9,8,32; X.suh F16 144; {v} |  | Parse: `X.trellis` & 128
@@ -91,6 +93,16 @@ fn divided_experts() {
             false,
         ),
         ("l.0.mlp.experts.3.gate_proj", laguna, false),
+        (
+            "model.layers.47.mlp.experts.3.up_proj",
+            r#"{"model_type":"mimo_v2"}"#,
+            true,
+        ),
+        (
+            "model.layers.46.mlp.experts.3.up_proj",
+            r#"{"model_type":"mimo_v2"}"#,
+            false,
+        ),
         ("l.0.mlp.shared_experts.up_proj", mistral, false),
     ] {
         let all = layer("{t}; {u}; {v}", module);
@@ -98,6 +110,32 @@ fn divided_experts() {
         let result = model.remember_to_bytes(TargetDtype::BF16);
         if is_refused {
             assert_eq!(verdict(result, Unsupported, &[module, "divided"]), None);
+        } else {
+            assert!(result.is_ok(), "{module} {config}");
+        }
+    }
+}
+
+/// exllamav3 multiplies `o_proj` by the factor of values.
+#[test]
+fn scaled_values() {
+    let (o, v) = ("model.layers.0.self_attn.o_proj", "l.0.self_attn.v_proj");
+    for (module, config, is_refused) in [
+        (o, r#"{"attention_value_scale":0.707}"#, true),
+        (
+            o,
+            r#"{"dflash_config":{"attention_value_scale":0.5}}"#,
+            true,
+        ),
+        (o, r#"{"attention_value_scale":1.0}"#, false),
+        (v, r#"{"attention_value_scale":0.707}"#, false),
+    ] {
+        let all = layer("{t}; {u}; {v}", module);
+        let model = parse_beside(&file(&all, &[]), &[("config.json", config)]).unwrap();
+        let result = model.remember_to_bytes(TargetDtype::BF16);
+        if is_refused {
+            let words = [module, "attention_value_scale"];
+            assert_eq!(verdict(result, Unsupported, &words), None);
         } else {
             assert!(result.is_ok(), "{module} {config}");
         }

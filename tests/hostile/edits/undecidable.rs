@@ -100,6 +100,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "nothing but GPTQModel's config tells that inputs are rotated",
+        applies: |edit| edit.place.ends_with("/quantization_config/rotation"),
+    },
+    Rule {
         reason: "nothing but AutoRound's config tells how many columns are rotated together",
         applies: |edit| edit.place.contains("/rotation_config/block_size"),
     },
