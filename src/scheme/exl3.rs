@@ -12,12 +12,14 @@
 //!
 //! Layout: exllamav3 `modules/linear.py`, `modules/quant/exl3.py`, `conversion/quant_config.py`.
 
+mod table;
 mod variants;
 
 use std::ops::Range;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use self::table::claim_table;
 use self::variants::refuse_variants;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -68,6 +70,9 @@ impl Scheme for Exl3 {
         let Some(base) = base_of(t.name(), "trellis") else {
             return Ok(None);
         };
+        if let Some(table) = claim_table(t, base, all)? {
+            return Ok(Some(table));
+        }
         refuse_variants(t, base, all)?;
         let ([inputs, outputs], rate) = stored_sizes(t)?;
         let (input_factors, suh) = Factors::find(t, base, ["suh", "su"], inputs, all)?;

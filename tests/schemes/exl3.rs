@@ -44,7 +44,16 @@ fn exl3() {
         X.trellis I16 16,8,24; {u}; {v}; X.mcg I32 () |  | Parse: `X.trellis` & 1.5 bits & `mul1`
         X.trellis I16 16,8,144; {u}; {v} |  | Parse: `X.trellis` & 144 words
         X.trellis I16 16,8; {u}; {v} |  | Parse: `X.trellis` & three dimensions
-        X.trellis I16 16,65; X.signs F16 1,256 | {"quant_method":"exl3","codebook":"mul1"} | Unsupported: `X.trellis` & table of embeddings
+        X.trellis I16 16,65; X.signs F16 2,256 |  | Parse: `X.trellis` & 2 rings
+        X.trellis I16 16,66; X.signs F16 1,256 |  | Parse: `X.trellis` & 1 rings
+        X.trellis I16 16,145; X.signs F16 1,256 |  | Parse: `X.trellis` & 1 rings
+        X.trellis I16 16,1; X.signs F16 1,256 |  | Parse: `X.trellis` & 1 rings
+        X.trellis I16 16,65; X.signs F16 0,256 |  | Parse: `X.trellis` & 0 rings
+        X.trellis I32 16,65; X.signs F16 1,256 |  | Parse: `X.trellis` & I16
+        X.trellis I16 16,65; X.signs F16 256 |  | Parse: `X.signs` & [groups, 256]
+        X.trellis I16 16,65; X.signs F16 1,128 |  | Parse: `X.signs` & [groups, 256]
+        X.trellis I16 16,65; X.signs I16 1,256 |  | Parse: `X.signs`
+        X.trellis I16 16,65 |  | Unsupported: `X.trellis` & table of embeddings
         X.shard_0.trellis I16 16,41 |  | Unsupported: `X.shard_0.trellis` & table of embeddings
         X.trellis I32 16,8,32; {u}; {v} |  | Parse: `X.trellis` & I16
         X.trellis I16 16,7,32; {u}; X.svh F16 112 |  | Parse: `X.trellis` & 128

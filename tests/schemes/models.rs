@@ -242,7 +242,7 @@ fn exl2() {
 
 #[test]
 fn exl3() {
-    check("exl3", 6);
+    check("exl3", 9);
 }
 
 #[test]

@@ -11,10 +11,12 @@
 //! Formulas: exllamav3 `exllamav3_ext/quant/codebook.cuh`, `exl3_dq.cuh`, `modules/quant/exl3.py` (`get_weight_tensor`).
 
 mod codebook;
+mod rings;
 mod stream;
 
 pub(crate) use self::codebook::Codebook;
 use self::codebook::{Mcg, Mul1, States, ThreeInst};
+pub(crate) use self::rings::{RING, RingRows, ring_bytes};
 use self::stream::Words;
 pub(crate) use self::stream::{BitRate, MAX_BITS};
 use crate::element::Element;

@@ -36,7 +36,7 @@ pub(super) fn refuse_variants(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Re
         ));
     }
     if t.shape().len() == 2 && all.at(base, "suh").is_none() && all.at(base, "su").is_none() {
-        let what = "it is a table of embeddings that exllamav3 has quantized row by row";
+        let what = "it is a table of embeddings, of n-grams or without its signs, that exllamav3 has quantized row by row";
         return Err(refused(t, FAMILY, what));
     }
     if let Some(scale) = all.at(base, "scale") {

@@ -1,4 +1,4 @@
-"""Golden EXL3 layers of 1.5, 2.5 and 3.5 bits: states by exllamav3 1.6.5, all else as in exl3_cases.py.
+"""Golden EXL3 layers of 1.5, 2.5 and 3.5 bits, and tables of embeddings: states by exllamav3 1.6.5, all else as in exl3_cases.py.
 
 Run: `python exl3_halves.py GPTQMODEL EXLLAMAV3`, with the unpacked sdist of gptqmodel 7.7.0 and the unpacked wheel of exllamav3
 1.6.5 (see ../README.md). The functions of exllamav3's `frac.cu` that find a state are compiled for the CPU, with a C++ compiler;
@@ -58,6 +58,30 @@ class Case(exl3.Case):
         return super().bytes(*(int(n) for n in shape))
 
 
+def table(codec, name, dim, bits, rows):
+    """A table of embeddings of `rows` rows. The library's own values are in F32, in the order of its steps."""
+    case = exl3.Case(name, exl3.config(3, "mul1", hidden_size=dim))
+    groups = -(-dim // 256)
+    rings = case.bytes(rows * groups, 2 * (1 + 16 * bits)).view(I16)
+    scales = (case.scales(rows * groups) * (1 + case.randn(rows * groups, scale=0.1))).to(F16)
+    rings[:, 0] = scales.view(I16)
+    signs = (torch.randint(0, 2, (groups, 256), generator=case.rng) * 2 - 1).to(F16)
+    embed = "model.embed_tokens"
+    case.add({f"{embed}.trellis": rings.reshape(rows, -1), f"{embed}.signs": signs})
+    codebook = codec["mul1_codebook"]("cpu")
+    repeated = signs.repeat(rows, 1)
+    near = codec["dequant_rows"](rings, bits, codebook, signs=repeated).view(rows, -1)[:, :dim]
+    found, scale = codec["unpack_rows"](rings, bits)
+    h = torch.tensor([[(-1) ** (i & j).bit_count() for j in range(256)] for i in range(256)], dtype=torch.float64)
+    # Sums of multiples of 2^-17, which F64 holds.
+    w = (codebook[found].double() @ h) / 16 * scale.double()[:, None] * repeated.double()
+    w = w.float().view(rows, -1)[:, :dim].contiguous()
+    assert ((near - w).abs() <= 1e-5 * w.abs().amax(1, keepdim=True)).all()
+    case.expect(f"{embed}.weight", w)
+    case.library[f"{embed}.weight"] = near.contiguous()
+    case.write()
+
+
 def main(gptqmodel, exllamav3):
     global library
     exl3.linear, exl3.lib = exl3.libraries(gptqmodel, exllamav3)
@@ -88,6 +112,12 @@ def main(gptqmodel, exllamav3):
         case.layer(name, 128, 128, rate, "mul1", outputs=6, compare=True)
         case.bias(name, 6)
     case.write()
+
+    codec = {"torch": torch}
+    names = ["ROW_DIM", "MUL1", "ring_dim", "mul1_codebook", "unpack_rows", "hadamard_rotate", "dequant_rows"]
+    exl3.compiled(quantize.with_name("ngram_codec.py"), names, codec)
+    for bits in (1, 3, 8):
+        table(codec, f"table_{bits}", 300, bits, 5)
 
 
 if __name__ == "__main__":

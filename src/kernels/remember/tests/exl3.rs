@@ -5,7 +5,8 @@ use safetensors::SafeTensors;
 use super::{HOSTILE, bytes, check};
 use crate::element::f32_from_f16;
 use crate::kernels::remember::exl3::{
-    BLOCK, BLOCK_LEN, BitRate, BlockSums, Codebook, TILE, TrellisRows,
+    BLOCK, BLOCK_LEN, BitRate, BlockSums, Codebook, MAX_BITS, RING, RingRows, TILE, TrellisRows,
+    ring_bytes,
 };
 use crate::simd::{Level, perform};
 use crate::test_utils::{miri_or, test_data};
@@ -186,5 +187,55 @@ fn exl3_kernel() {
             |i| want[i],
         );
         assert_eq!(reference.len(), down * across * BLOCK_LEN);
+    }
+}
+
+/// Tables of embeddings, against sums of 256 values in F64.
+#[test]
+fn exl3_rings() {
+    let (rows, cols) = (3, 300);
+    for bits in (1..=MAX_BITS).step_by(miri_or(4, 1)) {
+        let len = ring_bytes(bits);
+        let mut rings = bytes(2 * rows * len);
+        let signs: Vec<f32> = (0..2 * RING).map(|i| [1.0, -1.0][i * i / 3 % 2]).collect();
+        for (i, ring) in rings.chunks_exact_mut(len).enumerate() {
+            let scale = half::f16::from_f32_const(0.01 + i as f32 / 7.0);
+            ring[..2].copy_from_slice(&scale.to_le_bytes());
+        }
+        let kernel = RingRows {
+            rings: &rings,
+            bits,
+            first: 1,
+            cols,
+            signs: &signs,
+        };
+        let twin = |i: usize| {
+            let (row, col) = (1 + i / cols, i % cols);
+            let ring = &rings[(row * 2 + col / RING) * len..][..len];
+            let (scale, stream) = ring.split_at(2);
+            let total = RING * bits;
+            let bit = |at: usize| u32::from(stream[at % total / 8] >> (at % 8) & 1);
+            // Bits of a value lie together, lowest first, and those of the value before it are above them.
+            let state = |i: usize| {
+                let bits = (0..16).map(|k| {
+                    let value = (i + RING - k / bits) % RING;
+                    bit(value * bits + k % bits) << k
+                });
+                bits.sum::<u32>()
+            };
+            let sum: f64 = (0..RING)
+                .map(|k| {
+                    let is_odd = (k & (col % RING)).count_ones() % 2 == 1;
+                    let value = value(Codebook::Mul1, state(k));
+                    if is_odd { -value } else { value }
+                })
+                .sum();
+            let scale = f32_from_f16(u16::from_le_bytes([scale[0], scale[1]]));
+            (sum / 16.0 * f64::from(scale) * f64::from(signs[col])) as f32
+        };
+        let want: Vec<f32> = (0..(rows - 1) * cols).map(twin).collect();
+        check(&format!("EXL3 rings {bits}"), &kernel, want.len(), |i| {
+            want[i]
+        });
     }
 }
