@@ -68,6 +68,12 @@ impl Scheme for Exl3 {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(base) = base_of(t.name(), "trellis") else {
+            // Parameters of other models have this name, so that it is no companion.
+            if let Some(base) = base_of(t.name(), "signs")
+                && all.config.quant_method() == Some(&QuantMethod::Exl3)
+            {
+                all.need(t, base, "trellis")?;
+            }
             return Ok(None);
         };
         if let Some(table) = claim_table(t, base, all)? {

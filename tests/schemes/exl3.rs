@@ -53,6 +53,7 @@ fn exl3() {
         X.trellis I16 16,65; X.signs F16 256 |  | Parse: `X.signs` & [groups, 256]
         X.trellis I16 16,65; X.signs F16 1,128 |  | Parse: `X.signs` & [groups, 256]
         X.trellis I16 16,65; X.signs I16 1,256 |  | Parse: `X.signs`
+        X.signs F16 1,256 | {"quant_method":"exl3"} | Parse: `X.signs` & `X.trellis` is missing
         X.trellis I16 16,65 |  | Unsupported: `X.trellis` & table of embeddings
         X.shard_0.trellis I16 16,41 |  | Unsupported: `X.shard_0.trellis` & table of embeddings
         X.trellis I32 16,8,32; {u}; {v} |  | Parse: `X.trellis` & I16
