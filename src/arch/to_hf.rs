@@ -23,7 +23,7 @@ use super::prediction;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{ModelClass, Need, Sign, TensorRule};
+use super::table::{ModelClass, Need, Prediction, Sign, TensorRule};
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use crate::containers::model::gguf::GgufMetadata;
@@ -134,6 +134,7 @@ pub(crate) fn to_hf<'m>(
         let text: String = kinds.iter().filter_map(letter).collect();
         config.insert(LETTERS.to_owned(), text.into());
     }
+    prediction::rename_count(&mut config, class.traits.prediction);
     lists::restore(&mut config, class, dims.layers);
     let context = config
         .get("max_position_embeddings")
@@ -295,7 +296,16 @@ impl<'m> Maker<'_, 'm> {
             suffix,
             sources,
         } = tensor;
-        let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+        let hf_name = |expert| {
+            let name = format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+            match self.class.traits.prediction {
+                Prediction::Apart(names) => {
+                    let own = names.of_transformers(&name, self.dims.layers);
+                    own.unwrap_or(name)
+                }
+                _ => name,
+            }
+        };
         let Some((_, source)) = sources.into_iter().next() else {
             return Ok(());
         };
