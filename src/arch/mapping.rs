@@ -229,6 +229,14 @@ impl Mapping<'_> {
         rules.any(|rule| find(rule.gguf, base).is_some())
     }
 
+    /// The rule of the tensor that is called `base` in GGUF, without `.weight` or `.bias`, if its layer may have one.
+    pub(super) fn rule_in_layer(&self, base: &str, layer: usize) -> Option<&'static TensorRule> {
+        let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        rules.find(|rule| {
+            find(rule.gguf, base).is_some() && self.dims.has(rule.need, layer) != Some(false)
+        })
+    }
+
     /// `name` with or without `prefix`, as the table of the class has it.
     fn with_own_prefix(&self, name: String, prefix: &str) -> String {
         let is_known = |name: &str| !self.rules(name, &[], |rule| rule.hf).is_empty();

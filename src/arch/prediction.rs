@@ -127,6 +127,11 @@ pub(super) fn leave_out(
     items: &mut Vec<ResolvedItem<'_>>,
 ) -> Result<Option<String>> {
     if class.traits.prediction != Prediction::LeftOut {
+        let has_first = items.iter().any(|item| layer_of(item.name()) == Some(0));
+        if !has_first && config.contains_key(PREDICTION) {
+            let what = "the file has the layer that predicts a further token alone (`--mtp` of llama.cpp's converter), and no model";
+            return Err(wrong_key(&key_of(class), what));
+        }
         let layers = config.get(LAYERS[0]).and_then(Value::as_u64);
         let is_behind = |item: &ResolvedItem<'_>| layer_of(item.name()) >= layers;
         if !items.iter().any(is_behind) {

@@ -211,14 +211,32 @@ fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
     }
 }
 
+/// What `general.type` calls files that are no models, and what they are.
+const NO_MODELS: &[(&str, &str)] = &[
+    (
+        "adapter",
+        "an adapter, which `amn merge` merges into its model",
+    ),
+    ("mmproj", "the projector of a multimodal model"),
+    ("imatrix", "an importance matrix"),
+];
+
 /// The class of a GGUF file.
 ///
 /// # Errors
-/// `Unsupported` if no class has its architecture.
+/// `Unsupported` if it is no model, or no class has its architecture.
 fn class_of(
     metadata: &GgufMetadata,
     has_tensor: impl Fn(&str) -> bool,
 ) -> Result<&'static ModelClass> {
+    let kind = metadata.get("general.type");
+    let kind = kind.as_ref().and_then(|kind| kind.as_string());
+    if let Some((kind, what)) = NO_MODELS.iter().find(|(known, _)| kind == Some(*known)) {
+        let what = format!(
+            "general.type: the file is {what}; its tensors alone are written to a FILE.safetensors"
+        );
+        return Err(AnamnesisError::unsupported(*kind, what));
+    }
     let architecture = metadata.get("general.architecture");
     let name = architecture
         .as_ref()

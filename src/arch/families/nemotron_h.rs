@@ -9,8 +9,8 @@ use super::mamba::{ENDS, mamba2_mixer, vector};
 use crate::arch::dims::Dim;
 use crate::arch::prediction::PredictionNames;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, Transform, count,
-    experts, in_layers, number, only, setting,
+    Default, Kind, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits, Transform,
+    count, experts, in_layers, number, only, setting,
 };
 
 const ATTENDING: Need = Need::Kind("attention");
@@ -110,6 +110,44 @@ const SPARSE_MLP: &[TensorRule] = &[
         "blk.{i}.ffn_down_shexp",
         "backbone.layers.{i}.mixer.shared_experts.down_proj",
         &[Dim::Hidden, SHARED],
+    ),
+];
+
+const LATENT: Dim = Dim::Field("moe_latent_size");
+
+/// As [`SPARSE_MLP`], with experts that work on a shorter state.
+const LATENT_MLP: &[TensorRule] = &[
+    SPARSE_MLP[0],
+    SPARSE_MLP[1],
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_up_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.up_proj",
+            &[Dim::ExpertInner, LATENT],
+        ),
+    ),
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_down_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.down_proj",
+            &[LATENT, Dim::ExpertInner],
+        ),
+    ),
+    SPARSE_MLP[4],
+    SPARSE_MLP[5],
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_latent_down",
+        "backbone.layers.{i}.mixer.fc1_latent_proj",
+        &[LATENT, Dim::Hidden],
+    ),
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_latent_up",
+        "backbone.layers.{i}.mixer.fc2_latent_proj",
+        &[Dim::Hidden, LATENT],
     ),
 ];
 
@@ -300,7 +338,7 @@ pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
         ("routed_scaling_factor", Default::Float(1.0)),
     ],
     implied: implied![
-        // Experts that work on a shorter state have further projections.
+        // Experts that work on a shorter state are another class here.
         ("moe_latent_size", Default::Absent),
     ],
     own_fields: &[
@@ -316,4 +354,26 @@ pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
         ..NEMOTRON_H.traits
     },
     ..NEMOTRON_H
+};
+
+/// Nemotron 3 whose experts work on a shorter state (Super, Ultra).
+pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
+    implied: implied![],
+    tensors: &[ENDS, ATTENTION, LATENT_MLP, MIXER, PREDICTION],
+    settings: &[
+        SETTINGS,
+        EXPERT_SETTINGS,
+        PREDICTION_SETTINGS,
+        &[setting(
+            Kind::Required,
+            "moe_latent_size",
+            &["moe_latent_size"],
+        )],
+    ],
+    traits: Traits {
+        config_sign: Some("moe_latent_size"),
+        sign: Sign::Has("moe_latent_size"),
+        ..NEMOTRON_H_MOE.traits
+    },
+    ..NEMOTRON_H_MOE
 };

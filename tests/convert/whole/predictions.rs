@@ -76,3 +76,18 @@ fn counted_layers_of_predictions() {
         "{error}"
     );
 }
+
+/// `--mtp` of llama.cpp's converter writes the layer that predicts a further token alone, with what it shares with the model.
+#[test]
+fn a_layer_of_predictions_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let alone = directory.path().join("alone.gguf");
+    let mut options = ConvertOptions::new(ConvertTarget::Gguf);
+    options.exclude = vec!["blk.0.*".to_owned(), "blk.1.*".to_owned()];
+    let model = parse(data().join("whole_prediction/qwen3_5/canonical.gguf")).unwrap();
+    model.convert(&alone, options).unwrap();
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    let result = parse(&alone).and_then(|model| model.recovery(options).map(drop));
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("alone"), "{error}");
+}

@@ -42,6 +42,32 @@ fn set(file: &'static str, fields: Value) -> impl FnOnce(&Path) {
     }
 }
 
+/// Files of llama.cpp that are no models have keys of one.
+#[test]
+fn adapters_and_projectors() {
+    let directory = tempfile::tempdir().unwrap();
+    let adapter = data().join("adapters/plain.gguf");
+    let projector = directory.path().join("projector.gguf");
+    let kind = (
+        "general.type".to_owned(),
+        GgufMetadataValue::String("mmproj".to_owned()),
+    );
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(vec![kind]);
+    parse(&adapter)
+        .unwrap()
+        .convert(&projector, options)
+        .unwrap();
+    for (path, what) in [(&adapter, "amn merge"), (&projector, "projector")] {
+        let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+        let result = parse(path).and_then(|model| model.recovery(options).map(drop));
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.contains("general.type") && error.contains(what),
+            "{error}"
+        );
+    }
+}
+
 /// null is no cap to transformers, and a missing field the default; llama.cpp's Gemma 2 has a cap whatever the file says.
 #[test]
 fn caps_that_are_null() {

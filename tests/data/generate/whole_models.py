@@ -437,8 +437,9 @@ def convert_with_prediction(root, name, pre):
 def small(name, config):
     """The config of a model as small as llama.cpp allows, with a layer of each kind."""
     sizes = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, head_dim=8)
-    if name == "nemotron_h_moe":
-        return config | sizes | dict(layers_block_type=["linear_attention", "full_attention", "moe"],
+    if name.startswith("nemotron_h"):
+        latent = dict(moe_latent_size=12) if name == "nemotron_h_latent" else {}
+        return config | sizes | latent | dict(layers_block_type=["linear_attention", "full_attention", "moe"],
                                      n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, moe_shared_expert_intermediate_size=8)
     config = config | sizes | dict(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=1, linear_num_value_heads=2,
                                    linear_key_head_dim=4, linear_value_head_dim=4)
@@ -452,17 +453,18 @@ def small(name, config):
 def small_with_prediction(root, name, pre):
     """Writes ROOT/../whole_prediction/NAME, as ROOT/NAME: a small model with a layer that predicts a further token, under the names of published
     models. transformers does not load it. The tokenizer is that of ROOT/NAME."""
-    model_type, config, _ = MODELS[name]
+    like = name.replace("latent", "moe")
+    model_type, config, _ = MODELS[like]
     out = root.parent / "whole_prediction" / name
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(sum(name.encode()))
     save(name, model_type, small(name, config), out / "hf")
-    for file in (root / name / "hf").glob("tokenizer*"):
+    for file in (root / like / "hf").glob("tokenizer*"):
         shutil.copy(file, out / "hf")
     path = out / "hf/config.json"
     tensors, written = load_file(out / "hf/model.safetensors"), json.loads(path.read_text())
     hidden = written["hidden_size"]
-    if name == "nemotron_h_moe":
+    if name.startswith("nemotron_h"):
         written = {key: value for key, value in written.items() if key not in ("layers_block_type", "mtp_layers_block_type", "output_router_logits")}
         written |= {"num_hidden_layers": 3, "hybrid_override_pattern": "M*E", "num_nextn_predict_layers": 1}
         tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}  # transformers 5.24 saves routers in F32
@@ -477,6 +479,8 @@ def small_with_prediction(root, name, pre):
     layer |= {f"mtp.{name}.weight": (torch.randn(shape) * 0.1).bfloat16() for name, shape in own.items()}
     save_file(tensors | layer, out / "hf/model.safetensors", metadata={"format": "pt"})
     convert(out, pre)
+    if name == "qwen3_5":
+        convert(out, pre, root.parent / f"whole_fused/{name}.gguf", ["--fuse-qkv"])
 
 
 def write(config, shapes, out):
@@ -573,7 +577,8 @@ if __name__ == "__main__":
             make(name, root / name / "hf")
         if is_nemotron_h and knows_it:
             if name == "nemotron_h_moe":
-                small_with_prediction(root, name, PRE[MODELS[name][2]])
+                for small_name in (name, "nemotron_h_latent"):
+                    small_with_prediction(root, small_name, PRE[MODELS[name][2]])
             continue
         convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])
         if name in FUSED:  # ROOT/../whole_fused/NAME.gguf
