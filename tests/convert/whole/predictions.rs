@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use anamnesis::{
-    ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, RememberOptions, TargetDtype,
-    parse,
-};
+use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 
 use super::{Tensors, json, metadata, named, tensors, to_gguf, to_hf};
 use crate::common::data;
