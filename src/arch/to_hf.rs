@@ -53,6 +53,10 @@ pub(crate) fn to_hf<'m>(
     let class = class_of(metadata, |name| {
         items.iter().any(|item| item.name() == name)
     })?;
+    if items.is_empty() {
+        let what = "the file has no tensors, as `--vocab-only` of llama.cpp's converter writes it";
+        return Err(AnamnesisError::unsupported("a whole model", what));
+    }
     let mut config = config_of(class, metadata)?;
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =

@@ -11,7 +11,7 @@ use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::simd::Level;
 
 /// A matrix in blocks.
-pub(super) struct BlockMatrix {
+pub(super) struct FactorBlocks {
     tensor: AdapterTensor,
     cols: usize,
     decode: GgmlDecoder,
@@ -19,7 +19,7 @@ pub(super) struct BlockMatrix {
     block: (usize, usize),
 }
 
-impl BlockMatrix {
+impl FactorBlocks {
     /// The matrix of `cols` columns that `tensor` has; `None` if it is not in blocks.
     pub(super) fn new(tensor: &AdapterTensor, cols: usize) -> Option<Self> {
         let dtype = tensor.get().dtype();
@@ -38,7 +38,7 @@ fn can_be_read(t: &Tensor<'_>) -> bool {
     !t.info().big_endian || t.dtype().can_swap()
 }
 
-impl ScaleMatrix for BlockMatrix {
+impl ScaleMatrix for FactorBlocks {
     fn extend(
         &self,
         rows: Range<usize>,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::blocks::BlockMatrix;
+use super::blocks::FactorBlocks;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{Floats, wrong};
@@ -44,7 +44,7 @@ impl AdapterMatrix {
         is_transposed: bool,
     ) -> Result<Box<dyn ScaleMatrix>> {
         let [height, width] = size;
-        if let Some(blocks) = BlockMatrix::new(&tensor, width) {
+        if let Some(blocks) = FactorBlocks::new(&tensor, width) {
             let inner = Box::new(blocks);
             return Ok(match is_transposed {
                 true => Box::new(Transposed {

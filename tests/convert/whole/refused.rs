@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::named;
 use crate::common::data;
+use crate::common::gguf::Gguf;
 
 /// Converts a copy of the model `name` that `edit` has changed, and returns the error.
 fn refusal(name: &str, edit: impl FnOnce(&Path)) -> String {
@@ -44,7 +45,7 @@ fn set(file: &'static str, fields: Value) -> impl FnOnce(&Path) {
 
 /// Files of llama.cpp that are no models have keys of one.
 #[test]
-fn adapters_and_projectors() {
+fn files_that_are_no_models() {
     let directory = tempfile::tempdir().unwrap();
     let adapter = data().join("adapters/plain.gguf");
     let projector = directory.path().join("projector.gguf");
@@ -57,14 +58,21 @@ fn adapters_and_projectors() {
         .unwrap()
         .convert(&projector, options)
         .unwrap();
-    for (path, what) in [(&adapter, "amn merge"), (&projector, "projector")] {
+    let vocabulary = directory.path().join("vocabulary.gguf");
+    let architecture = Gguf::default().text("general.architecture", "llama");
+    std::fs::write(&vocabulary, architecture.file()).unwrap();
+    for (path, what) in [
+        (
+            &adapter,
+            "general.type: the file is an adapter, which `amn merge`",
+        ),
+        (&projector, "general.type: the file is the projector"),
+        (&vocabulary, "--vocab-only"),
+    ] {
         let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
         let result = parse(path).and_then(|model| model.recovery(options).map(drop));
         let error = result.unwrap_err().to_string();
-        assert!(
-            error.contains("general.type") && error.contains(what),
-            "{error}"
-        );
+        assert!(error.contains(what), "{error}");
     }
 }
 
