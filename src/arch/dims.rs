@@ -1,10 +1,13 @@
 //! The sizes of a model, and the shapes that follow from them.
 
+mod experts;
+
+use self::experts::check_experts;
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::layer_sizes::SizesByLayer;
 use super::periods::period_of;
 use super::settings::LABELS;
-use super::table::{ModelClass, Need};
+use super::table::{ModelClass, Need, Prediction};
 use crate::Result;
 
 /// A dimension of a weight.
@@ -53,6 +56,8 @@ pub(super) struct Dims {
     pub layers: usize,
     /// Layers behind these, which predict further tokens.
     pub prediction: usize,
+    /// The kinds of each of these.
+    prediction_kinds: &'static [&'static str],
     pub hidden: usize,
     pub vocab: usize,
     pub heads: usize,
@@ -110,28 +115,6 @@ pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
 /// Most layers of a model.
 pub(super) const MOST_LAYERS: u32 = 1 << 14;
 
-/// Fails unless a model of `experts` experts can use as many of them as `fields` say, and they can be in such groups.
-fn check_experts(fields: &Fields, experts: usize) -> Result<()> {
-    let outside = |names: &[&str], most: usize| -> Result<Option<usize>> {
-        let Some(n) = fields.count(names)?.map(|n| n as usize) else {
-            return Ok(None);
-        };
-        match n == 0 || n > most {
-            true => Err(wrong(names[0], format!("{n} of {most}"))),
-            false => Ok(Some(n)),
-        }
-    };
-    outside(EXPERTS_USED, experts)?;
-    if let Some(groups) = outside(&["n_group"], experts)? {
-        outside(&["topk_group"], groups)?;
-        if !experts.is_multiple_of(groups) {
-            let what = format!("{groups} groups of {experts} experts");
-            return Err(wrong("n_group", what));
-        }
-    }
-    Ok(())
-}
-
 impl Dims {
     /// # Errors
     /// `Parse` that names a field which is missing, or contradicts another.
@@ -188,6 +171,7 @@ impl Dims {
         Ok(Self {
             layers,
             prediction: prediction as usize,
+            prediction_kinds: &[],
             hidden,
             vocab: need(&["vocab_size"])?,
             heads,
@@ -214,6 +198,9 @@ impl Dims {
             fields.0.insert(HEADS[0].to_owned(), 1.into());
         }
         let mut dims = Self::new(&fields)?;
+        if let Prediction::Apart(names) = class.traits.prediction {
+            dims.prediction_kinds = names.kinds;
+        }
         if let Some(field) = class.traits.experts_every {
             let every = dims.need(field)?;
             dims.experts_every = (every, every - 1);
@@ -355,6 +342,13 @@ impl Dims {
         Some(kinds.map(|kind| kind.as_str().unwrap_or_default()))
     }
 
+    /// Which layers are of `kind`, with those that predict further tokens.
+    pub(super) fn layers_of(&self, kind: &str) -> Option<impl Iterator<Item = bool>> {
+        let behind = self.prediction_kinds.contains(&kind);
+        let behind = std::iter::repeat_n(behind, self.prediction);
+        Some(self.kinds()?.map(move |found| found == kind).chain(behind))
+    }
+
     /// Whether layer `layer` has experts.
     fn has_experts(&self, layer: usize) -> bool {
         let (every, first) = self.experts_every;
@@ -379,6 +373,7 @@ impl Dims {
             Need::Prediction => Some(layer >= self.layers),
             Need::AllButFirst => Some(layer > 0),
             Need::First => Some(layer == 0),
+            Need::Kind(kind) if layer >= self.layers => Some(self.prediction_kinds.contains(&kind)),
             Need::Kind(kind) => {
                 let kinds = self.fields.0.get(LAYER_KINDS);
                 Some(kinds.and_then(|kinds| kinds.get(layer)?.as_str()) == Some(kind))

@@ -74,6 +74,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &mamba::MAMBA,
     &mamba::MAMBA2,
     &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_h::NEMOTRON_H_LATENT,
     &nemotron_h::NEMOTRON_H_MOE,
     &nemotron_h::NEMOTRON_H,
     &smollm::SMOLLM3,

@@ -22,7 +22,9 @@ pub(super) fn taken_apart<'m>(
         let place = find(&format!("blk.{{i}}.{part}"), base)?;
         Some((*part, place.layer?))
     });
-    let Some((fused, layer)) = place.filter(|_| !mapping.has_rule(base)) else {
+    // Linear attention has a fused tensor of this name, too, in other layers.
+    let is_other = |&(_, layer): &(&str, usize)| mapping.rule_in_layer(base, layer).is_none();
+    let Some((fused, layer)) = place.filter(is_other) else {
         return vec![source];
     };
     let Some((parts, is_stack)) = parts_of(mapping, fused, layer, &source.shape) else {
@@ -57,8 +59,10 @@ fn parts_of(mapping: &Mapping<'_>, fused: &str, layer: usize, shape: &[usize]) -
         let parts = vec![("ffn_gate_exps", half), ("ffn_up_exps", half)];
         return rows.is_multiple_of(2).then_some((parts, true));
     }
+    // Queries may have gates behind them.
+    let queries = mapping.rule_in_layer(&format!("blk.{layer}.attn_q"), layer)?;
     let size = |dim| mapping.dims.size(dim, Some(layer));
-    let (queries, keys) = (size(Dim::Queries)?, size(Dim::Keys)?);
+    let (queries, keys) = (size(queries.shape[0])?, size(Dim::Keys)?);
     let values = shape.first()?.checked_sub(queries)?.checked_sub(keys)?;
     let parts = vec![("attn_q", queries), ("attn_k", keys), ("attn_v", values)];
     Some((parts, false))

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
 use super::names::{Place, fill, find, split_suffix};
+use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
 use crate::{AnamnesisError, Result};
@@ -113,10 +114,17 @@ impl Mapping<'_> {
                 without_place += 1;
                 continue;
             }
-            let is_left_out = self.class.traits.prediction == Prediction::LeftOut;
-            if is_left_out && (name.starts_with("mtp.") || is_behind(&name, self.dims.layers)) {
-                predicting += 1;
-                continue;
+            match self.class.traits.prediction {
+                Prediction::LeftOut
+                    if is_predicting(Prediction::LeftOut, &name, self.dims.layers) =>
+                {
+                    predicting += 1;
+                    continue;
+                }
+                Prediction::Apart(names) => {
+                    name = names.as_layer(&name, self.dims.layers).unwrap_or(name);
+                }
+                _ => {}
             }
             let mut found = self.rules(&name, self.class.other_tensors, |rule| rule.hf);
             // Of several names in GGUF, those count that the layer has by the config.
@@ -219,6 +227,14 @@ impl Mapping<'_> {
     pub(super) fn has_rule(&self, base: &str) -> bool {
         let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
         rules.any(|rule| find(rule.gguf, base).is_some())
+    }
+
+    /// The rule of the tensor that is called `base` in GGUF, without `.weight` or `.bias`, if its layer may have one.
+    pub(super) fn rule_in_layer(&self, base: &str, layer: usize) -> Option<&'static TensorRule> {
+        let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
+        rules.find(|rule| {
+            find(rule.gguf, base).is_some() && self.dims.has(rule.need, layer) != Some(false)
+        })
     }
 
     /// `name` with or without `prefix`, as the table of the class has it.

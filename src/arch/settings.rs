@@ -241,8 +241,8 @@ fn value(
                 .fields
                 .iter()
                 .all(|field| fields.get(&[field]).is_some());
-            let kinds = dims.kinds().filter(|_| has_all);
-            kinds.map(|kinds| array(GgufMetadataArray::Bool(kinds.map(|k| k == kind).collect())))
+            let layers = dims.layers_of(kind).filter(|_| has_all);
+            layers.map(|layers| array(GgufMetadataArray::Bool(layers.collect())))
         }
         Kind::Inner if fields.flag(DOUBLE_WIDE) => {
             let widths = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();
@@ -262,15 +262,15 @@ fn value(
             let inner = inner.and_then(|n| i32::try_from(n).ok());
             let inner =
                 inner.ok_or_else(|| wrong(setting.fields[0], "it is missing or too large"))?;
-            let of_layer = |k: &str| if k == kind { inner } else { 0 };
-            let kinds = dims.kinds();
-            kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
+            let of_layer = |is_so| if is_so { inner } else { 0 };
+            let layers = dims.layers_of(kind);
+            layers.map(|layers| array(GgufMetadataArray::I32(layers.map(of_layer).collect())))
         }
         Kind::KvHeadsBut(_, other) => {
             let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
-            let of_layer = |k: &str| if k == other { heads } else { 0 };
-            let kinds = dims.kinds();
-            kinds.map(|kinds| array(GgufMetadataArray::I32(kinds.map(of_layer).collect())))
+            let of_layer = |is_so| if is_so { heads } else { 0 };
+            let layers = dims.layers_of(other);
+            layers.map(|layers| array(GgufMetadataArray::I32(layers.map(of_layer).collect())))
         }
     };
     Ok(value)

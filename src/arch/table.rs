@@ -6,6 +6,7 @@ mod settings;
 pub(super) use self::rules::{experts, heads, in_layers, only, optional, parameter, same};
 pub(super) use self::settings::{Kind, Setting, count, number, setting};
 use super::dims::Dim;
+use super::prediction::PredictionNames;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
 pub(super) struct ModelClass {
@@ -180,6 +181,8 @@ pub(super) enum Prediction {
     LeftOut,
     /// They are layers of the GGUF file. `num_nextn_predict_layers` counts them.
     Kept,
+    /// They are layers of the GGUF file, and have names of their own in transformers.
+    Apart(&'static PredictionNames),
 }
 
 /// What in a GGUF file tells a class from others of the same architecture.

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::checks;
-use super::dims::{Dims, LAYERS, PREDICTION};
+use super::dims::Dims;
 use super::families::class_of;
 use super::fields::{Fields, wrong};
 use super::general;
-use super::mapping::{Mapped, Mapping, is_behind};
+use super::mapping::{Mapped, Mapping};
 use super::model_card;
 use super::pooling::{self, POOLING};
+use super::prediction;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{SourceTensor, computed};
-use super::table::{HeadDim, ModelClass, Prediction, Transform};
+use super::table::{HeadDim, ModelClass, Transform};
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
@@ -78,7 +79,7 @@ pub(crate) fn to_gguf<'m>(
     if class.settings().any(|setting| setting.key == POOLING) {
         pooling::add_to(&mut fields, &texts)?;
     }
-    without_missing_layers(&mut fields, class, items)?;
+    prediction::count_layers(&mut fields, class, items)?;
     let dims = Dims::of_class(&fields, class)?;
     if class.traits.head_dim == HeadDim::Stated {
         fields.0.entry("head_dim").or_insert(dims.head.into());
@@ -159,20 +160,6 @@ pub(crate) fn to_gguf<'m>(
         notes: notes.collect(),
         companions: texts.companions(),
     }))
-}
-
-/// Forgets that the config counts layers which predict further tokens, if GGUF or the model has none of them.
-fn without_missing_layers(
-    fields: &mut Fields,
-    class: &ModelClass,
-    items: &[ResolvedItem<'_>],
-) -> Result<()> {
-    let layers = fields.need(LAYERS)? as usize;
-    let has_them = items.iter().any(|item| is_behind(item.name(), layers));
-    if class.traits.prediction != Prediction::Kept || !has_them {
-        fields.0.remove(PREDICTION);
-    }
-    Ok(())
 }
 
 /// The embedding of tokens.

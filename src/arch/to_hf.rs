@@ -23,7 +23,7 @@ use super::prediction;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{ModelClass, Need, Sign, TensorRule};
+use super::table::{ModelClass, Need, Prediction, Sign, TensorRule};
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use crate::containers::model::gguf::GgufMetadata;
@@ -53,6 +53,10 @@ pub(crate) fn to_hf<'m>(
     let class = class_of(metadata, |name| {
         items.iter().any(|item| item.name() == name)
     })?;
+    if items.is_empty() {
+        let what = "the file has no tensors, as `--vocab-only` of llama.cpp's converter writes it";
+        return Err(AnamnesisError::unsupported("a whole model", what));
+    }
     let mut config = config_of(class, metadata)?;
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =
@@ -134,6 +138,7 @@ pub(crate) fn to_hf<'m>(
         let text: String = kinds.iter().filter_map(letter).collect();
         config.insert(LETTERS.to_owned(), text.into());
     }
+    prediction::rename_count(&mut config, class.traits.prediction);
     lists::restore(&mut config, class, dims.layers);
     let context = config
         .get("max_position_embeddings")
@@ -210,14 +215,32 @@ fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
     }
 }
 
+/// What `general.type` calls files that are no models, and what they are.
+const NO_MODELS: &[(&str, &str)] = &[
+    (
+        "adapter",
+        "an adapter, which `amn merge` merges into its model",
+    ),
+    ("mmproj", "the projector of a multimodal model"),
+    ("imatrix", "an importance matrix"),
+];
+
 /// The class of a GGUF file.
 ///
 /// # Errors
-/// `Unsupported` if no class has its architecture.
+/// `Unsupported` if it is no model, or no class has its architecture.
 fn class_of(
     metadata: &GgufMetadata,
     has_tensor: impl Fn(&str) -> bool,
 ) -> Result<&'static ModelClass> {
+    let kind = metadata.get("general.type");
+    let kind = kind.as_ref().and_then(|kind| kind.as_string());
+    if let Some((kind, what)) = NO_MODELS.iter().find(|(known, _)| kind == Some(*known)) {
+        let what = format!(
+            "general.type: the file is {what}; its tensors alone are written to a FILE.safetensors"
+        );
+        return Err(AnamnesisError::unsupported(*kind, what));
+    }
     let architecture = metadata.get("general.architecture");
     let name = architecture
         .as_ref()
@@ -295,7 +318,16 @@ impl<'m> Maker<'_, 'm> {
             suffix,
             sources,
         } = tensor;
-        let hf_name = |expert| format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+        let hf_name = |expert| {
+            let name = format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+            match self.class.traits.prediction {
+                Prediction::Apart(names) => {
+                    let own = names.of_transformers(&name, self.dims.layers);
+                    own.unwrap_or(name)
+                }
+                _ => name,
+            }
+        };
         let Some((_, source)) = sources.into_iter().next() else {
             return Ok(());
         };

@@ -2,6 +2,7 @@
 
 mod apart;
 mod biases;
+mod blocks;
 mod collect;
 mod factors;
 mod form;

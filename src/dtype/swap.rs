@@ -21,7 +21,7 @@ ggml_block_types! { block_words {} }
 impl Dtype {
     /// The `(byte offset, width)` of the numbers in an element or block that files of the other
     /// byte order store reversed. `None` if no such layout is defined.
-    fn swapped_words(self) -> Option<&'static [(usize, usize)]> {
+    pub(crate) fn swapped_words(self) -> Option<&'static [(usize, usize)]> {
         match self {
             Self::Bool | Self::U8 | Self::I8 => Some(&[]),
             Self::U16 | Self::I16 | Self::F16 | Self::BF16 => Some(&[(0, 2)]),

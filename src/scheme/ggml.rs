@@ -6,6 +6,7 @@
 //!
 //! Weights that PrismML has rotated are plain ones here, as [`prism`] says.
 
+mod byte_order;
 mod factors;
 mod interleaved;
 pub(super) mod prism;
@@ -58,6 +59,7 @@ impl Scheme for Ggml {
             let (name, reason) = undecoded::name_and_reason(id);
             return Err(refused(t, &name, reason));
         }
+        byte_order::check(t)?;
         // A type without a decoder here is a plain one (F32, integers): its tensors are copied.
         if decoder(t.dtype()).is_none() && t.dtype().interleaved_rows().is_none() {
             return factors::scaled_floats(t, all);

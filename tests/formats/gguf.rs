@@ -325,6 +325,21 @@ fn versions_decode_alike() {
     }
 }
 
+/// gguf-py leaves BF16 and blocks of a big-endian file as the machine has them. What it swaps has the same values.
+#[test]
+fn numbers_in_the_other_order() {
+    let values = |name: &str| {
+        let path = data().join(format!("gguf-big-endian/{name}.gguf"));
+        let (target, _) = TARGETS[0];
+        parse(path).unwrap().remember_to_bytes(target)
+    };
+    assert!(values("f32").is_ok() && values("f16").is_ok());
+    for name in ["bf16", "q8_0", "q4_0"] {
+        let error = values(name).unwrap_err().to_string();
+        assert!(error.contains("little-endian order"), "{name}: {error}");
+    }
+}
+
 /// A split model equals the model before the split.
 #[test]
 fn split_sets() {

@@ -5,7 +5,7 @@
 //!
 //! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers 4.57.6.
 
-use super::glm::{PREDICTION, PREDICTION_SETTINGS};
+use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
@@ -228,6 +228,7 @@ pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
         SPARSE_MLP,
         F32_CHOICE_BIAS,
         PREDICTION,
+        PREDICTION_ENDS,
     ],
     settings: &[SETTINGS, PREDICTION_SETTINGS],
     traits: Traits {

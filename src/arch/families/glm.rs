@@ -78,6 +78,10 @@ pub(super) const PREDICTION: &[TensorRule] = &[
         "model.layers.{i}.shared_head.norm",
         &[Dim::Hidden],
     ),
+];
+
+/// Copies of the embedding and of the output layer that some checkpoints have in such a layer.
+pub(super) const PREDICTION_ENDS: &[TensorRule] = &[
     optional(
         "blk.{i}.nextn.shared_head_head",
         "model.layers.{i}.shared_head.head",
@@ -162,6 +166,7 @@ pub(super) const GLM4_MOE: ModelClass = ModelClass {
         SPARSE_MLP,
         F32_CHOICE_BIAS,
         PREDICTION,
+        PREDICTION_ENDS,
     ],
     settings: &[
         &[

@@ -3,12 +3,14 @@
 //!
 //! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers 5.23.
 
+use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, vector};
 use crate::arch::dims::Dim;
+use crate::arch::prediction::PredictionNames;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts,
-    in_layers, number, only, setting,
+    Default, Kind, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits, Transform,
+    count, experts, in_layers, number, only, setting,
 };
 
 const ATTENDING: Need = Need::Kind("attention");
@@ -108,6 +110,98 @@ const SPARSE_MLP: &[TensorRule] = &[
         "blk.{i}.ffn_down_shexp",
         "backbone.layers.{i}.mixer.shared_experts.down_proj",
         &[Dim::Hidden, SHARED],
+    ),
+];
+
+const LATENT: Dim = Dim::Field("moe_latent_size");
+
+/// As [`SPARSE_MLP`], with experts that work on a shorter state.
+const LATENT_MLP: &[TensorRule] = &[
+    SPARSE_MLP[0],
+    SPARSE_MLP[1],
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_up_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.up_proj",
+            &[Dim::ExpertInner, LATENT],
+        ),
+    ),
+    in_layers(
+        EXPERTS,
+        experts(
+            "blk.{i}.ffn_down_exps",
+            "backbone.layers.{i}.mixer.experts.{e}.down_proj",
+            &[LATENT, Dim::ExpertInner],
+        ),
+    ),
+    SPARSE_MLP[4],
+    SPARSE_MLP[5],
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_latent_down",
+        "backbone.layers.{i}.mixer.fc1_latent_proj",
+        &[LATENT, Dim::Hidden],
+    ),
+    only(
+        EXPERTS,
+        "blk.{i}.ffn_latent_up",
+        "backbone.layers.{i}.mixer.fc2_latent_proj",
+        &[Dim::Hidden, LATENT],
+    ),
+];
+
+/// The layer that predicts a further token: attention, and experts behind a norm of their own.
+const PREDICTION_NAMES: PredictionNames = PredictionNames {
+    count: "num_nextn_predict_layers",
+    kinds: &["attention", "moe"],
+    layers: "backbone.layers.",
+    names: &[
+        ("mtp.layers.0.enorm.", "enorm."),
+        ("mtp.layers.0.hnorm.", "hnorm."),
+        ("mtp.layers.0.eh_proj.", "eh_proj."),
+        ("mtp.layers.0.norm.", "norm."),
+        ("mtp.layers.0.mixer.q_proj.", "mixer.q_proj."),
+        ("mtp.layers.0.mixer.k_proj.", "mixer.k_proj."),
+        ("mtp.layers.0.mixer.v_proj.", "mixer.v_proj."),
+        ("mtp.layers.0.mixer.o_proj.", "mixer.o_proj."),
+        ("mtp.layers.1.norm.", "post_attention_layernorm."),
+        ("mtp.layers.1.final_layernorm.", "shared_head.norm."),
+        ("mtp.layers.1.mixer.", "mixer."),
+    ],
+};
+
+/// What that layer has beside the tensors of other layers.
+const PREDICTION: &[TensorRule] = &[
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.eh_proj",
+        "backbone.layers.{i}.eh_proj",
+        &[Dim::Hidden, Dim::Sum(&[Dim::Hidden, Dim::Hidden])],
+    ),
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.enorm",
+        "backbone.layers.{i}.enorm",
+        &[Dim::Hidden],
+    ),
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.hnorm",
+        "backbone.layers.{i}.hnorm",
+        &[Dim::Hidden],
+    ),
+    only(
+        Need::Prediction,
+        "blk.{i}.post_attention_norm",
+        "backbone.layers.{i}.post_attention_layernorm",
+        &[Dim::Hidden],
+    ),
+    only(
+        Need::Prediction,
+        "blk.{i}.nextn.shared_head_norm",
+        "backbone.layers.{i}.shared_head.norm",
+        &[Dim::Hidden],
     ),
 ];
 
@@ -244,19 +338,42 @@ pub(super) const NEMOTRON_H_MOE: ModelClass = ModelClass {
         ("routed_scaling_factor", Default::Float(1.0)),
     ],
     implied: implied![
-        // Experts that work on a shorter state have further projections.
+        // Experts that work on a shorter state are another class here.
         ("moe_latent_size", Default::Absent),
     ],
     own_fields: &[
         ("layer_norm_eps", "layer_norm_epsilon"),
         ("num_local_experts", "n_routed_experts"),
     ],
-    tensors: &[ENDS, ATTENTION, SPARSE_MLP, MIXER],
-    settings: &[SETTINGS, EXPERT_SETTINGS],
+    tensors: &[ENDS, ATTENTION, SPARSE_MLP, MIXER, PREDICTION],
+    settings: &[SETTINGS, EXPERT_SETTINGS, PREDICTION_SETTINGS],
     traits: Traits {
         layer_letters: &[("mamba", 'M'), ("attention", '*'), ("moe", 'E')],
         config_sign: Some("num_experts_per_tok"),
+        prediction: Prediction::Apart(&PREDICTION_NAMES),
         ..NEMOTRON_H.traits
     },
     ..NEMOTRON_H
+};
+
+/// Nemotron 3 whose experts work on a shorter state (Super, Ultra).
+pub(super) const NEMOTRON_H_LATENT: ModelClass = ModelClass {
+    implied: implied![],
+    tensors: &[ENDS, ATTENTION, LATENT_MLP, MIXER, PREDICTION],
+    settings: &[
+        SETTINGS,
+        EXPERT_SETTINGS,
+        PREDICTION_SETTINGS,
+        &[setting(
+            Kind::Required,
+            "moe_latent_size",
+            &["moe_latent_size"],
+        )],
+    ],
+    traits: Traits {
+        config_sign: Some("moe_latent_size"),
+        sign: Sign::Has("moe_latent_size"),
+        ..NEMOTRON_H_MOE.traits
+    },
+    ..NEMOTRON_H_MOE
 };

@@ -2,9 +2,11 @@
 //!
 //! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6, of Qwen 3.5 those of 5.23.
 
+use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
 use crate::arch::dims::Dim;
+use crate::arch::prediction::PredictionNames;
 use crate::arch::table::{
     Default, Kind, LinearPart, ModelClass, Need, Prediction, Setting, TensorRule, Traits,
     Transform, ValuePart, count, only, setting,
@@ -240,6 +242,20 @@ const AXES: &[Setting] = &[setting(
     &[],
 )];
 
+/// The layer that predicts a further token: full attention, and what makes its input.
+const PREDICTION_NAMES: PredictionNames = PredictionNames {
+    count: "mtp_num_hidden_layers",
+    kinds: &["full_attention"],
+    layers: "model.layers.",
+    names: &[
+        ("mtp.fc.", "eh_proj."),
+        ("mtp.pre_fc_norm_embedding.", "enorm."),
+        ("mtp.pre_fc_norm_hidden.", "hnorm."),
+        ("mtp.norm.", "shared_head.norm."),
+        ("mtp.layers.0.", ""),
+    ],
+};
+
 pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
     gguf: "qwen3next",
     classes: &["Qwen3NextForCausalLM"],
@@ -277,14 +293,15 @@ pub(super) const QWEN3_NEXT: ModelClass = ModelClass {
         LINEAR_ATTENTION,
         EXPERTS,
         SHARED_EXPERT,
+        PREDICTION,
     ],
     other_tensors: FUSED_EXPERTS,
-    settings: &[SETTINGS],
+    settings: &[SETTINGS, PREDICTION_SETTINGS],
     traits: Traits {
         norms_plus_one: true,
         layer_kinds: Some(("linear_attention", 4)),
         partial_rotary: Some(0.25),
-        prediction: Prediction::LeftOut,
+        prediction: Prediction::Apart(&PREDICTION_NAMES),
         ..Traits::PLAIN
     },
 };
@@ -309,9 +326,16 @@ pub(super) const QWEN3_5: ModelClass = ModelClass {
         ("hidden_act", Default::Text("silu")),
         ("attention_bias", Default::Bool(false)),
     ],
-    tensors: &[ENDS, POST_NORMS, FULL_ATTENTION, SPLIT_ATTENTION, MLP],
+    tensors: &[
+        ENDS,
+        POST_NORMS,
+        FULL_ATTENTION,
+        SPLIT_ATTENTION,
+        MLP,
+        PREDICTION,
+    ],
     other_tensors: &[],
-    settings: &[SETTINGS, AXES],
+    settings: &[SETTINGS, PREDICTION_SETTINGS, AXES],
     ..QWEN3_NEXT
 };
 
@@ -345,6 +369,7 @@ pub(super) const QWEN3_5_MOE: ModelClass = ModelClass {
         SPLIT_ATTENTION,
         EXPERTS,
         SHARED_EXPERT,
+        PREDICTION,
     ],
     other_tensors: FUSED_EXPERTS,
     ..QWEN3_5

@@ -6,10 +6,11 @@ use super::config::{check, check_biases, config_of};
 use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
 use crate::arch::dims::{Dims, PREDICTION};
 use crate::arch::fields::Fields;
-use crate::arch::mapping::{Mapped, Mapping, is_behind};
+use crate::arch::mapping::{Mapped, Mapping};
 use crate::arch::names::fill;
+use crate::arch::prediction::is_predicting;
 use crate::arch::source::{Rearrangement, SourceTensor, assembled};
-use crate::arch::table::{Need, Prediction, TensorRule, Transform};
+use crate::arch::table::{Need, TensorRule, Transform};
 use crate::arch::to_gguf::has_offset;
 use crate::arch::transform;
 use crate::scheme::layout::assembled::Change;
@@ -35,15 +36,13 @@ pub(crate) fn to_mlx<'m>(
     let mut fields = Fields::new(config)?;
     fields.complete(class)?;
     // mlx-lm has no layers that predict further tokens, which are layers of GGUF.
-    let has_prediction = class.traits.prediction == Prediction::Kept;
-    if has_prediction {
-        fields.0.remove(PREDICTION);
-    }
+    fields.0.remove(PREDICTION);
     let dims = Dims::of_class(&fields, class)?;
     let of_class = check(mlx, class, (config, &fields), &dims)?;
     let count = items.len();
     let kept = std::mem::take(items).into_iter();
-    let kept = kept.filter(|item| !has_prediction || !is_behind(item.name(), dims.layers));
+    let prediction = class.traits.prediction;
+    let kept = kept.filter(|item| !is_predicting(prediction, item.name(), dims.layers));
     let sources = kept.map(SourceTensor::new).collect::<Result<Vec<_>>>()?;
     let predicting = count - sources.len();
     let mapping = Mapping { class, dims: &dims };

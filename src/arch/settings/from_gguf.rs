@@ -1,12 +1,15 @@
 //! The fields of a config from the metadata of a GGUF file.
 
+mod by_layer;
+
 use serde_json::{Map, Value, json};
 
+use self::by_layer::kinds;
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
 use crate::Result;
-use crate::arch::dims::{EXPERTS, HEADS, HIDDEN, LAYERS};
+use crate::arch::dims::{EXPERTS, HEADS, HIDDEN};
 use crate::arch::fields::{LAYER_KINDS, NORMS_HEADS, is_same};
-use crate::arch::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS, SHARED};
+use crate::arch::prediction;
 use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
@@ -24,6 +27,7 @@ pub(in crate::arch) fn config_of(
     let mut config = ConfigFields {
         class,
         padding: padding.and_then(|id| id.as_unsigned()),
+        prediction: prediction::apart(class, metadata)?,
         fields: Map::new(),
     };
     config
@@ -119,6 +123,8 @@ struct ConfigFields {
     class: &'static ModelClass,
     /// The padding token.
     padding: Option<u64>,
+    /// Layers behind the last one that predict further tokens, of which the config says nothing.
+    prediction: usize,
     fields: Map<String, Value>,
 }
 
@@ -242,10 +248,10 @@ impl ConfigFields {
                 _ => return Err(other_type()),
             },
             Kind::Layers(kind) => match value.as_array() {
-                Some(GgufMetadataArray::Bool(layers)) => (
-                    LAYER_KINDS,
-                    kinds(layers.iter().copied(), (kind, FULL_ATTENTION)),
-                ),
+                Some(GgufMetadataArray::Bool(layers)) => {
+                    let layers = self.last_left_out(layers).iter().copied();
+                    (LAYER_KINDS, kinds(layers, (kind, FULL_ATTENTION)))
+                }
                 _ => return Err(other_type()),
             },
             Kind::Inner => match value.as_array() {
@@ -253,9 +259,10 @@ impl ConfigFields {
                 _ => (field, count()?.into()),
             },
             Kind::InnerOf(kind) => match value.as_array() {
-                Some(GgufMetadataArray::I32(widths)) => {
-                    (field, self.inner_of(key, (kind, widths))?)
-                }
+                Some(GgufMetadataArray::I32(widths)) => (
+                    field,
+                    self.inner_of(key, (kind, self.last_left_out(widths)))?,
+                ),
                 _ => return Err(other_type()),
             },
             Kind::KvHeads => match value.as_array() {
@@ -264,7 +271,8 @@ impl ConfigFields {
             },
             Kind::KvHeadsBut(kind, other) => match value.as_array() {
                 Some(GgufMetadataArray::I32(heads)) => {
-                    let layers = kinds(heads.iter().map(|n| *n == 0), (kind, other));
+                    let layers = self.last_left_out(heads).iter();
+                    let layers = kinds(layers.map(|n| *n == 0), (kind, other));
                     self.set(LAYER_KINDS, layers, key)?;
                     (field, heads.iter().copied().max().unwrap_or(0).into())
                 }
@@ -291,69 +299,6 @@ impl ConfigFields {
         }
         self.fields.insert(name.to_owned(), value);
         Ok(())
-    }
-
-    /// The width of most feed-forward layers, if `widths` has twice as much for those that use keys of earlier layers.
-    fn least_width(&mut self, key: &str, widths: &[i32]) -> Result<Value> {
-        let least = widths.iter().copied().min().unwrap_or(0);
-        let number = |field: &str| self.fields.get(field).and_then(Value::as_u64).unwrap_or(0);
-        let (layers, shared) = (number(LAYERS[0]), number(SHARED));
-        let width = |layer: u64| match layer + shared >= layers {
-            true => least.checked_mul(2),
-            false => Some(least),
-        };
-        let is_so = widths.len() as u64 == layers
-            && (0..)
-                .zip(widths)
-                .all(|(layer, found)| width(layer) == Some(*found));
-        if !is_so {
-            let what = "it is not one width, and twice as much in layers without keys";
-            return Err(wrong_key(key, what));
-        }
-        self.set(DOUBLE_WIDE, true.into(), key)?;
-        Ok(least.into())
-    }
-
-    /// The width of the feed-forward layers, of the `widths` of all layers. Layers that have one become of `kind`.
-    fn inner_of(&mut self, key: &str, (kind, widths): (&str, &[i32])) -> Result<Value> {
-        let inner = widths.iter().copied().find(|n| *n != 0).unwrap_or(0);
-        let kinds = self
-            .fields
-            .get_mut(LAYER_KINDS)
-            .and_then(Value::as_array_mut);
-        let kinds = kinds.filter(|kinds| kinds.len() == widths.len());
-        let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
-        for (found, width) in kinds.iter_mut().zip(widths) {
-            match *width {
-                0 => {}
-                width if width == inner && *found != "attention" => *found = kind.into(),
-                _ => {
-                    return Err(wrong_key(
-                        key,
-                        "layers have several parts, or several widths",
-                    ));
-                }
-            }
-        }
-        Ok(inner.into())
-    }
-
-    /// The heads of keys and values of layers with a window, of `heads`, the heads of each layer.
-    fn kv_heads(&mut self, key: &str, heads: &[i32]) -> Result<Value> {
-        let kinds = self.fields.get(LAYER_KINDS).and_then(Value::as_array);
-        let kinds = kinds.filter(|kinds| kinds.len() == heads.len());
-        let kinds = kinds.ok_or_else(|| wrong_key(key, "it has another number of layers"))?;
-        let mut found: [Option<i32>; 2] = [None; 2];
-        for (kind, heads) in kinds.iter().zip(heads) {
-            let of_kind = &mut found[usize::from(kind == FULL_ATTENTION)];
-            if *of_kind.get_or_insert(*heads) != *heads {
-                return Err(wrong_key(key, "layers of one kind have different numbers"));
-            }
-        }
-        let [windowed, full] = found;
-        let full = full.or(windowed).unwrap_or(0);
-        self.set(FULL_KV_HEADS, full.into(), key)?;
-        Ok(windowed.unwrap_or(full).into())
     }
 
     /// The first field of a sum or product whose value is `whole`.
@@ -392,12 +337,6 @@ impl ConfigFields {
         let part = count as f64 / head;
         (part > 0.0 && part <= 1.0).then(|| part.into())
     }
-}
-
-/// The kinds of layers: `kind` where it is so, and `other` elsewhere.
-fn kinds(layers: impl Iterator<Item = bool>, (kind, other): (&str, &str)) -> Value {
-    let name = |is_so| if is_so { kind } else { other };
-    layers.map(name).collect()
 }
 
 /// What `layer_types` calls a layer that sees the whole text.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::blocks::FactorBlocks;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{Floats, wrong};
@@ -36,12 +37,24 @@ impl AdapterMatrix {
     /// The matrix that is stored as `size`.
     ///
     /// # Errors
-    /// `Parse` if the tensor is not F32, F16 or BF16.
+    /// `Parse` if the tensor is not F32, F16, BF16 or in blocks of ggml.
     pub(super) fn boxed(
         tensor: AdapterTensor,
         size: [usize; 2],
         is_transposed: bool,
     ) -> Result<Box<dyn ScaleMatrix>> {
+        let [height, width] = size;
+        if let Some(blocks) = FactorBlocks::new(&tensor, width) {
+            let inner = Box::new(blocks);
+            return Ok(match is_transposed {
+                true => Box::new(Transposed {
+                    inner,
+                    rows: width,
+                    cols: height,
+                }),
+                false => inner,
+            });
+        }
         require_ieee(&tensor.get())?;
         Ok(Box::new(Self {
             tensor,
@@ -107,7 +120,10 @@ impl ScaleMatrix for RowsFrom {
 fn require_ieee(t: &Tensor<'_>) -> Result<()> {
     match Floats::ieee(t) {
         Ok(_) => Ok(()),
-        Err(_) => Err(wrong(t, "adapters are F32, F16 or BF16")),
+        Err(_) => Err(wrong(
+            t,
+            "adapters are F32, F16 or BF16, or in blocks of ggml",
+        )),
     }
 }
 

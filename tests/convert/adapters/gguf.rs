@@ -55,6 +55,18 @@ fn both_forms_are_the_same() {
     }
 }
 
+/// Factors in blocks of Q8_0, of which gguf-py's `dequantize` makes the F32 values of the other file.
+#[test]
+fn factors_in_blocks() {
+    let root = tempfile::tempdir().unwrap();
+    let [blocks, floats] = ["plain-q8_0", "plain-q8_0-f32"].map(|name| {
+        let out = root.path().join(format!("{name}.gguf"));
+        whole_gguf(&base("base"), vec![open(&format!("{name}.gguf"))], &out);
+        std::fs::read(out).unwrap()
+    });
+    assert!(blocks == floats);
+}
+
 /// The error of merging the adapter `adapter` into a GGUF file with the weights `blk.0.attn_q.weight` of three rows and two columns
 /// and `token_embd.weight` of two rows and three columns; empty if there is none.
 fn gguf_refusal(adapter: &Gguf) -> String {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::named;
 use crate::common::data;
+use crate::common::gguf::Gguf;
 
 /// Converts a copy of the model `name` that `edit` has changed, and returns the error.
 fn refusal(name: &str, edit: impl FnOnce(&Path)) -> String {
@@ -39,6 +40,39 @@ fn set(file: &'static str, fields: Value) -> impl FnOnce(&Path) {
             };
         }
         std::fs::write(path, all.to_string()).unwrap();
+    }
+}
+
+/// Files of llama.cpp that are no models have keys of one.
+#[test]
+fn files_that_are_no_models() {
+    let directory = tempfile::tempdir().unwrap();
+    let adapter = data().join("adapters/plain.gguf");
+    let projector = directory.path().join("projector.gguf");
+    let kind = (
+        "general.type".to_owned(),
+        GgufMetadataValue::String("mmproj".to_owned()),
+    );
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(vec![kind]);
+    parse(&adapter)
+        .unwrap()
+        .convert(&projector, options)
+        .unwrap();
+    let vocabulary = directory.path().join("vocabulary.gguf");
+    let architecture = Gguf::default().text("general.architecture", "llama");
+    std::fs::write(&vocabulary, architecture.file()).unwrap();
+    for (path, what) in [
+        (
+            &adapter,
+            "general.type: the file is an adapter, which `amn merge`",
+        ),
+        (&projector, "general.type: the file is the projector"),
+        (&vocabulary, "--vocab-only"),
+    ] {
+        let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+        let result = parse(path).and_then(|model| model.recovery(options).map(drop));
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
     }
 }
 

@@ -39,6 +39,8 @@ fn outer_and_nested_fields() {
 fn the_same_values() {
     let linear = json!({ "rope_scaling": { "rope_type": "linear", "factor": 2.0 } });
     for (name, fields) in [
+        // Layers that mlx-lm leaves out.
+        ("deepseek_v3", json!({ "num_nextn_predict_layers": 1 })),
         ("gemma", json!({ "tie_word_embeddings": true })),
         ("glm4", json!({ "tie_word_embeddings": false })),
         ("llama", yarn(json!({}))),

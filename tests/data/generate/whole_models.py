@@ -434,6 +434,55 @@ def convert_with_prediction(root, name, pre):
     shutil.rmtree(out)
 
 
+def small(name, config):
+    """The config of a model as small as llama.cpp allows, with a layer of each kind."""
+    sizes = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, head_dim=8)
+    if name.startswith("nemotron_h"):
+        latent = dict(moe_latent_size=12) if name == "nemotron_h_latent" else {}
+        return config | sizes | latent | dict(layers_block_type=["linear_attention", "full_attention", "moe"],
+                                     n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, moe_shared_expert_intermediate_size=8)
+    config = config | sizes | dict(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=1, linear_num_value_heads=2,
+                                   linear_key_head_dim=4, linear_value_head_dim=4)
+    if "rope_parameters" in config:
+        config |= dict(rope_parameters=config["rope_parameters"] | dict(mrope_section=[1, 1, 0]))
+    if "num_experts" in config:
+        config |= dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, shared_expert_intermediate_size=8)
+    return config
+
+
+def small_with_prediction(root, name, pre):
+    """Writes ROOT/../whole_prediction/NAME, as ROOT/NAME: a small model with a layer that predicts a further token, under the names of published
+    models. transformers does not load it. The tokenizer is that of ROOT/NAME."""
+    like = name.replace("latent", "moe")
+    model_type, config, _ = MODELS[like]
+    out = root.parent / "whole_prediction" / name
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(sum(name.encode()))
+    save(name, model_type, small(name, config), out / "hf")
+    for file in (root / like / "hf").glob("tokenizer*"):
+        shutil.copy(file, out / "hf")
+    path = out / "hf/config.json"
+    tensors, written = load_file(out / "hf/model.safetensors"), json.loads(path.read_text())
+    hidden = written["hidden_size"]
+    if name.startswith("nemotron_h"):
+        written = {key: value for key, value in written.items() if key not in ("layers_block_type", "mtp_layers_block_type", "output_router_logits")}
+        written |= {"num_hidden_layers": 3, "hybrid_override_pattern": "M*E", "num_nextn_predict_layers": 1}
+        tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}  # transformers 5.24 saves routers in F32
+        places = {"backbone.layers.1.": "mtp.layers.0.", "backbone.layers.2.": "mtp.layers.1."}
+        own = {"layers.0.eh_proj": (hidden, 2 * hidden), "layers.0.enorm": (hidden,), "layers.0.hnorm": (hidden,), "layers.1.final_layernorm": (hidden,)}
+    else:
+        written["mtp_num_hidden_layers"] = 1
+        places = {"model.layers.1.": "mtp.layers.0."}
+        own = {"fc": (hidden, 2 * hidden), "norm": (hidden,), "pre_fc_norm_embedding": (hidden,), "pre_fc_norm_hidden": (hidden,)}
+    path.write_text(json.dumps(written, indent=2))
+    layer = {name.replace(place, to): (torch.randn(tensor.shape) * 0.1).to(tensor.dtype) for place, to in places.items() for name, tensor in tensors.items() if name.startswith(place)}
+    layer |= {f"mtp.{name}.weight": (torch.randn(shape) * 0.1).bfloat16() for name, shape in own.items()}
+    save_file(tensors | layer, out / "hf/model.safetensors", metadata={"format": "pt"})
+    convert(out, pre)
+    if name == "qwen3_5":
+        convert(out, pre, root.parent / f"whole_fused/{name}.gguf", ["--fuse-qkv"])
+
+
 def write(config, shapes, out):
     """Writes a model of a class that transformers does not have."""
     layers = config.get("num_hidden_layers") or config["n_layer"]
@@ -500,7 +549,7 @@ def convert(root, pre, out=None, options=()):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
     arguments = ["convert", str(root / "hf"), "--outfile", str(out or root / "canonical.gguf"), "--model-name", root.name, *options]
-    if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe") and root.parent.name != "whole_mtp":
+    if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe") and root.parent.name not in ("whole_mtp", "whole_prediction"):
         arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""
 import runpy, sys
@@ -527,6 +576,9 @@ if __name__ == "__main__":
         if not is_nemotron_h or knows_it:
             make(name, root / name / "hf")
         if is_nemotron_h and knows_it:
+            if name == "nemotron_h_moe":
+                for small_name in (name, "nemotron_h_latent"):
+                    small_with_prediction(root, small_name, PRE[MODELS[name][2]])
             continue
         convert(root / name, PRE.get(name) or PRE[MODELS[name][2]])
         if name in FUSED:  # ROOT/../whole_fused/NAME.gguf
@@ -534,3 +586,5 @@ if __name__ == "__main__":
             convert(root / name, PRE[MODELS[name][2]], root.parent / f"whole_fused/{name}.gguf", FUSED[name])
         if name == "qwen3_5":
             convert_with_prediction(root, name, PRE[MODELS[name][2]])
+        if name in ("qwen3_5", "qwen3_5_moe", "qwen3_next"):
+            small_with_prediction(root, name, PRE[MODELS[name][2]])

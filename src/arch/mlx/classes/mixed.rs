@@ -212,6 +212,12 @@ pub(super) const CLASSES: &[MlxClass] = &[
     NEMOTRON_H,
     MlxClass {
         gguf: Some("nemotron_h_moe"),
+        implied: &[
+            NEMOTRON_H.implied[0],
+            NEMOTRON_H.implied[1],
+            NEMOTRON_H.implied[2],
+            ("moe_latent_size", Default::Absent),
+        ],
         renamed: NEMOTRON_STACKS,
         // A parameter of the router, and no linear module.
         modes: &[("blk.{i}.ffn_gate_inp", EncodedAs::Nothing)],
