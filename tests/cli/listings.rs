@@ -178,11 +178,13 @@ fn the_limit_of_a_pickle_is_told_plainly() {
     let output = amn(&["parse", path.to_str().unwrap()]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{error}");
+    let prefix = format!("error: {}: ", path.display());
+    let error = error.strip_prefix(&prefix).unwrap();
     let words: Vec<&str> = error.split(' ').collect();
     let number = |at: usize| words[at].trim().parse::<usize>().unwrap();
-    let [held, read, most] = [number(4), number(11), number(18)];
+    let [held, read, most] = [number(3), number(10), number(17)];
     let expected = format!(
-        "error: limit exceeded (MAX_PICKLE_WORKING_SET): {held} bytes of memory for the first {read} bytes of a \
+        "limit exceeded (MAX_PICKLE_WORKING_SET): {held} bytes of memory for the first {read} bytes of a \
          pickle; at most {most}\n"
     );
     assert_eq!(error, expected);
