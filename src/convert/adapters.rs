@@ -2,6 +2,7 @@
 
 mod apart;
 mod biases;
+#[cfg(feature = "gguf")]
 mod blocks;
 mod collect;
 mod factors;

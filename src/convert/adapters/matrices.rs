@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+#[cfg(feature = "gguf")]
 use super::blocks::FactorBlocks;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
@@ -43,14 +44,14 @@ impl AdapterMatrix {
         size: [usize; 2],
         is_transposed: bool,
     ) -> Result<Box<dyn ScaleMatrix>> {
-        let [height, width] = size;
-        if let Some(blocks) = FactorBlocks::new(&tensor, width) {
+        #[cfg(feature = "gguf")]
+        if let Some(blocks) = FactorBlocks::new(&tensor, size[1]) {
             let inner = Box::new(blocks);
             return Ok(match is_transposed {
                 true => Box::new(Transposed {
                     inner,
-                    rows: width,
-                    cols: height,
+                    rows: size[1],
+                    cols: size[0],
                 }),
                 false => inner,
             });
