@@ -6,23 +6,10 @@ use super::dims::{LAYERS, PREDICTION};
 use super::fields::{Fields, wrong};
 use super::mapping::is_behind;
 use super::settings::wrong_key;
-use super::table::{ModelClass, Prediction};
+use super::table::{ModelClass, Prediction, PredictionNames};
 use crate::Result;
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::ResolvedItem;
-
-/// How a class names the layer that predicts a further token, if not by a number behind the last layer.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct PredictionNames {
-    /// Field of the number of such layers. llama.cpp has at most one in classes that name it so.
-    pub count: &'static str,
-    /// The kinds of the layer.
-    pub kinds: &'static [&'static str],
-    /// What names of layers begin with, in front of their number.
-    pub layers: &'static str,
-    /// What names begin with in transformers, and behind the number of the layer. The first that fits counts.
-    pub names: &'static [(&'static str, &'static str)],
-}
 
 impl PredictionNames {
     /// `name` as that of the layer behind `layers` others; `None`: it is none of these names.

@@ -1,12 +1,13 @@
 //! What the tables of architectures are made of.
 
+mod prediction;
 mod rules;
 mod settings;
 
+pub(super) use self::prediction::{Prediction, PredictionNames};
 pub(super) use self::rules::{experts, heads, in_layers, only, optional, parameter, same};
 pub(super) use self::settings::{Kind, Setting, count, number, setting};
 use super::dims::Dim;
-use super::prediction::PredictionNames;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
 pub(super) struct ModelClass {
@@ -170,19 +171,6 @@ pub(super) enum HeadDim {
     Stated,
     /// Never: it is hidden size / heads.
     Derived,
-}
-
-/// What becomes of layers that predict further tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Prediction {
-    /// The class has none.
-    Unknown,
-    /// llama.cpp's converter leaves them out.
-    LeftOut,
-    /// They are layers of the GGUF file. `num_nextn_predict_layers` counts them.
-    Kept,
-    /// They are layers of the GGUF file, and have names of their own in transformers.
-    Apart(&'static PredictionNames),
 }
 
 /// What in a GGUF file tells a class from others of the same architecture.

@@ -7,10 +7,10 @@ use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, vector};
 use crate::arch::dims::Dim;
-use crate::arch::prediction::PredictionNames;
+
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Prediction, Setting, Sign, TensorRule, Traits, Transform,
-    count, experts, in_layers, number, only, setting,
+    Default, Kind, ModelClass, Need, Prediction, PredictionNames, Setting, Sign, TensorRule,
+    Traits, Transform, count, experts, in_layers, number, only, setting,
 };
 
 const ATTENDING: Need = Need::Kind("attention");

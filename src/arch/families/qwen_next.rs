@@ -6,10 +6,10 @@ use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
 use crate::arch::dims::Dim;
-use crate::arch::prediction::PredictionNames;
+
 use crate::arch::table::{
-    Default, Kind, LinearPart, ModelClass, Need, Prediction, Setting, TensorRule, Traits,
-    Transform, ValuePart, count, only, setting,
+    Default, Kind, LinearPart, ModelClass, Need, Prediction, PredictionNames, Setting, TensorRule,
+    Traits, Transform, ValuePart, count, only, setting,
 };
 
 const LINEAR: Need = Need::Kind("linear_attention");
