@@ -52,8 +52,11 @@ pub fn run() -> ExitCode {
         logger::print_records();
     }
     let mut out = std::io::stdout().lock();
-    let json_input = args.command.json_input().map(Path::to_path_buf);
-    let only_input = args.command.only_input().map(Path::to_path_buf);
+    let input = args.command.input();
+    let json_input = input.as_ref().filter(|input| input.json);
+    let json_input = json_input.map(|input| input.path.to_path_buf());
+    let only_input = input.filter(|input| input.is_only);
+    let only_input = only_input.map(|input| input.path.to_path_buf());
     let is_line = args.command.progress() == Some(ProgressMode::Json);
     let result = run_command(args.command, &mut out);
     match result.and_then(|code| Ok(out.flush().map(|()| code)?)) {

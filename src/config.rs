@@ -45,6 +45,7 @@ pub(crate) use self::pattern::nearest;
 pub(crate) use self::pattern::{RenameRule, Selection, what_was_meant};
 use self::place::{ConfigPlace, order};
 pub(crate) use self::sdnq::{NativeFloat, SdnqConfig, SdnqDtype, SdnqSettings};
+pub(crate) use self::sizes::is_cross_attention;
 use self::skips::SkipLists;
 pub(crate) use self::texts::Texts;
 pub(crate) use self::transform::{

@@ -59,8 +59,6 @@ pub(crate) use self::seam::EncodedAs;
 pub(crate) use self::seam::Widening;
 #[cfg(feature = "models")]
 pub(crate) use self::seam::Window;
-#[cfg(feature = "lethe")]
-pub(crate) use self::seam::covering;
 pub(crate) use self::seam::{
     BlockPool, Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle,
     StoredRows, Tile, count, lcm,
@@ -70,6 +68,8 @@ pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
 pub(crate) use self::seam::{PlainFloats, is_plain_float};
 use self::seam::{Registry, Scheme};
+#[cfg(feature = "lethe")]
+pub(crate) use self::seam::{covering, is_kept};
 use crate::ParsedModel;
 
 /// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands before those that would

@@ -126,6 +126,12 @@ fn value(
     (class, dims, rope): (&ModelClass, &Dims, &Rope),
 ) -> Result<Option<GgufMetadataValue>> {
     let number = |x: f64| GgufMetadataValue::F32(x as f32);
+    let by_layer = |kind: &str, number: i32| {
+        let numbers = dims
+            .layers_of(kind)?
+            .map(|is_so| if is_so { number } else { 0 });
+        Some(array(GgufMetadataArray::I32(numbers.collect())))
+    };
     let count = |n: usize| {
         let n = u32::try_from(n);
         let wrong = |_| wrong(setting.fields[0], "it is too large");
@@ -262,15 +268,11 @@ fn value(
             let inner = inner.and_then(|n| i32::try_from(n).ok());
             let inner =
                 inner.ok_or_else(|| wrong(setting.fields[0], "it is missing or too large"))?;
-            let of_layer = |is_so| if is_so { inner } else { 0 };
-            let layers = dims.layers_of(kind);
-            layers.map(|layers| array(GgufMetadataArray::I32(layers.map(of_layer).collect())))
+            by_layer(kind, inner)
         }
         Kind::KvHeadsBut(_, other) => {
             let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
-            let of_layer = |is_so| if is_so { heads } else { 0 };
-            let layers = dims.layers_of(other);
-            layers.map(|layers| array(GgufMetadataArray::I32(layers.map(of_layer).collect())))
+            by_layer(other, heads)
         }
     };
     Ok(value)

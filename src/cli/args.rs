@@ -82,42 +82,44 @@ pub(super) enum Command {
     Man(ManArgs),
 }
 
+/// What a command reads.
+pub(super) struct CommandInput<'a> {
+    /// The first model.
+    pub path: &'a Path,
+    /// Whether there is no other that an error may be about.
+    pub is_only: bool,
+    /// Whether the command prints JSON.
+    pub json: bool,
+}
+
 impl Command {
-    /// The input of a command that prints JSON; `None` if it prints text.
-    pub(super) fn json_input(&self) -> Option<&Path> {
-        let (json, file) = match self {
-            Self::Parse(args) => (args.json, &args.input.file),
-            Self::Ls(args) => (args.json, &args.input.file),
-            Self::Show(args) => (args.json, &args.input.file),
-            Self::Scan(args) => (args.json, args.paths.first()?),
-            Self::Inspect(args) => (args.json, &args.input.file),
-            Self::Remember(args) => (args.run.json, args.input.files.first()?),
-            Self::Forget(args) => (args.run.json, args.input.as_ref()?.files.first()?),
-            Self::Convert(args) => (args.run.json, args.input.files.first()?),
-            Self::Merge(args) => (args.run.json, &args.base),
-            Self::Diff(args) => (args.json, &args.a),
-            Self::Check(args) => (args.json, args.models.first()?),
+    /// The models that the command reads; `None` if it reads none.
+    pub(super) fn input(&self) -> Option<CommandInput<'_>> {
+        let one = |json, file| (json, std::slice::from_ref(file));
+        let (json, files) = match self {
+            Self::Parse(args) => one(args.json, &args.input.file),
+            Self::Ls(args) => one(args.json, &args.input.file),
+            Self::Show(args) => one(args.json, &args.input.file),
+            Self::Scan(args) => (args.json, args.paths.as_slice()),
+            Self::Inspect(args) => one(args.json, &args.input.file),
+            Self::Remember(args) => (args.run.json, args.input.files.as_slice()),
+            Self::Forget(args) => (args.run.json, args.input.as_ref()?.files.as_slice()),
+            Self::Convert(args) => (args.run.json, args.input.files.as_slice()),
+            Self::Merge(args) => one(args.run.json, &args.base),
+            Self::Diff(args) => one(args.json, &args.a),
+            Self::Check(args) => (args.json, args.models.as_slice()),
             Self::Completions(_) | Self::Man(_) => return None,
         };
-        json.then_some(file)
-    }
-
-    /// The model that the command reads; `None` if it may read several. Errors of those say which one is at fault.
-    pub(super) fn only_input(&self) -> Option<&Path> {
-        let files = match self {
-            Self::Parse(args) => return Some(&args.input.file),
-            Self::Ls(args) => return Some(&args.input.file),
-            Self::Show(args) => return Some(&args.input.file),
-            Self::Inspect(args) => return Some(&args.input.file),
-            Self::Remember(args) => &args.input.files,
-            Self::Forget(args) => &args.input.as_ref()?.files,
-            Self::Convert(args) => &args.input.files,
-            _ => return None,
-        };
-        match files.as_slice() {
-            [file] => Some(file),
-            _ => None,
-        }
+        // These read several, whatever is given first, and their errors say which one is at fault.
+        let names_its_own = matches!(
+            self,
+            Self::Scan(_) | Self::Merge(_) | Self::Diff(_) | Self::Check(_)
+        );
+        Some(CommandInput {
+            path: files.first()?,
+            is_only: files.len() == 1 && !names_its_own,
+            json,
+        })
     }
 
     /// How the command shows its progress; `None` if it reads headers alone.

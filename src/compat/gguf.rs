@@ -106,7 +106,7 @@ impl ParsedGguf {
     fn new(model: ParsedModel, budget: &Budget) -> Result<Self> {
         let info = |t: crate::Tensor<'_>| {
             let (info, dtype) = (t.info(), t.dtype());
-            if info.big_endian && !dtype.can_swap() {
+            if info.has_unknown_order() {
                 let what = format!(
                     "tensor `{}`: no byte order is defined for {dtype}",
                     info.name

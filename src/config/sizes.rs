@@ -51,6 +51,12 @@ pub(super) struct LayerSizes {
     diffusion: Option<(&'static DiffusionClass, usize)>,
 }
 
+/// Whether `module` is of attention to another tower, which makes keys and values of what that one gives.
+pub(crate) fn is_cross_attention(module: &str) -> bool {
+    let names = ["cross", "encoder_attn"];
+    names.iter().any(|name| module.contains(name))
+}
+
 impl LayerSizes {
     pub(super) fn new(root: &Value) -> Self {
         let text = root.get("text_config");
@@ -117,17 +123,9 @@ impl LayerSizes {
         if let Some((class, width)) = self.diffusion {
             return class.layer(module, width);
         }
-        // Layers of other towers have the same names and other sizes. Keys and values of attention to another tower are made
-        // of what that one gives.
-        let others = [
-            "vision",
-            "visual",
-            "audio",
-            "per_layer",
-            "cross",
-            "encoder_attn",
-        ];
-        if others.iter().any(|other| module.contains(other)) {
+        // Layers of other towers have the same names and other sizes.
+        let others = ["vision", "visual", "audio", "per_layer"];
+        if others.iter().any(|other| module.contains(other)) || is_cross_attention(module) {
             return [None, None];
         }
         // In mixture-of-experts models the experts are narrower than the dense layers of the same

@@ -87,6 +87,13 @@ pub(crate) struct TensorInfo {
     pub check: Option<Box<Check>>,
 }
 
+impl TensorInfo {
+    /// Whether the bytes lie in an order that is not defined for the type.
+    pub(crate) fn has_unknown_order(&self) -> bool {
+        self.big_endian && !self.dtype.can_swap()
+    }
+}
+
 /// A directory with a model in one weight file or several.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {

@@ -17,7 +17,7 @@ impl<'m> Output<'m> {
     /// `Unsupported` if the tensor is big-endian and its type has no byte order.
     pub(super) fn copy(t: &Tensor<'m>) -> Result<Self> {
         let (dtype, len) = (t.dtype(), t.info().len);
-        if t.info().big_endian && !dtype.can_swap() {
+        if t.info().has_unknown_order() {
             let what = format!(
                 "tensor `{}`: no byte order is defined for {dtype}",
                 t.name()

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use half::f16;
-use zerocopy::{FromBytes, IntoBytes};
 
 use super::options::FloatCast;
-use super::output::Worker;
+use super::output::{Output, Worker};
 use super::plan::Plan;
+use crate::TargetDtype;
 use crate::element::{Element, Out};
 use crate::kernels::remember::overflow::{has_infinite, limit_overflow};
 use crate::scheme::{Decode, Tile};
@@ -45,9 +45,8 @@ impl Overflow {
         level: Level,
     ) {
         let count = rows.len() * tile.cols.len();
-        let bytes = &mut worker.output.as_mut_bytes()[..count * size_of::<f16>()];
-        let Ok(halves) = <[f16]>::mut_from_bytes(bytes) else {
-            unreachable!("a half is no larger than a word, and its size divides that");
+        let Out::F16(halves) = Out::new(TargetDtype::F16, &mut worker.output).first(count) else {
+            return;
         };
         if !has_infinite(halves, level) {
             return;
@@ -77,7 +76,7 @@ impl Overflow {
 
 /// Notes on the tensors of `plan` whose values F16 does not hold, once they are made.
 pub(super) fn notes(plan: &Plan<'_>) -> Vec<String> {
-    let note = |output: &super::output::Output<'_>| output.body.overflow()?.note(&output.name);
+    let note = |output: &Output<'_>| output.body.overflow()?.note(&output.name);
     let mut notes: Vec<String> = plan.outputs.iter().filter_map(note).collect();
     let more = notes.len().saturating_sub(NAMED);
     if more > 0 {

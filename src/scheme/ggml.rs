@@ -64,7 +64,7 @@ impl Scheme for Ggml {
         if decoder(t.dtype()).is_none() && t.dtype().interleaved_rows().is_none() {
             return factors::scaled_floats(t, all);
         }
-        if t.info().big_endian && !t.dtype().can_swap() {
+        if t.info().has_unknown_order() {
             return Err(refused(
                 t,
                 "big-endian GGUF",

@@ -38,6 +38,8 @@ pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredPiece, StoredRecta
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
 pub(crate) use self::table::{TableOwner, TileTable};
+#[cfg(feature = "lethe")]
+pub(crate) use self::values::is_kept;
 pub(crate) use self::values::{Widening, aligned, covering};
 use crate::config::QuantConfig;
 use crate::containers::model::Tensor;

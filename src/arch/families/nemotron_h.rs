@@ -7,7 +7,6 @@ use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;
 use super::mamba::{ENDS, mamba2_mixer, vector};
 use crate::arch::dims::Dim;
-
 use crate::arch::table::{
     Default, Kind, ModelClass, Need, Prediction, PredictionNames, Setting, Sign, TensorRule,
     Traits, Transform, count, experts, in_layers, number, only, setting,

@@ -6,7 +6,6 @@ use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};
 use super::{ENDS, HEAD_NORMS, MLP, POST_NORMS};
 use crate::arch::dims::Dim;
-
 use crate::arch::table::{
     Default, Kind, LinearPart, ModelClass, Need, Prediction, PredictionNames, Setting, TensorRule,
     Traits, Transform, ValuePart, count, only, setting,

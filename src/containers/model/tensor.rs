@@ -55,7 +55,7 @@ impl<'m> Tensor<'m> {
     /// wrong.
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let (info, part) = (self.info(), self.part());
-        if info.big_endian && !info.dtype.can_swap() {
+        if info.has_unknown_order() {
             let what = format!(
                 "tensor `{}`: no byte order is defined for {}",
                 info.name, info.dtype

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::matrices::AdapterTensor;
 use crate::Result;
-use crate::containers::model::Tensor;
 use crate::element::Out;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
 use crate::scheme::seam::numbers::ScaleMatrix;
@@ -26,16 +25,12 @@ impl FactorBlocks {
         let has_blocks = dtype.row_header() == 0 && cols.is_multiple_of(dtype.block_size());
         Some(Self {
             cols,
-            decode: decoder(dtype).filter(|_| has_blocks && can_be_read(&tensor.get()))?,
+            decode: decoder(dtype)
+                .filter(|_| has_blocks && !tensor.get().info().has_unknown_order())?,
             block: (dtype.block_size(), dtype.type_size()?),
             tensor: tensor.clone(),
         })
     }
-}
-
-/// Whether the byte order of the blocks of `t` is known.
-fn can_be_read(t: &Tensor<'_>) -> bool {
-    !t.info().big_endian || t.dtype().can_swap()
 }
 
 impl ScaleMatrix for FactorBlocks {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::Scratch;
-use super::strips::Strips;
+use super::strips::{Strips, are_kept_halves};
 use crate::convert::cut::Cut;
 use crate::kernels::lethe::magnitudes::{
     HalfBlocks, are_finite, are_finite_halves, largest_halves, largest_magnitudes,
@@ -109,7 +109,7 @@ impl EncodeInput<'_> {
             self.decoder.load(tile, buffers)?;
             // Magnitudes of values of two bytes are found without widening them.
             if let Some((dtype, bytes)) = self.stored(tile, buffers)
-                && self.are_kept_halves(dtype, level)
+                && are_kept_halves(dtype, self.dtype)
             {
                 let largest = largest_halves(dtype, bytes, run.unwrap_or(tile.values()), level);
                 if largest.iter().all(|x| x.is_finite()) {
@@ -141,11 +141,6 @@ impl EncodeInput<'_> {
         Some((dtype, self.decoder.stored_bytes(tile, buffers)?))
     }
 
-    /// Whether values of `dtype` have two bytes, and are encoded without being rounded.
-    fn are_kept_halves(&self, dtype: TargetDtype, level: Level) -> bool {
-        dtype != TargetDtype::F32 && self.widening(level).keeps(dtype)
-    }
-
     /// Widens a part of a loaded rectangle, whose stored values are given, into `scratch.values`. Returns whether all are finite.
     fn widen_part(
         &self,
@@ -164,7 +159,7 @@ impl EncodeInput<'_> {
             let bytes = &bytes[(first + row * pitch) * size..][..run * size];
             let rounded = &mut scratch.rounded;
             self.widening(level).widen(dtype, bytes, rounded, values);
-            is_finite &= match self.are_kept_halves(dtype, level) {
+            is_finite &= match are_kept_halves(dtype, self.dtype) {
                 // Their blocks have been surveyed.
                 _ if !scratch.maxima.is_empty() => true,
                 true => are_finite_halves(dtype, bytes, level),

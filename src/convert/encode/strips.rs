@@ -5,7 +5,7 @@ use crate::TargetDtype;
 use crate::convert::cut::{Cut, round_down};
 use crate::forget::Encode;
 use crate::kernels::lethe::distance::COMPARED;
-use crate::scheme::{Decode, Grid, Tile};
+use crate::scheme::{Decode, Tile, is_kept};
 
 /// Values of a strip, about.
 const STRIP_VALUES: usize = 8 << 10;
@@ -30,7 +30,7 @@ impl Strips {
     /// Strips are for decoders that have nothing to prepare, and for encoders that write rows one after the other.
     pub(super) fn new(cut: &Cut, encoder: &dyn Encode, decoder: &dyn Decode) -> Option<Self> {
         let grid = encoder.grid();
-        can_be_cut(&grid, encoder, decoder).then(|| {
+        can_be_cut(encoder, decoder).then(|| {
             Self::of_alignment(
                 [cut.tile_rows, cut.tile_cols],
                 [grid.row_align, grid.col_align],
@@ -48,10 +48,8 @@ impl Strips {
     ) -> Option<Self> {
         let stored = decoder.stored_dtype()?;
         let [rows, cols] = encoder.blocks()?;
-        let is_kept = stored == dtype || dtype == TargetDtype::F32;
-        let is_surveyed = stored != TargetDtype::F32 && is_kept;
-        if !is_surveyed
-            || !can_be_cut(&encoder.grid(), encoder, decoder)
+        if !are_kept_halves(stored, dtype)
+            || !can_be_cut(encoder, decoder)
             || rows.saturating_mul(width) <= PART_VALUES
         {
             return None;
@@ -138,8 +136,14 @@ impl Strips {
     }
 }
 
+/// Whether values that are stored in `stored` have two bytes, and are encoded as values of `dtype` without being rounded.
+pub(super) fn are_kept_halves(stored: TargetDtype, dtype: TargetDtype) -> bool {
+    stored != TargetDtype::F32 && is_kept(stored, dtype)
+}
+
 /// Whether tiles may be cut once more.
-fn can_be_cut(grid: &Grid, encoder: &dyn Encode, decoder: &dyn Decode) -> bool {
+fn can_be_cut(encoder: &dyn Encode, decoder: &dyn Decode) -> bool {
+    let grid = encoder.grid();
     encoder.takes_any_rows()
         && grid.transposed.is_none()
         && decoder.stored_dtype().is_some()

@@ -154,29 +154,30 @@ impl Encode for Fp8Encoder {
             stride: self.cols,
         }
         .put(tile.rows.clone(), tile.cols.clone(), codes, put)?;
+        // The first part of the tensor, or of a row of blocks, writes the scales.
+        let is_first = match self.has_one_scale {
+            true => tile.is_first(),
+            false => tile.rows.start.is_multiple_of(rows) && tile.cols.start.is_multiple_of(cols),
+        };
+        if !is_first {
+            return Ok(());
+        }
         let (dtype, size) = (self.stored[1].dtype, self.stored[1].dtype.bits() / 8);
         fill_with_scales(scale_bytes, scales, dtype);
-        if !self.has_one_scale {
-            // The first part of a row of blocks writes their scales.
-            if !tile.rows.start.is_multiple_of(rows) || !tile.cols.start.is_multiple_of(cols) {
-                return Ok(());
-            }
-            let first = tile.cols.start / cols;
-            let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
-            let stride = self.cols.div_ceil(cols) * size;
-            return ByteMatrix { part: 1, stride }.put(
-                rows,
-                first * size..(first + across) * size,
-                scale_bytes,
-                put,
-            );
-        }
-        if tile.is_first() {
+        if self.has_one_scale {
             put(1, 0, scale_bytes)?;
-            self.description
-                .map_or(Ok(()), |text| put(2, 0, text.as_bytes()))?;
+            let description = self.description;
+            return description.map_or(Ok(()), |text| put(2, 0, text.as_bytes()));
         }
-        Ok(())
+        let first = tile.cols.start / cols;
+        let rows = tile.rows.start / rows..tile.rows.end.div_ceil(rows);
+        let stride = self.cols.div_ceil(cols) * size;
+        ByteMatrix { part: 1, stride }.put(
+            rows,
+            first * size..(first + across) * size,
+            scale_bytes,
+            put,
+        )
     }
 }
 

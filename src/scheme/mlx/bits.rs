@@ -1,6 +1,7 @@
 //! Bits and group size of an MLX weight, from the config, the shapes and the sizes of the layer.
 
 use super::{MlxLayer, OF_MODULE, bits_per_group, mflux};
+use crate::config::is_cross_attention;
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::{Index, base_of, module_of, wrong};
 use crate::{AnamnesisError, Dtype, Result};
@@ -146,12 +147,10 @@ impl<'m> MlxLayer<'_, 'm> {
     /// A projection of the same input whose number of columns by the config is not `cols`: its name and that number.
     fn mismatched_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
         let module = module_of(self.t.name());
-        // Attention to another tower makes keys and values of its outputs.
-        let is_crossed = ["cross", "encoder_attn"]
-            .iter()
-            .any(|cross| module.contains(cross));
-        let attention = ["q_proj", "k_proj", "v_proj"];
-        let attention = attention.get(usize::from(is_crossed)..).unwrap_or_default();
+        let attention: &[_] = match is_cross_attention(module) {
+            true => &["k_proj", "v_proj"],
+            false => &["q_proj", "k_proj", "v_proj"],
+        };
         for siblings in [attention, &["gate_proj", "up_proj"]] {
             let Some((ours, parent)) = siblings
                 .iter()

@@ -52,11 +52,6 @@ impl Widening {
         });
     }
 
-    /// Whether values that are stored in `dtype` are rounded no more.
-    pub(crate) fn keeps(self, dtype: TargetDtype) -> bool {
-        self.dtype == TargetDtype::F32 || self.dtype == dtype
-    }
-
     /// Fills `out` with what `decode` gives, by way of the dtype to which values are rounded, unless they are stored in it.
     fn fill(
         self,
@@ -66,7 +61,7 @@ impl Widening {
         decode: impl FnOnce(Out<'_>),
     ) {
         let Self { dtype, level } = self;
-        if dtype == TargetDtype::F32 || stored.is_some_and(|stored| self.keeps(stored)) {
+        if dtype == TargetDtype::F32 || stored.is_some_and(|stored| is_kept(stored, dtype)) {
             return decode(Out::F32(out));
         }
         // The other two dtypes have two bytes. Widening them to F32 again is exact.
@@ -76,6 +71,11 @@ impl Widening {
         let dtype = dtype.dtype();
         dispatch(level, &Widen { dtype, bytes }, Out::F32(out));
     }
+}
+
+/// Whether values that are stored in `stored` are rounded no more when they become values of `dtype`.
+pub(crate) fn is_kept(stored: TargetDtype, dtype: TargetDtype) -> bool {
+    dtype == TargetDtype::F32 || stored == dtype
 }
 
 /// `range` extended to multiples of `align`, but not beyond `end`.
