@@ -31,6 +31,7 @@ mod olmo;
 mod phi;
 mod qwen;
 mod qwen_next;
+mod qwen_vl;
 mod smollm;
 mod starcoder;
 mod t5;
@@ -48,10 +49,15 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &llama::MIXTRAL,
     &llama::LLAMA,
     &llama::MISTRAL,
+    &llama::MINISTRAL3,
+    &llama::MISTRAL3,
     &qwen::QWEN2,
     &qwen::QWEN2_MOE,
     &qwen::QWEN3,
     &qwen::QWEN3_MOE,
+    &qwen_vl::QWEN2_VL,
+    &qwen_vl::QWEN3_VL,
+    &qwen_vl::QWEN3_VL_MOE,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
@@ -126,9 +132,12 @@ pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass
         };
         kinds.is_some_and(|kinds| !kinds.iter().any(means))
     };
+    let nested_type = config.pointer("/text_config/model_type");
+    let is_nested = |expected| nested_type.is_none_or(|found| found == expected);
     let fits = |class: &&&ModelClass| {
         let traits = &class.traits;
         class.classes.contains(&name)
+            && traits.nested_type.is_none_or(is_nested)
             && traits.config_sign.is_none_or(is_true)
             && traits.lacks_kind.is_none_or(|kind| lacks(class, kind))
     };

@@ -141,12 +141,15 @@ impl Rope {
         if self.is_alpha(class) {
             return Ok(());
         }
-        let has_log = class.settings().any(|s| s.kind == Kind::YarnLog);
-        let scales = ["mscale", "mscale_all_dim"].map(|field| self.scaling.number(&[field]));
+        let has_log = class.settings().any(|s| s.fields.contains(&SCALE));
+        let scales = ["mscale", SCALE].map(|field| self.scaling.number(&[field]));
         let [scale, all] = scales;
         let (scale, all) = (scale?, all?);
         if scale.or(all).is_some() && (!has_log || scale != all) {
             return refuse("mscale", "it is not `mscale_all_dim`");
+        }
+        if self.kind != "yarn" && class.settings().any(|s| s.kind == Kind::Scaling) {
+            return refuse("rope_type", &format!("it is `{}`", self.kind));
         }
         if self.has_local_scaling {
             return refuse("rope_parameters", "layers with a window have a scaling");
@@ -185,7 +188,7 @@ impl Rope {
 
     /// A tenth of YaRN's `mscale_all_dim`.
     pub(super) fn yarn_log(&self) -> Result<Option<f64>> {
-        let scale = self.scaling.number(&["mscale_all_dim"])?;
+        let scale = self.scaling.number(&[SCALE])?;
         Ok(scale.map(|scale| 0.1 * scale))
     }
 
@@ -215,6 +218,7 @@ impl Rope {
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
+            "mrope" if class.settings().any(|s| s.kind == Kind::TextSections) => {}
             "dynamic" if class.traits.scales_long_texts => {}
             "proportional" if class.traits.has_layer_sizes => {}
             "longrope" | "su" if class.traits.has_long_factors => {
@@ -281,9 +285,13 @@ impl Rope {
     }
 
     /// How many pairs of a head, of which `rotating` dimensions rotate, do so by each axis of an image: four numbers.
-    pub(super) fn sections(&self, default: [i32; 4], rotating: usize) -> Result<Vec<i32>> {
+    ///
+    /// # Errors
+    /// `Parse` if the config says something else, or nothing and there is no `default`.
+    pub(super) fn sections(&self, default: Option<[i32; 4]>, rotating: usize) -> Result<Vec<i32>> {
         let Some((name, list)) = self.scaling.get(&[SECTIONS]) else {
-            return Ok(default.to_vec());
+            let missing = || wrong(SECTIONS, "it is missing");
+            return default.map(|list| list.to_vec()).ok_or_else(missing);
         };
         let number = |n: &Value| n.as_i64().and_then(|n| i32::try_from(n).ok());
         let list = list.as_array().filter(|list| list.len() <= 4);
@@ -330,7 +338,11 @@ impl Rope {
         Ok(scaling.factors(rotating))
     }
 
-    fn need(&self, name: &str) -> Result<f64> {
+    /// The number `name` of the scaling.
+    ///
+    /// # Errors
+    /// `Parse` if it is missing or no number.
+    pub(super) fn need(&self, name: &str) -> Result<f64> {
         let number = self.scaling.number(&[name])?;
         number.ok_or_else(|| wrong(name, format_args!("it is missing in {} rope", self.kind)))
     }
@@ -345,6 +357,9 @@ pub(super) fn yarn_attention_factor(factor: f64, weight: f64) -> f64 {
         false => 1.0,
     }
 }
+
+/// Field of the weight of YaRN's factor of attention.
+const SCALE: &str = "mscale_all_dim";
 
 /// Field of how many pairs of a head rotate by each axis of an image.
 pub(super) const SECTIONS: &str = "mrope_section";

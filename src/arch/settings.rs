@@ -158,14 +158,27 @@ fn value(
             flag.filter(|flag| *flag).map(GgufMetadataValue::Bool)
         }
         Kind::YarnLog => rope.yarn_log()?.map(number),
+        Kind::Scaling => Some(number(rope.need(setting.fields[0])?)),
         Kind::Omitted | Kind::ProductToo => None,
         Kind::OrZero => {
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))
         }
         Kind::Sections(default) => Some(array(GgufMetadataArray::I32(
-            rope.sections(default, rope.rotating(class, dims))?,
+            rope.sections(Some(default), rope.rotating(class, dims))?,
         ))),
+        Kind::TextSections => Some(array(GgufMetadataArray::I32(
+            rope.sections(None, rope.rotating(class, dims))?,
+        ))),
+        Kind::Length => {
+            let [object, list] = setting.fields else {
+                return Ok(None);
+            };
+            let list = fields
+                .get(&[object])
+                .and_then(|(_, object)| object.get(list));
+            Some(count(list.and_then(Value::as_array).map_or(0, Vec::len))?)
+        }
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
         Kind::TimesHidden(n) => {
             let size = (n as usize).saturating_mul(dims.hidden);

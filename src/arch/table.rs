@@ -120,6 +120,8 @@ pub(super) struct Traits {
     pub scales_long_texts: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in transformers are another class here.
     pub config_sign: Option<&'static str>,
+    /// `model_type` of the nested config, of classes of multimodal models whose language models are of several classes.
+    pub nested_type: Option<&'static str>,
     /// All heads share one of keys and values if `multi_query` is true, and none do else.
     pub may_be_multi_query: bool,
     /// What the names of tensors begin with that GGUF does not get.
@@ -235,6 +237,7 @@ impl Traits {
         has_alpha_rope: false,
         scales_long_texts: false,
         config_sign: None,
+        nested_type: None,
         may_be_multi_query: false,
         also_implied: &[],
         approximates_gelu: false,

@@ -23,7 +23,7 @@ use super::prediction;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{ModelClass, Need, Prediction, Sign, TensorRule};
+use super::table::{Kind, ModelClass, Need, Prediction, Sign, TensorRule};
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use crate::containers::model::gguf::GgufMetadata;
@@ -147,6 +147,7 @@ pub(crate) fn to_hf<'m>(
     tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
+    tokenizer.notes.extend(image_note(class));
     let ids = token_ids(metadata);
     config.extend(ids.clone());
     let mut files = vec![("config.json".to_owned(), pretty(&Value::Object(config)))];
@@ -163,6 +164,15 @@ pub(crate) fn to_hf<'m>(
         files,
         notes: tokenizer.notes,
     })
+}
+
+/// What a user should know of the language model of a class for images.
+fn image_note(class: &ModelClass) -> Option<String> {
+    let is_for_images = class
+        .settings()
+        .any(|setting| setting.kind == Kind::TextSections);
+    let what = "which has no images; it computes the same of a text";
+    is_for_images.then(|| format!("{} is written as {}, {what}", class.gguf, class.classes[0]))
 }
 
 /// Adds the kinds of the layers of a model whose window is null: without them transformers takes the number of each layer modulo 0.

@@ -1,12 +1,13 @@
-//! Llama, Mistral and Mixtral, which are one architecture to llama.cpp.
+//! Llama, Mistral and Mixtral, which are one architecture to llama.cpp, and Mistral 3, which has the same tensors.
 //!
-//! Source: `conversion/llama.py` of llama.cpp, class `LlamaModel`; defaults of transformers 4.57.6.
+//! Source: `conversion/llama.py`, class `LlamaModel`, and `conversion/mistral3.py` of llama.cpp; defaults of transformers 4.57.6, of
+//! Ministral 3 those of 5.24.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, count,
-    experts, heads, same,
+    experts, heads, same, setting,
 };
 
 /// Queries and keys: rope turns pairs of neighbours in llama.cpp's `llama`.
@@ -128,4 +129,53 @@ pub(super) const MIXTRAL: ModelClass = ModelClass {
         ..TRAITS
     },
     ..LLAMA
+};
+
+/// The language model of Mistral Small 3.1 and later.
+pub(super) const MISTRAL3: ModelClass = ModelClass {
+    gguf: "mistral3",
+    classes: &["MistralForCausalLM", "Mistral3ForConditionalGeneration"],
+    traits: Traits {
+        head_dim: HeadDim::Stated,
+        nested_type: Some("mistral"),
+        sign: Sign::Rest,
+        ..MISTRAL.traits
+    },
+    ..MISTRAL
+};
+
+/// Queries behind the length of the training are scaled, by their positions.
+pub(super) const MINISTRAL3: ModelClass = ModelClass {
+    gguf: "mistral3",
+    classes: &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"],
+    model_type: "ministral3",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(262_144)),
+        ("num_key_value_heads", Default::Int(8)),
+        ("head_dim", Default::Int(128)),
+        ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(1e6)),
+    ],
+    settings: &[
+        SETTINGS,
+        &[
+            setting(
+                Kind::Scaling,
+                "rope.scaling.yarn_log_multiplier",
+                &["mscale_all_dim"],
+            ),
+            setting(
+                Kind::Scaling,
+                "attention.temperature_scale",
+                &["llama_4_scaling_beta"],
+            ),
+        ],
+    ],
+    traits: Traits {
+        nested_type: Some("ministral3"),
+        sign: Sign::Has("attention.temperature_scale"),
+        default_window: None,
+        ..MISTRAL.traits
+    },
+    ..MISTRAL
 };

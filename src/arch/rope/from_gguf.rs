@@ -3,11 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::long::{LONG_FACTORS, long_attention_factor};
-use super::{Llama3, ROPE_FACTORS, YARN, alpha};
+use super::{Llama3, ROPE_FACTORS, SCALE, YARN, alpha};
 use crate::arch::dims::Dims;
 use crate::arch::fields::Fields;
 use crate::arch::settings::{float, wrong_key};
-use crate::arch::table::ModelClass;
+use crate::arch::table::{Kind, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
@@ -96,8 +96,13 @@ pub(in crate::arch) fn scaling_of(
         .as_ref()
         .and_then(Value::as_f64)
         .is_some_and(|f| f != 0.0 && f != 1.0);
-    let kind = get("scaling.type");
-    let kind = match kind.as_ref().and_then(|kind| kind.as_string()) {
+    let stated = get("scaling.type");
+    let kind = stated.as_ref().and_then(|kind| kind.as_string());
+    if kind != Some("yarn") && class.settings().any(|s| s.kind == Kind::Scaling) {
+        let what = format!("{} always has yarn", class.classes[0]);
+        return Err(wrong_key(&key("scaling.type"), what));
+    }
+    let kind = match kind {
         // llama.cpp scales linearly then.
         None if is_scaled => "linear",
         None | Some("none") => return Ok(None),
@@ -123,11 +128,41 @@ pub(in crate::arch) fn scaling_of(
         if class.traits.has_exact_yarn {
             scaling.insert("truncate".to_owned(), false.into());
         }
-        if let Some(GgufMetadataValue::F32(log)) = get("scaling.yarn_log_multiplier") {
-            let all = float(&GgufMetadataValue::F32(log * 10.0));
-            scaling.extend(all.clone().map(|all| ("mscale".to_owned(), all)));
-            scaling.extend(all.map(|all| ("mscale_all_dim".to_owned(), all)));
-        }
+        add_own(class, metadata, &mut scaling)?;
     }
     Ok(Some(Value::Object(scaling)))
+}
+
+/// Adds to YaRN what only some classes say of it.
+///
+/// # Errors
+/// `Parse` if a key is missing that the class always has.
+fn add_own(
+    class: &ModelClass,
+    metadata: &GgufMetadata,
+    scaling: &mut Map<String, Value>,
+) -> Result<()> {
+    for setting in class.settings() {
+        let times = match setting.kind {
+            Kind::YarnLog => 10.0,
+            Kind::Scaling => 1.0,
+            _ => continue,
+        };
+        let (key, field) = (format!("{}.{}", class.gguf, setting.key), setting.fields[0]);
+        let number = match metadata.get(&key) {
+            Some(GgufMetadataValue::F32(x)) => float(&GgufMetadataValue::F32(x * times)),
+            _ => None,
+        };
+        let Some(number) = number else {
+            match setting.kind {
+                Kind::Scaling => return Err(wrong_key(&key, "it is missing, or no number")),
+                _ => continue,
+            }
+        };
+        if field == SCALE {
+            scaling.insert("mscale".to_owned(), number.clone());
+        }
+        scaling.insert(field.to_owned(), number);
+    }
+    Ok(())
 }

@@ -167,6 +167,9 @@ impl ConfigFields {
         let (field, value) = match setting.kind {
             // The width follows from other keys, and shapes are compared with it.
             Kind::YarnLog
+            | Kind::Scaling
+            | Kind::TextSections
+            | Kind::Length
             | Kind::Omitted
             | Kind::PlainHead
             | Kind::LastLayer

@@ -36,12 +36,18 @@ pub(in crate::arch) enum Kind {
     FlagIfTrue,
     /// FLOAT32: a tenth of `mscale_all_dim` of YaRN.
     YarnLog,
+    /// FLOAT32: the field of the scaling of rope, which must be there.
+    Scaling,
     /// Not written.
     Omitted,
     /// UINT32 that is 0 if the field is null.
     OrZero,
     /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the numbers are these.
     Sections([i32; 4]),
+    /// As `Sections`, of a config that must have them. Coming back they are not said: in a text all axes have the same positions.
+    TextSections,
+    /// UINT32: how many entries the list has that the second field names in the object of the first; 0 without it.
+    Length,
     /// STRING that is the same in all models of the class.
     Text(&'static str),
     /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.

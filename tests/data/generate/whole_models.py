@@ -198,6 +198,9 @@ MODELS["hunyuan_moe"] = ("hunyuan_v1_moe", dict(TIED, hidden_size=128, num_atten
                                                 pad_token_id=RANKS + 4, eod_token_id=RANKS + 10, sep_token_id=RANKS + 5,
                                                 rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0,
                                                                   mscale_all_dim=1.0)), "hy")
+MODELS["ministral3"] = ("ministral3", dict(BASE, head_dim=16, pad_token_id=0, rope_parameters=dict(
+    type="yarn", rope_type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+    mscale_all_dim=1.0, llama_4_scaling_beta=0.1)), "llama3")
 # Classes of models that are no causal language models.
 AUTO = {"t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
@@ -542,6 +545,50 @@ def make(name, out):
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
 
 
+# Classes whose language model is that of another: name of the other, and what the config says beside it, as published models do.
+NESTED = {
+    "mistral3": ("mistral", dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", vision_config=dict(model_type="pixtral"))),
+    "qwen2_vl": ("qwen2", dict(architectures=["Qwen2_5_VLForConditionalGeneration"], model_type="qwen2_5_vl", vision_config=dict(model_type="qwen2_5_vl"),
+                               rope_scaling=dict(type="mrope", mrope_section=[2, 1, 1]))),
+    "qwen3_vl": ("qwen3", dict(architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl",
+                               vision_config=dict(model_type="qwen3_vl", deepstack_visual_indexes=[5, 11, 17]),
+                               rope_scaling=dict(rope_type="default", mrope_interleaved=True, mrope_section=[2, 2, 2]))),
+    "qwen3_vl_moe": ("qwen3_moe", dict(architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe",
+                                       vision_config=dict(model_type="qwen3_vl_moe", deepstack_visual_indexes=[8, 16, 24]),
+                                       rope_scaling=dict(rope_type="default", mrope_interleaved=True, mrope_section=[2, 2, 2]))),
+}
+
+
+def nest(root, name, pre):
+    """Writes ROOT/../whole_nested/NAME.json, the config of a model for images whose language model is one of ROOT, and NAME.gguf."""
+    like, outer = NESTED[name]
+    out = root.parent / "whole_nested" / name
+    shutil.copytree(root / like / "hf", out / "hf")
+    inner = {key: value for key, value in json.loads((out / "hf/config.json").read_text()).items() if key != "architectures"}
+    tensors = load_file(out / "hf/model.safetensors")
+    if name == "mistral3":
+        config = outer | {"text_config": inner}
+        tensors = {f"language_model.{k}": v for k, v in tensors.items()}
+    elif name == "qwen2_vl":  # one config for both
+        config = inner | outer
+    else:
+        inner["rope_scaling"] = outer["rope_scaling"]
+        config = {k: v for k, v in outer.items() if k != "rope_scaling"} | {
+            "text_config": inner | {"model_type": f"{name}_text"}, "tie_word_embeddings": inner["tie_word_embeddings"]}
+        tensors = {k.replace("model.", "model.language_model.", 1): v for k, v in tensors.items()}
+    if name == "qwen3_vl_moe":  # matrices of all experts in one tensor, [in, out]
+        for layer in range(inner["num_hidden_layers"]):
+            prefix = f"model.language_model.layers.{layer}.mlp.experts."
+            part = lambda part: torch.stack([tensors.pop(f"{prefix}{e}.{part}.weight").T for e in range(inner["num_experts"])])
+            tensors[prefix + "gate_up_proj"] = torch.cat([part("gate_proj"), part("up_proj")], 2).contiguous()
+            tensors[prefix + "down_proj"] = part("down_proj").contiguous()
+    save_file({k: v.contiguous() for k, v in tensors.items()}, out / "hf/model.safetensors", metadata={"format": "pt"})
+    out.with_suffix(".json").write_text(json.dumps(config, indent=2))
+    (out / "hf/config.json").write_text(json.dumps(config))
+    convert(out, pre, out.with_suffix(".gguf"))
+    shutil.rmtree(out)
+
+
 FUSED = {"llama_bias": ["--fuse-qkv"], "gemma4": ["--fuse-qkv"], "qwen3_5_moe": ["--fuse-gate-up-exps"]}
 
 
@@ -570,7 +617,10 @@ PRE = {"sentencepiece": "default", "nomic_bert": "bert-bge", "llama3": "llama-bp
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
-    for name in sys.argv[2:] or MODELS:
+    for name in sys.argv[2:] or [*MODELS, *NESTED]:
+        if name in NESTED:
+            nest(root, name, PRE[MODELS[NESTED[name][0]][2]])
+            continue
         # The converter of Nemotron H takes every config that transformers 5 completes for one with experts: it runs with 4.57.6.
         is_nemotron_h, knows_it = name.startswith("nemotron_h"), "nemotron_h" in CONFIG_MAPPING
         if not is_nemotron_h or knows_it:

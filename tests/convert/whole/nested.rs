@@ -1,0 +1,209 @@
+//! Models for images, of which the language model is written: configs as published models have them, around a model of
+//! `tests/data/whole`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anamnesis::{ConvertTarget, parse};
+
+use super::{Tensors, check_metadata, json, metadata, named, tensors, to_gguf, to_hf};
+use crate::common::data;
+
+/// Name of the model in `tests/data/whole_nested`, that of its language model in `tests/data/whole`, what names of tensors begin with
+/// instead of what, and the class that comes back.
+const MODELS: [(&str, &str, [&str; 2], &str); 4] = [
+    (
+        "mistral3",
+        "mistral",
+        ["", "language_model."],
+        "MistralForCausalLM",
+    ),
+    ("qwen2_vl", "qwen2", ["", ""], "Qwen2ForCausalLM"),
+    (
+        "qwen3_vl",
+        "qwen3",
+        ["model.", "model.language_model."],
+        "Qwen3ForCausalLM",
+    ),
+    (
+        "qwen3_vl_moe",
+        "qwen3_moe",
+        ["model.", "model.language_model."],
+        "Qwen3MoeForCausalLM",
+    ),
+];
+
+/// Transposes a matrix of values of two bytes.
+fn transposed(shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+    let [rows, cols] = shape[..] else { panic!() };
+    let at = |row: usize, col: usize| &bytes[(row * cols + col) * 2..][..2];
+    let values = (0..cols).flat_map(|col| (0..rows).flat_map(move |row| at(row, col)));
+    values.copied().collect()
+}
+
+/// Replaces the matrices of experts by one stack of a layer, `[in, out]`, with gates in front of the other projection.
+fn stack_experts(all: &mut Tensors) {
+    let (experts, rest): (Tensors, Tensors) = std::mem::take(all)
+        .into_iter()
+        .partition(|(name, _)| name.contains(".experts."));
+    *all = rest;
+    let mut parts: BTreeMap<String, BTreeMap<usize, (Vec<usize>, Vec<u8>)>> = BTreeMap::new();
+    for (name, (_, shape, bytes)) in experts {
+        let (layer, rest) = name.split_once(".experts.").unwrap();
+        let (expert, part) = rest.split_once('.').unwrap();
+        let part = part.strip_suffix(".weight").unwrap();
+        let matrix = (vec![shape[1], shape[0]], transposed(&shape, &bytes));
+        let stack = parts.entry(format!("{layer}.experts.{part}")).or_default();
+        stack.insert(expert.parse().unwrap(), matrix);
+    }
+    for (name, stack) in &parts {
+        let up = parts.get(&name.replace("gate_proj", "up_proj"));
+        let [inner, outer] = stack[&0].0[..] else {
+            panic!()
+        };
+        let mut bytes = Vec::new();
+        let (name, width) = match name.as_str() {
+            name if name.ends_with(".up_proj") => continue,
+            name if name.ends_with(".gate_proj") => {
+                for (expert, (_, gate)) in stack {
+                    let up = &up.unwrap()[expert].1;
+                    let rows = gate.chunks(outer * 2).zip(up.chunks(outer * 2));
+                    rows.for_each(|(gate, up)| bytes.extend([gate, up].concat()));
+                }
+                (name.replace("gate_proj", "gate_up_proj"), 2 * outer)
+            }
+            name => {
+                stack.values().for_each(|(_, matrix)| bytes.extend(matrix));
+                (name.to_owned(), outer)
+            }
+        };
+        all.insert(
+            name,
+            ("BF16".to_owned(), vec![stack.len(), inner, width], bytes),
+        );
+    }
+}
+
+/// Makes the directory `from`, a model of `tests/data/whole`, the model `name`, with a tower.
+fn nest(from: &Path, name: &str, [old, new]: [&str; 2]) {
+    let config = data()
+        .join("whole_nested")
+        .join(name)
+        .with_extension("json");
+    std::fs::copy(config, from.join("config.json")).unwrap();
+    let mut all = tensors(from);
+    if name == "qwen3_vl_moe" {
+        stack_experts(&mut all);
+    }
+    let tower = ("BF16".to_owned(), vec![1], vec![0, 0]);
+    let renamed = |(name, tensor): (String, _)| match name.strip_prefix(old) {
+        Some(rest) => (format!("{new}{rest}"), tensor),
+        None => (name, tensor),
+    };
+    let mut all: Tensors = all.into_iter().map(renamed).collect();
+    all.insert("model.visual.blocks.0.norm1.weight".to_owned(), tower);
+    let views = all.iter().map(|(name, (_, shape, bytes))| {
+        let dtype = safetensors::Dtype::BF16;
+        let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes);
+        (name.as_str(), view.unwrap())
+    });
+    let file = safetensors::serialize(views, None).unwrap();
+    std::fs::write(from.join("model.safetensors"), file).unwrap();
+}
+
+#[test]
+fn language_models_are_those_of_llama_cpp() {
+    for (name, like, prefixes, _) in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let from = named(&data().join("whole").join(like), directory.path());
+        nest(&from, name, prefixes);
+        let output = to_gguf(&from, directory.path());
+        let canonical = data()
+            .join("whole_nested")
+            .join(name)
+            .with_extension("gguf");
+        assert!(tensors(&output) == tensors(&canonical), "{name}");
+        check_metadata(metadata(&output), &canonical);
+    }
+}
+
+/// What is not the language model is counted, and a config without what the architecture needs is refused.
+#[test]
+fn towers_are_left_out_with_a_note() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/qwen3"), directory.path());
+    let (name, _, prefixes, _) = MODELS[2];
+    nest(&from, name, prefixes);
+    let output = directory.path().join("model.gguf");
+    let convert = || parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
+    let notes = convert().unwrap().notes;
+    let is_count = |note: &String| note == "1 tensors left out that are not of the language model";
+    assert!(notes.iter().any(is_count), "{notes:?}");
+    let mut config = json(&from.join("config.json"));
+    config["text_config"]["rope_scaling"] = serde_json::json!({"rope_type": "default"});
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let error = convert().unwrap_err().to_string();
+    assert!(error.contains("`mrope_section`: it is missing"), "{error}");
+}
+
+/// The class without images comes back, with the same weights, and computes the same of a text.
+#[test]
+fn language_models_come_back_without_images() {
+    for (name, like, _, class) in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let canonical = data()
+            .join("whole_nested")
+            .join(name)
+            .with_extension("gguf");
+        let back = to_hf(&canonical, directory.path());
+        assert!(
+            tensors(&back) == tensors(&data().join("whole").join(like).join("hf")),
+            "{name}"
+        );
+        let [config, original] = [&back, &data().join("whole").join(like).join("hf")]
+            .map(|directory| json(&directory.join("config.json")));
+        assert_eq!(
+            config["architectures"],
+            serde_json::json!([class]),
+            "{name}"
+        );
+        for field in [
+            "model_type",
+            "rope_theta",
+            "num_key_value_heads",
+            "tie_word_embeddings",
+        ] {
+            assert_eq!(config[field], original[field], "{name} {field}");
+        }
+        assert!(config.get("rope_scaling").is_none() && config.get("rope_parameters").is_none());
+    }
+}
+
+/// Ministral 3 scales queries by their positions, and has YaRN always.
+#[test]
+fn ministral_without_its_scaling_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/ministral3"), directory.path());
+    let config = json(&from.join("config.json"));
+    for (field, value, expected) in [
+        (
+            "llama_4_scaling_beta",
+            None,
+            "`llama_4_scaling_beta`: it is missing",
+        ),
+        ("rope_type", Some("linear"), "`rope_type`: it is `linear`"),
+        ("mscale", None, "`mscale`: it is not `mscale_all_dim`"),
+    ] {
+        let mut config = config.clone();
+        let rope = config["rope_parameters"].as_object_mut().unwrap();
+        match value {
+            Some(value) => drop(rope.insert(field.to_owned(), value.into())),
+            None => drop(rope.remove(field)),
+        }
+        std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+        let output = directory.path().join("model.gguf");
+        let result = parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
