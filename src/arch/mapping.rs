@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
-use super::names::{Place, fill, find, split_suffix};
+use super::names::{
+    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_other_tower, split_suffix,
+};
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
@@ -33,32 +35,6 @@ pub(super) struct MappedModel<'m> {
     pub tensors: Vec<Mapped<'m>>,
     pub notes: Vec<String>,
 }
-
-/// Ends of names of buffers that old checkpoints have, and that can be computed.
-const BUFFERS: &[&str] = &[
-    ".rotary_emb.inv_freq",
-    ".attention.masked_bias",
-    ".attention.bias",
-    ".attn.masked_bias",
-    ".attn.bias",
-    "embeddings.position_ids",
-    "embeddings.token_type_ids",
-];
-
-/// Parts of names of what is not the language model of a multimodal one.
-///
-/// Source: `TextModel.filter_tensors` in `conversion/base.py` of llama.cpp.
-const OTHER_TOWERS: &[&str] = &[
-    "visual.",
-    "vision.",
-    "audio.",
-    "vision_",
-    "audio_",
-    "projector.",
-    "patch_embed",
-    "patch_merger.",
-    "model.connector.",
-];
 
 impl<'m> Mapped<'m> {
     /// Shape of the source, or of each of them.
@@ -90,24 +66,24 @@ impl Mapping<'_> {
         sources: Vec<SourceTensor<'m>>,
         class_name: &str,
     ) -> Result<MappedModel<'m>> {
-        let has_no_prefix = class_name.ends_with("Model");
+        let is_base = class_name.ends_with(BASE_MODEL);
+        let prefix = self.class.traits.prefix;
+        let prefix = prefix.or_else(|| is_base.then_some(BASE_PREFIX));
         let (mut left_out, mut predicting, mut without_place) = (0, 0, 0);
         // Where stacks of experts are, by name.
         let mut stacks: HashMap<String, usize> = HashMap::new();
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
         for source in sources {
             let mut name = source.name.replace("language_model.", "");
-            if BUFFERS.iter().any(|end| name.ends_with(end)) {
+            if is_buffer(&name) {
                 continue;
             }
             if is_of_other_tower(&name) {
                 left_out += 1;
                 continue;
             }
-            if let Some(prefix) = self.class.traits.prefix {
+            if let Some(prefix) = prefix {
                 name = self.with_own_prefix(name, prefix);
-            } else if has_no_prefix && !name.starts_with("model.") {
-                name.insert_str(0, "model.");
             }
             let starts = self.class.traits.left_out.iter();
             if starts.into_iter().any(|start| name.starts_with(start)) {
@@ -376,11 +352,6 @@ fn require_once(tensors: &[Mapped<'_>]) -> Result<()> {
             Err(refused(&second.sources[0].1.name, what))
         }
     }
-}
-
-/// Whether the tensor `name` of a multimodal model is not of its language model.
-pub(super) fn is_of_other_tower(name: &str) -> bool {
-    OTHER_TOWERS.iter().any(|part| name.contains(part))
 }
 
 /// Whether the tensor `name` is of a layer behind the last of `layers`.

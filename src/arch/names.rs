@@ -1,4 +1,5 @@
-//! Names of tensors as patterns: `{i}` stands for the number of a layer, and `{e}` for that of an expert.
+//! Names of tensors as patterns: `{i}` stands for the number of a layer, and `{e}` for that of an expert; and parts of names that say of what a
+//! tensor is.
 
 /// The numbers in a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -57,4 +58,46 @@ pub(super) fn split_suffix(name: &str) -> (&str, &'static str) {
     let suffixes = [".weight", ".bias"].into_iter();
     let mut found = suffixes.filter_map(|suffix| Some((name.strip_suffix(suffix)?, suffix)));
     found.next_back().unwrap_or((name, ""))
+}
+
+/// What names of classes end with whose tensors lack the [`BASE_PREFIX`] that they have in models with an output.
+pub(super) const BASE_MODEL: &str = "Model";
+
+/// What names of tensors begin with that belong to the model without its output.
+pub(super) const BASE_PREFIX: &str = "model.";
+
+/// Ends of names of buffers that old checkpoints have, and that can be computed.
+const BUFFERS: &[&str] = &[
+    ".rotary_emb.inv_freq",
+    ".attention.masked_bias",
+    ".attention.bias",
+    ".attn.masked_bias",
+    ".attn.bias",
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+];
+
+/// Parts of names of what is not the language model of a multimodal one.
+///
+/// Source: `TextModel.filter_tensors` in `conversion/base.py` of llama.cpp.
+const OTHER_TOWERS: &[&str] = &[
+    "visual.",
+    "vision.",
+    "audio.",
+    "vision_",
+    "audio_",
+    "projector.",
+    "patch_embed",
+    "patch_merger.",
+    "model.connector.",
+];
+
+/// Whether the tensor `name` is a buffer that can be computed.
+pub(super) fn is_buffer(name: &str) -> bool {
+    BUFFERS.iter().any(|end| name.ends_with(end))
+}
+
+/// Whether the tensor `name` of a multimodal model is not of its language model.
+pub(super) fn is_of_other_tower(name: &str) -> bool {
+    OTHER_TOWERS.iter().any(|part| name.contains(part))
 }

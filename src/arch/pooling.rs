@@ -28,17 +28,11 @@ pub(super) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<()> {
     if fields.0.get(POOLING).is_some_and(|number| !number.is_u64()) {
         fields.0.remove(POOLING);
     }
-    let modules = texts.json("modules.json")?;
-    let modules = modules.as_ref().and_then(Value::as_array);
-    let is_pooling = |module: &&Value| {
-        let kind = module.get("type").and_then(Value::as_str);
-        kind.is_some_and(|kind| kind.ends_with("Pooling"))
-    };
-    let Some(module) = modules.and_then(|all| all.iter().find(is_pooling)) else {
+    let modules = modules(texts)?;
+    let Some((_, path)) = modules.iter().find(|(kind, _)| kind == "Pooling") else {
         return Ok(());
     };
-    let path = module.get("path").and_then(Value::as_str);
-    let file = format!("{}/config.json", path.unwrap_or_default());
+    let file = format!("{path}/config.json");
     let Some(Value::Object(pooling)) = texts.json(file.trim_start_matches('/'))? else {
         let what = format!("modules.json: there is no `{file}`");
         return Err(AnamnesisError::parse(what));
@@ -49,6 +43,38 @@ pub(super) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<()> {
     })?;
     fields.0.insert(POOLING.to_owned(), number.into());
     Ok(())
+}
+
+/// What a user should know of modules of sentence-transformers that GGUF does not get.
+///
+/// # Errors
+/// `Parse` if the file is malformed.
+pub(super) fn lost_modules(texts: &Texts) -> Result<Option<String>> {
+    let known = ["Transformer", "Pooling", "Normalize"];
+    let modules = modules(texts)?.into_iter();
+    let lost: Vec<_> = modules
+        .filter(|(kind, _)| !known.contains(&kind.as_str()))
+        .map(|(kind, path)| format!("{path} ({kind})"))
+        .collect();
+    let what =
+        "modules.json: sentence-transformers passes vectors through modules that are left out";
+    Ok((!lost.is_empty()).then(|| format!("{what}: {}", lost.join(", "))))
+}
+
+/// Kind and directory of each module of sentence-transformers, in their order; none without its file.
+fn modules(texts: &Texts) -> Result<Vec<(String, String)>> {
+    let modules = texts.json("modules.json")?;
+    let text = |module: &Value, field: &str| {
+        let text = module.get(field).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let module = |module: &Value| {
+        let class = text(module, "type");
+        let kind = class.rsplit('.').next().unwrap_or_default();
+        (kind.to_owned(), text(module, "path"))
+    };
+    let all = modules.as_ref().and_then(Value::as_array);
+    Ok(all.into_iter().flatten().map(module).collect())
 }
 
 /// The number of a pooling; `None` if GGUF has none, or the file asks for several at once.

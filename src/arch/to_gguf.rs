@@ -76,8 +76,10 @@ pub(crate) fn to_gguf<'m>(
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     fields.complete(class)?;
+    let mut lost_modules = None;
     if class.settings().any(|setting| setting.key == POOLING) {
         pooling::add_to(&mut fields, &texts)?;
+        lost_modules = pooling::lost_modules(&texts)?;
     }
     prediction::count_layers(&mut fields, class, items)?;
     let dims = Dims::of_class(&fields, class)?;
@@ -152,6 +154,7 @@ pub(crate) fn to_gguf<'m>(
         .notes
         .into_iter()
         .chain(rope.note(class))
+        .chain(lost_modules)
         .chain(card_note);
     let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
     Ok(Some(GgufModel {

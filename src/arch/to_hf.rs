@@ -16,7 +16,7 @@ use super::fused;
 use super::layer_sizes;
 use super::lists;
 use super::mapping::{Mapped, Mapping};
-use super::names::{Place, fill};
+use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
 use super::periods;
 use super::pooling;
 use super::prediction;
@@ -330,6 +330,11 @@ impl<'m> Maker<'_, 'm> {
         } = tensor;
         let hf_name = |expert| {
             let name = format!("{}{suffix}", fill(rule.hf, Place { expert, ..place }));
+            let is_base = self.class.classes[0].ends_with(BASE_MODEL);
+            let name = match name.strip_prefix(BASE_PREFIX) {
+                Some(short) if is_base => short.to_owned(),
+                _ => name,
+            };
             match self.class.traits.prediction {
                 Prediction::Apart(names) => {
                     let own = names.of_transformers(&name, self.dims.layers);

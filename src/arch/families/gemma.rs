@@ -1,9 +1,10 @@
-//! Gemma 1 to 3.
+//! Gemma 1 to 3, and EmbeddingGemma.
 //!
 //! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
+use crate::arch::pooling::POOLING;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, number, same};
 
 /// Norms before and behind both halves of a layer.
@@ -126,3 +127,28 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
     },
     ..GEMMA
 };
+
+/// EmbeddingGemma, in which tokens see those behind them as well.
+pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
+    gguf: "gemma-embedding",
+    classes: &["Gemma3TextModel"],
+    implied: &[
+        ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
+        ("attn_logit_softcapping", Default::Absent),
+        ("final_logit_softcapping", Default::Absent),
+        ("use_bidirectional_attention", Default::Bool(true)),
+    ],
+    tensors: &[EMBEDDING, FOUR_NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    settings: &[&[
+        count("attention.sliding_window", &["sliding_window"]),
+        count(POOLING, &[POOLING]),
+    ]],
+    traits: Traits {
+        also_implied: &[],
+        ..GEMMA3.traits
+    },
+    ..GEMMA3
+};
+
+/// Embedding and last norm.
+const EMBEDDING: &[TensorRule] = &[ENDS[0], ENDS[1]];

@@ -1,24 +1,28 @@
-//! T5 1.1, FLAN-T5 and mT5: an encoder and a decoder, whose distances have a bias in place of positions.
+//! T5 1.1, FLAN-T5, mT5 and UMT5: an encoder and a decoder, whose distances have a bias in place of positions; and their encoders alone,
+//! which diffusion models have.
 //!
 //! T5 1.0 ties the output to the embedding, and scales what goes into it, which llama.cpp does not do.
 //!
-//! Source: `T5Model` in `conversion/t5.py` and `src/models/t5.cpp` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `conversion/t5.py`, `src/models/t5.cpp` and `src/models/t5encoder.cpp` of llama.cpp; defaults of transformers 4.57.6.
 
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, count, number, only, same,
-    setting,
+    Default, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, count, in_layers, number,
+    only, same, setting,
 };
 
 const BUCKETS: Dim = Dim::Field("relative_attention_num_buckets");
 
-const ENDS: &[TensorRule] = &[
+const ENCODER_ENDS: &[TensorRule] = &[
     same("token_embd", "shared", &[Dim::Vocab, Dim::Hidden]),
     same(
         "enc.output_norm",
         "encoder.final_layer_norm",
         &[Dim::Hidden],
     ),
+];
+
+const DECODER_ENDS: &[TensorRule] = &[
     same(
         "dec.output_norm",
         "decoder.final_layer_norm",
@@ -52,12 +56,6 @@ const ENCODER: &[TensorRule] = &[
         "enc.blk.{i}.attn_o",
         "encoder.block.{i}.layer.0.SelfAttention.o",
         &[Dim::Hidden, Dim::Queries],
-    ),
-    only(
-        Need::First,
-        "enc.blk.{i}.attn_rel_b",
-        "encoder.block.{i}.layer.0.SelfAttention.relative_attention_bias",
-        &[BUCKETS, Dim::Heads],
     ),
     same(
         "enc.blk.{i}.ffn_norm",
@@ -107,12 +105,6 @@ const DECODER: &[TensorRule] = &[
         "decoder.block.{i}.layer.0.SelfAttention.o",
         &[Dim::Hidden, Dim::Queries],
     ),
-    only(
-        Need::First,
-        "dec.blk.{i}.attn_rel_b",
-        "decoder.block.{i}.layer.0.SelfAttention.relative_attention_bias",
-        &[BUCKETS, Dim::Heads],
-    ),
     same(
         "dec.blk.{i}.cross_attn_norm",
         "decoder.block.{i}.layer.1.layer_norm",
@@ -160,12 +152,28 @@ const DECODER: &[TensorRule] = &[
     ),
 ];
 
+/// The bias of distances, which the first layer has for all.
+const ENCODER_BIAS: &[TensorRule] = &[only(
+    Need::First,
+    "enc.blk.{i}.attn_rel_b",
+    "encoder.block.{i}.layer.0.SelfAttention.relative_attention_bias",
+    &[BUCKETS, Dim::Heads],
+)];
+
+const DECODER_BIAS: &[TensorRule] = &[only(
+    Need::First,
+    "dec.blk.{i}.attn_rel_b",
+    "decoder.block.{i}.layer.0.SelfAttention.relative_attention_bias",
+    &[BUCKETS, Dim::Heads],
+)];
+
+/// As [`ENCODER_BIAS`], which every layer of UMT5 has.
+const ENCODER_BIASES: &[TensorRule] = &[in_layers(Need::All, ENCODER_BIAS[0])];
+
+/// As [`DECODER_BIAS`], which every layer of UMT5 has.
+const DECODER_BIASES: &[TensorRule] = &[in_layers(Need::All, DECODER_BIAS[0])];
+
 const SETTINGS: &[Setting] = &[
-    setting(
-        Kind::Required,
-        "decoder_block_count",
-        &["num_decoder_layers"],
-    ),
     count("attention.key_length", &["d_kv"]),
     count("attention.value_length", &["d_kv"]),
     number("attention.layer_norm_epsilon", &["layer_norm_epsilon"]),
@@ -174,6 +182,14 @@ const SETTINGS: &[Setting] = &[
         Kind::Required,
         "attention.relative_buckets_count",
         &["relative_attention_num_buckets"],
+    ),
+];
+
+const DECODER_SETTINGS: &[Setting] = &[
+    setting(
+        Kind::Required,
+        "decoder_block_count",
+        &["num_decoder_layers"],
     ),
     setting(
         Kind::Required,
@@ -210,13 +226,83 @@ pub(super) const T5: ModelClass = ModelClass {
     // Both have as many layers, and layers of the tables are those of both.
     equal_fields: &[("num_decoder_layers", "num_layers")],
     biases: &[],
-    tensors: &[ENDS, ENCODER, DECODER],
+    tensors: &[
+        ENCODER_ENDS,
+        DECODER_ENDS,
+        ENCODER,
+        ENCODER_BIAS,
+        DECODER,
+        DECODER_BIAS,
+    ],
     other_tensors: &[],
+    settings: &[DECODER_SETTINGS, SETTINGS],
+    traits: TRAITS,
+};
+
+const TRAITS: Traits = Traits {
+    has_fixed_rope: true,
+    // Older checkpoints have the shared embedding three times.
+    left_out: &["encoder.embed_tokens.", "decoder.embed_tokens."],
+    ..Traits::PLAIN
+};
+
+pub(super) const UMT5: ModelClass = ModelClass {
+    classes: &["UMT5ForConditionalGeneration"],
+    model_type: "umt5",
+    defaults: UMT5_DEFAULTS,
+    tensors: &[
+        ENCODER_ENDS,
+        DECODER_ENDS,
+        ENCODER,
+        ENCODER_BIASES,
+        DECODER,
+        DECODER_BIASES,
+    ],
+    traits: Traits {
+        sign: EVERY_LAYER,
+        ..TRAITS
+    },
+    ..T5
+};
+
+const UMT5_DEFAULTS: &[(&str, Default)] = &[
+    ("n_positions", Default::Int(512)),
+    ("d_kv", Default::Int(64)),
+    ("layer_norm_epsilon", Default::Float(1e-6)),
+    ("relative_attention_num_buckets", Default::Int(32)),
+    ("feed_forward_proj", Default::Text("gated-gelu")),
+    ("tie_word_embeddings", Default::Bool(true)),
+];
+
+/// Files of UMT5 have a bias in the second layer, too.
+const EVERY_LAYER: Sign = Sign::Tensor("enc.blk.1.attn_rel_b.weight");
+
+pub(super) const T5_ENCODER: ModelClass = ModelClass {
+    gguf: "t5encoder",
+    classes: &["T5EncoderModel", "MT5EncoderModel"],
+    implied: &[
+        ("feed_forward_proj", Default::Text("gated-gelu")),
+        ("relative_attention_max_distance", Default::Int(128)),
+    ],
+    equal_fields: &[],
+    tensors: &[ENCODER_ENDS, ENCODER, ENCODER_BIAS],
     settings: &[SETTINGS],
     traits: Traits {
-        has_fixed_rope: true,
-        // Older checkpoints have the shared embedding three times.
-        left_out: &["encoder.embed_tokens.", "decoder.embed_tokens."],
-        ..Traits::PLAIN
+        ties_output: true,
+        ..TRAITS
     },
+    ..T5
+};
+
+pub(super) const UMT5_ENCODER: ModelClass = ModelClass {
+    classes: &["UMT5EncoderModel"],
+    model_type: "umt5",
+    defaults: UMT5_DEFAULTS,
+    tensors: &[ENCODER_ENDS, ENCODER, ENCODER_BIASES],
+    traits: Traits {
+        ties_output: true,
+        sign: EVERY_LAYER,
+        ..TRAITS
+    },
+    ..T5_ENCODER
 };

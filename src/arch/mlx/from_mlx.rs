@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{MlxModel, NamedClass, Prefix, is_filters};
 use crate::arch::dims::Dims;
 use crate::arch::fields::Fields;
-use crate::arch::mapping::is_of_other_tower;
+use crate::arch::names::is_of_other_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
 use crate::arch::source::{Rearrangement, SourceTensor, assembled};
 use crate::arch::table::{TensorRule, Transform};

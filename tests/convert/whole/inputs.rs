@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, TargetDtype, parse};
 
-use super::{json, metadata, named, tensors, to_gguf};
+use super::{json, metadata, named, tensors, to_gguf, to_hf, write};
 use crate::common::data;
 
 /// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the sizes of single layers.
@@ -346,4 +346,48 @@ fn a_class_with_another_regex() {
     let error = convert(ConvertOptions::new(ConvertTarget::Gguf)).unwrap_err();
     assert!(error.to_string().contains("tokenization_hy.py"), "{error}");
     assert!(!output.exists());
+}
+
+/// Files of diffusion models have the embedding of an encoder twice, or the encoder of UMT5 alone, of which llama.cpp's converter knows no
+/// class; and modules of sentence-transformers behind the pooling are named.
+#[test]
+fn encoders_as_they_are_published() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/t5_encoder"), directory.path());
+    let mut all = tensors(&from);
+    let shared = all["shared.weight"].clone();
+    all.insert("encoder.embed_tokens.weight".to_owned(), shared);
+    write(&all, &from);
+    let canonical = data().join("whole/t5_encoder/canonical.gguf");
+    assert!(tensors(&to_gguf(&from, directory.path())) == tensors(&canonical));
+
+    let from = named(&data().join("whole/umt5"), directory.path());
+    let mut all = tensors(&from);
+    all.retain(|name, _| !name.starts_with("decoder.") && name != "lm_head.weight");
+    write(&all, &from);
+    let mut config = json(&from.join("config.json"));
+    config["architectures"] = serde_json::json!(["UMT5EncoderModel"]);
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let gguf = to_gguf(&from, directory.path());
+    let mut expected = tensors(&data().join("whole/umt5/canonical.gguf"));
+    expected.retain(|name, _| name.starts_with("enc.") || name == "token_embd.weight");
+    assert!(tensors(&gguf) == expected);
+    let back = to_hf(&gguf, directory.path());
+    assert!(tensors(&back) == tensors(&from));
+    let found = json(&back.join("config.json"));
+    assert_eq!(found["architectures"], config["architectures"]);
+
+    let from = named(&data().join("whole/gemma_embedding"), directory.path());
+    let mut modules = json(&from.join("modules.json"));
+    let dense =
+        serde_json::json!({"path": "2_Dense", "type": "sentence_transformers.models.Dense"});
+    modules.as_array_mut().unwrap().push(dense);
+    std::fs::write(from.join("modules.json"), modules.to_string()).unwrap();
+    let output = directory.path().join("embedding.gguf");
+    let report = parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
+    let notes = report.unwrap().notes;
+    assert!(
+        notes.iter().any(|note| note.ends_with("2_Dense (Dense)")),
+        "{notes:?}"
+    );
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anamnesis::{ConvertTarget, parse};
 
-use super::{Tensors, check_metadata, json, metadata, named, tensors, to_gguf, to_hf};
+use super::{Tensors, check_metadata, json, metadata, named, tensors, to_gguf, to_hf, write};
 use crate::common::data;
 
 /// Name of the model in `tests/data/whole_nested`, that of its language model in `tests/data/whole`, what names of tensors begin with
@@ -33,6 +33,9 @@ const MODELS: [(&str, &str, [&str; 2], &str); 4] = [
     ),
 ];
 
+/// Shape and bytes.
+type Matrix = (Vec<usize>, Vec<u8>);
+
 /// Transposes a matrix of values of two bytes.
 fn transposed(shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     let [rows, cols] = shape[..] else { panic!() };
@@ -47,7 +50,7 @@ fn stack_experts(all: &mut Tensors) {
         .into_iter()
         .partition(|(name, _)| name.contains(".experts."));
     *all = rest;
-    let mut parts: BTreeMap<String, BTreeMap<usize, (Vec<usize>, Vec<u8>)>> = BTreeMap::new();
+    let mut parts: BTreeMap<String, BTreeMap<usize, Matrix>> = BTreeMap::new();
     for (name, (_, shape, bytes)) in experts {
         let (layer, rest) = name.split_once(".experts.").unwrap();
         let (expert, part) = rest.split_once('.').unwrap();
@@ -102,13 +105,7 @@ fn nest(from: &Path, name: &str, [old, new]: [&str; 2]) {
     };
     let mut all: Tensors = all.into_iter().map(renamed).collect();
     all.insert("model.visual.blocks.0.norm1.weight".to_owned(), tower);
-    let views = all.iter().map(|(name, (_, shape, bytes))| {
-        let dtype = safetensors::Dtype::BF16;
-        let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes);
-        (name.as_str(), view.unwrap())
-    });
-    let file = safetensors::serialize(views, None).unwrap();
-    std::fs::write(from.join("model.safetensors"), file).unwrap();
+    write(&all, from);
 }
 
 #[test]

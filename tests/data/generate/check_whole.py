@@ -53,7 +53,7 @@ def encoded(gguf, has_score):
     llama = Llama(str(gguf), n_ctx=64, n_batch=64, n_ubatch=64, embedding=True, verbose=False, n_threads=1,
                   pooling_type=llama_cpp.LLAMA_POOLING_TYPE_RANK if has_score else llama_cpp.LLAMA_POOLING_TYPE_NONE)
     llama._batch.add_sequence(IDS, 0, True)
-    llama._ctx.decode(llama._batch)
+    assert llama_cpp.llama_encode(llama._ctx.ctx, llama._batch.batch) == 0
     if has_score:
         return llama, np.array(llama_cpp.llama_get_embeddings_seq(llama._ctx.ctx, 0)[:1])
     width = llama.n_embd()

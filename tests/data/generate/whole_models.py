@@ -201,10 +201,17 @@ MODELS["hunyuan_moe"] = ("hunyuan_v1_moe", dict(TIED, hidden_size=128, num_atten
 MODELS["ministral3"] = ("ministral3", dict(BASE, head_dim=16, pad_token_id=0, rope_parameters=dict(
     type="yarn", rope_type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
     mscale_all_dim=1.0, llama_4_scaling_beta=0.1)), "llama3")
+UMT5 = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4, vocab_size=VOCAB, feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+MODELS["umt5"] = ("umt5", UMT5, "spiece")
+MODELS["t5_encoder"] = ("t5", UMT5, "spiece")
+MODELS["gemma_embedding"] = ("gemma3_text", dict(BASE, head_dim=16, num_hidden_layers=7, sliding_window=12, query_pre_attn_scalar=16, vocab_size=VOCAB + 32,
+                                                 use_bidirectional_attention=True), "sentencepiece")
 # Classes of models that are no causal language models.
-AUTO = {"t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
+AUTO = {"umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
+        "t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
-POOLING = {"nomic_bert": "pooling_mode_mean_tokens", "modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
+POOLING = {"gemma_embedding": "pooling_mode_mean_tokens", "nomic_bert": "pooling_mode_mean_tokens", "modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
 # Special tokens that a class of the converter asks for, in place of those of the tokenizer that is cut.
 RENAMED = {"gemma4": ("gemma3", None), "glm": ("llama3", ["<|endoftext|>", "[gMASK]", "<|user|>", "<|observation|>"])}
 
@@ -498,7 +505,8 @@ def write(config, shapes, out):
 def save(name, model_type, config, out):
     """Saves a model with values by chance as transformers does."""
     auto = getattr(transformers, AUTO.get(name, "AutoModelForCausalLM"))
-    model = auto.from_config(CONFIG_MAPPING[model_type](**config), torch_dtype=torch.bfloat16)
+    config = CONFIG_MAPPING[model_type](**config)
+    model = auto.from_config(config, torch_dtype=torch.bfloat16) if "Auto" in auto.__name__ else auto(config).bfloat16()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.1 + (parameter.mean() if parameter.dim() == 1 else 0))
@@ -520,6 +528,9 @@ def make(name, out):
         save(name, model_type, config, out)
     if name in POOLING:
         add_pooling(out, POOLING[name])
+    if name == "gemma_embedding":  # the class halves the window of the config, and published ones have the whole
+        written = json.loads((out / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps(written | {"sliding_window": config["sliding_window"]}, indent=2))
     if name == "nemotron_h":
         # As published models have it: of one without experts, transformers 5 writes fields of experts that are not there.
         written = json.loads((out / "config.json").read_text())
