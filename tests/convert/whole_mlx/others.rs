@@ -167,3 +167,33 @@ fn mxfp4_to_gguf() {
         assert!(codes.any(|codes| codes >> 4 == 8));
     }
 }
+
+/// Classes with the fields of one that mlx-lm has keep their names, and are not taken for that one.
+#[test]
+fn classes_of_others_fields_keep_their_names() {
+    for (model, class, kept) in [
+        (
+            "qwen2",
+            "Qwen2_5_VLForConditionalGeneration",
+            "lm_head.weight",
+        ),
+        ("gemma_embedding", "Gemma3TextModel", "norm.weight"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["hf", "mlx"].map(|name| directory.path().join(name));
+        std::fs::create_dir(&from).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            let source = data().join("whole").join(model).join("hf").join(file);
+            std::fs::copy(source, from.join(file)).unwrap();
+        }
+        let mut config = json(&from.join("config.json"));
+        config["architectures"] = json!([class]);
+        std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+        let scheme = ForgetScheme::MLX_4BIT.with_group_size(32);
+        let report = parse(&from).unwrap().forget(&to, scheme).unwrap();
+        let note = format!("`{class}` has no names of mlx-lm here");
+        let notes = report.notes;
+        assert!(notes.iter().any(|found| found.contains(&note)), "{notes:?}");
+        assert!(tensors(&to).contains_key(kept), "{class}");
+    }
+}

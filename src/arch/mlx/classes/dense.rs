@@ -41,6 +41,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "mistral",
+        gguf: Some("llama"),
         reads_kinds: true,
         stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
         lost_windows: LostWindows::Everywhere,
@@ -48,6 +49,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "qwen2",
+        gguf: Some("qwen2"),
         stated_fields: &[COMMON_FIELDS],
         equal_sizes: HEADS_FILL_HIDDEN,
         lost_windows: LostWindows::Flagged,
@@ -55,6 +57,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "qwen3",
+        gguf: Some("qwen3"),
         stated_fields: &[COMMON_FIELDS, &["head_dim"]],
         implied: &[SILU, NO_BIAS],
         lost_windows: LostWindows::Flagged,
@@ -77,6 +80,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "gemma3_text",
+        gguf: Some("gemma3"),
         prefix: Prefix::IfNested("language_model."),
         implied: &[
             TANH_GELU,

@@ -68,6 +68,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     },
     MlxClass {
         model_type: "qwen3_moe",
+        gguf: Some("qwen3moe"),
         renamed: STACKS,
         modes: ROUTER_8_BITS,
         lost_windows: LostWindows::Flagged,
