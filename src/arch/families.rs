@@ -33,6 +33,7 @@ mod qwen;
 mod qwen_next;
 mod qwen_vl;
 mod smollm;
+mod sparse;
 mod starcoder;
 mod t5;
 
@@ -67,6 +68,8 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &deepseek::GLM4_MOE_LITE,
     &deepseek::DEEPSEEK3,
     &deepseek::DEEPSEEK2,
+    &sparse::DEEPSEEK3_2,
+    &sparse::GLM5,
     &glm::GLM4,
     &glm::GLM4_MOE,
     &qwen_next::QWEN3_NEXT,

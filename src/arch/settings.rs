@@ -263,6 +263,16 @@ fn value(
             let layers = dims.layers_of(kind).filter(|_| has_all);
             layers.map(|layers| array(GgufMetadataArray::Bool(layers.collect())))
         }
+        Kind::InEachLayer(text) => {
+            let expected = Value::from(vec![text; dims.layers]);
+            match fields.get(setting.fields) {
+                Some((field, list)) if *list != expected => {
+                    let what = format!("it is not `{text}` for each layer");
+                    return Err(wrong(field, what));
+                }
+                _ => Some(array(GgufMetadataArray::Bool(vec![true; dims.layers]))),
+            }
+        }
         Kind::Inner if fields.flag(DOUBLE_WIDE) => {
             let widths = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();
             let widths = (0..dims.layers).map(widths).collect::<Option<_>>();

@@ -248,6 +248,7 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
         "token_types.weight",
         ".ssm_conv1d.weight",
         ".shortconv.conv.weight",
+        ".indexer.proj.weight",
     ];
     rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
 }

@@ -17,10 +17,10 @@ const NOPE: Dim = Dim::Field("qk_nope_head_dim");
 const ROPE: Dim = Dim::Field("qk_rope_head_dim");
 const VALUE: Dim = Dim::Field("v_head_dim");
 const LATENT: Dim = Dim::Field("kv_lora_rank");
-const QUERY_RANK: Dim = Dim::Field("q_lora_rank");
+pub(super) const QUERY_RANK: Dim = Dim::Field("q_lora_rank");
 const QUERIES: Dim = Dim::Product(&[Dim::Heads, Dim::Sum(&[NOPE, ROPE])]);
 
-const ATTENTION: &[TensorRule] = &[
+pub(super) const ATTENTION: &[TensorRule] = &[
     only(
         Need::Without("q_lora_rank"),
         "blk.{i}.attn_q",
@@ -85,7 +85,7 @@ const fn latent(part: LatentPart, gguf: &'static str, gguf_shape: &'static [Dim]
     }
 }
 
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(1), "attention.head_count_kv", &[]),
     count("leading_dense_block_count", &["first_k_dense_replace"]),
     count("vocab_size", &["vocab_size"]),

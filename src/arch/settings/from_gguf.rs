@@ -257,6 +257,13 @@ impl ConfigFields {
                 }
                 _ => return Err(other_type()),
             },
+            Kind::InEachLayer(text) => match value.as_array() {
+                Some(GgufMetadataArray::Bool(layers)) => {
+                    fixed(layers.iter().all(|is_so| *is_so), &true)?;
+                    (field, vec![text; layers.len()].into())
+                }
+                _ => return Err(other_type()),
+            },
             Kind::Inner => match value.as_array() {
                 Some(GgufMetadataArray::I32(widths)) => (field, self.least_width(key, widths)?),
                 _ => (field, count()?.into()),

@@ -31,7 +31,14 @@ const KEYS: &[(&str, &[f64])] = &[
 ];
 
 /// Architectures whose classes choose among groups of experts.
-const GROUPED: &[&str] = &["deepseek2", "dots1", "glm4moe", "nemotron_h_moe"];
+const GROUPED: &[&str] = &[
+    "deepseek2",
+    "deepseek32",
+    "dots1",
+    "glm-dsa",
+    "glm4moe",
+    "nemotron_h_moe",
+];
 
 /// Keys that a class has and a file need not have, with the field and the value that llama.cpp takes then. A class may have
 /// another default.

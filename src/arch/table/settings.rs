@@ -52,6 +52,8 @@ pub(in crate::arch) enum Kind {
     Text(&'static str),
     /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.
     Layers(&'static str),
+    /// BOOL\[\] that is true for every layer. The field, if there is one, must be a list of this text.
+    InEachLayer(&'static str),
     /// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where some have twice the width.
     Inner,
     /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has another field for some.

@@ -207,6 +207,9 @@ MODELS["umt5"] = ("umt5", UMT5, "spiece")
 MODELS["t5_encoder"] = ("t5", UMT5, "spiece")
 MODELS["gemma_embedding"] = ("gemma3_text", dict(BASE, head_dim=16, num_hidden_layers=7, sliding_window=12, query_pre_attn_scalar=16, vocab_size=VOCAB + 32,
                                                  use_bidirectional_attention=True), "sentencepiece")
+INDEXED = dict(LATENT, scoring_func="sigmoid", index_n_heads=2, index_head_dim=64, index_topk=64, tie_word_embeddings=False)
+MODELS["deepseek_v32"] = ("deepseek_v32", dict(INDEXED, rope_theta=50000.0, rope_scaling=LATENT_YARN, num_nextn_predict_layers=1), "deepseek_v3")
+MODELS["glm_moe_dsa"] = ("glm_moe_dsa", dict(INDEXED, n_group=1, topk_group=1, pad_token_id=0), "glm")
 # Classes of models that are no causal language models.
 AUTO = {"umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
         "t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
@@ -556,6 +559,7 @@ def make(name, out):
     cut_tokenizer(TOKENIZERS / tokenizer / "package/models", out, names)
 
 
+
 # Classes whose language model is that of another: name of the other, and what the config says beside it, as published models do.
 NESTED = {
     "mistral3": ("mistral", dict(architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", vision_config=dict(model_type="pixtral"))),
@@ -614,6 +618,8 @@ import runpy, sys
 sys.path[:0] = {paths!r}
 import conversion.base as base
 base.TextModel.get_vocab_base_pre = lambda self, tokenizer: {pre!r}
+import conversion.deepseek as deepseek  # it asks for a field that transformers 5 does not read
+deepseek.DeepseekV32Model.set_vocab = base.TextModel._set_vocab_gpt2
 write = base.gguf.GGUFWriter.add_bos_token_id  # of Hunyuan, the converter writes the id of <|bos|> in the published vocabulary
 base.gguf.GGUFWriter.add_bos_token_id = lambda self, id: write(self, {RANKS + 2} if id == 127959 else id)
 sys.argv = {arguments!r}
