@@ -68,6 +68,8 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         "LLaMAForCausalLM",
         "IQuestCoderForCausalLM",
         "LlamaModel",
+        "LlavaForConditionalGeneration",
+        "VoxtralForConditionalGeneration",
     ],
     model_type: "llama",
     defaults: &[
@@ -88,12 +90,13 @@ pub(super) const LLAMA: ModelClass = ModelClass {
     traits: Traits {
         head_dim: HeadDim::Stated,
         reads_causal: true,
+        nested_type: Some("llama"),
         ..TRAITS
     },
 };
 
 pub(super) const MISTRAL: ModelClass = ModelClass {
-    classes: &["MistralForCausalLM"],
+    classes: &["MistralForCausalLM", "LlavaForConditionalGeneration"],
     model_type: "mistral",
     defaults: &[
         ("max_position_embeddings", Default::Int(131_072)),
@@ -103,6 +106,7 @@ pub(super) const MISTRAL: ModelClass = ModelClass {
     ],
     traits: Traits {
         sign: Sign::Never,
+        nested_type: Some("mistral"),
         lost_windows: LostWindows::Everywhere,
         default_window: Some(4096),
         ..TRAITS
@@ -137,7 +141,6 @@ pub(super) const MISTRAL3: ModelClass = ModelClass {
     classes: &["MistralForCausalLM", "Mistral3ForConditionalGeneration"],
     traits: Traits {
         head_dim: HeadDim::Stated,
-        nested_type: Some("mistral"),
         sign: Sign::Rest,
         ..MISTRAL.traits
     },

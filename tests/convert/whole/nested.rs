@@ -204,3 +204,32 @@ fn ministral_without_its_scaling_is_refused() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+/// Classes whose language model is the one that the nested config names.
+#[test]
+fn language_models_by_their_own_type() {
+    for (like, class, is_known) in [
+        ("llama", "LlavaForConditionalGeneration", true),
+        ("mistral", "LlavaForConditionalGeneration", true),
+        ("llama", "VoxtralForConditionalGeneration", true),
+        ("qwen2", "LlavaForConditionalGeneration", false),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let from = named(&data().join("whole").join(like), directory.path());
+        let mut text = json(&from.join("config.json"));
+        text.as_object_mut().unwrap().remove("architectures");
+        let config = serde_json::json!({"architectures": [class], "text_config": text});
+        std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+        let all = tensors(&from).into_iter();
+        let nested = |(name, tensor)| (format!("language_model.{name}"), tensor);
+        write(&all.map(nested).collect(), &from);
+        let canonical = data().join("whole").join(like).join("canonical.gguf");
+        let output = directory.path().join("model.gguf");
+        let result = parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
+        assert_eq!(result.is_ok(), is_known, "{like} {class}");
+        if is_known {
+            assert!(tensors(&output) == tensors(&canonical), "{like} {class}");
+            check_metadata(metadata(&output), &canonical);
+        }
+    }
+}
