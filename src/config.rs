@@ -52,6 +52,7 @@ pub(crate) use self::transform::{
     TargetedBy, TransformConfig, TransformKind, TransformLocation, TransformScheme, TransformUse,
 };
 use self::unique_json::UniqueJson;
+pub(crate) use self::values::version_numbers;
 use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;
 use crate::{ParseLimits, Result};

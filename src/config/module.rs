@@ -344,6 +344,11 @@ impl<'c> Module<'c> {
         if self.skipped {
             return None;
         }
+        // An entry of AutoRound that has groups has no blocks of the model's.
+        let own = |key: &&str| self.entry?.get(key).and_then(pair);
+        if self.own_int("group_size").is_some() && BLOCK_KEYS.iter().find_map(own).is_none() {
+            return None;
+        }
         self.first(BLOCK_KEYS, pair)
     }
 

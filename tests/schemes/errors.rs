@@ -18,6 +18,7 @@ fn fp8() {
         X.weight F8_E5M2 4,8; Y.weight_scale_inv F32 1,1 |  | Parse: `X.weight`
         {w}; scaled_fp8 F8_E4M3 0 |  | Parse: `X.weight`
         {w} | {"quant_method":"fp8"} | Parse: `X.weight` & config
+        {w}; X.weight_scale_inv F32 () | {"quant_method":"fp8","weight_scale_semantics":"direct"} | Unsupported: `X.weight` & direct
         # A scale has no weight, or none that it could scale.
         X.weight_scale F32 () |  | Parse: `X.weight_scale`
         X.weight_scale_inv BF16 2,2 |  | Parse: `X.weight_scale_inv`
