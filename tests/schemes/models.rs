@@ -152,7 +152,12 @@ fn quark() {
 
 #[test]
 fn gptq_more() {
-    check("gptq_more", 60);
+    check("gptq_more", 71);
+}
+
+#[test]
+fn conv1d() {
+    check("conv1d", 3);
 }
 
 #[test]
