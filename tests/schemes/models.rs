@@ -268,7 +268,7 @@ fn vllm() {
 
 #[test]
 fn sdnq() {
-    check("sdnq", 40);
+    check("sdnq", 41);
 }
 
 #[test]
