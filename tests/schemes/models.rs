@@ -147,7 +147,7 @@ fn comfy_banks() {
 
 #[test]
 fn quark() {
-    check("quark", 29);
+    check("quark", 31);
 }
 
 #[test]

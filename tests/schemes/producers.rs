@@ -100,6 +100,11 @@ fn quark() {
         {w}; X.weight_scale F32 2,16 | {order} | Unsupported: `X.weight` & magic
         {w}; X.weight_scale F32 2,16 | {class} | Unsupported: `X.weight` & layer_type_quant_config
         {w}; X.weight_scale F32 2,16; X.weight_scale_2 F32 () | {G} | Unsupported: `X.weight` & X.weight_scale_2
+        # Integers of a weight in FP8.
+        {w}; X.weight_scale F32 (); X.weight_scale_2 F32 3,16 | {of fp8} | Parse: `X.weight` & [3, 16]
+        {w}; X.weight_scale F32 2; X.weight_scale_2 F32 2,16 | {of fp8} | Parse: `X.weight` & `X.weight_scale`
+        {w}; X.weight_scale F32 () | {of fp8} | Parse: `X.weight` & weight_scale_2
+        {w}; X.weight_scale_2 F32 2,16 | {of fp8} | Parse: `X.weight
         # Scales and zero points that do not fit.
         {w}; X.weight_scale F32 16,2 | {G} | Parse: `X.weight` & [16, 2]
         {w}; X.weight_scale F32 3,16 | {G} | Parse: `X.weight` & [3, 16]
@@ -142,6 +147,16 @@ fn quark() {
             ),
         ),
         ("{levels}", global(&format!("[{group},{group}]"), "")),
+        (
+            "{of fp8}",
+            global(
+                &format!(
+                    r#"[{{"dtype":"fp8_e4m3","qscheme":"per_tensor"}},{}]"#,
+                    group.replace("16", r#"16,"is_scale_quant":false"#)
+                ),
+                "",
+            ),
+        ),
         ("{per_block}", with("per_group", "per_block")),
         ("{axis}", with("-1", "0")),
         ("{no size}", with("16", "null")),
