@@ -124,6 +124,16 @@ fn eetq() {
 }
 
 #[test]
+fn compressed_tensors_without_compression() {
+    let table = r#"
+        {w} | {"quant_method":"compressed-tensors","format":"dense"} | Unsupported: `X.weight` & dense
+        {w} | {"quant_method":"compressed-tensors","format":"mixed-precision","config_groups":{"g":{"format":"dense","targets":["Linear"],"weights":{"num_bits":4}}}} | Unsupported: `X.weight` & dense
+        {w} | {"quant_method":"compressed-tensors","format":"int-quantized"} | Parse: `X.weight_scale`
+    "#;
+    check(&table.replace("{w}", "X.weight BF16 4,64; X.weight_scale BF16 4,1"));
+}
+
+#[test]
 fn nvfp4() {
     let table = r#"
         {w}; X.weight_scale F8_E4M3 4,2 |  | Parse: `X.weight` & X.weight_scale_2
