@@ -13,14 +13,16 @@
 //! Integers of a weight in FP8 have `X.weight_scale_2` and `X.weight_zero_point_2`; `X.weight_scale` is the one of the FP8 weight:
 //! `((q - z) * s2) * s`.
 //!
-//! Scales of groups are floats or, as U8, exponents. Signed integers and their zero points are in two's complement. The
+//! Scales of groups are floats or, as U8, exponents, or numbers in E5M3 (`scale_format`). Signed integers and their zero points are in two's complement. The
 //! eight codes of a word are in order, or with `export.pack_method: reorder` nibbles 0 to 7 hold codes
 //! 0, 2, 4, 6, 1, 3, 5, 7. The scheme for FP8 decodes Quark's FP8 weights.
 //!
 //! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`, `Pack_8_bits`).
 
+mod e5m3;
 mod spec;
 
+use self::e5m3::E5M3Scales;
 use self::spec::{QuarkCodeKind, QuarkSpec, ScaleSharing};
 
 use crate::config::{NVFP4, OF_FP8, QuantMethod};
@@ -93,7 +95,7 @@ impl Scheme for Quark {
             let what = "`layer_type_quant_config` is for classes of modules, and no file tells the class of its own";
             return Err(refused(t, FAMILY, what));
         }
-        let spec = QuarkSpec::of(t, &module)?;
+        let spec = QuarkSpec::of(t, &module, scale.dtype() == Dtype::U8)?;
         match spec.kind {
             QuarkCodeKind::Float(code_format) => {
                 float(t, &scale, &spec, code_format, all).map(Some)
@@ -199,10 +201,13 @@ fn float<'m>(
         part: t.part(),
         row_bytes,
     };
-    let scales = Box::new(Matrix {
-        floats: Floats::new(scale)?,
-        cols: grid.cols,
-    });
+    let scales: Box<dyn ScaleMatrix + 'm> = match spec.has_e5m3_scales {
+        true => Box::new(E5M3Scales::new(scale, grid.cols)?),
+        false => Box::new(Matrix {
+            floats: Floats::new(scale)?,
+            cols: grid.cols,
+        }),
+    };
     let decoder = Box::new(Grouped::scaled(
         codes,
         spec.bits,

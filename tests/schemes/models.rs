@@ -147,7 +147,7 @@ fn comfy_banks() {
 
 #[test]
 fn quark() {
-    check("quark", 31);
+    check("quark", 32);
 }
 
 #[test]

@@ -141,6 +141,7 @@ def variants():
     case("mxfp6_e2m3", spec("OCP_MXFP6E2M3Spec", ch_axis=-1, is_dynamic=False), **one)
     case("mxfp6_e3m2", spec("OCP_MXFP6E3M2Spec", ch_axis=-1, is_dynamic=False), **one)
     case("fp4_group_float", spec("FP4PerGroupSpec", ch_axis=-1, group_size=32, scale_format="float32", is_dynamic=False), **one)
+    case("amdfp4", C.AmdFP4Spec(ch_axis=-1, group_size=16, is_dynamic=False).to_quantization_spec(), **one)
     fp8 = C.FP8E4M3PerTensorSpec(observer_method="min_max", is_dynamic=False)
     channel = C.Int4PerChannelSpec(symmetric=True, ch_axis=0, **INT)
     group = C.Int4PerGroupSpec(symmetric=False, ch_axis=-1, group_size=16, **INT)
