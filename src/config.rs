@@ -39,7 +39,7 @@ use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
-pub(crate) use self::module::{Module, NVFP4, is_embedding};
+pub(crate) use self::module::{Module, NVFP4, OF_FP8, is_embedding};
 #[cfg(feature = "lethe")]
 pub(crate) use self::pattern::nearest;
 pub(crate) use self::pattern::{RenameRule, Selection, what_was_meant};
@@ -52,6 +52,7 @@ pub(crate) use self::transform::{
     TargetedBy, TransformConfig, TransformKind, TransformLocation, TransformScheme, TransformUse,
 };
 use self::unique_json::UniqueJson;
+pub(crate) use self::values::version_numbers;
 use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;
 use crate::{ParseLimits, Result};

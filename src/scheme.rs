@@ -7,6 +7,7 @@ mod bitnet;
 pub(crate) mod bnb;
 mod comfy;
 mod compressed_tensors;
+pub(crate) mod conv1d;
 mod dfloat11;
 mod eetq;
 mod exl2;
@@ -139,6 +140,7 @@ impl ParsedModel {
         if REGISTRY.owner(self).is_none() {
             transforms::undo(self, &mut resolution);
             rotations::undo(self, &mut resolution);
+            conv1d::transpose(self, &mut resolution);
         }
         #[cfg(feature = "gguf")]
         ggml::prism::undo(self, &mut resolution);

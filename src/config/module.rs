@@ -4,7 +4,7 @@
 
 mod dialects;
 
-pub(crate) use self::dialects::NVFP4;
+pub(crate) use self::dialects::{NVFP4, OF_FP8};
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -342,6 +342,11 @@ impl<'c> Module<'c> {
     /// quantized.
     pub(crate) fn block(&self) -> Option<([usize; 2], &'c str)> {
         if self.skipped {
+            return None;
+        }
+        // An entry of AutoRound that has groups has no blocks of the model's.
+        let own = |key: &&str| self.entry?.get(key).and_then(pair);
+        if self.own_int("group_size").is_some() && BLOCK_KEYS.iter().find_map(own).is_none() {
             return None;
         }
         self.first(BLOCK_KEYS, pair)

@@ -13,6 +13,7 @@ pub(crate) use self::dtype::{NativeFloat, SdnqDtype};
 use self::names::NameRules;
 use super::QuantConfig;
 use super::place::{ConfigPlace, flag, integer};
+use super::values::version_numbers;
 
 /// Keys that do not say how codes are decoded: how they were made, how the model computes, what the library does when it
 /// loads them, and lists of modules that have no codes.
@@ -211,7 +212,9 @@ impl<'c> RuleTexts<'c> {
 
 impl SdnqConfig {
     fn new(place: &ConfigPlace) -> Result<Self, String> {
-        let version = place.text(&["sdnq_version"]).map_or([0; 3], version);
+        let version = place
+            .text(&["sdnq_version"])
+            .map_or([0; 3], version_numbers);
         // The library writes every key that it knows. Without these, codes would be taken for others.
         let needed = ["weights_dtype", "use_hadamard"];
         let needed = needed.iter().take(1 + usize::from(version >= HAS_HADAMARD));
@@ -367,10 +370,4 @@ fn dtype_rule(name: &str) -> Result<DtypeRule, String> {
     };
     let dtype = SdnqDtype::parse(&format!("{kind}{bits}")).ok_or_else(wrong)?;
     Ok(DtypeRule::AtLeast { bits, dtype })
-}
-
-/// `[major, minor, patch]` of a version; zeros for what is no number.
-fn version(text: &str) -> [u32; 3] {
-    let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
-    std::array::from_fn(|_| parts.next().unwrap_or(0))
 }

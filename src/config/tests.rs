@@ -54,6 +54,18 @@ fn config_of(json: &[u8]) -> QuantConfig {
 }
 
 #[test]
+fn groups_of_a_module_are_no_blocks() {
+    let json = br#"{"weight_block_size":[128,128],
+        "extra_config":{"a":{"group_size":-1},"b":{"group_size":[64,64]},"c":{"bits":8}}}"#;
+    let config = config_of(json);
+    let block = |module| config.at(module).block().map(|(size, _)| size);
+    assert_eq!(block("a"), None);
+    assert_eq!(block("b"), Some([64, 64]));
+    assert_eq!(block("c"), Some([128, 128]));
+    assert_eq!(block("d"), Some([128, 128]));
+}
+
+#[test]
 fn rules_for_modules() {
     let json = br#"{"bits":4,"sym":"False","dynamic":{"-:.*v_proj":{},"+:.*o_proj$":{"group_size":64},"+:.*_proj":{"bits":8}},
         "extra_config":{"a.up":{"bits":2},".*up":{"bits":3,"sym":true},"gate|out":{"bits":16}}}"#;

@@ -152,3 +152,9 @@ impl QuantConfig {
         skipped.has(module)
     }
 }
+
+/// `[major, minor, patch]` of a version; zeros for what is no number.
+pub(crate) fn version_numbers(text: &str) -> [u32; 3] {
+    let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
+    std::array::from_fn(|_| parts.next().unwrap_or(0))
+}

@@ -6,11 +6,13 @@
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
 mod packing;
+mod uncompressed;
 mod unused_bits;
 mod zero_points;
 
 pub(super) use self::packing::read_shape;
 use self::packing::{PackQuantized, SAMPLE, WordAlignedCodes, packing, row_words};
+use self::uncompressed::check_uncompressed;
 use self::zero_points::{RowPacking, zero_points};
 use super::mxfp4::{INT4, mx_rows, mx_rows_of};
 use crate::config::QuantMethod;
@@ -62,7 +64,7 @@ impl Scheme for CompressedTensors {
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         let Some(name) = t.name().strip_suffix("_packed") else {
-            return Ok(None);
+            return check_uncompressed(t, all).map(|()| None);
         };
         // Packed codes of other libraries have other scales; `foreign` refuses them by name.
         let Some(scale) = all.at(name, "_scale") else {

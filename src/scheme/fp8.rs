@@ -9,12 +9,12 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::fp8::ScaleGrid;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
-use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped};
 use crate::scheme::seam::numbers::{Matrix, Ones, ScaleMatrix};
 use crate::scheme::seam::{
     Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
 };
-use crate::scheme::seam::{Granularity, base_of, module_of, wrong};
+use crate::scheme::seam::{Granularity, base_of, module_of, refused, wrong};
 use crate::{Dtype, ParsedModel, Result};
 
 pub(super) struct Fp8;
@@ -228,6 +228,9 @@ impl Scheme for Fp8 {
         };
         let code_format = CodeFormat::of_fp8(format);
         let mut decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, matrix);
+        if is_scaled && is_divided(t, all)? {
+            decoder.formula = GroupFormula::Divide;
+        }
         if let Some(columns) = pre_quant_scale(t, cols, all)? {
             // ModelOpt writes the factors beside scaled OCP formats only. With anything else it is
             // another tensor of that name.
@@ -247,6 +250,23 @@ impl Scheme for Fp8 {
             parts,
             Box::new(decoder),
         )))
+    }
+}
+
+/// Whether the scale of `t` divides its codes: GPTQModel stores what it has multiplied weights by, under the name of a scale that
+/// multiplies (`TorchFP8Linear.dequantize_weight`).
+///
+/// # Errors
+/// `weight_scale_semantics` is not known.
+fn is_divided(t: &Tensor<'_>, all: &Index<'_>) -> Result<bool> {
+    let module = all.config.at(module_of(t.name()));
+    match module.text(&["weight_scale_semantics"]) {
+        None => Ok(false),
+        Some(("inverse", _)) => Ok(true),
+        Some((other, place)) => {
+            let what = format!("{place} says `weight_scale_semantics: {other}`");
+            Err(refused(t, IDENTITY.name, what))
+        }
     }
 }
 

@@ -15,7 +15,7 @@ mod words;
 use self::weight::GptqWeight;
 use self::words::{FORMAT, bits_and_inputs, check_last_words, packing, word_bits};
 use crate::Result;
-use crate::config::{Module, QuantMethod};
+use crate::config::{Module, QuantMethod, version_numbers};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::gptq::GptqPacking;
 use crate::kernels::remember::packed::CHUNK;
@@ -28,6 +28,9 @@ use crate::scheme::seam::{
 };
 
 pub(super) struct Gptq;
+
+/// The first version of AutoRound whose `model_free` layers have zero points by their own symmetry.
+const BY_SYMMETRY: [u32; 3] = [0, 16, 0];
 
 static IDENTITY: Identity = Identity {
     name: "GPTQ",
@@ -90,7 +93,7 @@ impl Scheme for Gptq {
         }
         let packing = packing(&packed, word_bits, bits, k, &module, all)?;
         check_last_words(&packed, packing, k)?;
-        let zeros = zeros(&packed, packing, &module)?;
+        let zeros = zeros(&packed, packing, &module, all)?;
         let mut parts = vec![
             (TensorRole::Quantized, *t),
             (TensorRole::Scale, packed.scales),
@@ -136,6 +139,7 @@ fn zeros<'m>(
     packed: &PackedLayer<'m>,
     packing: GptqPacking,
     module: &Module<'_>,
+    all: &Index<'_>,
 ) -> Result<Zeros<'m>> {
     let t = &packed.qweight;
     let format = module.text(FORMAT);
@@ -155,6 +159,9 @@ fn zeros<'m>(
     let part = qzeros.part();
     // Conventions by label. Without one it is version 1, the older of the two.
     let version_1 = match format {
+        Some(("auto_round:auto_gptq" | "auto_round", _)) if is_model_free(all) => {
+            is_model_free_version_1(module, all)
+        }
         Some(("gptq_v2" | "gptq_p" | "auto_round:gptqmodel" | "auto_round", _)) => false,
         // What is in planes is version 2 whatever it is called. Of Marlin these are the words before repacking.
         Some(("gptq" | "marlin" | "auto_round:auto_gptq" | "auto_round:gptq", _)) | None => {
@@ -185,6 +192,20 @@ fn zeros<'m>(
         };
     }
     Ok(Zeros::Packed { part, version_1 })
+}
+
+/// Whether AutoRound wrote the model from its files alone (`model_free`).
+fn is_model_free(all: &Index<'_>) -> bool {
+    all.config.is_auto_round() && all.config.flag("model_free") == Some(true)
+}
+
+/// Whether the zero points of a `model_free` layer are version 1, whatever the config calls them. Up to 0.15 AutoRound subtracts one
+/// in all layers (`quantize_weight_rtn`), and names version 2 for asymmetric models; later the symmetry of each layer decides, and
+/// the name is that of the model (`_declared_int_packing`).
+fn is_model_free_version_1(module: &Module<'_>, all: &Index<'_>) -> bool {
+    let version = all.config.text(&["autoround_version"]);
+    let is_old = version.is_some_and(|(version, _)| version_numbers(version) < BY_SYMMETRY);
+    is_old || module.flag("sym") != Some(false)
 }
 
 /// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so 1024 of each of four

@@ -20,7 +20,6 @@ pub(crate) mod strided;
 pub(crate) mod strips;
 pub(crate) mod tiled;
 pub(crate) mod transformed;
-#[cfg(feature = "models")]
 pub(crate) mod transposed;
 pub(crate) mod vector;
 pub(crate) mod vectors;

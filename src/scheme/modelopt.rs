@@ -3,7 +3,8 @@
 //! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`. A byte of row i has the code of row 2i in its low nibble and
 //!   that of row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
 //!   `X.weight_scale_2` of W4A8 belongs to the cast of the weight to FP8 at run time, and is not a factor of the weight.
-//! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents.
+//! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents; of a stack that is a parameter `X` U8
+//!   `[experts, in, out / 2]` and `X_weight_scale` U8 `[experts, in, out / 32]`.
 //! - Types of ggml: [`blocks`].
 //!
 //! Any weight may have `X.pre_quant_scale` `[in]`, which multiplies the input of the layer. Here it multiplies the
@@ -57,7 +58,9 @@ impl Scheme for ModelOpt {
             return Ok(None);
         }
         let module = all.config.at(module_of(t.name()));
-        let Some(scale) = all.at(t.name(), "_scale") else {
+        // Parameters, which stacks of experts are, have their own name before it.
+        let of_parameter = || all.at(t.name(), "_weight_scale").filter(is_exponents);
+        let Some(scale) = all.at(t.name(), "_scale").or_else(of_parameter) else {
             return blocks::claim(t, &module);
         };
         // `quant_algo` is in `hf_quant_config.json` as well, which has no `quant_method`.
@@ -66,12 +69,17 @@ impl Scheme for ModelOpt {
             return Ok(None);
         }
         match scale.dtype() {
-            Dtype::U8 | Dtype::F8E8M0 => mxfp4(t, &scale).map(Some),
+            _ if is_exponents(&scale) => mxfp4(t, &scale).map(Some),
             dtype if dtype.is_floating_point() => awq(t, &scale, &module, all).map(Some),
             // Block scales in E4M3 are NVFP4's, which comes later.
             _ => Ok(None),
         }
     }
+}
+
+/// Whether scales are exponents, as those of MXFP4 are.
+fn is_exponents(scale: &Tensor<'_>) -> bool {
+    matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0)
 }
 
 /// Claims MXFP4. FP6, which [`mx_rows`] knows as well, does not occur.

@@ -10,17 +10,22 @@
 //! A scale of the whole tensor is a scalar, as is its zero point; the codes are laid out as with one scale a row. Float
 //! codes are a bit stream, least significant bit first.
 //!
-//! Scales of groups are floats or, as U8, exponents. Signed integers and their zero points are in two's complement. The
+//! Integers of a weight in FP8 have `X.weight_scale_2` and `X.weight_zero_point_2`; `X.weight_scale` is the one of the FP8 weight:
+//! `((q - z) * s2) * s`.
+//!
+//! Scales of groups are floats or, as U8, exponents, or numbers in E5M3 (`scale_format`). Signed integers and their zero points are in two's complement. The
 //! eight codes of a word are in order, or with `export.pack_method: reorder` nibbles 0 to 7 hold codes
 //! 0, 2, 4, 6, 1, 3, 5, 7. The scheme for FP8 decodes Quark's FP8 weights.
 //!
 //! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`, `Pack_8_bits`).
 
+mod e5m3;
 mod spec;
 
+use self::e5m3::E5M3Scales;
 use self::spec::{QuarkCodeKind, QuarkSpec, ScaleSharing};
 
-use crate::config::{NVFP4, QuantMethod};
+use crate::config::{NVFP4, OF_FP8, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::lines::{CodeLines, CodeRows, LineZeroPoints, TransposedCodes};
@@ -29,7 +34,7 @@ use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::numbers::{Integers, Matrix, Repeated, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     Floats, Group, Identity, Index, Scheme, TensorRole, module_of, refused, wrong,
 };
@@ -46,7 +51,9 @@ static IDENTITY: Identity = Identity {
     codes: &[],
     companions: &[
         (Ends("weight_scale"), TensorRole::Scale),
+        (Ends(".weight_scale_2"), TensorRole::Scale),
         (Ends(".weight_zero_point"), TensorRole::ZeroPoint),
+        (Ends(".weight_zero_point_2"), TensorRole::ZeroPoint),
     ],
     optional: &[],
     activations: &["input_scale_2"],
@@ -75,7 +82,8 @@ impl Scheme for Quark {
         if dtype.is_some_and(|(dtype, _)| dtype == NVFP4) && t.dtype() == Dtype::U8 {
             return Ok(None);
         }
-        if let Some(second) = all.at(t.name(), "_scale_2") {
+        let is_of_fp8 = module.flag(OF_FP8) == Some(true);
+        if let Some(second) = all.at(t.name(), "_scale_2").filter(|_| !is_of_fp8) {
             return Err(refused(
                 t,
                 FAMILY,
@@ -87,13 +95,48 @@ impl Scheme for Quark {
             let what = "`layer_type_quant_config` is for classes of modules, and no file tells the class of its own";
             return Err(refused(t, FAMILY, what));
         }
-        let spec = QuarkSpec::of(t, &module)?;
+        let spec = QuarkSpec::of(t, &module, scale.dtype() == Dtype::U8)?;
         match spec.kind {
             QuarkCodeKind::Float(code_format) => {
                 float(t, &scale, &spec, code_format, all).map(Some)
             }
-            QuarkCodeKind::Int(int) => integer(t, &scale, &spec, int, all).map(Some),
+            QuarkCodeKind::Int(int) => {
+                let parts = match is_of_fp8 {
+                    true => QuarkParts::of_fp8(t, scale, all)?,
+                    false => QuarkParts {
+                        scale,
+                        zero: all.at(t.name(), "_zero_point"),
+                        outer: None,
+                    },
+                };
+                integer(t, parts, &spec, int, all).map(Some)
+            }
         }
+    }
+}
+
+/// The numbers beside integers.
+struct QuarkParts<'m> {
+    scale: Tensor<'m>,
+    zero: Option<Tensor<'m>>,
+    /// The one scale of the FP8 weight whose codes these are.
+    outer: Option<Tensor<'m>>,
+}
+
+impl<'m> QuarkParts<'m> {
+    /// Those of integers of an FP8 weight, which has the scale `outer`.
+    ///
+    /// # Errors
+    /// `outer` is not one number, or the scale of the integers is missing.
+    fn of_fp8(t: &Tensor<'m>, outer: Tensor<'m>, all: &Index<'m>) -> Result<Self> {
+        if outer.elements() != 1 {
+            return Err(misfit(t, &outer, "the config says that there is one"));
+        }
+        Ok(Self {
+            scale: all.need(t, t.name(), "_scale_2")?,
+            zero: all.at(t.name(), "_zero_point_2"),
+            outer: Some(outer),
+        })
     }
 }
 
@@ -158,10 +201,13 @@ fn float<'m>(
         part: t.part(),
         row_bytes,
     };
-    let scales = Box::new(Matrix {
-        floats: Floats::new(scale)?,
-        cols: grid.cols,
-    });
+    let scales: Box<dyn ScaleMatrix + 'm> = match spec.has_e5m3_scales {
+        true => Box::new(E5M3Scales::new(scale, grid.cols)?),
+        false => Box::new(Matrix {
+            floats: Floats::new(scale)?,
+            cols: grid.cols,
+        }),
+    };
     let decoder = Box::new(Grouped::scaled(
         codes,
         spec.bits,
@@ -184,11 +230,12 @@ fn float<'m>(
 /// Claims integer codes. With scales of groups the codes are stored transposed, as `[in, out]`.
 fn integer<'m>(
     t: &Tensor<'m>,
-    scale: &Tensor<'m>,
+    QuarkParts { scale, zero, outer }: QuarkParts<'m>,
     spec: &QuarkSpec,
     int: Int,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
+    let scale = &scale;
     // A line is a row of the stored tensor: a row of the weight, or a column if it is transposed.
     let &[lines, words] = t.shape() else {
         return Err(wrong(t, "its weights have two dimensions"));
@@ -202,8 +249,8 @@ fn integer<'m>(
     let width = width.ok_or_else(|| wrong(t, "it is too wide"))?;
     let stored = CodeLines::new(t, spec.bits, spec.is_reordered, width);
     let floats = Floats::ieee(scale)?;
-    let zero = all.at(t.name(), "_zero_point");
     let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+    parts.extend(outer.map(|outer| (TensorRole::Scale, outer)));
     parts.extend(zero.map(|zero| (TensorRole::ZeroPoint, zero)));
     if zero.is_none() && !spec.is_symmetric {
         return Err(wrong(
@@ -266,6 +313,9 @@ fn integer<'m>(
         grid,
         scales,
     );
+    if let Some(outer) = outer {
+        decoder.columns = Some(Box::new(Repeated(Floats::ieee(&outer)?)));
+    }
     if let Some(zero) = zero {
         let wanted = match spec.scales {
             ScaleSharing::Tensor => None,

@@ -110,6 +110,8 @@ pub const FOREIGN: &[&str] = &[
     "prism",
     "uqff",
     "vllm",
+    // Weights of GPT-2 are encoded as they are stored, and not transposed.
+    "conv1d",
 ];
 
 /// Directories in which cases may be missing from the table: their layouts have no encoder, or are

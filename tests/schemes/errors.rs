@@ -18,6 +18,7 @@ fn fp8() {
         X.weight F8_E5M2 4,8; Y.weight_scale_inv F32 1,1 |  | Parse: `X.weight`
         {w}; scaled_fp8 F8_E4M3 0 |  | Parse: `X.weight`
         {w} | {"quant_method":"fp8"} | Parse: `X.weight` & config
+        {w}; X.weight_scale_inv F32 () | {"quant_method":"fp8","weight_scale_semantics":"direct"} | Unsupported: `X.weight` & direct
         # A scale has no weight, or none that it could scale.
         X.weight_scale F32 () |  | Parse: `X.weight_scale`
         X.weight_scale_inv BF16 2,2 |  | Parse: `X.weight_scale_inv`
@@ -120,6 +121,16 @@ fn eetq() {
     let table = table.replace("{q}", "X.weight I8 64,64");
     let table = table.replace("{s}", "X.other F16 64");
     check(&table.replace("{G}", r#"{"quant_method":"eetq","weights":"int8"}"#));
+}
+
+#[test]
+fn compressed_tensors_without_compression() {
+    let table = r#"
+        {w} | {"quant_method":"compressed-tensors","format":"dense"} | Unsupported: `X.weight` & dense
+        {w} | {"quant_method":"compressed-tensors","format":"mixed-precision","config_groups":{"g":{"format":"dense","targets":["Linear"],"weights":{"num_bits":4}}}} | Unsupported: `X.weight` & dense
+        {w} | {"quant_method":"compressed-tensors","format":"int-quantized"} | Parse: `X.weight_scale`
+    "#;
+    check(&table.replace("{w}", "X.weight BF16 4,64; X.weight_scale BF16 4,1"));
 }
 
 #[test]

@@ -147,12 +147,17 @@ fn comfy_banks() {
 
 #[test]
 fn quark() {
-    check("quark", 29);
+    check("quark", 32);
 }
 
 #[test]
 fn gptq_more() {
-    check("gptq_more", 60);
+    check("gptq_more", 71);
+}
+
+#[test]
+fn conv1d() {
+    check("conv1d", 3);
 }
 
 #[test]
@@ -263,7 +268,7 @@ fn vllm() {
 
 #[test]
 fn sdnq() {
-    check("sdnq", 40);
+    check("sdnq", 41);
 }
 
 #[test]

@@ -100,6 +100,11 @@ fn quark() {
         {w}; X.weight_scale F32 2,16 | {order} | Unsupported: `X.weight` & magic
         {w}; X.weight_scale F32 2,16 | {class} | Unsupported: `X.weight` & layer_type_quant_config
         {w}; X.weight_scale F32 2,16; X.weight_scale_2 F32 () | {G} | Unsupported: `X.weight` & X.weight_scale_2
+        # Integers of a weight in FP8.
+        {w}; X.weight_scale F32 (); X.weight_scale_2 F32 3,16 | {of fp8} | Parse: `X.weight` & [3, 16]
+        {w}; X.weight_scale F32 2; X.weight_scale_2 F32 2,16 | {of fp8} | Parse: `X.weight` & `X.weight_scale`
+        {w}; X.weight_scale F32 () | {of fp8} | Parse: `X.weight` & weight_scale_2
+        {w}; X.weight_scale_2 F32 2,16 | {of fp8} | Parse: `X.weight
         # Scales and zero points that do not fit.
         {w}; X.weight_scale F32 16,2 | {G} | Parse: `X.weight` & [16, 2]
         {w}; X.weight_scale F32 3,16 | {G} | Parse: `X.weight` & [3, 16]
@@ -117,6 +122,9 @@ fn quark() {
         X.weight I32 16,2; X.weight_scale F32 (); X.weight_zero_point I32 2 | {tensor} | Parse: `X.weight_zero_point`
         X.weight I32 16,2; X.weight_scale F32 15 | {tensor} | Parse: `X.weight` & [15]
         # Narrow floats.
+        X.weight U8 4,16; X.weight_scale U8 4,1 | {other scales} | Unsupported: `X.weight` & e4m3
+        X.weight U8 4,16; X.weight_scale U8 4,1 | {other type} | Parse: `X.weight` & scale_type
+        X.weight U8 4,16; X.weight_scale F32 4,1 | {e5m3} | Parse: `X.weight_scale` & e5m3
         X.weight U8 4,16; X.weight_scale U8 4,2 | {fp4} | Parse: `X.weight` & [4, 2]
         X.weight U8 4,16; X.weight_scale I32 4,1 | {fp4} | Parse: `X.weight_scale` & I32
         X.weight U8 16; X.weight_scale U8 1 | {fp4} | Parse: `X.weight`
@@ -142,6 +150,37 @@ fn quark() {
             ),
         ),
         ("{levels}", global(&format!("[{group},{group}]"), "")),
+        (
+            "{of fp8}",
+            global(
+                &format!(
+                    r#"[{{"dtype":"fp8_e4m3","qscheme":"per_tensor"}},{}]"#,
+                    group.replace("16", r#"16,"is_scale_quant":false"#)
+                ),
+                "",
+            ),
+        ),
+        (
+            "{e5m3}",
+            global(
+                r#"{"dtype":"fp4","qscheme":"per_group","group_size":32,"scale_format":"e5m3"}"#,
+                "",
+            ),
+        ),
+        (
+            "{other type}",
+            global(
+                r#"{"dtype":"fp4","qscheme":"per_group","group_size":32,"scale_type":"float8_e5m3"}"#,
+                "",
+            ),
+        ),
+        (
+            "{other scales}",
+            global(
+                r#"{"dtype":"fp4","qscheme":"per_group","group_size":32,"scale_format":"e4m3"}"#,
+                "",
+            ),
+        ),
         ("{per_block}", with("per_group", "per_block")),
         ("{axis}", with("-1", "0")),
         ("{no size}", with("16", "null")),

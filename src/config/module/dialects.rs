@@ -15,6 +15,27 @@ use crate::config::presets;
 /// Stands for the dtype of Quark's weights whose two levels of scales are NVFP4's.
 pub(crate) const NVFP4: &str = "nvfp4";
 
+/// Key of the rule for Quark's weights of two levels, the first of which has one scale for all: codes of the second are scaled to FP8,
+/// and that to the weight.
+pub(crate) const OF_FP8: &str = "of_fp8";
+
+/// Quark's settings of the codes of two `levels`, if they are integers of a weight in FP8 (`ProgressiveSpec`).
+fn integers_of_fp8(levels: &[Value]) -> Option<Map<String, Value>> {
+    let [first, second] = levels else {
+        return None;
+    };
+    let says = |key: &str, text: &str| first.get(key).and_then(Value::as_str) == Some(text);
+    let dtype = second.get("dtype")?.as_str()?;
+    let is_of_scales = second.get("is_scale_quant")?.as_bool()?;
+    let is_known = says("dtype", "fp8_e4m3") && says("qscheme", "per_tensor") && !is_of_scales;
+    if !is_known || !matches!(dtype, "int4" | "uint4" | "int8" | "uint8") {
+        return None;
+    }
+    let mut args = second.as_object()?.clone();
+    args.insert(OF_FP8.to_owned(), true.into());
+    Some(args)
+}
+
 /// Whether Quark's two `levels` of scales are NVFP4's: E4M3 for 16 codes of FP4, and one for all of these.
 fn is_nvfp4(levels: &[Value]) -> bool {
     let says =
@@ -106,6 +127,7 @@ impl ModuleRules {
                 Value::Array(levels) if is_nvfp4(levels) => {
                     Map::from_iter([("dtype".to_owned(), NVFP4.into())])
                 }
+                Value::Array(levels) if let Some(args) = integers_of_fp8(levels) => args,
                 // A list describes several levels of scales. Its text becomes a dtype that no scheme decodes, so that
                 // the weight is refused.
                 levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),

@@ -2,10 +2,8 @@
 
 use super::factors::FactorForm;
 use crate::containers::model::Tensor;
+use crate::scheme::conv1d::CONV1D_MODULES;
 use crate::{AnamnesisError, Result};
-
-/// Names of the modules that are a `Conv1D` in transformers (GPT-2 and its relatives).
-const CONV1D_MODULES: [&str; 4] = ["c_attn", "c_proj", "c_fc", "q_attn"];
 
 /// The form that makes a product of `shape` of two matrices, if only one does: whoever stores a weight as `[in, out]` has it from its
 /// class. PEFT goes by the class as well, and saves `fan_in_fan_out` as the last module of the adapter has it.

@@ -119,16 +119,27 @@ impl Piece<'_> {
         // The decoder's rows are others, such as one flat run of blocks. Both number the elements alike, and tiles have whole
         // rows here.
         let elements = rows.start * whole.cols..rows.end * whole.cols;
-        let (tile, before) = covering(&grid, &elements);
-        decoder.load(&tile, buffers)?;
-        let mut values = std::mem::take(&mut scratch.flat);
-        values.resize(tile.values(), 0.0);
-        let all = (&tile, tile.rows.clone());
-        widening.decode(decoder, all, buffers, &mut scratch.rounded, &mut values);
-        out.copy_from_slice(&values[before..before + elements.len()]);
-        scratch.flat = values;
-        Ok(())
+        read_elements(decoder, &widening, elements, (buffers, scratch), out)
     }
+}
+
+/// Reads the elements `elements` of `decoder`, whose rows may be any, to `out`.
+pub(super) fn read_elements(
+    decoder: &dyn Decode,
+    widening: &Widening,
+    elements: Range<usize>,
+    (buffers, scratch): (&mut Buffers, &mut Assembly),
+    out: &mut [f32],
+) -> Result<()> {
+    let (tile, before) = covering(&decoder.grid(), &elements);
+    decoder.load(&tile, buffers)?;
+    let mut values = std::mem::take(&mut scratch.flat);
+    values.resize(tile.values(), 0.0);
+    let all = (&tile, tile.rows.clone());
+    widening.decode(decoder, all, buffers, &mut scratch.rounded, &mut values);
+    out.copy_from_slice(&values[before..before + elements.len()]);
+    scratch.flat = values;
+    Ok(())
 }
 
 impl Assembled<'_> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::assembled::{decode_values, load_values};
+use super::assembled::{decode_values, load_values, read_elements};
 use crate::element::Out;
 use crate::scheme::seam::decode::Assembly;
 use crate::scheme::seam::values::aligned;
@@ -40,21 +40,30 @@ impl TransposedStack<'_> {
             let stored = matrix * self.cols;
             let grid = self.inner.grid();
             let rows = stored + tile.cols.start..stored + tile.cols.end;
-            let all = Tile {
-                rows: aligned(rows.clone(), grid.row_align, grid.rows),
-                cols: first..first + n,
-            };
-            self.inner.load(&all, buffers)?;
             let mut lines = std::mem::take(&mut scratch.piece);
             lines.resize(rows.len() * n, 0.0);
-            let place = (&all, rows);
-            widening.decode(
-                &*self.inner,
-                place,
-                buffers,
-                &mut scratch.rounded,
-                &mut lines,
-            );
+            if grid.cols == self.rows {
+                let all = Tile {
+                    rows: aligned(rows.clone(), grid.row_align, grid.rows),
+                    cols: first..first + n,
+                };
+                self.inner.load(&all, buffers)?;
+                widening.decode(
+                    &*self.inner,
+                    (&all, rows),
+                    buffers,
+                    &mut scratch.rounded,
+                    &mut lines,
+                );
+            } else {
+                // The decoder's rows are others, such as one flat run of blocks; it numbers the elements alike.
+                for (row, line) in rows.zip(lines.chunks_exact_mut(n)) {
+                    let start = row * self.rows + first;
+                    let elements = start..start + n;
+                    let places = (&mut *buffers, &mut *scratch);
+                    read_elements(&*self.inner, &widening, elements, places, line)?;
+                }
+            }
             let out = &mut values[(row - tile.rows.start) * width..][..n * width];
             for (at, line) in lines.chunks_exact(n).enumerate() {
                 let column = out[at..].iter_mut().step_by(width);
@@ -70,11 +79,15 @@ impl TransposedStack<'_> {
 impl Decode for TransposedStack<'_> {
     fn grid(&self) -> Grid {
         let inner = self.inner.grid();
+        let (row_align, col_align) = match inner.cols == self.rows {
+            true => (inner.col_align, inner.row_align),
+            false => (1, 1),
+        };
         Grid {
-            rows: inner.rows / self.cols.max(1) * self.rows,
+            rows: inner.rows * inner.cols / self.cols.max(1),
             cols: self.cols,
-            row_align: inner.col_align,
-            col_align: inner.row_align,
+            row_align,
+            col_align,
             // Beside what the decoder loads: the values, in either order, and rounded.
             load_bits: inner.load_bits + 96.0,
             // Stored rows have values of whatever the decoder reads; what it loads for one is close to that.

@@ -16,6 +16,8 @@ pub(super) struct QuarkSpec {
     pub codes: CodeType,
     pub bits: usize,
     pub scales: ScaleSharing,
+    /// Whether scales in U8 are numbers in E5M3, and no exponents.
+    pub has_e5m3_scales: bool,
     /// Whether a weight without a zero point is complete. Quark stores zero points of symmetric weights as well.
     pub is_symmetric: bool,
     /// Whether the eight codes of a word are interleaved (`pack_method: reorder`).
@@ -37,7 +39,8 @@ pub(super) enum QuarkCodeKind {
 }
 
 impl QuarkSpec {
-    pub(super) fn of(t: &Tensor<'_>, module: &Module<'_>) -> Result<Self> {
+    /// The config `module` of the weight `t`; `has_byte_scales` if its scales are U8.
+    pub(super) fn of(t: &Tensor<'_>, module: &Module<'_>, has_byte_scales: bool) -> Result<Self> {
         let plain = E2M1 {
             factor: 1.0,
             plain_zero: false,
@@ -117,12 +120,14 @@ impl QuarkSpec {
                 format!("the config says `pack_method: {method}`, which is not decoded"),
             ));
         }
+        let has_e5m3_scales = has_e5m3_scales(t, module, has_byte_scales)?;
         let is_symmetric = module.flag("symmetric") != Some(false);
         Ok(Self {
             kind,
             codes,
             bits,
             scales,
+            has_e5m3_scales,
             is_symmetric,
             is_reordered: method == "reorder",
         })
@@ -134,6 +139,27 @@ impl QuarkSpec {
             codes: self.codes,
             scales,
         }
+    }
+}
+
+/// Whether the config says that scales are numbers in E5M3: under two keys, which must agree.
+///
+/// # Errors
+/// It says so under one key alone, or has another format for scales that are bytes.
+fn has_e5m3_scales(t: &Tensor<'_>, module: &Module<'_>, has_byte_scales: bool) -> Result<bool> {
+    let format = module.text(&["scale_format"]).map(|(format, _)| format);
+    let kind = module.text(&["scale_type"]).map(|(kind, _)| kind);
+    match (format, kind) {
+        (Some("e5m3"), Some("float8_e5m3") | None) => Ok(true),
+        (Some("e5m3"), _) | (_, Some("float8_e5m3")) => {
+            let what = "`scale_format` and `scale_type` in the config contradict each other";
+            Err(wrong(t, what))
+        }
+        (Some(format), _) if format != "e8m0" && has_byte_scales => {
+            let what = format!("the config says `scale_format: {format}`, and its scales are U8");
+            Err(refused(t, FAMILY, what))
+        }
+        _ => Ok(false),
     }
 }
 

@@ -105,6 +105,8 @@ impl<'m> SdnqWeight<'_, 'm> {
             .rows_hint()
             .filter(|&n| n > 0 && count.is_multiple_of(n));
         match rows {
+            // One for each row has no dimension of groups.
+            Some(rows) if count == rows && !self.settings.has_convolutions => Ok(vec![rows, 1]),
             Some(rows) if !self.settings.has_convolutions => Ok(vec![rows, count / rows, 1]),
             _ => {
                 let what = format!(

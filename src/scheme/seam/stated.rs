@@ -150,7 +150,8 @@ fn algorithm<'c>(module: &Module<'c>) -> Option<(&'static Algorithm, &'c str)> {
     Some((ALGORITHMS.iter().find(is_same)?, name))
 }
 
-/// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), and of AutoRound (`data_type`).
+/// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), of AutoRound (`data_type`), and of GPTQModel's FP8
+/// (`format`).
 const WORDS: &[(&str, StatedCodes)] = &[
     ("fp8_e4m3", E4M3),
     ("fp8_e5m2", E5M2),
@@ -166,6 +167,16 @@ const WORDS: &[(&str, StatedCodes)] = &[
     ("mx_fp8e4m3", E4M3),
     ("mx_fp8e5m2", E5M2),
     ("mx_fp4", StatedCodes::Float(4, None)),
+    ("float8_e4m3fn", E4M3),
+    ("float8_e5m2", E5M2),
+    (
+        "float8_e4m3fnuz",
+        StatedCodes::Float(8, Some(Fp8Format::E4M3Fnuz)),
+    ),
+    (
+        "float8_e5m2fnuz",
+        StatedCodes::Float(8, Some(Fp8Format::E5M2Fnuz)),
+    ),
 ];
 
 /// Methods that have one type of codes, unless a word says another: fbgemm `quantize_fp8_per_row`, transformers
@@ -200,7 +211,7 @@ fn codes(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<
         };
         return state(value, format!("{place} says `{kind}` of {bits} bits"));
     }
-    if let Some((name, place)) = module.text(&["dtype", "fmt", "data_type"])
+    if let Some((name, place)) = module.text(&["dtype", "fmt", "data_type", "format"])
         && let Some(&(_, value)) = WORDS.iter().find(|(word, _)| *word == name)
     {
         return state(value, format!("{place} says `{name}`"));

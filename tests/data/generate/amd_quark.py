@@ -23,7 +23,7 @@ from quark.torch.quantization.config import config as C
 
 torch.set_num_threads(1)
 L = "model.layers.0."
-DROPPED = ("weight_scale", "weight_scale_2", "weight_zero_point", "input_scale", "output_scale", "k_scale", "v_scale")
+DROPPED = ("weight_scale", "weight_scale_2", "weight_zero_point", "weight_zero_point_2", "input_scale", "output_scale", "k_scale", "v_scale")
 FLOAT = dict(scale_type="float", is_dynamic=False)
 INT = FLOAT | dict(round_method="half_even")
 
@@ -141,6 +141,12 @@ def variants():
     case("mxfp6_e2m3", spec("OCP_MXFP6E2M3Spec", ch_axis=-1, is_dynamic=False), **one)
     case("mxfp6_e3m2", spec("OCP_MXFP6E3M2Spec", ch_axis=-1, is_dynamic=False), **one)
     case("fp4_group_float", spec("FP4PerGroupSpec", ch_axis=-1, group_size=32, scale_format="float32", is_dynamic=False), **one)
+    case("amdfp4", C.AmdFP4Spec(ch_axis=-1, group_size=16, is_dynamic=False).to_quantization_spec(), **one)
+    fp8 = C.FP8E4M3PerTensorSpec(observer_method="min_max", is_dynamic=False)
+    channel = C.Int4PerChannelSpec(symmetric=True, ch_axis=0, **INT)
+    group = C.Int4PerGroupSpec(symmetric=False, ch_axis=-1, group_size=16, **INT)
+    for name, second, pack in (("int4_channel_fp8", channel, "reorder"), ("int4_group_fp8", group, "order")):
+        case(name, C.ProgressiveSpec(first_stage=fp8, second_stage=second).to_quantization_spec(), pack=pack, **one)
     case("uint8_channel", spec("Uint8PerChannelSpec", symmetric=False, ch_axis=0, **INT), **one)
 
 

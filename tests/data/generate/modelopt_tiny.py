@@ -72,6 +72,8 @@ def moe_cases():
          keep=".mlp.")
     case("tiny_gpt_oss_fp8", build("GptOss", **small, layer_types=["full_attention"]), config("FP8_DEFAULT_CFG"), shards=2,
          keep=".mlp.")
+    case("tiny_gpt_oss_mxfp4", build("GptOss", **small | dict(hidden_size=32), layer_types=["full_attention"]),
+         config("MXFP4_MLP_WEIGHT_ONLY_CFG"), shards=3, keep=".mlp.")
 
 
 if __name__ == "__main__":

@@ -211,6 +211,9 @@ def main():
         Case(f"nested_{scale}_{zero}".lower(), linears({"a": (8, 64)}, bias=True), **nested)
     Case("nested_codebook", linears({"a": (8, 64)}, bias=True), weights_dtype="uint4", scale_dtype="uint8", use_codebook_scale=True, group_size=16)
     Case("nested_zero_point_int8", linears({"a": (8, 64), "b": (4, 32)}), weights_dtype="uint4", scale_dtype="int8", group_size=16)
+    rows = {"int11": ["b"], "uint4": ["c"]}
+    sizes = {"a": (16, 64), "b": (16, 32), "c": (8, 32)}
+    Case("nested_rows", linears(sizes, bias=True), weights_dtype="float8_e4m3fn", scale_dtype="uint6", group_size=-1, modules_dtype_dict=rows)
     Case("nested_int8", linears({"a": (8, 64)}), weights_dtype="int6", scale_dtype="uint8", group_size=16)
     convs = {"c1": nn.Conv1d(32, 6, 3), "c2": nn.Conv2d(16, 6, 3), "c3": nn.Conv2d(64, 4, 1), "c4": nn.Conv3d(8, 2, 2)}
     Case("conv", convs, weights_dtype="uint4", quant_conv=True, group_size=8)

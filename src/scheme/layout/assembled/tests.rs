@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Assembled, Change, Piece, RowOrder, Tiles};
+use super::{Assembled, Change, Computed, Piece, RowOrder, Tiles};
 use crate::element::Out;
 use crate::scheme::layout::transposed::TransposedStack;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
@@ -270,6 +270,25 @@ fn slices_that_are_transposed() {
         }
     }
     for rows in 1..=15 {
+        assert_eq!(values(&stack, rows), expected, "tiles of {rows} rows");
+    }
+}
+
+/// A decoder with one flat run of values has no rows that could be columns.
+#[test]
+fn flat_values_are_transposed() {
+    let stack = TransposedStack {
+        inner: Arc::new(Computed((0..30).map(|n| n as f32).collect())),
+        rows: 5,
+        cols: 3,
+        dtype: TargetDtype::F32,
+    };
+    let expected = (0..2).flat_map(|matrix| {
+        (0..5).flat_map(move |row| (0..3).map(move |col| (15 * matrix + 5 * col + row) as f32))
+    });
+    let expected: Vec<f32> = expected.collect();
+    assert_eq!(stack.grid().rows, 10);
+    for rows in 1..=10 {
         assert_eq!(values(&stack, rows), expected, "tiles of {rows} rows");
     }
 }
