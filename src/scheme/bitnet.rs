@@ -48,7 +48,7 @@ impl Scheme for BitNet {
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
         // The names are those of other libraries, so that only the config tells BitNet.
         let is_bitnet =
-            all.config.quant_method() == Some(&QuantMethod::BitNet) || is_of_mlx_lm(t, all);
+            all.config.quant_method() == Some(&QuantMethod::BitNet) || is_of_mlx_lm(all);
         let base = base_of(t.name(), "weight").filter(|_| is_bitnet);
         let Some(base) = base else { return Ok(None) };
         let Some(scale) = all.at(base, "weight_scale") else {
@@ -93,9 +93,9 @@ impl Scheme for BitNet {
     }
 }
 
-/// Whether `t` is a layer of a BitNet model whose other layers mlx-lm has quantized, which replaces the config of BitNet. Its
+/// Whether the model is one of BitNet whose other layers mlx-lm has quantized, which replaces the config of BitNet. Its
 /// `BitLinear` multiplies.
-fn is_of_mlx_lm(t: &Tensor<'_>, all: &Index<'_>) -> bool {
+fn is_of_mlx_lm(all: &Index<'_>) -> bool {
     all.config.quant_method().is_none()
         && all.config.has_model_type("bitnet")
         && all.config.has_file(MLX_CONFIG)
@@ -106,7 +106,7 @@ fn is_of_mlx_lm(t: &Tensor<'_>, all: &Index<'_>) -> bool {
 /// # Errors
 /// The config names another layer, or one that quantizes while it runs and thus has no scale.
 fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
-    if is_of_mlx_lm(t, all) {
+    if is_of_mlx_lm(all) {
         return Ok(GroupFormula::Scale);
     }
     let text = |key| all.config.text(&[key]).map(|(text, _)| text);

@@ -141,6 +141,11 @@ fn comfy_more() {
 }
 
 #[test]
+fn comfy_squares() {
+    check("comfy_squares", 2);
+}
+
+#[test]
 fn comfy_banks() {
     check("comfy_banks", 3);
 }
