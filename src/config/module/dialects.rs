@@ -80,8 +80,12 @@ impl ModuleRules {
     pub(super) fn read_mlx(&mut self, place: &ConfigPlace) {
         self.is_of_mlx |= place.name == "config.json: quantization";
         // The settings of the config lie under the same object as the modules. Their keys have no dot, as modules at the
-        // top (`lm_head`, `output`, `score`) have none; none is an object with bits.
-        let is_entry = |value: &Value| value.get("bits").is_some_and(Value::is_u64);
+        // top (`lm_head`, `output`, `score`) have none; none is an object with one of these.
+        let is_entry = |value: &Value| {
+            ["bits", "group_size"]
+                .iter()
+                .any(|key| value.get(key).is_some())
+        };
         let paths = place
             .values
             .iter()

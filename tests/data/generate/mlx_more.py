@@ -153,7 +153,7 @@ def alias():
 
 def top_modules():
     """Modules without a dot in their paths: `output` is mlx-lm's head of Llama 4, `score` a classifier."""
-    entries = {"output": affine(8, 32), "score": {"group_size": 32, "bits": 4}, "classifier": False}
+    entries = {"output": affine(8, 32), "score": {"group_size": 32}, "classifier": False}
     c = Layout("mlx_more", "top_modules", config(affine(4, 64) | entries), "mlx")
     plain(c, "output", 8, 32)
     plain(c, "score", 4, 32)
