@@ -246,11 +246,13 @@ impl Display for AnamnesisError {
                 write!(f, "limit exceeded ({limit}): {}", printable(message))
             }
             Self::DisallowedGlobal { module, name } => {
+                let is_script = module.starts_with("__torch__");
                 let (module, name) = (short(module), short(name));
-                write!(
-                    f,
-                    "disallowed pickle global `{module}.{name}` (potential code execution)"
-                )
+                let why = match is_script {
+                    true => "TorchScript: `torch.jit.load` it, and save its `state_dict()`",
+                    false => "potential code execution",
+                };
+                write!(f, "disallowed pickle global `{module}.{name}` ({why})")
             }
             Self::Cancelled => f.write_str("operation cancelled by the caller"),
             // Names of files are in it.
@@ -305,6 +307,16 @@ mod tests {
         );
         let long = AnamnesisError::parse("x".repeat(5000)).to_string();
         assert!(long.ends_with("… (2952 more characters)"), "{long}");
+    }
+
+    #[test]
+    fn scripts_are_told_from_other_globals() {
+        let text = |module: &str| {
+            let (module, name) = (module.to_owned(), "M".to_owned());
+            AnamnesisError::DisallowedGlobal { module, name }.to_string()
+        };
+        assert!(text("__torch__.net").contains("torch.jit.load"));
+        assert!(text("os").contains("potential code execution"));
     }
 
     #[test]

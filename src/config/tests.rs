@@ -142,6 +142,10 @@ fn groups_of_compressed_tensors() {
     assert_eq!(bits(&overlap, "x.down_proj"), Some(3));
     assert_eq!(bits(&overlap, "x.up_proj"), Some(2));
     assert_eq!(bits(&overlap, "model.down_proj"), Some(5));
+    // A module at the top of a model, which no class is called like.
+    let top = format!(r#"{{"a":{},"b":{}}}"#, classes[1], group(8, r#""score""#));
+    assert_eq!(bits(&top, "score"), Some(8));
+    assert_eq!(bits(&top, "model.layers.0.mlp.up_proj"), Some(4));
     // In the order of the file, which is not that of the keys.
     let twice = format!(
         r#"{{"group_9":{},"group_10":{}}}"#,

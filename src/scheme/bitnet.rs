@@ -20,6 +20,9 @@ use crate::{Dtype, Result};
 
 pub(super) struct BitNet;
 
+/// Where mlx-lm has its config.
+const MLX_CONFIG: &str = "config.json: quantization";
+
 /// Name in listings.
 const FAMILY: &str = "BitNet";
 
@@ -43,9 +46,10 @@ impl Scheme for BitNet {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-        // The names are those of other libraries, so that only the method tells BitNet.
-        let base = base_of(t.name(), "weight")
-            .filter(|_| all.config.quant_method() == Some(&QuantMethod::BitNet));
+        // The names are those of other libraries, so that only the config tells BitNet.
+        let is_bitnet =
+            all.config.quant_method() == Some(&QuantMethod::BitNet) || is_of_mlx_lm(all);
+        let base = base_of(t.name(), "weight").filter(|_| is_bitnet);
         let Some(base) = base else { return Ok(None) };
         let Some(scale) = all.at(base, "weight_scale") else {
             return check_unscaled(t, base, all).map(|()| None);
@@ -89,11 +93,22 @@ impl Scheme for BitNet {
     }
 }
 
+/// Whether the model is one of BitNet whose other layers mlx-lm has quantized, which replaces the config of BitNet. Its
+/// `BitLinear` multiplies.
+fn is_of_mlx_lm(all: &Index<'_>) -> bool {
+    all.config.quant_method().is_none()
+        && all.config.has_model_type("bitnet")
+        && all.config.has_file(MLX_CONFIG)
+}
+
 /// Whether the scale divides or multiplies, by the config. `bitlinear` is the default of transformers.
 ///
 /// # Errors
 /// The config names another layer, or one that quantizes while it runs and thus has no scale.
 fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
+    if is_of_mlx_lm(all) {
+        return Ok(GroupFormula::Scale);
+    }
     let text = |key| all.config.text(&[key]).map(|(text, _)| text);
     match (text("linear_class"), text("quantization_mode")) {
         // `BitLinear.post_quant_process` divides the product of the layer by the scale.

@@ -5,6 +5,8 @@
 //! |---|---|---|
 //! | `float8_e4m3fn`, `float8_e5m2` | FP8 | floats |
 //! | `int8_tensorwise` | I8 | floats, one for the tensor or one for each row |
+//! | `float8_e4m3fn_rowwise` | F8_E4M3 | floats, one for each row |
+//! | `float8_e4m3fn_blockwise`, `int8_blockwise` | F8_E4M3, I8 | floats, one for each square |
 //! | `nvfp4` | U8 `[out, in / 2]`, high nibble first | E4M3, one for 16 values, [tiled](crate::scheme::layout::tiled) |
 //! | `mxfp8` | F8_E4M3 | exponents, one for 32 values, tiled |
 //!
@@ -19,7 +21,7 @@
 //! Weights of `nvfp4` and `mxfp8` are padded to whole blocks in both dimensions. The file does not say how much of
 //! a weight is padding, so it is decoded with its padding.
 //!
-//! Formulas: comfy-kitchen, `dequantize` of its layouts, eager backend.
+//! Formulas: comfy-kitchen, `dequantize` of its layouts, eager backend; rows and squares: convert_to_quant `comfy/quant_ops.py`.
 
 mod blocks;
 mod description;
@@ -109,10 +111,12 @@ impl Scheme for ComfyUi {
         }
         let is_rotated = description.flag("convrot");
         let dtype = match format {
-            "float8_e4m3fn" | "mxfp8" => Dtype::F8E4M3,
+            "float8_e4m3fn" | "float8_e4m3fn_rowwise" | "float8_e4m3fn_blockwise" | "mxfp8" => {
+                Dtype::F8E4M3
+            }
             "float8_e5m2" => Dtype::F8E5M2,
-            "int8_tensorwise" | "convrot_w4a4" | "asym_w4a8_int8" | "awq_w4a16"
-            | "svdquant_w4a4" => Dtype::I8,
+            "int8_tensorwise" | "int8_blockwise" | "convrot_w4a4" | "asym_w4a8_int8"
+            | "awq_w4a16" | "svdquant_w4a4" => Dtype::I8,
             "nvfp4" => Dtype::U8,
             _ => {
                 return Err(refused(
@@ -149,6 +153,9 @@ impl Scheme for ComfyUi {
         let group = match format {
             "mxfp8" => Some(blocks::mxfp8(t, &scale()?)?),
             "nvfp4" => Some(blocks::nvfp4(t, &scale()?, all)?),
+            "float8_e4m3fn_blockwise" | "int8_blockwise" => {
+                Some(blocks::squares(t, &scale()?, &description)?)
+            }
             "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, &description, all)?),
             "asym_w4a8_int8" => Some(rotated::w4a8(t, &description, all)?),
             "awq_w4a16" => Some(int4::awq(t, &scale()?, &description, all)?),

@@ -71,6 +71,11 @@ impl Scheme for Exl2 {
         let Some(base) = base_of(t.name(), "q_weight") else {
             return Ok(None);
         };
+        // Models have norms of queries of this name (PLaMo 2).
+        let has_order = all.at(base, "q_invperm").is_some() || all.at(base, "q_groups").is_some();
+        if t.dtype().is_floating_point() && !has_order {
+            return Ok(None);
+        }
         let decoder = Exl2Weight::new(t, base, all)?;
         let [outputs, inputs] = [decoder.stored[1], decoder.shape[1]];
         let bias = all.at(base, "bias").filter(|bias| bias.shape().len() == 1);

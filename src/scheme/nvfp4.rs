@@ -53,7 +53,7 @@ static IDENTITY: Identity = Identity {
         (Ends("weight_scale"), TensorRole::Scale),
         (Ends("weight_scale_2"), TensorRole::Scale),
         (Ends(".weight_global_scale"), TensorRole::Scale),
-        (Ends(".scale2"), TensorRole::Scale),
+        (Ends("weight.scale2"), TensorRole::Scale),
         (Ends("pre_quant_scale"), TensorRole::Scale),
         (Ends("svdquant_lora_a"), TensorRole::LowRank),
         (Ends("svdquant_lora_b"), TensorRole::LowRank),

@@ -103,6 +103,7 @@ pub const FOREIGN: &[&str] = &[
     "awq_more",
     "comfy_banks",
     "comfy_more",
+    "comfy_squares",
     "nunchaku",
     "ollama",
     "ik_llama",

@@ -117,7 +117,7 @@ fn mlx() {
 
 #[test]
 fn mlx_more() {
-    check("mlx_more", 8);
+    check("mlx_more", 12);
 }
 
 #[test]
@@ -138,6 +138,11 @@ fn comfy() {
 #[test]
 fn comfy_more() {
     check("comfy_more", 18);
+}
+
+#[test]
+fn comfy_squares() {
+    check("comfy_squares", 2);
 }
 
 #[test]

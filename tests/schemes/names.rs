@@ -36,6 +36,24 @@ fn generic_names() {
     );
 }
 
+/// Models have parameters of names that companions have, too: global scales of Inkling's layers, factors of the residual stream
+/// of MiniMax-H3's VAE, norms of PLaMo 2's queries. They stay also beside quantized weights.
+#[test]
+fn parameters_with_names_of_scales() {
+    let parameters = "m.mlp.global_scale F32 1; m.mlp.gate.global_scale F32 1; m.mlp.gate.weight BF16 4,8; \
+                      m.blocks.0.scale2 BF16 16; m.mixer.q_weight BF16 4,8";
+    let names = |text: &str| -> Vec<String> {
+        let output = recover(file(&tensors(text), &[]), "").unwrap();
+        let output = anamnesis::parse_bytes(output).unwrap();
+        output.tensors().map(|t| t.name().to_owned()).collect()
+    };
+    assert_eq!(names(parameters).len(), 5);
+    let quantized = "m.X.weight U32 8,8; m.X.scales U8 8,4; m.X.global_scale F32 ()";
+    let both = names(&format!("{parameters}; {quantized}"));
+    assert_eq!(both.len(), 6);
+    assert!(!both.contains(&"m.X.global_scale".to_owned()));
+}
+
 /// One shard of several: the index has some of its weights' companions in other shards.
 #[test]
 fn a_shard_is_no_model() {

@@ -100,12 +100,17 @@ impl ModuleRules {
     /// MLX: a module's path is a key of the config.
     pub(super) fn read_mlx(&mut self, place: &ConfigPlace) {
         self.is_of_mlx |= place.name == "config.json: quantization";
-        // The settings of the config lie under the same object as the modules; their keys have no
-        // dot.
+        // The settings of the config lie under the same object as the modules. Their keys have no dot, as modules at the
+        // top (`lm_head`, `output`, `score`) have none; none is an object with one of these.
+        let is_entry = |value: &Value| {
+            ["bits", "group_size"]
+                .iter()
+                .any(|key| value.get(key).is_some())
+        };
         let paths = place
             .values
             .iter()
-            .filter(|(path, _)| path.contains('.') || is_top_module(path));
+            .filter(|(path, value)| path.contains('.') || is_top_module(path) || is_entry(value));
         paths.for_each(|(path, value)| {
             self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
         });
@@ -185,15 +190,13 @@ impl ModuleRules {
             }
         }
         for ((_, target), rule) in by_target {
-            // A target without a dot and without `re:` is the name of a class, such as `Linear`.
-            let is_path =
-                target.starts_with("re:") || target.contains('.') || is_top_module(target);
-            let matcher = if is_path {
-                matcher(target)
-            } else {
-                Some(ModuleMatcher::Class(target.to_owned()))
-            };
-            self.enter(matcher, Some(rule));
+            let is_path = target.starts_with("re:") || target.contains('.');
+            // A target without a dot and without `re:` is a class, such as `Linear`, or a module at the top, such as `score`.
+            if !is_path && !is_top_module(target) {
+                let class = ModuleMatcher::Class(target.to_owned());
+                self.enter(Some(class), Some(rule.clone()));
+            }
+            self.enter(matcher(target), Some(rule));
         }
     }
 }

@@ -20,6 +20,8 @@ struct OtherFile {
 /// What tells JSON text that is an index of shards.
 const INDEX_KEY: &[u8] = b"\"weight_map\"";
 
+const BURN: &str = "models of Burn are not read; `SafetensorsStore` of burn-store saves a module as safetensors, which are";
+
 const OTHER_FILES: &[OtherFile] = &[
     OtherFile {
         matches: |head| head.starts_with(b"version https://git-lfs"),
@@ -106,6 +108,18 @@ const OTHER_FILES: &[OtherFile] = &[
         },
         name: "TensorFlow graph",
         advice: "its models are not read",
+    },
+    OtherFile {
+        // The magic of burn-pack as a little-endian number.
+        matches: |head| head.starts_with(b"NRUB"),
+        name: "Burnpack",
+        advice: BURN,
+    },
+    OtherFile {
+        // `BurnRecord`: a map of `metadata`, `item` and a mark of no size.
+        matches: |head| head.starts_with(b"\x83\xa8metadata"),
+        name: "MessagePack, as Burn's recorders write it",
+        advice: BURN,
     },
     OtherFile {
         // A map whose first key is a word.
@@ -205,7 +219,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 21] = [
+        let rows: [(&[u8], &str); 23] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -240,6 +254,9 @@ mod tests {
                 "TensorFlow graph",
             ),
             (b"\x81\xa6params\x82\xa5Dense", "Flax"),
+            // `MAGIC_NUMBER` of burn-pack 0.22, and `BurnRecord` of burn-core, up to 0.20.
+            (b"NRUB\x01\0\x10\0\0\0\xa1gtensors", "SafetensorsStore"),
+            (b"\x83\xa8metadata\x85\xa5float", "Burn's recorders"),
             (
                 b"\0\0\0\0\x01\0\0\0\0\0\0\x57\xfb\x80\x8b\x24\x75\x47\xdb",
                 "TensorFlow checkpoint",

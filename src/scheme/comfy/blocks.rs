@@ -1,8 +1,10 @@
-//! `nvfp4` and `mxfp8`: blocks along rows, whose scales are [tiled](crate::scheme::layout::tiled).
+//! `nvfp4` and `mxfp8`: blocks along rows, whose scales are [tiled](crate::scheme::layout::tiled); and squares with a scale each.
 
 use super::FAMILY;
+use super::description::ComfyDescription;
 use crate::containers::model::{Part, Tensor};
-use crate::kernels::remember::grouped::E2M1;
+use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::layout::tiled::{TILE_COLS, TILE_ROWS, TiledScales};
 use crate::scheme::modelopt::pre_quant_scale;
@@ -12,7 +14,7 @@ use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Index, QuantScheme, TensorRole, Tile, read, refused,
     wrong,
 };
-use crate::{Dtype, Result};
+use crate::{Dtype, Fp8Format, Result};
 
 /// Values of a block of `mxfp8`.
 const MX_BLOCK: usize = 32;
@@ -169,6 +171,76 @@ pub(super) fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> 
         parts.push((TensorRole::Scale, columns));
     }
     let (name, shape) = (t.name().to_owned(), bank.shape(cols));
+    Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
+}
+
+/// Side of the squares of E4M3 and of INT8, where the description has none (`QUANT_ALGOS` of convert_to_quant).
+const SIDES: [usize; 2] = [64, 128];
+
+/// `float8_e4m3fn_blockwise` and `int8_blockwise` of convert_to_quant: a scale for each square of `group_size` rows and columns.
+///
+/// # Errors
+/// The rows and columns are not whole squares, or not as many as there are scales.
+pub(super) fn squares<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    description: &ComfyDescription<'m>,
+) -> Result<Group<'m>> {
+    let is_int8 = t.dtype() == Dtype::I8;
+    let side = description.number(t, "group_size", SIDES[usize::from(is_int8)])?;
+    let is_whole = |dim: usize| dim > 0 && dim.is_multiple_of(side);
+    let (rows, cols) = match *t.shape() {
+        [rows, cols]
+            if is_whole(rows) && is_whole(cols) && scale.shape() == [rows / side, cols / side] =>
+        {
+            (rows, cols)
+        }
+        _ => {
+            let (name, shape) = (scale.name(), scale.shape());
+            let what =
+                format!("its scales `{name}` {shape:?} are not one for each square of {side}");
+            return Err(wrong(t, what));
+        }
+    };
+    let grid = ScaleGrid {
+        matrix_rows: rows,
+        block_rows: side,
+        block_cols: side,
+        rows_per_matrix: rows / side,
+        cols: cols / side,
+    };
+    let (code_format, scheme) = match is_int8 {
+        true => {
+            let scheme = QuantScheme::Grouped {
+                family: FAMILY,
+                codes: CodeType::Int(8),
+                scales: Granularity::Block {
+                    rows: side,
+                    cols: side,
+                },
+            };
+            (CodeFormat::Int(Int::signed(8)), scheme)
+        }
+        false => {
+            let scheme = QuantScheme::FineGrainedFp8 {
+                format: Fp8Format::E4M3,
+                rows: side,
+                cols: side,
+            };
+            (CodeFormat::E4M3, scheme)
+        }
+    };
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: cols,
+    };
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(scale)?,
+        cols: grid.cols,
+    });
+    let decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
+    let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
+    let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
     Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
 }
 

@@ -81,6 +81,9 @@ impl<'m> ComfyDescription<'m> {
                 let mut options = Map::new();
                 // Any number would do that divides the columns: nothing is decoded.
                 options.insert("convrot_groupsize".to_owned(), LEAST_GROUP.into());
+                if let Some(side) = side_of_squares(t, all) {
+                    options.insert("group_size".to_owned(), side.into());
+                }
                 return Ok(Some(Self {
                     format: guess_format(t, all).to_owned(),
                     options,
@@ -230,8 +233,11 @@ fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
         let base = base_of(t.name(), "weight").unwrap_or_default();
         has("_proj_down") || all.at(base, "proj_down").is_some()
     };
+    let has_squares = side_of_squares(t, all).is_some();
     match t.dtype() {
         Dtype::F8E4M3 if exponents => "mxfp8",
+        Dtype::F8E4M3 if has_squares => "float8_e4m3fn_blockwise",
+        Dtype::I8 if has_squares => "int8_blockwise",
         Dtype::F8E4M3 => "float8_e4m3fn",
         Dtype::F8E5M2 => "float8_e5m2",
         Dtype::U8 => "nvfp4",
@@ -242,6 +248,16 @@ fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
         _ if is_one_a_row => "convrot_w4a4",
         _ => "int8_tensorwise",
     }
+}
+
+/// Rows, and columns, that share a scale of `t` by the shapes, if there is one for each square of several.
+fn side_of_squares(t: &Tensor<'_>, all: &Index<'_>) -> Option<usize> {
+    let scale = all.at(t.name(), "_scale")?;
+    let (&[rows, cols], &[down, across]) = (t.shape(), scale.shape()) else {
+        return None;
+    };
+    let side = rows.checked_div(down).filter(|&side| side > 1)?;
+    (cols.checked_div(across) == Some(side)).then_some(side)
 }
 
 /// Whether Python's `bool` of `value` is true.

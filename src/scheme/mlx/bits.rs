@@ -9,6 +9,9 @@ use crate::{AnamnesisError, Dtype, Result};
 /// Group sizes of the affine mode.
 const GROUP_SIZES: [usize; 3] = [32, 64, 128];
 
+/// Bits and group size of the affine mode where neither is stated (`_defaults_for_mode` of MLX).
+const DEFAULT: (usize, usize) = (4, 64);
+
 impl<'m> MlxLayer<'_, 'm> {
     /// All pairs of bits and group size that the shapes allow.
     fn allowed(&self) -> Vec<(usize, usize)> {
@@ -33,7 +36,14 @@ impl<'m> MlxLayer<'_, 'm> {
             return Some(stated.size());
         }
         let module = all.config.at(module_of(self.t.name()));
-        let number = |keys: &[&str]| module.int(keys).and_then(|(n, _)| usize::try_from(n).ok());
+        let size = |n: i64| usize::try_from(n).ok();
+        // An entry inherits nothing: what it lacks is MLX's default (`to_quantized`).
+        let own = |key| module.own_int(key).and_then(size);
+        if let (bits @ Some(_), group) | (bits, group @ Some(_)) = (own("bits"), own("group_size"))
+        {
+            return Some((bits.unwrap_or(DEFAULT.0), group.unwrap_or(DEFAULT.1)));
+        }
+        let number = |keys: &[&str]| module.int(keys).and_then(|(n, _)| size(n));
         let configured = number(&["bits"]).zip(number(&["group_size"]));
         configured.or_else(|| mflux::size(&module, self.bits_per_group))
     }
@@ -55,7 +65,25 @@ impl<'m> MlxLayer<'_, 'm> {
         let inputs = inputs.filter(|_| inputs == all.config.hidden_size())?;
         let shape = [rows_and_cols(self.t.shape()).0, self.cols(bits)];
         let is_other = all.is_of_other_model(module, shape) || all.has_joined_inputs(module);
-        Some(inputs).filter(|_| !is_other)
+        Some(inputs).filter(|_| !is_other && !self.has_other_heads(all))
+    }
+
+    /// Whether the weight is the `o_proj` of an attention whose queries or keys have other widths than `config.json` gives:
+    /// linear attention beside the attention that has those widths (Kimi Linear). Rows are stored as they are.
+    fn has_other_heads(&self, all: &Index<'m>) -> bool {
+        let Some(attention) = base_of(module_of(self.t.name()), "o_proj") else {
+            return false;
+        };
+        let outputs = |layer: &str| {
+            let t = all.at(attention, &format!("{layer}.weight"))?;
+            let [stated, _] = all.config.layer_sizes(&format!("{attention}{layer}"));
+            Some((rows_and_cols(t.shape()).0, stated))
+        };
+        // Queries may have their gates beside them (Qwen 3 Next).
+        let has_queries = outputs("q_proj").is_none_or(|(rows, stated)| {
+            stated.is_none_or(|stated| rows == stated || Some(rows) == stated.checked_mul(2))
+        });
+        !has_queries || outputs("k_proj").is_some_and(|(rows, stated)| Some(rows) != stated)
     }
 
     /// Whether codes of `bits` bits give the weight a width that the model has, which settles what its shapes leave open.

@@ -4,7 +4,7 @@ use crate::containers::model::Tensor;
 use crate::scheme::seam::registry::{Registry, may_be_of_heads};
 use crate::scheme::seam::resolve::Problem;
 use crate::scheme::seam::{
-    Index, QuantScheme, Resolution, ResolvedItem, Scheme, TensorRole, module_of, wrong,
+    Index, QuantScheme, Resolution, ResolvedItem, Scheme, TensorRole, base_of, module_of, wrong,
 };
 use crate::{AnamnesisError, Dtype};
 
@@ -70,7 +70,8 @@ impl<'m> Leftovers<'_, 'm> {
     /// It is a scale or another companion without its weight, codes of a scheme in a quantized model, or has integers where the
     /// config says that weights are quantized. The error comes with the role that the tensor then has.
     fn check_plain(&self, t: &Tensor<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
-        if let Some(role) = self.registry.companion(t.name()) {
+        let companion = self.registry.companion(t.name());
+        if let Some(role) = companion.filter(|_| !self.is_scale_of_block(t)) {
             let what = "it belongs to a quantized weight, and none goes with it";
             return Err((role, wrong(t, what)));
         }
@@ -117,6 +118,17 @@ impl<'m> Leftovers<'_, 'm> {
             );
             Err((TensorRole::Quantized, wrong(t, what)))
         }
+    }
+
+    /// Whether `t` multiplies what a block of Inkling's gives: its feed-forward layers together, or its router, whose weight is of
+    /// floats. MLX's second scale of a matrix has the same name.
+    fn is_scale_of_block(&self, t: &Tensor<'_>) -> bool {
+        let Some(module) = base_of(t.name(), "global_scale") else {
+            return false;
+        };
+        let is_plain = |weight: Tensor<'_>| weight.dtype().is_floating_point();
+        module.ends_with(".mlp.")
+            || module.ends_with(".mlp.gate.") && self.all.at(module, "weight").is_none_or(is_plain)
     }
 
     /// Whether `t` is called a weight and has the type of codes.

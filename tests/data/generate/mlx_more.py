@@ -10,7 +10,9 @@ import sys
 import zipfile
 
 import mlx.core as mx
+import mlx.nn as nn
 import torch
+from mlx_lm.models import bitlinear_layers
 from mlx_lm.models.prism_hadamard_qwen35 import HadamardQuantizedLinear, hadamard_rotate
 
 from fp8 import BF16, F16, F32, same
@@ -149,6 +151,56 @@ def alias():
     c.write()
 
 
+def top_modules():
+    """Modules without a dot in their paths: `output` is mlx-lm's head of Llama 4, `score` a classifier."""
+    entries = {"output": affine(8, 32), "score": {"group_size": 32}, "classifier": False}
+    c = Layout("mlx_more", "top_modules", config(affine(4, 64) | entries), "mlx")
+    plain(c, "output", 8, 32)
+    plain(c, "score", 4, 32)
+    plain(c, f"{MLP}.up_proj", 4, 64)
+    c.keep("classifier.weight", weight(c, 2, 64))
+    c.write()
+
+
+def partial_entries():
+    """An entry inherits nothing, and lacks what is MLX's default: mlx-lm's RWKV-7 gives its embedding `bits` alone."""
+    entries = {"model.embeddings": {"bits": 8}, f"{MLP}.down_proj": {"group_size": 128}}
+    c = Layout("mlx_more", "partial_entries", config(affine(8, 32) | entries), "mlx")
+    plain(c, "model.embeddings", 8, 64)
+    plain(c, f"{MLP}.up_proj", 8, 32)
+    plain(c, f"{MLP}.down_proj", 4, 128)
+    for module, entry in entries.items():
+        made = nn.QuantizedLinear(128, 6, **entry)
+        assert to_torch(made.scales).shape == c.tensors[f"{module}.scales"].shape
+    c.write()
+
+
+def bitnet():
+    """BitNet of mlx-lm whose embedding it has quantized: its config takes the place of BitNet's, and `BitLinear` multiplies."""
+    c = Layout("mlx_more", "bitnet", config(affine(4, 64)) | {"model_type": "bitnet"}, "mlx")
+    plain(c, "model.embed_tokens", 4, 64)
+    for name, scale in [("up_proj", 1.75), ("down_proj", 0.3)]:
+        codes = torch.randint(0, 3, (4, 2, 64), generator=c.rng, dtype=torch.uint8)
+        scale = torch.tensor([scale]).to(BF16)
+        packed = codes[0] | codes[1] << 2 | codes[2] << 4 | codes[3] << 6
+        add(c, f"{MLP}.{name}", {"weight": packed, "weight_scale": scale})
+        layer = bitlinear_layers.BitLinear(64, 8, bias=False)
+        assert not layer.invert_weight_scales and tuple(layer.weight.shape) == tuple(packed.shape)
+        c.decoded(f"{MLP}.{name}.weight", (codes.flatten(0, 1).float() - 1) * scale.float())
+    c.write()
+
+
+def linear_attention():
+    """Kimi Linear: layers of another attention with other heads than `config.json` gives; `o_proj` has the default's columns."""
+    sizes = {"model_type": "kimi_linear", "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32,
+             "linear_attn_config": {"head_dim": 32, "num_heads": 4}}
+    c = Layout("mlx_more", "linear_attention", config(affine(4, 64)) | sizes, "mlx")
+    attention = "model.layers.0.self_attn"
+    plain(c, f"{attention}.k_proj", 4, 64, (128, 64))
+    plain(c, f"{attention}.o_proj", 4, 64, (6, 128))
+    c.write()
+
+
 def main():
     hadamard("hadamard", "")
     hadamard("hadamard_vlm", "language_model.", schema_version=2, tensor_namespace="mlx-vlm-qwen3_5")
@@ -158,6 +210,10 @@ def main():
     mflux()
     left_over()
     alias()
+    top_modules()
+    partial_entries()
+    bitnet()
+    linear_attention()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ fn descriptions() {
         {f}; X.comfy_quant TEXT {"format":"float8_e4m3fn","convrot":1} |  | Unsupported: `X.weight` & convrot
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","per_row":true,"quarot":true,"group_size":64} |  | Unsupported: `X.weight` & quarot
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"convrot":false,"quarot":true,"group_size":64} |  | Unsupported: `X.weight` & quarot
+        {f}; X.comfy_quant TEXT {"format":"float8_e4m3fn_blockwise"} |  | Parse: `X.weight` & square of 64
+        {f}; X.comfy_quant TEXT {"format":"float8_e4m3fn_blockwise","group_size":0} |  | Parse: `X.weight` & no positive integer
+        X.weight F8_E4M3 4,8; X.weight_scale F32 1,1; X.comfy_quant TEXT {"format":"float8_e4m3fn_blockwise","group_size":4} |  | Parse: `X.weight` & square of 4
+        X.weight F8_E4M3 4,8; X.weight_scale F32 2,1; X.comfy_quant TEXT {"format":"float8_e4m3fn_rowwise"} |  | Parse: `X.weight` & one for each row
+        {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_blockwise"} |  | Parse: `X.weight` & square of 128
         {f}; X.comfy_quant TEXT {"format":"hybrid_mxfp8"} |  | Unsupported: `X.weight` & hybrid_mxfp8
         # Rotated weights.
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","convrot":true} |  | Parse: `X.weight` & 64 columns & 256
@@ -242,6 +247,13 @@ fn headers() {
         );
         assert_eq!(factors.count() > 0, case.starts_with("svdquant"), "{case}");
     }
+    let file = data().join("comfy_squares/markers/model/model.safetensors");
+    let header = parse_safetensors_header(&std::fs::read(file).unwrap()).unwrap();
+    let codes = header
+        .tensors
+        .iter()
+        .filter(|t| t.role == TensorRole::Quantized);
+    assert_eq!(codes.count(), 6);
 }
 
 /// ComfyUI's NVFP4 has ModelOpt's names and, for most sizes, its shapes. Only the file's metadata
