@@ -54,6 +54,19 @@ fn config_of(json: &[u8]) -> QuantConfig {
 }
 
 #[test]
+fn versions_are_numbers_that_letters_may_follow() {
+    for (text, expected) in [
+        ("0.15.1", [0, 15, 1]),
+        ("0.17rc1", [0, 17, 0]),
+        ("1.2.3.dev4+cu128", [1, 2, 3]),
+        ("0.16", [0, 16, 0]),
+        ("int", [0, 0, 0]),
+    ] {
+        assert_eq!(super::version_numbers(text), expected, "{text}");
+    }
+}
+
+#[test]
 fn groups_of_a_module_are_no_blocks() {
     let json = br#"{"weight_block_size":[128,128],
         "extra_config":{"a":{"group_size":-1},"b":{"group_size":[64,64]},"c":{"bits":8}}}"#;

@@ -153,8 +153,11 @@ impl QuantConfig {
     }
 }
 
-/// `[major, minor, patch]` of a version; zeros for what is no number.
+/// `[major, minor, patch]` of a version: the digits that each part begins with, or zero.
 pub(crate) fn version_numbers(text: &str) -> [u32; 3] {
-    let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut parts = text.split('.').map(|part| {
+        let end = part.find(|c: char| !c.is_ascii_digit());
+        part[..end.unwrap_or(part.len())].parse().unwrap_or(0)
+    });
     std::array::from_fn(|_| parts.next().unwrap_or(0))
 }

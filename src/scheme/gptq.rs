@@ -160,7 +160,7 @@ fn zeros<'m>(
     // Conventions by label. Without one it is version 1, the older of the two.
     let version_1 = match format {
         Some(("auto_round:auto_gptq" | "auto_round", _)) if is_model_free(all) => {
-            is_model_free_version_1(module, all)
+            is_model_free_version_1(t, module, all)?
         }
         Some(("gptq_v2" | "gptq_p" | "auto_round:gptqmodel" | "auto_round", _)) => false,
         // What is in planes is version 2 whatever it is called. Of Marlin these are the words before repacking.
@@ -202,10 +202,17 @@ fn is_model_free(all: &Index<'_>) -> bool {
 /// Whether the zero points of a `model_free` layer are version 1, whatever the config calls them. Up to 0.15 AutoRound subtracts one
 /// in all layers (`quantize_weight_rtn`), and names version 2 for asymmetric models; later the symmetry of each layer decides, and
 /// the name is that of the model (`_declared_int_packing`).
-fn is_model_free_version_1(module: &Module<'_>, all: &Index<'_>) -> bool {
+///
+/// # Errors
+/// The config does not say which version wrote the model.
+fn is_model_free_version_1(t: &Tensor<'_>, module: &Module<'_>, all: &Index<'_>) -> Result<bool> {
     let version = all.config.text(&["autoround_version"]);
-    let is_old = version.is_some_and(|(version, _)| version_numbers(version) < BY_SYMMETRY);
-    is_old || module.flag("sym") != Some(false)
+    let version = version.filter(|(text, _)| text.starts_with(|c: char| c.is_ascii_digit()));
+    let Some((version, _)) = version else {
+        let what = "the config has no `autoround_version`, which tells how `model_free` models store zero points";
+        return Err(refused(t, IDENTITY.name, what));
+    };
+    Ok(version_numbers(version) < BY_SYMMETRY || module.flag("sym") != Some(false))
 }
 
 /// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so 1024 of each of four

@@ -418,6 +418,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "only its config tells that AutoRound wrote a model from its files alone, whose zero points are others",
+        applies: |edit| edit.kind.starts_with("config") && edit.place.ends_with("/model_free"),
+    },
+    Rule {
         reason: "ModelOpt merges most factors of columns into the layer before, and no config says which",
         applies: |edit| edit.place.ends_with(".pre_quant_scale") && is_gone(edit),
     },
