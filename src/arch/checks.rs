@@ -263,8 +263,10 @@ pub(super) fn ignored_window(
     }
     let stated = fields.count(&[WINDOW])?;
     // null says that there is none.
-    let default = class.traits.default_window;
-    let default = default.filter(|_| config.get(WINDOW).is_none());
+    let nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
+    let mut configs = nested.chain([config]);
+    let is_said = configs.any(|config| config.get(WINDOW).is_some());
+    let default = class.traits.default_window.filter(|_| !is_said);
     let Some(window) = stated.or(default) else {
         return Ok(None);
     };

@@ -104,5 +104,6 @@ pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {
     ],
     other_tensors: FUSED_EXPERTS,
     settings: &[QWEN3_MOE.settings[0], SECTIONS, IMAGE_LAYERS],
+    traits: Traits::PLAIN,
     ..QWEN3_MOE
 };

@@ -119,17 +119,6 @@ pub(super) const GLM5: ModelClass = ModelClass {
         ("index_head_dim", Default::Int(128)),
         ("index_topk", Default::Int(2048)),
     ],
-    tensors: &[
-        ENDS,
-        NORMS,
-        ATTENTION,
-        INDEXER,
-        DENSE_MLP,
-        SPARSE_MLP,
-        F32_CHOICE_BIAS,
-        PREDICTION,
-        PREDICTION_ENDS,
-    ],
     settings: &[
         SETTINGS,
         PREDICTION_SETTINGS,

@@ -124,6 +124,34 @@ fn language_models_are_those_of_llama_cpp() {
     }
 }
 
+/// A window that is null in a nested config is none, and the classes of Qwen 3-VL have none.
+#[test]
+fn windows_that_are_not_there_have_no_note() {
+    for (name, like, prefixes, _) in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let from = named(&data().join("whole").join(like), directory.path());
+        nest(&from, name, prefixes);
+        let mut config = json(&from.join("config.json"));
+        if let Some(text) = config["text_config"].as_object_mut() {
+            text.remove("use_sliding_window");
+            text.remove("sliding_window");
+            if name == "mistral3" {
+                text.insert("sliding_window".to_owned(), serde_json::Value::Null);
+            }
+        }
+        config["max_position_embeddings"] = 100_000.into();
+        if let Some(length) = config.pointer_mut("/text_config/max_position_embeddings") {
+            *length = 100_000.into();
+        }
+        std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+        let output = directory.path().join("model.gguf");
+        let report = parse(&from).unwrap().convert(&output, ConvertTarget::Gguf);
+        let notes = report.unwrap().notes;
+        let is_of_window = |note: &String| note.contains("sliding_window");
+        assert!(!notes.iter().any(is_of_window), "{name}: {notes:?}");
+    }
+}
+
 /// What is not the language model is counted, and a config without what the architecture needs is refused.
 #[test]
 fn towers_are_left_out_with_a_note() {
