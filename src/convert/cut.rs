@@ -22,7 +22,7 @@ const HIGH_TILE: usize = 16;
 const TOGETHER_LOAD_BYTES: f64 = 1024.0 * 1024.0;
 
 /// Stored bytes of the tiles that are read together, for each thread.
-const TOGETHER_BYTES: usize = 9 << 19;
+const TOGETHER_BYTES: usize = 17 << 18;
 
 /// Bytes of a stored row that a tile reads as fast for itself.
 const LONG_PIECE: usize = 8 << 10;
