@@ -354,13 +354,6 @@ fn require_once(tensors: &[Mapped<'_>]) -> Result<()> {
     }
 }
 
-/// Whether the tensor `name` is of a layer behind the last of `layers`.
-pub(super) fn is_behind(name: &str, layers: usize) -> bool {
-    let rest = name.strip_prefix("model.layers.");
-    let number = rest.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-    number.is_some_and(|layer| layer >= layers)
-}
-
 pub(super) fn refused(name: &str, what: impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("tensor `{name}`: {what}"))
 }

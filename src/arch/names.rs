@@ -101,3 +101,10 @@ pub(super) fn is_buffer(name: &str) -> bool {
 pub(super) fn is_of_other_tower(name: &str) -> bool {
     OTHER_TOWERS.iter().any(|part| name.contains(part))
 }
+
+/// Whether the tensor `name` is of a layer behind the last of `layers`.
+pub(super) fn is_behind(name: &str, layers: usize) -> bool {
+    let rest = name.strip_prefix("model.layers.");
+    let number = rest.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    number.is_some_and(|layer| layer >= layers)
+}

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::dims::{LAYERS, PREDICTION};
 use super::fields::{Fields, wrong};
-use super::mapping::is_behind;
+use super::names::is_behind;
 use super::settings::wrong_key;
 use super::table::{ModelClass, Prediction, PredictionNames};
 use crate::Result;
