@@ -65,9 +65,7 @@ pub(super) fn check(
 /// `Parse` that names the field.
 pub(super) fn check_nulls(class: &ModelClass, config: &Value) -> Result<()> {
     for field in class.traits.never_null {
-        let mut nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
-        let found = nested.find_map(|text| text.get(field));
-        if found.or_else(|| config.get(field)) == Some(&Value::Null) {
+        if said(config, field) == Some(&Value::Null) {
             let what = format!(
                 "it is null, so that transformers has none; llama.cpp's {} always has one",
                 class.gguf
@@ -76,6 +74,13 @@ pub(super) fn check_nulls(class: &ModelClass, config: &Value) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What `config` says of `field`, null included: the nested config of the language model, or else the one around it.
+fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
+    let mut nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
+    let found = nested.find_map(|text| text.get(field));
+    found.or_else(|| config.get(field))
 }
 
 /// Fails if experts are in groups, and not chosen by them: llama.cpp goes by the number of groups alone.
@@ -263,10 +268,8 @@ pub(super) fn ignored_window(
     }
     let stated = fields.count(&[WINDOW])?;
     // null says that there is none.
-    let nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
-    let mut configs = nested.chain([config]);
-    let is_said = configs.any(|config| config.get(WINDOW).is_some());
-    let default = class.traits.default_window.filter(|_| !is_said);
+    let default = class.traits.default_window;
+    let default = default.filter(|_| said(config, WINDOW).is_none());
     let Some(window) = stated.or(default) else {
         return Ok(None);
     };

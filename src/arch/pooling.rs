@@ -20,17 +20,19 @@ const MODES: &[(&str, &str, u64)] = &[
     ("pooling_mode_lasttoken", "lasttoken", 3),
 ];
 
-/// Sets the field of pooling to what the files of sentence-transformers say. They go before the config.
+/// Sets the field of pooling to what the files of sentence-transformers say. They go before the config. Returns what a user should
+/// know of modules that GGUF does not get.
 ///
 /// # Errors
 /// `Unsupported` if llama.cpp has no such pooling; `Parse` if a file is missing or malformed.
-pub(super) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<()> {
+pub(super) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<Option<String>> {
     if fields.0.get(POOLING).is_some_and(|number| !number.is_u64()) {
         fields.0.remove(POOLING);
     }
     let modules = modules(texts)?;
+    let note = lost_modules(&modules);
     let Some((_, path)) = modules.iter().find(|(kind, _)| kind == "Pooling") else {
-        return Ok(());
+        return Ok(note);
     };
     let file = format!("{path}/config.json");
     let Some(Value::Object(pooling)) = texts.json(file.trim_start_matches('/'))? else {
@@ -42,23 +44,20 @@ pub(super) fn add_to(fields: &mut Fields, texts: &Texts) -> Result<()> {
         AnamnesisError::unsupported("a whole model", what)
     })?;
     fields.0.insert(POOLING.to_owned(), number.into());
-    Ok(())
+    Ok(note)
 }
 
-/// What a user should know of modules of sentence-transformers that GGUF does not get.
-///
-/// # Errors
-/// `Parse` if the file is malformed.
-pub(super) fn lost_modules(texts: &Texts) -> Result<Option<String>> {
+/// The note of those of `modules`, kind and directory, that GGUF does not get.
+fn lost_modules(modules: &[(String, String)]) -> Option<String> {
     let known = ["Transformer", "Pooling", "Normalize"];
-    let modules = modules(texts)?.into_iter();
     let lost: Vec<_> = modules
+        .iter()
         .filter(|(kind, _)| !known.contains(&kind.as_str()))
         .map(|(kind, path)| format!("{path} ({kind})"))
         .collect();
     let what =
         "modules.json: sentence-transformers passes vectors through modules that are left out";
-    Ok((!lost.is_empty()).then(|| format!("{what}: {}", lost.join(", "))))
+    (!lost.is_empty()).then(|| format!("{what}: {}", lost.join(", ")))
 }
 
 /// Kind and directory of each module of sentence-transformers, in their order; none without its file.

@@ -148,7 +148,7 @@ impl Rope {
         if scale.or(all).is_some() && (!has_log || scale != all) {
             return refuse("mscale", "it is not `mscale_all_dim`");
         }
-        if self.kind != "yarn" && class.settings().any(|s| s.kind == Kind::Scaling) {
+        if self.kind != "yarn" && class.has_setting(Kind::Scaling) {
             return refuse("rope_type", &format!("it is `{}`", self.kind));
         }
         if self.has_local_scaling {
@@ -218,7 +218,7 @@ impl Rope {
         match self.kind.as_str() {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
-            "mrope" if class.settings().any(|s| s.kind == Kind::TextSections) => {}
+            "mrope" if class.has_setting(Kind::TextSections) => {}
             "dynamic" if class.traits.scales_long_texts => {}
             "proportional" if class.traits.has_layer_sizes => {}
             "longrope" | "su" if class.traits.has_long_factors => {

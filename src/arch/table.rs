@@ -41,6 +41,11 @@ impl ModelClass {
     pub(super) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
         self.settings.iter().flat_map(|settings| settings.iter())
     }
+
+    /// Whether one of these settings is of `kind`.
+    pub(super) fn has_setting(&self, kind: Kind) -> bool {
+        self.settings().any(|setting| setting.kind == kind)
+    }
 }
 
 /// What cannot be said by a tensor or a setting.

@@ -78,8 +78,7 @@ pub(crate) fn to_gguf<'m>(
     fields.complete(class)?;
     let mut lost_modules = None;
     if class.settings().any(|setting| setting.key == POOLING) {
-        pooling::add_to(&mut fields, &texts)?;
-        lost_modules = pooling::lost_modules(&texts)?;
+        lost_modules = pooling::add_to(&mut fields, &texts)?;
     }
     prediction::count_layers(&mut fields, class, items)?;
     let dims = Dims::of_class(&fields, class)?;

@@ -168,9 +168,7 @@ pub(crate) fn to_hf<'m>(
 
 /// What a user should know of the language model of a class for images.
 fn image_note(class: &ModelClass) -> Option<String> {
-    let is_for_images = class
-        .settings()
-        .any(|setting| setting.kind == Kind::TextSections);
+    let is_for_images = class.has_setting(Kind::TextSections);
     let what = "which has no images; it computes the same of a text";
     is_for_images.then(|| format!("{} is written as {}, {what}", class.gguf, class.classes[0]))
 }

@@ -98,7 +98,7 @@ pub(in crate::arch) fn scaling_of(
         .is_some_and(|f| f != 0.0 && f != 1.0);
     let stated = get("scaling.type");
     let kind = stated.as_ref().and_then(|kind| kind.as_string());
-    if kind != Some("yarn") && class.settings().any(|s| s.kind == Kind::Scaling) {
+    if kind != Some("yarn") && class.has_setting(Kind::Scaling) {
         let what = format!("{} always has yarn", class.classes[0]);
         return Err(wrong_key(&key("scaling.type"), what));
     }
