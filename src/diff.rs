@@ -143,7 +143,7 @@ fn compare_values(
     let all: Vec<_> = pairing.pairs.iter().map(comparable).collect();
     let decoded = all.iter().flatten().map(|(tensors, _)| tensors.byte_len());
     let alike = pairing.stored_alike();
-    let stored = alike.iter().map(|(a, b)| a.part().len + b.part().len);
+    let stored = alike.iter().map(|(a, b)| a.part().len() + b.part().len());
     let total_bytes = decoded.sum::<u64>() + stored.sum::<u64>();
     let done = ProgressSum::new(&options.run, total_bytes, all.iter().flatten().count());
     let same_bytes = pairing.same_bytes(&alike, &options.run, &done)?;

@@ -32,9 +32,9 @@ impl<'m> SourceTensor<'m> {
             ResolvedItem::Group(group) => Ok(Self {
                 transposed: group
                     .module
-                    .map(|module| (module.shape, Arc::from(module.decoder))),
-                name: group.name,
-                shape: group.shape,
+                    .map(|module| (module.shape.into_vec(), Arc::from(module.decoder))),
+                name: group.name.into_owned(),
+                shape: group.shape.into_vec(),
                 scheme: group.scheme,
                 parts: group.parts,
                 stored: group.keeps,
@@ -82,7 +82,7 @@ impl<'m> SourceTensor<'m> {
         // What is copied has the shape that is stored.
         let is_copied = false;
         Group {
-            shape,
+            shape: shape.into(),
             is_copied,
             ..group
         }
@@ -118,8 +118,8 @@ impl<'m> SourceTensor<'m> {
         let dtype = self.stored.unwrap_or(TargetDtype::F32);
         let group = assembled(vec![self.clone()], (name, shape), dtype, &moved);
         Self {
-            name: group.name,
-            shape: group.shape,
+            name: group.name.into_owned(),
+            shape: group.shape.into_vec(),
             scheme: group.scheme,
             parts: group.parts,
             stored: self.stored,

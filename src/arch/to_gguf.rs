@@ -137,7 +137,7 @@ pub(crate) fn to_gguf<'m>(
     ));
     let sizes = out
         .iter()
-        .map(|group| (group.name.as_str(), group.shape.as_slice()));
+        .map(|group| (&*group.name, group.shape.as_slice()));
     metadata.push(text("general.size_label", &general::size_label(sizes)));
     let (card, card_note) = model_card::keys(&texts)?;
     metadata.extend(card);
@@ -192,7 +192,7 @@ fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
         rows,
     };
     Group {
-        shape: vec![rows, group.shape[1]],
+        shape: [rows, group.shape[1]].as_slice().into(),
         is_copied: false,
         decoder: Box::new(window),
         ..group

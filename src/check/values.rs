@@ -41,12 +41,15 @@ pub(super) fn check(
     let decoded = recovery
         .as_ref()
         .map_or(vec![], |r| decoded(&resolution, r));
-    let bytes = floats.iter().map(|t| t.part().len).sum::<u64>()
+    let bytes = floats.iter().map(|t| t.part().len()).sum::<u64>()
         + decoded.iter().map(|(_, t)| t.byte_len()).sum::<u64>();
     let done = ProgressSum::new(run, bytes + more_bytes, floats.len() + decoded.len());
-    let jobs: Vec<usize> = floats.iter().map(|t| jobs_of_bytes(t.part().len)).collect();
+    let jobs: Vec<usize> = floats
+        .iter()
+        .map(|t| jobs_of_bytes(t.part().len()))
+        .collect();
     let outcomes = tally_all(&jobs, run, &done, |i, job, bytes| {
-        let read = pieces_of_job(floats[i].part().len, job).map(|piece| piece.end - piece.start);
+        let read = pieces_of_job(floats[i].part().len(), job).map(|piece| piece.end - piece.start);
         let tallied = tally_stored(&floats[i], job, run, bytes);
         Ok((read.sum(), unless_cancelled(tallied)?))
     })?;
@@ -156,7 +159,7 @@ fn tally_stored(
     bytes: &mut Vec<u8>,
 ) -> Result<Tally> {
     let (part, mut tally) = (t.part(), Tally::default());
-    for piece in pieces_of_job(part.len, job) {
+    for piece in pieces_of_job(part.len(), job) {
         bytes.resize((piece.end - piece.start) as usize, 0);
         part.read_at(piece.start, bytes)?;
         tally.add_bytes(t.dtype(), bytes, run.level);

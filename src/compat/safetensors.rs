@@ -131,9 +131,9 @@ fn header(contents: ParsedModel) -> Result<SafetensorsHeader> {
             (t.offset - base) as usize,
             (t.offset - base + t.len) as usize,
         ),
-        name: t.name,
+        name: t.name.into(),
         dtype: t.dtype,
-        shape: t.shape,
+        shape: t.shape.into_vec(),
         role,
     };
     let mut header = SafetensorsHeader {

@@ -14,6 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use smallvec::SmallVec;
+
 pub use self::container::Container;
 pub(crate) use self::names::NameIndex;
 pub(crate) use self::part::{Part, SharedBytes};
@@ -67,12 +69,16 @@ pub struct ParsedModel {
     pub(crate) roles: OnceLock<Vec<TensorRole>>,
 }
 
+/// Dimensions of a tensor, outermost first. Those of vectors and matrices take no memory of their own: a model can have
+/// hundreds of thousands.
+pub(crate) type Shape = SmallVec<[usize; 2]>;
+
 /// One stored tensor: what the container's header says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TensorInfo {
-    pub name: String,
+    pub name: Box<str>,
     pub dtype: Dtype,
-    pub shape: Vec<usize>,
+    pub shape: Shape,
     /// Which of the model's sources has the bytes.
     pub source: usize,
     /// Absolute position there of the first element, in bytes.
@@ -80,7 +86,7 @@ pub(crate) struct TensorInfo {
     /// Length in bytes, as the tensor's elements take them.
     pub len: u64,
     /// Elements between neighbours of each dimension, where that is not what follows from the shape.
-    pub strides: Option<Vec<usize>>,
+    pub strides: Option<Box<[usize]>>,
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
     /// What the stored bytes are checked by.
@@ -215,7 +221,7 @@ impl ParsedModel {
     /// The tensor called `name`. Takes the same time for any number of tensors.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let name_at = |i: usize| self.tensors[i].name.as_str();
+        let name_at = |i: usize| &*self.tensors[i].name;
         let index = self.names.find(name, self.tensors.len(), name_at)?;
         Some(Tensor { model: self, index })
     }
@@ -233,7 +239,7 @@ impl ParsedModel {
         let mut found = Vec::new();
         for (i, t) in self.tensors.iter_mut().enumerate() {
             if let Some(name) = below(&t.name) {
-                t.name = name;
+                t.name = name.into();
                 found.push(i);
             }
         }
@@ -361,7 +367,7 @@ impl ParsedModel {
     }
 
     /// Gives `shape` back what it was before a GGUF writer changed it to have rows of whole blocks, or fewer dimensions.
-    pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {
+    pub(crate) fn restore_shape(&self, name: &str, shape: &mut Shape) -> Result<()> {
         #[cfg(feature = "gguf")]
         if let Some(gguf) = &self.gguf {
             return gguf.restore_shape(name, shape);

@@ -50,7 +50,7 @@ impl<'m> Body<'m> for StreamBody<'m> {
             job.options.cancel.check()?;
             job.put(at, piece)
         })?;
-        Ok(self.0.len)
+        Ok(self.0.len())
     }
 
     fn values(&self) -> ValueSource<'_, 'm> {
@@ -69,7 +69,7 @@ impl<'m> Body<'m> for GatherBody<'m> {
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
         let (cut, bytes) = (&job.output().cut, worker.input.bytes.buffer());
         let tile = cut.tile(job.no);
-        let element_size = (self.part.len as usize / (cut.rows * cut.cols).max(1)).max(1);
+        let element_size = (self.part.len() as usize / (cut.rows * cut.cols).max(1)).max(1);
         bytes.resize(tile.values() * element_size, 0);
         self.part
             .gather_rows(self.inner, tile.rows.clone(), bytes)?;

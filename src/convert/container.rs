@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::str::FromStr;
 
 use super::options::ConvertOptions;
-use super::output::Output;
+use super::output::{BoxedOutput, Output};
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
@@ -66,7 +66,7 @@ pub(super) struct ContainerWriter {
 /// What a container lays out.
 pub(super) struct LayoutRequest<'a, 'm> {
     pub model: &'a ParsedModel,
-    pub drafts: &'a [Output<'m>],
+    pub drafts: &'a [BoxedOutput<'m>],
     /// The quantization config of the output.
     pub quantization: Option<&'a serde_json::Value>,
     pub options: &'a ConvertOptions,
@@ -81,7 +81,7 @@ pub(super) struct LayoutRequest<'a, 'm> {
 /// How an output becomes several files.
 pub(super) struct Sharding {
     /// Names of the files, in order. The stem begins a numbered name; the slices are the tensors of each file.
-    pub file_names: fn(stem: &str, files: &[&[Output<'_>]]) -> Vec<String>,
+    pub file_names: fn(stem: &str, files: &[&[BoxedOutput<'_>]]) -> Vec<String>,
     /// The directory of the files; `None`: they lie beside each other, and the output's name is their stem.
     pub directory: Option<OutputDirectory>,
 }
@@ -258,7 +258,7 @@ fn entry<'a>(d: &'a Output<'_>) -> OutputEntry<'a> {
 fn check_layouts(
     writer: &ContainerWriter,
     is_directory: bool,
-    drafts: &[Output<'_>],
+    drafts: &[BoxedOutput<'_>],
     layouts: &[OutputLayout],
 ) -> std::result::Result<(), String> {
     let tensors: usize = layouts.iter().map(|layout| layout.offsets.len()).sum();

@@ -1,10 +1,14 @@
 //! Drafts: output tensors before the container has given them a place.
 
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
 use super::bodies::{CopyBody, DecodeBody, GatherBody, StreamBody};
 use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
-use super::output::{Body, Checks, Output, PlannedPlace};
+use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use super::overflow::Overflow;
 use crate::containers::model::{Tensor, TensorRole};
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
@@ -41,14 +45,14 @@ impl<'m> Output<'m> {
         };
         let checks = Checks::of_parts(Vec::from_iter(is_read_once_more.then_some(part)));
         Ok(Self {
-            name: t.name().to_owned(),
+            name: t.name().into(),
             dtype,
-            shape: shape.to_vec(),
+            shape: shape.into(),
             len,
             body,
             cut,
             checks,
-            sources: Box::new([t.info().source]),
+            sources: [t.info().source].as_slice().into(),
             place: PlannedPlace::default(),
         })
     }
@@ -57,9 +61,9 @@ impl<'m> Output<'m> {
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
-    pub(super) fn copy_named(name: String, t: &Tensor<'m>) -> Result<Self> {
+    pub(super) fn copy_named(name: impl Into<Cow<'m, str>>, t: &Tensor<'m>) -> Result<Self> {
         let mut draft = Self::copy(t)?;
-        draft.name = name;
+        draft.name = name.into();
         Ok(draft)
     }
 
@@ -68,7 +72,7 @@ impl<'m> Output<'m> {
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
-    pub(super) fn copies(group: &Group<'m>) -> Result<Vec<Self>> {
+    pub(super) fn copies(group: &Group<'m>) -> Result<Vec<BoxedOutput<'m>>> {
         let stored = group.parts.first().map_or("", |(_, t)| t.name());
         let module = |name: &str| name.rsplit_once('.').map_or(0, |(module, _)| module.len());
         let (old, new) = (
@@ -80,9 +84,9 @@ impl<'m> Output<'m> {
             if draft.name == stored {
                 draft.name.clone_from(&group.name);
             } else if let Some(ending) = draft.name.strip_prefix(old) {
-                draft.name = format!("{new}{ending}");
+                draft.name = format!("{new}{ending}").into();
             }
-            Ok(draft)
+            Ok(Box::new(draft))
         };
         group.parts.iter().map(copy).collect()
     }
@@ -92,7 +96,7 @@ impl<'m> Output<'m> {
     /// # Errors
     /// `Parse` if the size of the output tensor overflows.
     pub(super) fn cast(
-        name: String,
+        name: impl Into<Cow<'m, str>>,
         t: &Tensor<'m>,
         target: TargetDtype,
         saturates: bool,
@@ -102,7 +106,7 @@ impl<'m> Output<'m> {
         };
         let part = (TensorRole::Passthrough, *t);
         let scheme = QuantScheme::Unquantized;
-        let shape = t.shape().to_vec();
+        let shape = t.shape();
         let group = Group::new(name, shape, scheme, vec![part], Box::new(plain));
         Self::cast_group(group, t.dtype(), target, saturates)
     }
@@ -201,14 +205,14 @@ pub(super) fn byte_len(name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64>
 /// Numbers of the input files that `tensors` are in, each once, that of the first tensor first.
 pub(super) fn sources_of<'a, 'm: 'a>(
     tensors: impl Iterator<Item = &'a Tensor<'m>>,
-) -> Box<[usize]> {
-    let mut sources = Vec::new();
+) -> SmallVec<[usize; 2]> {
+    let mut sources = SmallVec::new();
     for source in tensors.map(|t| t.info().source) {
         if !sources.contains(&source) {
             sources.push(source);
         }
     }
-    sources.into()
+    sources
 }
 
 /// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8 tensor without a scale. Then its

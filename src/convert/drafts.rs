@@ -1,5 +1,6 @@
 //! The first step of the plan: decides for every tensor of a model whether it is copied, decoded or encoded.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::adapters;
@@ -7,7 +8,7 @@ use super::cast::{cast_of_item, cast_target};
 use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
 use super::options::{ConvertOptions, FloatCast};
-use super::output::Output;
+use super::output::{BoxedOutput, Output};
 use super::report::Report;
 use super::summary::summary;
 use super::whole::{self, WholeModel};
@@ -19,7 +20,7 @@ use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
 pub(super) struct Drafts<'m> {
-    pub drafts: Vec<Output<'m>>,
+    pub drafts: Vec<BoxedOutput<'m>>,
     pub report: Report,
     /// The quantization config of the output: the keys under which `config.json` has it, and its value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
@@ -126,7 +127,7 @@ pub(super) fn draft_outputs<'m>(
             "tensor `{}`: written as {} {:?}",
             draft.name, draft.dtype, draft.shape
         );
-        drafts.push(draft);
+        drafts.push(Box::new(draft));
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
@@ -191,16 +192,18 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
     let mut report = Report::new(options.run.to);
     report.notes = select(&mut resolution, model, options)?;
     let mut drafts = Vec::with_capacity(resolution.items.len());
-    for item in &resolution.items {
+    for item in resolution.items {
         match item {
             ResolvedItem::Plain(t) => {
-                let cast = cast_target(t.stored.dtype(), t.stored.shape().len(), options);
+                let stored = t.stored;
+                let cast = cast_target(stored.dtype(), stored.shape().len(), options);
                 let cast = cast.filter(|_| !options.copies_all);
-                debug!("tensor `{}`: copied, {}", t.name(), t.stored.dtype());
-                drafts.push(draft_plain(t.name().to_owned(), &t.stored, cast, options)?);
+                debug!("tensor `{}`: copied, {}", t.name(), stored.dtype());
+                let draft = draft_plain(t.into_name(), &stored, cast, options)?;
+                drafts.push(Box::new(draft));
                 report.cast += usize::from(cast.is_some());
             }
-            ResolvedItem::Group(group) => drafts.extend(Output::copies(group)?),
+            ResolvedItem::Group(group) => drafts.extend(Output::copies(&group)?),
         }
     }
     verify_once(&mut drafts);
@@ -216,7 +219,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
 
 /// Drafts a tensor that is stored as it is, under the name `name`: copied, or cast to `cast`.
 fn draft_plain<'m>(
-    name: String,
+    name: Cow<'m, str>,
     t: &Tensor<'m>,
     cast: Option<TargetDtype>,
     options: &ConvertOptions,
@@ -236,7 +239,10 @@ fn draft_unencoded<'m>(
     options: &ConvertOptions,
 ) -> Result<Output<'m>> {
     let mut draft = match item {
-        ResolvedItem::Plain(t) => draft_plain(t.name().to_owned(), &t.stored, cast, options),
+        ResolvedItem::Plain(t) => {
+            let stored = t.stored;
+            draft_plain(t.into_name(), &stored, cast, options)
+        }
         // A sum can be beyond the range that the weight had.
         ResolvedItem::Group(group) if group.is_merged => {
             let target = cast.or(group.keeps).unwrap_or(options.run.to);
@@ -275,7 +281,7 @@ fn has_f32_values(group: &Group<'_>) -> bool {
 
 /// Leaves each checksum to the first draft that needs it, because several tensors can be views of one storage and it would
 /// be read again for each.
-fn verify_once(drafts: &mut [Output<'_>]) {
+fn verify_once(drafts: &mut [BoxedOutput<'_>]) {
     let mut seen = HashSet::new();
     for draft in drafts {
         draft.checks.leave(|part| seen.insert(part.member()));

@@ -2,7 +2,7 @@
 //! be encoded: no value of the types `Encoding` and `Encodings` exists.
 
 use super::options::ConvertOptions;
-use super::output::Output;
+use super::output::BoxedOutput;
 use super::plan::Plan;
 use super::report::{Distance, Report};
 use crate::Result;
@@ -15,7 +15,7 @@ pub(super) enum Encodings {}
 /// The result of [`Encodings::draft`], which is never called.
 pub(super) enum Drafted<'m> {
     #[expect(dead_code, reason = "only the encoder makes it")]
-    Encoded(Vec<Output<'m>>),
+    Encoded(Vec<BoxedOutput<'m>>),
     #[expect(dead_code, reason = "only the encoder makes it")]
     NotEncoded(ResolvedItem<'m>),
 }
@@ -36,7 +36,7 @@ impl Encodings {
 
     pub(super) fn finish(
         self,
-        _drafts: &mut [Output<'_>],
+        _drafts: &mut [BoxedOutput<'_>],
         _report: &mut Report,
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
         match self {}

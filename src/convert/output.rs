@@ -1,6 +1,9 @@
 //! [`Output`], a planned output tensor, and [`Body`], which makes its bytes in independent jobs.
 
+use std::borrow::Cow;
 use std::ops::Range;
+
+use smallvec::SmallVec;
 
 use super::ahead::AheadSlot;
 use super::checksum::TensorChecksums;
@@ -11,7 +14,7 @@ use super::held::HeldWrites;
 use super::options::RememberOptions;
 use super::outcome::Outcome;
 use super::overflow::Overflow;
-use crate::containers::model::{Part, Tensor};
+use crate::containers::model::{Part, Shape, Tensor};
 use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::{Buffers, Decode};
 use crate::{Dtype, Result, TargetDtype};
@@ -22,10 +25,10 @@ const LITTLE: u64 = 4;
 /// An output tensor: its type, its shape, and the [`Body`] that makes its bytes. A draft is one that the container has not
 /// given a place yet.
 pub(super) struct Output<'m> {
-    pub name: String,
+    pub name: Cow<'m, str>,
     pub dtype: Dtype,
     /// Outermost dimension first.
-    pub shape: Vec<usize>,
+    pub shape: Shape,
     /// Length of the data in bytes.
     pub len: u64,
     pub body: Box<dyn Body<'m> + 'm>,
@@ -33,9 +36,13 @@ pub(super) struct Output<'m> {
     pub cut: Cut,
     pub checks: Checks<'m>,
     /// Numbers of the input files that the tensor is made from, first of all the one with its data or codes.
-    pub sources: Box<[usize]>,
+    pub sources: SmallVec<[usize; 2]>,
     pub place: PlannedPlace,
 }
+
+/// An output tensor in memory of its own: that which its group leaves. A list of hundreds of thousands in one piece would take as much
+/// again.
+pub(super) type BoxedOutput<'m> = Box<Output<'m>>;
 
 /// Where an output tensor goes.
 #[derive(Default)]
@@ -230,7 +237,7 @@ pub(super) struct Job<'a, 'm> {
     /// What jobs of the same file write together.
     pub held: &'a HeldWrites,
     /// The tensor of the job, followed by all later output tensors. Encoders write to several of them.
-    pub outputs: &'a [Output<'m>],
+    pub outputs: &'a [BoxedOutput<'m>],
     /// The checksums of `outputs`, as many as the run makes.
     pub checksums: &'a [TensorChecksums],
     pub sink: &'a dyn Sink,

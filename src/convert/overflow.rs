@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use half::f16;
 
 use super::options::FloatCast;
-use super::output::{Output, Worker};
+use super::output::{BoxedOutput, Worker};
 use super::plan::Plan;
 use crate::TargetDtype;
 use crate::element::{Element, Out};
@@ -76,7 +76,7 @@ impl Overflow {
 
 /// Notes on the tensors of `plan` whose values F16 does not hold, once they are made.
 pub(super) fn notes(plan: &Plan<'_>) -> Vec<String> {
-    let note = |output: &Output<'_>| output.body.overflow()?.note(&output.name);
+    let note = |output: &BoxedOutput<'_>| output.body.overflow()?.note(&output.name);
     let mut notes: Vec<String> = plan.outputs.iter().filter_map(note).collect();
     let more = notes.len().saturating_sub(NAMED);
     if more > 0 {

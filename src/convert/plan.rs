@@ -13,7 +13,7 @@ use super::adapters::Adapter;
 use super::container::{self, LayoutRequest, check_file_names};
 use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
-use super::output::{Output, PlannedPlace};
+use super::output::{BoxedOutput, PlannedPlace};
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
@@ -43,7 +43,7 @@ pub(crate) struct Plan<'m> {
     /// Names of the files in the output directory; `None` if the output is no directory.
     pub shard_names: Option<Vec<String>>,
     /// The output tensors, in ascending order of their files.
-    pub(super) outputs: Vec<Output<'m>>,
+    pub(super) outputs: Vec<BoxedOutput<'m>>,
     /// Number of the first job of each output tensor; the last entry is the number of all jobs.
     pub(super) first_job: Vec<usize>,
 }
@@ -184,11 +184,11 @@ fn shard_stem(model: &ParsedModel) -> &'static str {
 ///
 /// A decoded tensor gets the name of its weight, which the input may also have as a stored tensor. Containers look tensors up
 /// by name: of two, a reader would find one, and the other would be lost without a word.
-fn require_unique_names(drafts: &[Output<'_>]) -> Result<()> {
+fn require_unique_names(drafts: &[BoxedOutput<'_>]) -> Result<()> {
     let mut seen = HashMap::with_capacity(drafts.len());
     for d in drafts {
         let this: (Dtype, &[usize]) = (d.dtype, &d.shape);
-        if let Some((dtype, shape)) = seen.insert(d.name.as_str(), this) {
+        if let Some((dtype, shape)) = seen.insert(&*d.name, this) {
             let what = format!(
                 "the output would have it twice, as {dtype} {shape:?} and as {} {:?}",
                 d.dtype, d.shape

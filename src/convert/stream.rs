@@ -9,7 +9,6 @@ use std::ops::Range;
 
 use super::Recovery;
 use super::options::ConvertOptions;
-use super::output::Output;
 use super::progress::ProgressSum;
 use super::report::Report;
 use super::run::{self, Run};
@@ -117,18 +116,12 @@ impl ParsedModel {
     ) -> Result<Report> {
         let recovery = self.plan_stream(options.into())?;
         let mut stream = OutputStream::new(&recovery);
-        for (
-            i,
-            Output {
-                name, shape, dtype, ..
-            },
-        ) in recovery.plan.outputs.iter().enumerate()
-        {
+        for (i, output) in recovery.plan.outputs.iter().enumerate() {
             stream.for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
                 take(Panel {
-                    name,
-                    shape,
-                    dtype: *dtype,
+                    name: &output.name,
+                    shape: &output.shape,
+                    dtype: output.dtype,
                     at,
                     bytes,
                 })

@@ -83,13 +83,13 @@ impl Recovery<'_> {
     /// # }
     /// ```
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = OutputTensor<'_>> + Clone {
-        self.plan.outputs.iter().map(OutputTensor::from)
+        self.plan.outputs.iter().map(|o| OutputTensor::from(&**o))
     }
 
     /// The output tensor called `name`, without its data; `None` if there is none. Takes the same time for any number of tensors.
     #[must_use]
     pub fn output(&self, name: &str) -> Option<OutputTensor<'_>> {
-        self.find(name).map(|i| (&self.plan.outputs[i]).into())
+        self.find(name).map(|i| (&*self.plan.outputs[i]).into())
     }
 
     /// Makes the output tensor called `name` and returns its bytes, little-endian and row-major: those that
@@ -213,7 +213,7 @@ impl Recovery<'_> {
     /// Index of the output tensor called `name`.
     fn find(&self, name: &str) -> Option<usize> {
         let outputs = &self.plan.outputs;
-        let name_at = |i: usize| outputs[i].name.as_str();
+        let name_at = |i: usize| &*outputs[i].name;
         self.names.find(name, outputs.len(), name_at)
     }
 

@@ -144,12 +144,12 @@ impl<'m> Pairing<'m> {
         options: &RememberOptions,
         done: &ProgressSum,
     ) -> Result<Vec<bool>> {
-        let schedule = Schedule::new(stored.iter().map(|(a, _)| jobs_of_bytes(a.part().len)));
+        let schedule = Schedule::new(stored.iter().map(|(a, _)| jobs_of_bytes(a.part().len())));
         let mut different = HashSet::new();
         schedule.run(
             options,
             |i, job, scratch| {
-                let read: u64 = pieces_of_job(stored[i].0.part().len, job)
+                let read: u64 = pieces_of_job(stored[i].0.part().len(), job)
                     .map(|piece| piece.end - piece.start)
                     .sum();
                 Ok((is_same_piece(&stored[i], job, scratch)?, read))
@@ -178,7 +178,7 @@ impl StoredPair<'_> {
         let (a, b) = (&self.a, &self.b);
         let is_alike =
             |((role_a, a), (role_b, b)): (&(TensorRole, Tensor<'_>), &(TensorRole, Tensor<'_>))| {
-                role_a == role_b && is_declared_alike(a, b) && a.part().len == b.part().len
+                role_a == role_b && is_declared_alike(a, b) && a.part().len() == b.part().len()
             };
         a.scheme == b.scheme
             && !a.parts.is_empty()
@@ -220,7 +220,7 @@ fn is_same_piece(
         a.verify()?;
         b.verify()?;
     }
-    for piece in pieces_of_job(a.len, job) {
+    for piece in pieces_of_job(a.len(), job) {
         let n = (piece.end - piece.start) as usize;
         bytes_a.resize(n, 0);
         bytes_b.resize(n, 0);

@@ -140,7 +140,13 @@ fn encode_as_class(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<
             if let keep @ Decision::Keep(_) = encode(method, label, candidate) {
                 return keep;
             }
-            (Mlx::Affine { bits, group }, format!("mlx-{bits}bit"))
+            (
+                Mlx::Affine {
+                    bits: bits.into(),
+                    group,
+                },
+                format!("mlx-{bits}bit"),
+            )
         }
         Some(EncodedAs::Mxfp4) => {
             let mode = Mlx::Floating(MlxFloatMode::Mxfp4);

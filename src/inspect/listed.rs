@@ -64,7 +64,7 @@ impl ParsedModel {
         let resolution = self.resolve();
         let roles = roles::of(self, &resolution);
         let listed = |(t, role): (Tensor<'_>, TensorRole)| {
-            let name = self.tensors[t.index].name.as_str();
+            let name = &*self.tensors[t.index].name;
             let file = self.sources[self.tensors[t.index].source].path();
             ListedTensor {
                 name,

@@ -74,7 +74,7 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
     for item in &resolution.items {
         let (name, scheme, shape, bytes) = match item {
             ResolvedItem::Group(group) => (
-                group.name.as_str(),
+                &*group.name,
                 group.scheme,
                 group.shape.as_slice(),
                 shared(group).unwrap_or_else(|| stored(&group.parts)),

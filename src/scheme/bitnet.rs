@@ -84,7 +84,7 @@ impl Scheme for BitNet {
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         Ok(Some(Group::new(
-            t.name().to_owned(),
+            t.name(),
             shape,
             scheme,
             parts,

@@ -204,7 +204,7 @@ fn int8<'m>(
 ) -> Result<Option<Group<'m>>> {
     let mut group = Int8.claim(t, all)?;
     if let Some(group) = &mut group {
-        group.shape = description.output_shape(t, t.shape(), all)?;
+        group.shape = description.output_shape(t, t.shape(), all)?.into();
     }
     Ok(group)
 }

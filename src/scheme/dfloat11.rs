@@ -118,10 +118,8 @@ impl Scheme for DFloat11 {
             ));
         }
         let mut groups = groups.into_iter();
-        Ok(groups.next().map(|first| Group {
-            others: groups.collect(),
-            ..first
-        }))
+        let first = groups.next();
+        Ok(first.map(|first| first.with_others(groups.collect())))
     }
 }
 

@@ -91,11 +91,9 @@ impl Scheme for Exl2 {
         let others = take_padded_bias(bias, [outputs, rows], &mut parts)?;
         let shape = [rows, inputs];
         let decoder = Exl2Weight { shape, ..decoder };
-        let (name, shape) = (format!("{base}weight"), shape.to_vec());
-        Ok(Some(Group {
-            others,
-            ..Group::new(name, shape, QuantScheme::Exl2, parts, Box::new(decoder))
-        }))
+        let (name, shape) = (format!("{base}weight"), shape.as_slice());
+        let group = Group::new(name, shape, QuantScheme::Exl2, parts, Box::new(decoder));
+        Ok(Some(group.with_others(others)))
     }
 }
 

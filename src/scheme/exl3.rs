@@ -121,10 +121,8 @@ impl Scheme for Exl3 {
             bits: rate.bits as u8,
             has_half_bit: rate.has_half,
         };
-        Ok(Some(Group {
-            others,
-            ..Group::new(name, shape.to_vec(), scheme, parts, Box::new(decoder))
-        }))
+        let group = Group::new(name, shape.as_slice(), scheme, parts, Box::new(decoder));
+        Ok(Some(group.with_others(others)))
     }
 }
 

@@ -244,8 +244,8 @@ impl Scheme for Fp8 {
             parts.push((TensorRole::Scale, columns));
         }
         Ok(Some(Group::new(
-            t.name().to_owned(),
-            t.shape().to_vec(),
+            t.name(),
+            t.shape(),
             scheme,
             parts,
             Box::new(decoder),

@@ -205,7 +205,7 @@ impl<'m> FpQuantLayer<'_, 'm> {
         }
         let mut parts = vec![(TensorRole::Passthrough, *t)];
         parts.extend(self.parts());
-        let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+        let (name, shape) = (t.name(), t.shape());
         let scheme = QuantScheme::Unquantized;
         Ok(Group {
             keeps: TargetDtype::of(t.dtype()),

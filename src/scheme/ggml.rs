@@ -103,8 +103,8 @@ impl Scheme for Ggml {
             .collect();
         let scheme = self.kind(t, all);
         Ok(Some(Group::new(
-            t.name().to_owned(),
-            t.shape().to_vec(),
+            t.name(),
+            t.shape(),
             scheme,
             parts,
             decoder,

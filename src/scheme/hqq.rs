@@ -71,10 +71,10 @@ impl Scheme for Hqq {
         zero_points.compute = match compute_dtype {
             Some(dtype) if is_double_quantized => Some(ComputeDtype {
                 dtype,
-                rounded: Some(RoundedMatrices {
+                rounded: Some(Box::new(RoundedMatrices {
                     scales: weight.numbers(&mut meta, "scale", compute_dtype)?,
                     offsets: weight.numbers(&mut meta, "zero", compute_dtype)?,
-                }),
+                })),
             }),
             dtype => dtype.map(ComputeDtype::new),
         };

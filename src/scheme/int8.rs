@@ -124,7 +124,7 @@ impl Scheme for Int8 {
             codes: CodeType::Int(8),
             scales: granularity(&grid, cols),
         };
-        let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+        let (name, shape) = (t.name(), t.shape());
         Ok(Some(Group::new(
             name,
             shape,

@@ -108,16 +108,13 @@ impl Scheme for Mlx {
             codes,
             scales: Granularity::Group(group),
         };
-        let split = match shape.len() {
+        let names = match shape.len() {
             3 => expert_names(t, &shape, all)?,
             _ => Vec::new(),
         };
         let decoder = layer.finish(decoder, codes, all, &mut parts)?;
-        let name = t.name().to_owned();
-        Ok(Some(Group {
-            split,
-            ..Group::new(name, shape, scheme, parts, decoder)
-        }))
+        let group = Group::new(t.name(), shape, scheme, parts, decoder);
+        Ok(Some(group.with_matrices(names)))
     }
 }
 

@@ -178,7 +178,7 @@ fn awq<'m>(
         scales: Granularity::Group(width),
     };
     Ok(Group::new(
-        t.name().to_owned(),
+        t.name(),
         vec![rows, cols],
         scheme,
         parts,

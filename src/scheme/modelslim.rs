@@ -370,7 +370,7 @@ impl<'m> ModelSlimLayer<'_, 'm> {
             codes,
             scales,
         };
-        let name = self.t.name().to_owned();
+        let name = self.t.name();
         Group::new(name, size.to_vec(), scheme, parts, Box::new(decoder))
     }
 }

@@ -44,7 +44,7 @@ impl Scheme for Qnat {
             layout,
         });
         let parts = vec![(TensorRole::Quantized, *t)];
-        let (name, shape) = (t.name().to_owned(), layout.shape.clone());
+        let (name, shape) = (t.name(), layout.shape.clone());
         Ok(Some(Group::new(
             name,
             shape,

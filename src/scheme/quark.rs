@@ -218,13 +218,7 @@ fn float<'m>(
     ));
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     let scheme = spec.scheme(granularity(&grid, cols));
-    Ok(Group::new(
-        t.name().to_owned(),
-        shape,
-        scheme,
-        parts,
-        decoder,
-    ))
+    Ok(Group::new(t.name(), shape, scheme, parts, decoder))
 }
 
 /// Claims integer codes. With scales of groups the codes are stored transposed, as `[in, out]`.
@@ -326,7 +320,7 @@ fn integer<'m>(
         decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
     }
     Ok(Group::new(
-        t.name().to_owned(),
+        t.name(),
         shape,
         scheme,
         parts,

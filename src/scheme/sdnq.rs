@@ -267,7 +267,7 @@ impl<'m> SdnqWeight<'_, 'm> {
                 groups => Granularity::Group(shape.inputs / groups),
             },
         };
-        let name = t.name().to_owned();
+        let name = t.name();
         Ok(Group::new(name, shape.dims(), scheme, parts, decoder))
     }
 

@@ -21,6 +21,7 @@ mod table;
 pub(crate) mod values;
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -42,23 +43,21 @@ pub(crate) use self::table::{TableOwner, TileTable};
 pub(crate) use self::values::is_kept;
 pub(crate) use self::values::{Widening, aligned, covering};
 use crate::config::QuantConfig;
-use crate::containers::model::Tensor;
 pub use crate::containers::model::TensorRole;
+use crate::containers::model::{Shape, Tensor};
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
 /// One logical tensor: its scheme, the stored tensors that make it up, and its decoder.
 pub(crate) struct Group<'m> {
     /// Name in the output.
-    pub name: String,
+    pub name: Cow<'m, str>,
     /// Logical shape, outermost dimension first.
-    pub shape: Vec<usize>,
+    pub shape: Shape,
     pub scheme: QuantScheme,
     /// Stored tensors, by role; the weight's codes come first.
     pub parts: Vec<(TensorRole, Tensor<'m>)>,
-    /// Names of the matrices of a stack, if the output has a tensor for each; else empty.
-    pub split: Vec<String>,
-    /// More logical tensors that the same stored tensors hold, of any shapes, each with a decoder of its own.
-    pub others: Vec<Self>,
+    /// What else the same stored tensors hold. Few groups have any.
+    pub rest: Option<Box<Rest<'m>>>,
     /// The type of the tensor in every output, whatever the target, if its values are not quantized (sparse floats).
     pub keeps: Option<TargetDtype>,
     /// Whether an output has the bytes of the first part as they are stored, under the group's name.
@@ -75,6 +74,14 @@ pub(crate) struct Group<'m> {
     pub decoder: Box<dyn Decode + 'm>,
 }
 
+/// More logical tensors than one in the same stored tensors.
+pub(crate) enum Rest<'m> {
+    /// Names of the matrices of a stack: the output has a tensor for each.
+    Matrices(Vec<String>),
+    /// Tensors of any shapes beside the group's own, each with a decoder of its own.
+    Others(Vec<Group<'m>>),
+}
+
 /// What a model's class says of encoding one of its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "models"), allow(dead_code))]
@@ -84,32 +91,52 @@ pub(crate) enum EncodedAs {
     /// As the model is.
     Scheme,
     /// As integers of so many bits in groups of so many values, whatever the model is.
-    Integers { bits: usize, group: usize },
+    Integers { bits: u8, group: usize },
     /// As MXFP4, which it is already.
     Mxfp4,
 }
 
 impl<'m> Group<'m> {
     pub(crate) fn new(
-        name: String,
-        shape: Vec<usize>,
+        name: impl Into<Cow<'m, str>>,
+        shape: impl Into<Shape>,
         scheme: QuantScheme,
-        parts: Vec<(TensorRole, Tensor<'m>)>,
+        mut parts: Vec<(TensorRole, Tensor<'m>)>,
         decoder: Box<dyn Decode + 'm>,
     ) -> Self {
+        parts.shrink_to_fit();
         Self {
-            name,
-            shape,
+            name: name.into(),
+            shape: shape.into(),
             scheme,
             parts,
-            split: Vec::new(),
-            others: Vec::new(),
+            rest: None,
             keeps: None,
             is_copied: false,
             is_merged: false,
             module: None,
             encoded_as: None,
             decoder,
+        }
+    }
+
+    /// The group as a stack whose matrices are tensors of the output, called `names`; without names it stays one tensor.
+    pub(crate) fn with_matrices(self, names: Vec<String>) -> Self {
+        let rest = (!names.is_empty()).then(|| Box::new(Rest::Matrices(names)));
+        Self { rest, ..self }
+    }
+
+    /// The group with `others` beside it.
+    pub(crate) fn with_others(self, others: Vec<Self>) -> Self {
+        let rest = (!others.is_empty()).then(|| Box::new(Rest::Others(others)));
+        Self { rest, ..self }
+    }
+
+    /// The tensors beside the group's own that have decoders of their own.
+    fn others(&self) -> &[Self] {
+        match self.rest.as_deref() {
+            Some(Rest::Others(others)) => others,
+            _ => &[],
         }
     }
 
@@ -127,48 +154,45 @@ impl<'m> Group<'m> {
         if !is_of_all {
             parts.truncate(1);
         }
-        let (name, shape) = (stored.name().to_owned(), stored.shape().to_vec());
-        let keeps = TargetDtype::of(stored.dtype());
-        self.others.push(Self {
-            keeps,
+        let (name, shape) = (stored.name(), stored.shape());
+        let bias = Self {
+            keeps: TargetDtype::of(stored.dtype()),
             ..Self::new(name, shape, self.scheme, parts, decoder)
-        });
+        };
+        match self.rest.as_deref_mut() {
+            Some(Rest::Others(others)) => others.push(bias),
+            _ => self.rest = Some(Box::new(Rest::Others(vec![bias]))),
+        }
     }
 
-    /// The group and `others`, or a group for each matrix of a stack that `split` names.
+    /// The group and those beside it, or a group for each matrix of a stack.
     fn taken_apart(mut self) -> Vec<Self> {
-        if self.split.is_empty() {
-            let mut all = std::mem::take(&mut self.others);
-            all.insert(0, self);
-            return all;
-        }
+        let names = match self.rest.take().map(|rest| *rest) {
+            None => return vec![self],
+            Some(Rest::Others(mut all)) => {
+                all.insert(0, self);
+                return all;
+            }
+            Some(Rest::Matrices(names)) => names,
+        };
         // The matrices share the decoder of the stack: their bytes lie in the same tensors, only
         // their rows differ.
         let decoder: Arc<dyn Decode + 'm> = Arc::from(self.decoder);
-        let rows = decoder.grid().rows / self.split.len();
-        let matrix = |(i, name)| {
+        let rows = decoder.grid().rows / names.len();
+        let matrix = |(i, name): (usize, String)| {
             let window = Window {
                 inner: decoder.clone(),
                 first: i * rows,
                 rows,
             };
-            let (shape, parts) = (self.shape[1..].to_vec(), self.parts.clone());
+            let (shape, parts) = (&self.shape[1..], self.parts.clone());
             Self {
-                name,
-                shape,
-                scheme: self.scheme,
-                parts,
-                split: vec![],
-                others: vec![],
                 keeps: self.keeps,
-                is_copied: false,
                 is_merged: self.is_merged,
-                module: None,
-                encoded_as: None,
-                decoder: Box::new(window),
+                ..Self::new(name, shape, self.scheme, parts, Box::new(window))
             }
         };
-        self.split.into_iter().enumerate().map(matrix).collect()
+        names.into_iter().enumerate().map(matrix).collect()
     }
 }
 

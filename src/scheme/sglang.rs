@@ -97,7 +97,7 @@ impl Scheme for Sglang {
             bytes(t, &scale, all)?
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
-        let name = t.name().to_owned();
+        let name = t.name();
         Ok(Some(Group::new(
             name,
             shape,

@@ -212,7 +212,7 @@ impl BitmaskValues<'_> {
                 .collect());
         };
         // The offset after that of the last row is not stored: it is the number of values.
-        let stored = (rows.end + 1).min((offsets.len / 8) as usize);
+        let stored = (rows.end + 1).min((offsets.len() / 8) as usize);
         read(offsets, 8, rows.start..stored, 0..8, staging)?;
         let mut starts = Vec::with_capacity(rows.len() + 1);
         for (&bytes, row) in staging.as_chunks().0.iter().zip(rows.start..) {
@@ -233,7 +233,7 @@ impl BitmaskValues<'_> {
     }
 
     fn contradiction(&self, row: usize) -> AnamnesisError {
-        let name = self.values.name;
+        let name = self.values.name();
         AnamnesisError::parse(format!(
             "tensor `{name}`: its bitmask and its values contradict each other at row {row}"
         ))

@@ -33,7 +33,7 @@ impl GgufTensorInfo {
     /// What the header says of `t`, with the shape in the file's order.
     pub(super) fn of(t: &TensorInfo) -> Self {
         Self {
-            name: t.name.clone(),
+            name: t.name.to_string(),
             shape: t.shape.iter().rev().copied().collect(),
             dtype: t.dtype,
             data_offset: t.offset,

@@ -107,8 +107,8 @@ fn inspect(file: &mut dyn ReadAt, limits: &ParseLimits) -> Result<NpzInspectInfo
     let contents = read_front(file, &Budget::new(limits))?;
     let info = contents.inspect();
     let array = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
-        name: t.name,
-        shape: t.shape,
+        name: t.name.into(),
+        shape: t.shape.into_vec(),
         dtype: t.dtype,
         byte_len: t.len as usize,
     };

@@ -27,8 +27,8 @@ pub struct PthTensorInfo {
 impl PthTensorInfo {
     pub(super) fn of(t: &crate::containers::model::TensorInfo) -> Self {
         Self {
-            name: t.name.clone(),
-            shape: t.shape.clone(),
+            name: t.name.to_string(),
+            shape: t.shape.to_vec(),
             dtype: t.dtype,
             byte_len: t.len as usize,
         }

@@ -7,6 +7,7 @@ pub use self::metadata::GgufMetadata;
 pub(crate) use self::metadata::write_entry;
 pub(crate) use self::value::{ARRAY, GgufEncoding, STRING, fixed_size, write_str};
 pub use self::value::{GgufMetadataArray, GgufMetadataValue};
+use super::Shape;
 use super::gguf_keys::{ORIGINAL_SHAPE, is_rotation_key};
 use crate::{AnamnesisError, Result};
 
@@ -84,12 +85,12 @@ impl Gguf {
     /// `Parse` if the original shape is malformed, or has another number of elements.
     ///
     /// Source: ComfyUI-GGUF `loader.py`, `get_orig_shape`.
-    pub(crate) fn restore_shape(&self, name: &str, shape: &mut Vec<usize>) -> Result<()> {
+    pub(crate) fn restore_shape(&self, name: &str, shape: &mut Shape) -> Result<()> {
         let key = format!("{ORIGINAL_SHAPE}{name}");
         let Some(value) = self.metadata.get(&key) else {
             return Ok(());
         };
-        let original: Option<Vec<usize>> = value.as_array().and_then(|array| match array {
+        let original: Option<Shape> = value.as_array().and_then(|array| match array {
             GgufMetadataArray::I32(dims) => dims.iter().map(|&d| usize::try_from(d).ok()).collect(),
             GgufMetadataArray::I64(dims) => dims.iter().map(|&d| usize::try_from(d).ok()).collect(),
             _ => None,

@@ -19,12 +19,19 @@ use crate::{AnamnesisError, Dtype, Result};
 pub(crate) struct Part<'m> {
     pub(super) source: &'m Source,
     pub(super) info: &'m TensorInfo,
-    /// Bytes of the tensor in row-major order.
-    pub len: u64,
-    pub name: &'m str,
 }
 
 impl<'m> Part<'m> {
+    /// Bytes of the tensor in row-major order.
+    pub(crate) fn len(&self) -> u64 {
+        self.info.len
+    }
+
+    /// The tensor's name.
+    pub(crate) fn name(&self) -> &'m str {
+        &self.info.name
+    }
+
     fn dtype(&self) -> Dtype {
         self.info.dtype
     }
@@ -36,7 +43,7 @@ impl<'m> Part<'m> {
 
     /// Whether the tensor has `len` bytes from `at` on.
     fn has(&self, at: u64, len: u64) -> bool {
-        at.checked_add(len).is_some_and(|end| end <= self.len)
+        at.checked_add(len).is_some_and(|end| end <= self.len())
     }
 
     /// Whether positional reads are copies of memory.
@@ -75,7 +82,7 @@ impl<'m> Part<'m> {
     /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can then sum the bytes that
     /// it writes, in place of reading them twice.
     pub(crate) fn exact_check(&self) -> Option<&'m Check> {
-        let (offset, len) = (self.info.offset, self.len);
+        let (offset, len) = (self.info.offset, self.len());
         self.check()
             .filter(|check| self.is_verbatim() && (check.start, check.len) == (offset, len))
     }
@@ -106,7 +113,7 @@ impl<'m> Part<'m> {
                 .map_err(|error| self.named(error))?,
             // The whole tensor is gathered at once, along the dimension of the smallest stride. Row by row, the reads
             // of a transposed matrix would be single elements.
-            Some(strides) if at == 0 && out.len() as u64 == self.len => {
+            Some(strides) if at == 0 && out.len() as u64 == self.len() => {
                 let dims = self
                     .info
                     .shape
@@ -152,7 +159,8 @@ impl<'m> Part<'m> {
         }
         Err(AnamnesisError::parse(format!(
             "tensor `{}`: {len} bytes at {at} of {}",
-            self.name, self.len
+            self.name(),
+            self.len()
         )))
     }
 
@@ -216,8 +224,8 @@ impl<'m> Part<'m> {
         let mut stream = member.stream();
         let mut skip = self.info.offset;
         let mut at = 0;
-        while skip > 0 || at < self.len {
-            let n = if skip > 0 { skip } else { self.len - at }.min(256 << 10) as usize;
+        while skip > 0 || at < self.len() {
+            let n = if skip > 0 { skip } else { self.len() - at }.min(256 << 10) as usize;
             buffer.resize(n, 0);
             stream
                 .read_exact(buffer)
@@ -241,7 +249,7 @@ impl<'m> Part<'m> {
     pub(crate) fn checksum_mismatch(&self) -> AnamnesisError {
         AnamnesisError::parse(format!(
             "tensor `{}`: its data has the wrong checksum",
-            self.name
+            self.name()
         ))
     }
 
@@ -323,13 +331,13 @@ impl<'m> Part<'m> {
                 if is_malformed(&e)
                     || self.is_deflated() && e.kind() == ErrorKind::UnexpectedEof =>
             {
-                AnamnesisError::parse(format!("tensor `{}`: {e}", self.name))
+                AnamnesisError::parse(format!("tensor `{}`: {e}", self.name()))
             }
             AnamnesisError::Io(e) => {
-                let name = printable(self.name);
+                let name = printable(self.name());
                 AnamnesisError::io_in(format_args!("reading tensor `{name}`"), &e)
             }
-            other => other.about(format_args!("tensor `{}`", self.name)),
+            other => other.about(format_args!("tensor `{}`", self.name())),
         }
     }
 
@@ -338,13 +346,13 @@ impl<'m> Part<'m> {
     /// # Errors
     /// `Parse` if it has more than `max` bytes; otherwise as [`read_at`](Self::read_at).
     pub(crate) fn read_small(&self, max: u64) -> Result<Vec<u8>> {
-        if self.len > max {
-            let (name, len) = (self.name, self.len);
+        if self.len() > max {
+            let (name, len) = (self.name(), self.len());
             return Err(AnamnesisError::parse(format!(
                 "tensor `{name}`: {len} bytes where at most {max} make sense"
             )));
         }
-        let mut out = vec![0; self.len as usize];
+        let mut out = vec![0; self.len() as usize];
         self.read_at(0, &mut out)?;
         Ok(out)
     }

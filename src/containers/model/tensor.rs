@@ -106,12 +106,9 @@ impl<'m> Tensor<'m> {
 
     /// Where the bytes are, for positional reads.
     pub(crate) fn part(&self) -> Part<'m> {
-        let info = self.info();
         Part {
             source: self.source(),
-            info,
-            len: info.len,
-            name: &info.name,
+            info: self.info(),
         }
     }
 

@@ -253,7 +253,7 @@ fn check(contents: &ParsedModel, directory: &Directory, map: Option<&WeightMap>)
             }
         }
         let missing = contents.tensors.iter().filter(|t| {
-            let place = map.binary_search_by(|(name, _)| (**name).cmp(t.name.as_str()));
+            let place = map.binary_search_by(|(name, _)| (**name).cmp(&*t.name));
             place.is_err()
         });
         wrong.extend(

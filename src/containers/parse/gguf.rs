@@ -67,9 +67,9 @@ pub(crate) fn read_front<R: Read>(reader: R, budget: &Budget) -> Result<ParsedMo
     let mut header = header::read(reader, None, budget)?;
     let big_endian = header.big_endian;
     let tensor = |entry: GgufTensorEntry| TensorInfo {
-        name: entry.name,
+        name: entry.name.into(),
         dtype: entry.dtype,
-        shape: entry.shape,
+        shape: entry.shape.into(),
         source: 0,
         offset: entry.offset,
         len: entry.len.unwrap_or(0),
@@ -250,9 +250,9 @@ fn check_extents(
         }
         let big_endian = header.big_endian;
         tensors.push(TensorInfo {
-            name,
+            name: name.into(),
             dtype,
-            shape,
+            shape: shape.into(),
             source,
             offset,
             len,

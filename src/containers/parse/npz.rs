@@ -255,13 +255,13 @@ fn add(
         return Err(AnamnesisError::parse(what));
     }
     contents.tensors.push(TensorInfo {
-        name,
+        name: name.into(),
         dtype: elements.dtype,
-        shape: npy.shape.clone(),
+        shape: npy.shape.as_slice().into(),
         source,
         offset,
         len: data,
-        strides: npy.strides(),
+        strides: npy.strides().map(Vec::into),
         big_endian: elements.big_endian,
         check,
     });

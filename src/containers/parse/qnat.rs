@@ -222,9 +222,9 @@ fn add_tensors(
         };
         let parts = parts(&entry, size).ok_or_else(|| what(size))?;
         contents.tensors.push(TensorInfo {
-            name: entry.name,
+            name: entry.name.into(),
             dtype: Dtype::U8,
-            shape: vec![size as usize],
+            shape: [size as usize].as_slice().into(),
             source: 0,
             offset: data_start + start,
             len: size,

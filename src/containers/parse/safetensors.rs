@@ -170,9 +170,9 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     let tensor = |(name, info): &(String, TensorInfo)| {
         let (start, end) = info.data_offsets;
         Ok(crate::containers::model::TensorInfo {
-            name: name.clone(),
+            name: name.as_str().into(),
             dtype: Dtype::try_from(info.dtype)?,
-            shape: info.shape.clone(),
+            shape: info.shape.as_slice().into(),
             source: 0,
             offset: base.saturating_add(start as u64),
             len: end.saturating_sub(start) as u64,

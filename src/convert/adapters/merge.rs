@@ -129,13 +129,12 @@ fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedI
                 );
                 return Err(AnamnesisError::unsupported("an adapter", what));
             };
-            let (name, shape) = (t.name().to_owned(), t.stored.shape().to_vec());
-            let part = (TensorRole::Passthrough, t.stored);
-            let scheme = QuantScheme::Unquantized;
-            let group = Group::new(name, shape, scheme, vec![part], Box::new(plain));
+            let stored = t.stored;
+            let part = (TensorRole::Passthrough, stored);
+            let (name, shape, scheme) = (t.into_name(), stored.shape(), QuantScheme::Unquantized);
             Group {
-                keeps: TargetDtype::of(t.stored.dtype()),
-                ..group
+                keeps: TargetDtype::of(stored.dtype()),
+                ..Group::new(name, shape, scheme, vec![part], Box::new(plain))
             }
         }
     };
@@ -145,7 +144,7 @@ fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedI
     };
     group.decoder = match change.size {
         Some(size) => {
-            let name = group.name.clone();
+            let name = group.name.to_string();
             let weight = AdaptedWeight::new(name, base, size, change.products, change.lengths);
             require_small_tiles(&group.name, &weight)?;
             Box::new(weight)

@@ -13,7 +13,7 @@ use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
-use crate::convert::output::Output;
+use crate::convert::output::BoxedOutput;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
@@ -115,7 +115,11 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
 /// keys. Keys of a split and of rotations are dropped, the file type and quantization version are set to what the output holds, and the
 /// caller's keys replace all others.
-fn keys(model: &ParsedModel, drafts: &[Output<'_>], options: &ConvertOptions) -> Result<GgufKeys> {
+fn keys(
+    model: &ParsedModel,
+    drafts: &[BoxedOutput<'_>],
+    options: &ConvertOptions,
+) -> Result<GgufKeys> {
     // Blocks that are copied unchanged are still what the input's metadata says.
     if options.carries_blocks(model) {
         return GgufKeys::new(

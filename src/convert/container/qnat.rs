@@ -3,7 +3,7 @@
 use super::{ContainerWriter, LayoutRequest};
 use crate::containers::write::OutputLayout;
 use crate::containers::write::qnat::{QnatOutputTensor, block_for, layout as lay_out};
-use crate::convert::output::Output;
+use crate::convert::output::BoxedOutput;
 use crate::{AnamnesisError, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
@@ -25,7 +25,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         report,
         ..
     } = request;
-    let tensor = |d: &'_ Output<'_>| match d.body.encoding() {
+    let tensor = |d: &BoxedOutput<'_>| match d.body.encoding() {
         Some(encoding) => Ok(encoding.shape.clone()),
         None => {
             let reason = report

@@ -82,14 +82,16 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     metadata
         .entry("format".to_owned())
         .or_insert_with(|| whole.map_or("pt", WholeModel::format).to_owned());
-    let entries: Vec<OutputEntry<'_>> = drafts.iter().map(super::entry).collect();
     let shards = match (&model.directory, options.max_shard_size) {
         _ if !options.is_directory(model) => split_by_size(drafts, None),
         // Without a size limit, each input file becomes one output file.
         (Some(directory), None) => split_as_source(drafts, &directory.file_of),
         (_, max) => split_by_size(drafts, max),
     };
-    let of_shard = |shard: Range<usize>| safetensors::layout(&entries[shard], &metadata);
+    let of_shard = |shard: Range<usize>| {
+        let entries: Vec<OutputEntry<'_>> = drafts[shard].iter().map(|d| super::entry(d)).collect();
+        safetensors::layout(&entries, &metadata)
+    };
     shards.into_iter().map(of_shard).collect()
 }
 

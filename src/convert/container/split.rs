@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::convert::output::Output;
+use crate::convert::output::{BoxedOutput, Output};
 
 /// Splits the drafts wherever two neighbours come from different input files.
-pub(super) fn split_as_source(drafts: &[Output<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
+pub(super) fn split_as_source(drafts: &[BoxedOutput<'_>], file_of: &[usize]) -> Vec<Range<usize>> {
     let file = |d: &Output<'_>| {
         let source = d.sources.first().copied().unwrap_or(0);
         file_of.get(source).copied().unwrap_or(0)
@@ -26,7 +26,7 @@ pub(super) fn split_as_source(drafts: &[Output<'_>], file_of: &[usize]) -> Vec<R
 ///
 /// Tensors that the jobs of one encoding write, such as codes and their scales, stay in one file: the sink of a directory is
 /// the shard that is being made, and bytes of another shard would have nowhere to go.
-pub(super) fn split_by_size(drafts: &[Output<'_>], max: Option<u64>) -> Vec<Range<usize>> {
+pub(super) fn split_by_size(drafts: &[BoxedOutput<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
     let mut first = 0;
     while first < drafts.len() {

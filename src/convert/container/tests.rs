@@ -192,7 +192,9 @@ fn layouts_are_checked() {
     let file = |tensors: u64| OutputLayout::of_header(vec![], (0..tensors).collect(), tensors);
     let model = model();
     let tensors = model.tensors();
-    let drafts: Vec<_> = tensors.map(|t| Output::copy(&t).unwrap()).collect();
+    let drafts: Vec<_> = tensors
+        .map(|t| Box::new(Output::copy(&t).unwrap()))
+        .collect();
     let check = |writer: &ContainerWriter, layouts: &[OutputLayout]| {
         check_layouts(writer, false, &drafts, layouts).err()
     };

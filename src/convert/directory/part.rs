@@ -265,7 +265,7 @@ impl PartWork<'_, '_> {
         if let Some(index) = index_name(names) {
             let outputs = plan.outputs.iter();
             let map: BTreeMap<&str, &str> = outputs
-                .map(|o| (o.name.as_str(), names[o.place.file].as_str()))
+                .map(|o| (&*o.name, names[o.place.file].as_str()))
                 .collect();
             sidecars::write_index(self.directory, &index, &map, plan.data_len)?;
         }

@@ -89,7 +89,7 @@ pub(super) fn quantization_config(
 ) -> Option<serde_json::Value> {
     let kept = |(choice, item): (&Decision, &ResolvedItem<'_>)| {
         let (name, rank) = match item {
-            ResolvedItem::Group(group) => (group.name.as_str(), group.shape.len()),
+            ResolvedItem::Group(group) => (&*group.name, group.shape.len()),
             ResolvedItem::Plain(t) => (t.name(), t.stored.shape().len()),
         };
         let is_kept = matches!(choice, Decision::Keep(_)) && rank == 2;
@@ -154,7 +154,7 @@ fn candidate<'a>(
         ResolvedItem::Group(group) => {
             let group = module.unwrap_or(group);
             (
-                group.name.as_str(),
+                &*group.name,
                 group.shape.as_slice(),
                 group.parts.first().map_or(Dtype::F32, |(_, t)| t.dtype()),
             )

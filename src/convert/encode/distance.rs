@@ -1,6 +1,6 @@
 //! The error that encoding introduced, from the sums over all tiles.
 
-use crate::convert::output::Output;
+use crate::convert::output::BoxedOutput;
 use crate::convert::plan::Plan;
 use crate::convert::report::{Distance, Errors, TensorErrors};
 use crate::kernels::lethe::distance::DistanceSums;
@@ -33,7 +33,7 @@ pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
 
 /// The warnings of the encoders of `plan`, with the names of their tensors.
 pub(in crate::convert) fn warnings(plan: &Plan<'_>) -> Vec<String> {
-    let warning = |output: &Output<'_>| {
+    let warning = |output: &BoxedOutput<'_>| {
         let encoding = output.body.encoding()?;
         Some(format!(
             "tensor `{}`: {}",

@@ -11,7 +11,7 @@ use crate::containers::model::{ParsedModel, Tensor};
 use crate::convert::cut::Cut;
 use crate::convert::draft::{byte_len, sources_of};
 use crate::convert::options::{ConvertOptions, FloatCast};
-use crate::convert::output::{Body, Checks, Output, PlannedPlace};
+use crate::convert::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use crate::convert::report::Report;
 use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
 use crate::scheme::{
@@ -35,7 +35,7 @@ pub(in crate::convert) struct Encodings {
 /// The result of [`Encodings::draft`].
 pub(in crate::convert) enum Drafted<'m> {
     /// The output tensors that replace the item.
-    Encoded(Vec<Output<'m>>),
+    Encoded(Vec<BoxedOutput<'m>>),
     /// The item is not encoded: the caller drafts a copy or a decoded tensor.
     NotEncoded(ResolvedItem<'m>),
 }
@@ -96,7 +96,7 @@ impl Encodings {
             }
             ResolvedItem::Plain(t) if self.widens_vectors && t.stored.shape().len() < 2 => {
                 match PlainFloats::of(&t.stored) {
-                    Some(plain) => vec![widened(t.name().to_owned(), &t.stored, plain)?],
+                    Some(plain) => vec![Box::new(widened(t.name().to_owned(), &t.stored, plain)?)],
                     None => return Ok(Drafted::NotEncoded(item)),
                 }
             }
@@ -108,7 +108,7 @@ impl Encodings {
     /// Completes the drafts and the report after the last item. Returns the quantization config of the output.
     pub(in crate::convert) fn finish(
         self,
-        drafts: &mut [Output<'_>],
+        drafts: &mut [BoxedOutput<'_>],
         report: &mut Report,
     ) -> Option<(Vec<&'static str>, serde_json::Value)> {
         link_siblings(drafts);
@@ -138,7 +138,7 @@ fn encode<'m>(
     method: &dyn Method,
     label: String,
     to: TargetDtype,
-) -> Result<Vec<Output<'m>>> {
+) -> Result<Vec<BoxedOutput<'m>>> {
     let (weight_dtype, is_plain) = (dtype_of(&item, to), matches!(item, ResolvedItem::Plain(_)));
     let (name, shape, parts, decoder): (_, _, Vec<Tensor<'m>>, Box<dyn Decode + 'm>) = match item {
         ResolvedItem::Group(g) => (
@@ -149,13 +149,14 @@ fn encode<'m>(
         ),
         ResolvedItem::Plain(t) => match PlainFloats::of(&t.stored) {
             Some(plain) => (
-                t.name().to_owned(),
-                t.stored.shape().to_vec(),
+                t.name().to_owned().into(),
+                t.stored.shape().into(),
                 vec![t.stored],
                 Box::new(plain),
             ),
             None => {
-                return Output::copy_named(t.name().to_owned(), &t.stored).map(|draft| vec![draft]);
+                let draft = Output::copy_named(t.name().to_owned(), &t.stored)?;
+                return Ok(vec![Box::new(draft)]);
             }
         },
     };
@@ -171,7 +172,14 @@ fn encode<'m>(
         dtype: weight_dtype,
     })?;
     let stored = encoder.stored();
-    let encoding = Encoding::new(name, shape, label, encoder, decoder, rounded_to)?;
+    let encoding = Encoding::new(
+        name.into(),
+        shape.into_vec(),
+        label,
+        encoder,
+        decoder,
+        rounded_to,
+    )?;
     let mut checks = Checks::of(parts.iter());
     let sources = sources_of(parts.iter());
     let cut = encoding.input.cut;
@@ -184,17 +192,17 @@ fn encode<'m>(
                 Box::new(WrittenWithAnother) as Box<dyn Body<'m> + 'm>,
             ),
         };
-        Ok(Output {
+        Ok(Box::new(Output {
             len: byte_len(&name, dtype, &shape)?,
-            name,
+            name: name.into(),
             dtype,
-            shape,
+            shape: shape.into(),
             body,
             cut,
             checks: std::mem::take(&mut checks),
             sources: sources.clone(),
             place: PlannedPlace::default(),
-        })
+        }))
     };
     stored.into_iter().map(draft).collect()
 }
@@ -213,7 +221,7 @@ fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<O
 
 /// Links tensors that inference fuses into one weight, such as the query, key and value projections. An encoder with one scale
 /// for the whole tensor must survey all of them, because the fused weight has only one scale.
-fn link_siblings(drafts: &mut [Output<'_>]) {
+fn link_siblings(drafts: &mut [BoxedOutput<'_>]) {
     let mut encodings: Vec<_> = drafts
         .iter_mut()
         .filter_map(|draft| draft.body.encoding_mut())
@@ -243,7 +251,7 @@ fn link_siblings(drafts: &mut [Output<'_>]) {
 
 /// Marks in the report the tensors whose codes are relayed. Adds a note for each reason why tensors with codes of the same kind
 /// are not relayed.
-fn note_relays(drafts: &[Output<'_>], report: &mut Report) {
+fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
     let mut hindered: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
     for draft in drafts {
@@ -271,8 +279,8 @@ fn note_relays(drafts: &[Output<'_>], report: &mut Report) {
 }
 
 /// Adds a note if values are rounded that an earlier encoding has rounded; not of codes that are moved.
-fn note_twice(names: &[String], drafts: &[Output<'_>], report: &mut Report) {
-    let is_moved = |draft: &&Output<'_>| {
+fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report) {
+    let is_moved = |draft: &&BoxedOutput<'_>| {
         let encoding = draft.body.encoding();
         encoding.is_some_and(|encoding| matches!(encoding.relay, RelayDecision::Relay(_)))
     };

@@ -162,7 +162,7 @@ impl Encode for Grouped {
         };
         Some(RelayTarget {
             family: CodeFamily::Int {
-                bits,
+                bits: bits as u8,
                 group,
                 scales: dtype,
                 is_symmetric,

@@ -81,7 +81,7 @@ impl Scheme for BnbInt8 {
             n,
             k,
         });
-        let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+        let (name, shape) = (t.name(), t.shape());
         Ok(Some(Group::new(
             name,
             shape,

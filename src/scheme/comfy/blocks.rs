@@ -118,7 +118,7 @@ pub(super) fn mxfp8<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<Group<'m>>
         scales: Granularity::Group(MX_BLOCK),
     };
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    let (name, shape) = (t.name().to_owned(), bank.shape(cols));
+    let (name, shape) = (t.name(), bank.shape(cols));
     Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
 }
 
@@ -170,7 +170,7 @@ pub(super) fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> 
         decoder.columns = Some(Matrix::of_columns(&columns)?);
         parts.push((TensorRole::Scale, columns));
     }
-    let (name, shape) = (t.name().to_owned(), bank.shape(cols));
+    let (name, shape) = (t.name(), bank.shape(cols));
     Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
 }
 
@@ -240,7 +240,7 @@ pub(super) fn squares<'m>(
     });
     let decoder = Grouped::scaled(codes, 8, code_format, [rows, cols], grid, scales);
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+    let (name, shape) = (t.name(), t.shape());
     Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
 }
 

@@ -306,7 +306,7 @@ fn claimed<'m>(
     };
     let mut parts = vec![(TensorRole::Quantized, *t)];
     parts.extend(companions);
-    Group::new(t.name().to_owned(), shape.to_vec(), scheme, parts, decoder)
+    Group::new(t.name(), shape.to_vec(), scheme, parts, decoder)
 }
 
 /// Signed codes in tiles of 128 outputs and 64 inputs, one after another along a row of tiles. A tile has 32 bytes for

@@ -163,7 +163,7 @@ impl<'m> RotatedWeight<'m> {
             [experts, rows, _] => vec![experts, rows, self.cols],
             _ => description.output_shape(t, &[self.rows, self.cols], all)?,
         };
-        let name = t.name().to_owned();
+        let name = t.name();
         Ok(Group::new(name, shape, scheme, parts, Box::new(self)))
     }
 

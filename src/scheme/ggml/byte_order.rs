@@ -31,7 +31,7 @@ pub(super) fn check(t: &Tensor<'_>) -> Result<()> {
     if !is_left || !t.part().is_readable() {
         return Ok(());
     }
-    let length = t.part().len.min((SAMPLE / size * size) as u64) as usize;
+    let length = t.part().len().min((SAMPLE / size * size) as u64) as usize;
     let mut native = vec![0; length];
     t.part().read_at(0, &mut native)?;
     let mut swapped = native.clone();

@@ -129,7 +129,7 @@ pub(super) fn scaled_floats<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Optio
     };
     let decoder = scaled(t, Box::new(floats), scale)?;
     let parts = vec![(TensorRole::Passthrough, *t), (TensorRole::Scale, scale)];
-    let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
+    let (name, shape) = (t.name(), t.shape());
     Ok(Some(Group {
         keeps: TargetDtype::of(t.dtype()),
         ..Group::new(name, shape, QuantScheme::Unquantized, parts, decoder)

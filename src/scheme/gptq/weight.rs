@@ -66,7 +66,7 @@ impl GptqWeight<'_> {
         index.extend(staging.as_chunks().0.iter().map(|&g| u32::from_le_bytes(g)));
         // As unsigned: a negative index becomes a large one and is refused here.
         if let Some(&group) = index.iter().find(|&&g| g as usize >= self.groups) {
-            let (name, groups) = (g_idx.name, self.groups);
+            let (name, groups) = (g_idx.name(), self.groups);
             return Err(AnamnesisError::parse(format!(
                 "tensor `{name}`: group {} of {groups}",
                 group as i32

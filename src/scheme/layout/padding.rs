@@ -50,7 +50,7 @@ fn unpadded_bias<'m>(bias: &Tensor<'m>, n: usize) -> Result<Group<'m>> {
     let decoder =
         PlainFloats::first_of(bias, n).ok_or_else(|| wrong(bias, "a bias is F32, F16 or BF16"))?;
     let parts = vec![(TensorRole::Passthrough, *bias)];
-    let name = bias.name().to_owned();
+    let name = bias.name();
     let scheme = QuantScheme::Unquantized;
     Ok(Group {
         keeps: TargetDtype::of(bias.dtype()),

@@ -203,21 +203,15 @@ pub(super) fn unquantized_stack<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<O
     if !is_parameter {
         return Ok(None);
     }
-    let split = expert_names(t, t.shape(), all)?;
-    if split.is_empty() {
+    let names = expert_names(t, t.shape(), all)?;
+    if names.is_empty() {
         return Ok(None);
     }
     let parts = vec![(TensorRole::Passthrough, *t)];
-    let (name, shape) = (t.name().to_owned(), t.shape().to_vec());
-    Ok(Some(Group {
-        split,
+    let scheme = QuantScheme::Unquantized;
+    let group = Group {
         keeps: Some(keeps),
-        ..Group::new(
-            name,
-            shape,
-            QuantScheme::Unquantized,
-            parts,
-            Box::new(decoder),
-        )
-    }))
+        ..Group::new(t.name(), t.shape(), scheme, parts, Box::new(decoder))
+    };
+    Ok(Some(group.with_matrices(names)))
 }

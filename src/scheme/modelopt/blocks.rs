@@ -112,13 +112,7 @@ fn decode<'m>(t: &Tensor<'m>, codec: &BlockCodec, shape: Vec<usize>) -> Result<G
     let decoder = decoder.ok_or_else(|| wrong(t, format!("it does not hold {dtype} {shape:?}")))?;
     let parts = vec![(TensorRole::Quantized, *t)];
     let scheme = QuantScheme::Ggml { dtype };
-    Ok(Group::new(
-        t.name().to_owned(),
-        shape,
-        scheme,
-        parts,
-        decoder,
-    ))
+    Ok(Group::new(t.name(), shape, scheme, parts, decoder))
 }
 
 #[cfg(not(feature = "gguf"))]

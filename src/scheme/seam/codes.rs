@@ -15,7 +15,7 @@ pub(crate) enum CodeFamily {
     },
     /// Unsigned integers: `(code - zero point) * scale`.
     Int {
-        bits: usize,
+        bits: u8,
         /// Values of a group.
         group: usize,
         /// The dtype of the scales.
@@ -50,7 +50,7 @@ impl CodeFamily {
         // group has no whole groups to hand over, which `ExtractCodes` promises.
         let scales = TargetDtype::of(scales).filter(|_| group > 0 && cols.is_multiple_of(group))?;
         Some(Self::Int {
-            bits,
+            bits: bits as u8,
             group,
             scales,
             is_symmetric,

@@ -275,7 +275,9 @@ impl ScaleMatrix for GroupIndexed<'_> {
         if let Some(&group) = index.iter().find(|&&g| g >= self.groups) {
             let what = format!(
                 "tensor `{}`: group {} of {}",
-                self.index.name, group as u32 as i32, self.groups
+                self.index.name(),
+                group as u32 as i32,
+                self.groups
             );
             return Err(crate::AnamnesisError::parse(what));
         }

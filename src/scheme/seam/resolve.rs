@@ -1,5 +1,7 @@
 //! Sorts the stored tensors of a model into groups, plain tensors and dropped tensors, and collects the problems.
 
+use std::borrow::Cow;
+
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 #[cfg(feature = "lethe")]
@@ -28,9 +30,17 @@ pub(crate) struct NamedTensor<'m> {
     name: Option<Box<str>>,
 }
 
-impl NamedTensor<'_> {
+impl<'m> NamedTensor<'m> {
     pub(crate) fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(self.stored.name())
+    }
+
+    /// The name, without a copy of it.
+    pub(crate) fn into_name(self) -> Cow<'m, str> {
+        match self.name {
+            Some(name) => name.into_string().into(),
+            None => self.stored.name().into(),
+        }
     }
 }
 
@@ -61,10 +71,10 @@ impl<'m> ResolvedItem<'m> {
             Self::Group(group) => {
                 if let Some(module) = &mut group.module {
                     // A parameter `experts.gate_up_proj` is the module's `experts.gate_up_proj.weight`.
-                    let ending = module.name.strip_prefix(&group.name).unwrap_or_default();
-                    module.name = format!("{name}{ending}");
+                    let ending = module.name.strip_prefix(&*group.name).unwrap_or_default();
+                    module.name = format!("{name}{ending}").into();
                 }
-                group.name = name;
+                group.name = name.into();
             }
             Self::Plain(t) => t.name = Some(name.into()),
         }
@@ -146,7 +156,7 @@ impl<'m> Resolution<'m> {
                 Ok(Some((scheme, group))) => {
                     // Two weights that both name a tensor as theirs cannot both be right, and
                     // nothing says which one is.
-                    let mut whole = std::iter::once(&group).chain(&group.others);
+                    let mut whole = std::iter::once(&group).chain(group.others());
                     let checked = take_parts(&group, &mut owner).and_then(|()| {
                         whole.try_for_each(|group| {
                             check_stated(group, &all)?;
@@ -198,11 +208,12 @@ impl<'m> Resolution<'m> {
         // input.
         for t in model.tensors() {
             if let Some(group) = groups[t.index].take() {
-                if group.split.is_empty() && group.others.is_empty() {
-                    out.items.push(ResolvedItem::Group(group));
-                } else {
-                    out.items
-                        .extend(group.taken_apart().into_iter().map(ResolvedItem::from));
+                match group.rest {
+                    None => out.items.push(ResolvedItem::Group(group)),
+                    Some(_) => {
+                        let apart = group.taken_apart();
+                        out.items.extend(apart.into_iter().map(ResolvedItem::from));
+                    }
                 }
             } else if owner[t.index].is_none() {
                 leftovers.sort(t, &mut out);

@@ -63,7 +63,7 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
                 return Err(refused(&self.t, FAMILY, what));
             }
         };
-        let name = self.t.name().to_owned();
+        let name = self.t.name();
         let mut group = Group::new(name, shape, scheme, self.parts, decoder);
         if group.scheme == QuantScheme::Unquantized {
             // Floats among the blocks of ggml: they keep their type, as other floats do.
@@ -105,7 +105,7 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
         let Some(decoder) = PlainFloats::of(&self.t) else {
             return self.wrong("a layer that is not quantized has floats");
         };
-        let (name, shape) = (self.t.name().to_owned(), self.t.shape().to_vec());
+        let (name, shape) = (self.t.name(), self.t.shape());
         let scheme = QuantScheme::Unquantized;
         let mut group = Group::new(name, shape, scheme, self.parts, Box::new(decoder));
         group.is_copied = true;

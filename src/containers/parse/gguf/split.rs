@@ -108,7 +108,7 @@ pub(super) fn read_other_parts(
 
 /// Checks that no two tensors of the model have one name.
 fn check_names(contents: &ParsedModel) -> Result<()> {
-    let mut names: Vec<&str> = contents.tensors.iter().map(|t| t.name.as_str()).collect();
+    let mut names: Vec<&str> = contents.tensors.iter().map(|t| &*t.name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(AnamnesisError::parse(format!(

@@ -101,7 +101,7 @@ fn append(model: &mut ParsedModel, blob: ParsedModel) -> Result<()> {
     let number = model.sources.len();
     let mut metadata = blob.metadata;
     // Ollama takes what is said of a weight from its own blob alone.
-    let names: HashSet<&str> = blob.tensors.iter().map(|t| t.name.as_str()).collect();
+    let names: HashSet<&str> = blob.tensors.iter().map(|t| &*t.name).collect();
     metadata.retain(|key, _| described(key).is_none_or(|name| names.contains(name)));
     // A key of the blob would be taken for one of the whole model, whose other weights are quantized otherwise.
     for key in QUANT_KEYS {
@@ -139,7 +139,7 @@ fn described(key: &str) -> Option<&str> {
 
 /// Checks that no two layers have a tensor of one name: which one counts would depend on the reader.
 fn check_names(model: &ParsedModel) -> Result<()> {
-    let mut names: Vec<&str> = model.tensors.iter().map(|t| t.name.as_str()).collect();
+    let mut names: Vec<&str> = model.tensors.iter().map(|t| &*t.name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(AnamnesisError::parse(format!(

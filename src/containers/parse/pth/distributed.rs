@@ -173,7 +173,7 @@ impl Assembly<'_> {
             };
             self.places.push(place);
             let shape = stored_shape(dtype, &rectangle.sizes);
-            if info.dtype != dtype || Some(&info.shape) != shape.as_ref() {
+            if info.dtype != dtype || Some(&*info.shape) != shape.as_deref() {
                 let what = format!(
                     "a piece is {} {:?}, where the metadata say {dtype} {:?}",
                     info.dtype, info.shape, rectangle.sizes
@@ -240,9 +240,9 @@ impl Assembly<'_> {
             model.sources.push(Source::Pieced(Box::new(pieced)));
         }
         Ok(TensorInfo {
-            name: name.clone(),
+            name: name.as_str().into(),
             dtype,
-            shape,
+            shape: shape.into(),
             source,
             offset: 0,
             len,

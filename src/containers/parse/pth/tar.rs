@@ -68,7 +68,7 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
         let info =
             info.ok_or_else(|| wrong(&format!("tensor `{name}` is not among its tensors")))?;
         contents.tensors.push(TensorInfo {
-            name,
+            name: name.into(),
             ..info.clone()
         });
     }

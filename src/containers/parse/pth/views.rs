@@ -75,13 +75,13 @@ pub(super) fn tensor_of(
     // What overflows besides a dimension of 0 is an error, too.
     dtype.byte_len(&shape).ok_or_else(overflow)?;
     Ok(TensorInfo {
-        name: name.to_owned(),
+        name: name.into(),
         dtype,
-        shape,
+        shape: shape.into(),
         source: place.source,
         offset: place.offset + start,
         len,
-        strides: (!is_row_major).then(|| strides.clone()),
+        strides: (!is_row_major).then(|| strides.as_slice().into()),
         big_endian: big_endian && dtype.bits() > 8,
         check: place.crc.map(|crc| {
             Box::new(Check {

@@ -111,7 +111,7 @@ pub(super) fn check_alone(
     machine: &PickleMachine<'_>,
     model: &ParsedModel,
 ) -> Result<()> {
-    let is_empty = |t: &TensorInfo| t.name.starts_with("module.") && t.shape == [0];
+    let is_empty = |t: &TensorInfo| t.name.starts_with("module.") && *t.shape == [0];
     let Node::Dict(entries) = machine.values.node(root) else {
         return Ok(());
     };
@@ -174,20 +174,23 @@ fn assemble(
         let info = tensor_of(tensor, &files, &mut model.sources)?;
         model.tensors.push(info);
     }
-    let names: HashMap<String, usize> = model
+    let names: HashMap<Box<str>, usize> = model
         .tensors
         .iter()
         .enumerate()
         .map(|(at, t)| (t.name.clone(), at))
         .collect();
     for (name, other) in state.shared {
-        let Some(&at) = names.get(&other) else {
+        let Some(&at) = names.get(&*other) else {
             let what =
                 format!("tensor `{name}`: it has the values of `{other}`, which is not there");
             return Err(AnamnesisError::parse(what));
         };
         let same = model.tensors[at].clone();
-        model.tensors.push(TensorInfo { name, ..same });
+        model.tensors.push(TensorInfo {
+            name: name.into(),
+            ..same
+        });
     }
     let mut seen = HashSet::new();
     if let Some(twice) = model.tensors.iter().find(|t| !seen.insert(&*t.name)) {
@@ -222,9 +225,9 @@ fn tensor_of(
         }
     };
     Ok(TensorInfo {
-        name,
+        name: name.into(),
         dtype,
-        shape,
+        shape: shape.into(),
         source,
         offset,
         len,

@@ -37,7 +37,7 @@ impl<'m> GroupFormula<'m> {
     }
 
     pub(super) fn rounded(&self) -> Option<&RoundedMatrices<'m>> {
-        self.compute()?.rounded.as_ref()
+        self.compute()?.rounded.as_deref()
     }
 
     /// The kernel's name for the formula; its operands come from the buffers of a tile.
@@ -85,7 +85,7 @@ pub(crate) struct ComputeDtype<'m> {
     pub dtype: TargetDtype,
     /// Scales and offsets as the library has them in `dtype`, if rounding those in F32 gives other values. So it is where
     /// they are quantized themselves, and decoded in `dtype`.
-    pub rounded: Option<RoundedMatrices<'m>>,
+    pub rounded: Option<Box<RoundedMatrices<'m>>>,
 }
 
 impl ComputeDtype<'_> {
