@@ -58,6 +58,10 @@ impl Gptq {
 }
 
 impl Method for Gptq {
+    fn transposes_conv1d(&self) -> bool {
+        true
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         // `qzeros` has whole words only: a remainder of outputs would have no zero points.
         let (rows, cols, unit) = (weight.rows(), weight.cols(), self.codes_in_whole_words());

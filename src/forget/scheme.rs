@@ -218,7 +218,7 @@ impl ForgetScheme {
 
     /// The method of the scheme, and which tensors it encodes by default. None for GGUF, where each tensor has its own
     /// type. `dtype` is what quantized values are decoded to.
-    pub(super) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
+    pub(crate) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
         match self.kind {
             SchemeKind::Gguf(_) => None,
             SchemeKind::Table(row) => Some((

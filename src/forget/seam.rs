@@ -264,6 +264,11 @@ pub(crate) trait Method: Send + Sync {
     /// `Unsupported` if there is no encoder for the type, `Parse` if the importance matrix does not fit the tensor.
     fn encoder(&self, weight: &WeightInfo<'_>) -> Result<Box<dyn Encode>>;
 
+    /// Whether the scheme's libraries store weights of `Conv1D` (GPT-2) as those of any linear layer.
+    fn transposes_conv1d(&self) -> bool {
+        false
+    }
+
     /// If the size of an encoded tensor depends on its values: how it may be cut into tiles, whose exponents are counted while
     /// planning. [`with_exponents`](Self::with_exponents) then makes the method that encodes it.
     fn counting_grid(&self, weight: &WeightInfo<'_>) -> Option<Grid> {

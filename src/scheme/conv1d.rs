@@ -1,5 +1,5 @@
 //! Layers of GPT-2 and its relatives (`Conv1D`), whose models store weights as `[in, out]`. bitsandbytes and GPTQ have them as weights
-//! of any linear layer, `[out, in]`: a decoded model has them in its own order.
+//! of any linear layer, `[out, in]`: a decoded model has them in its own order, and they are encoded in that of the libraries.
 //!
 //! Source: transformers 5.24 `integrations/bitsandbytes.py`; gptqmodel 7.7 and auto-round 0.16 transpose weights of `Conv1D` when they
 //! pack them.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::transforms::{change_decoder, stored_of};
 use crate::scheme::layout::transposed::TransposedStack;
-use crate::scheme::seam::{Group, QuantScheme, Resolution, ResolvedItem, base_of};
+use crate::scheme::seam::{QuantScheme, Resolution, ResolvedItem, base_of};
 use crate::{ParsedModel, TargetDtype};
 
 /// Names of the modules that are a `Conv1D` in transformers (GPT-2 and its relatives).
@@ -19,43 +19,70 @@ const MODELS: [&str; 4] = ["gpt2", "openai-gpt", "imagegpt", "decision_transform
 
 /// Transposes the weights of `Conv1D` among the items of `resolution` that are stored `[out, in]`.
 pub(super) fn transpose(model: &ParsedModel, resolution: &mut Resolution<'_>) {
-    if !MODELS.iter().any(|name| model.config.has_model_type(name)) {
-        return;
-    }
-    // A square weight has the order of the others: a model is quantized by one library.
-    let of_model = resolution
-        .items
-        .iter()
-        .filter_map(conv1d)
-        .find_map(|group| has_rows_of_outputs(group, model));
-    for item in &mut resolution.items {
-        let order = conv1d(item).map(|group| has_rows_of_outputs(group, model).or(of_model));
-        if order.flatten() == Some(true) {
+    let orders = have_rows_of_outputs(model, resolution, is_of_transposing_scheme);
+    for (item, order) in resolution.items.iter_mut().zip(orders) {
+        if order == Some(true) {
             transpose_item(item);
         }
     }
 }
 
-/// The group of a weight of `Conv1D`, by a scheme whose libraries transpose it.
-fn conv1d<'a, 'm>(item: &'a ResolvedItem<'m>) -> Option<&'a Group<'m>> {
-    let ResolvedItem::Group(group) = item else {
-        return None;
+/// The shapes `[out, in]` of the weights of `Conv1D` among the items of `resolution` that have the model's order, for schemes whose
+/// libraries transpose them; `None` for all other items.
+#[cfg(feature = "lethe")]
+pub(crate) fn transposed_shapes(
+    model: &ParsedModel,
+    resolution: &Resolution<'_>,
+) -> Vec<Option<[usize; 2]>> {
+    let orders = have_rows_of_outputs(model, resolution, |_| true);
+    let shape = |(item, order): (&ResolvedItem<'_>, Option<bool>)| match (order?, item.shape()) {
+        (false, &[inputs, outputs]) => Some([outputs, inputs]),
+        _ => None,
     };
-    let is_transposing = matches!(
+    resolution.items.iter().zip(orders).map(shape).collect()
+}
+
+/// For each item of `resolution` that is a weight of `Conv1D` and one of those that `are` says: whether it is known that its rows are the
+/// layer's outputs.
+fn have_rows_of_outputs<'m>(
+    model: &ParsedModel,
+    resolution: &Resolution<'m>,
+    are: impl Fn(&ResolvedItem<'m>) -> bool,
+) -> Vec<Option<bool>> {
+    let has_any = MODELS.iter().any(|name| model.config.has_model_type(name));
+    let is_its = |item: &ResolvedItem<'m>| has_any && is_conv1d(item) && are(item);
+    let items = resolution.items.iter();
+    let told = items.map(|item| is_its(item).then(|| has_rows_of_outputs(item, model)));
+    let told: Vec<_> = told.collect();
+    // A square weight has the order of the others: a model is quantized by one library.
+    let of_model = told.iter().flatten().find_map(|order| *order);
+    let known = |order: Option<bool>| order.or(of_model) == Some(true);
+    told.into_iter().map(|order| order.map(known)).collect()
+}
+
+/// Whether the libraries of the item's scheme transpose weights of `Conv1D`.
+fn is_of_transposing_scheme(item: &ResolvedItem<'_>) -> bool {
+    let ResolvedItem::Group(group) = item else {
+        return false;
+    };
+    matches!(
         group.scheme,
         QuantScheme::Gptq | QuantScheme::Bnb4 | QuantScheme::BnbInt8
-    );
-    let module = base_of(&group.name, "weight")?.strip_suffix('.')?;
-    let last = module.rsplit('.').next()?;
-    let is_its = is_transposing && group.shape.len() == 2 && CONV1D_MODULES.contains(&last);
-    is_its.then_some(group)
+    )
+}
+
+/// Whether the item is called as a weight of `Conv1D`, and is a matrix.
+fn is_conv1d(item: &ResolvedItem<'_>) -> bool {
+    let module = base_of(item.name(), "weight").and_then(|base| base.strip_suffix('.'));
+    let last = module.and_then(|module| module.rsplit('.').next());
+    item.shape().len() == 2 && last.is_some_and(|last| CONV1D_MODULES.contains(&last))
 }
 
 /// Whether the rows of the weight are the layer's outputs, for each of which its bias has a value. `None` if nothing tells.
-fn has_rows_of_outputs(group: &Group<'_>, model: &ParsedModel) -> Option<bool> {
-    let base = base_of(&group.name, "weight")?;
+fn has_rows_of_outputs(item: &ResolvedItem<'_>, model: &ParsedModel) -> Option<bool> {
+    let base = base_of(item.name(), "weight")?;
     let outputs = model.tensor(&format!("{base}bias"))?.elements();
-    match *group.shape {
+    match *item.shape() {
         [rows, cols] if rows == cols => None,
         [rows, _] if rows == outputs => Some(true),
         [_, cols] if cols == outputs => Some(false),
@@ -63,22 +90,22 @@ fn has_rows_of_outputs(group: &Group<'_>, model: &ParsedModel) -> Option<bool> {
     }
 }
 
-fn transpose_item(item: &mut ResolvedItem<'_>) {
-    let tensor = stored_of(item);
-    let ResolvedItem::Group(group) = item else {
+/// Transposes the matrix `item`.
+pub(crate) fn transpose_item(item: &mut ResolvedItem<'_>) {
+    let &[cols, rows] = item.shape() else {
         return;
     };
-    let [outputs, inputs] = *group.shape else {
-        return;
-    };
-    group.shape.reverse();
-    change_decoder(item, tensor, |inner| {
+    change_decoder(item, stored_of(item), |inner| {
         Box::new(TransposedStack {
             inner: Arc::from(inner),
-            rows: inputs,
-            cols: outputs,
-            // These schemes compute in F32 for every output.
+            rows,
+            cols,
+            // Schemes that have such weights compute in F32 for every output.
             dtype: TargetDtype::F32,
         })
     });
+    if let ResolvedItem::Group(group) = item {
+        group.shape.reverse();
+        group.is_copied = false;
+    }
 }

@@ -7,6 +7,7 @@ mod common;
 mod dfloat11;
 mod directories;
 mod models;
+mod module_forms;
 mod round_trip;
 mod schemes;
 mod transcode;

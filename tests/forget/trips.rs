@@ -111,7 +111,7 @@ pub const FOREIGN: &[&str] = &[
     "prism",
     "uqff",
     "vllm",
-    // Weights of GPT-2 are encoded as they are stored, and not transposed.
+    // Only a config tells that they are GPT-2: `module_forms.rs` has the trips of that.
     "conv1d",
 ];
 

@@ -4,15 +4,17 @@ use super::counted::count_exponents;
 use crate::containers::model::ParsedModel;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
-use crate::forget::{Candidate, Decision, Decisions, Forget, Method, WeightInfo, decide};
+use crate::forget::{
+    Candidate, Decision, Decisions, Forget, Method, TIED_HEAD, WeightInfo, decide, is_embedding,
+    is_head,
+};
 use crate::records::debug;
+use crate::scheme::conv1d;
 use crate::scheme::{EncodedAs, Group, QuantScheme, Resolution, ResolvedItem};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Decides for each item whether it is encoded, and reports it.
-///
-/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`). The module form is encoded if the
-/// scheme accepts it, and the stored form otherwise.
+/// Decides for each item whether it is encoded, and reports it. Items that are encoded in another layout than the model's are in
+/// `resolution` as they are encoded.
 pub(super) fn decide_all(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
@@ -21,47 +23,70 @@ pub(super) fn decide_all(
     report: &mut Report,
 ) -> Result<Vec<Decision>> {
     let to = options.run.to;
-    let candidates: Vec<_> = resolution
-        .items
-        .iter()
-        .map(|item| candidate(item, item.module(), to))
+    let method = forget.scheme.method(to);
+    let transposed = match method.is_some_and(|(method, _)| method.transposes_conv1d()) {
+        true => conv1d::transposed_shapes(model, resolution),
+        false => vec![None; resolution.items.len()],
+    };
+    let mut choices = decide_in_layouts(model, resolution, &transposed, forget, (to, report))?;
+    let encoded = resolution.items.iter_mut().zip(transposed).zip(&choices);
+    let encoded = encoded.filter(|(_, choice)| matches!(choice, Decision::Encode { .. }));
+    for ((item, transposed), _) in encoded {
+        if transposed.is_some() {
+            conv1d::transpose_item(item);
+        } else if let Some(module) = item.take_module() {
+            *item = ResolvedItem::from(module);
+        }
+    }
+    count_exponents(&mut choices, resolution, &options.run)?;
+    record(&choices, resolution, report);
+    Ok(choices)
+}
+
+/// Decides for each item, in the layout in which it is encoded.
+///
+/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`). The module form is encoded if the
+/// scheme accepts it, and the stored form otherwise. `transposed` has the shapes of weights of `Conv1D`, of which only the module form is
+/// encoded.
+fn decide_in_layouts(
+    model: &ParsedModel,
+    resolution: &mut Resolution<'_>,
+    transposed: &[Option<[usize; 2]>],
+    forget: &Forget,
+    (to, report): (TargetDtype, &mut Report),
+) -> Result<Vec<Decision>> {
+    let items = resolution.items.iter().zip(transposed);
+    let modules: Vec<_> = items
+        .clone()
+        .map(|(item, shape)| candidate(item, (item.module(), shape.as_ref()), to))
         .collect();
     let Decisions {
         all: mut choices,
         notes,
-    } = decide(model, &candidates, forget, to)?;
+    } = decide(model, &modules, forget, to)?;
     report.notes.extend(notes);
     let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
         item.module().is_some() && matches!(choice, Decision::Keep(_))
     };
-    if resolution
-        .items
-        .iter()
-        .zip(&choices)
-        .any(|(item, choice)| is_refused(item, choice))
-    {
-        let candidates: Vec<_> = resolution
-            .items
-            .iter()
-            .map(|item| candidate(item, None, to))
-            .collect();
-        let others = decide(model, &candidates, forget, to)?.all;
-        for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
-            if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
-                *choice = other;
-                item.take_module();
-            }
+    let mut chosen = resolution.items.iter().zip(&choices);
+    if !chosen.any(|(item, choice)| is_refused(item, choice)) {
+        return Ok(choices);
+    }
+    let stored: Vec<_> = items
+        .map(|(item, shape)| candidate(item, (None, shape.as_ref()), to))
+        .collect();
+    let others = decide(model, &stored, forget, to)?.all;
+    for ((item, choice), other) in resolution.items.iter_mut().zip(&mut choices).zip(others) {
+        if is_refused(item, choice) && matches!(other, Decision::Encode { .. }) {
+            *choice = other;
+            item.take_module();
         }
     }
-    for (item, choice) in resolution.items.iter_mut().zip(&choices) {
-        let module = matches!(choice, Decision::Encode { .. })
-            .then(|| item.take_module())
-            .flatten();
-        module
-            .into_iter()
-            .for_each(|module| *item = ResolvedItem::from(module));
-    }
-    count_exponents(&mut choices, resolution, &options.run)?;
+    Ok(choices)
+}
+
+/// Reports the decisions.
+fn record(choices: &[Decision], resolution: &Resolution<'_>, report: &mut Report) {
     for (choice, item) in choices.iter().zip(&resolution.items) {
         let name = item.name().to_owned();
         match choice {
@@ -78,11 +103,10 @@ pub(super) fn decide_all(
         }
     }
     report.passthrough = report.kept.len();
-    Ok(choices)
 }
 
 /// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It lists the modules whose matrices
-/// are not encoded, so that loaders do not look for their scales.
+/// are not encoded, so that loaders do not look for their scales, among them a head that has the matrix of the embedding.
 pub(super) fn quantization_config(
     choices: &[Decision],
     resolution: &Resolution<'_>,
@@ -97,11 +121,15 @@ pub(super) fn quantization_config(
             .filter(|_| is_kept)
             .map(str::to_owned)
     };
-    let skipped: Vec<String> = choices
+    let mut skipped: Vec<String> = choices
         .iter()
         .zip(&resolution.items)
         .filter_map(kept)
         .collect();
+    let has_head = resolution.items.iter().any(|item| is_head(item.name()));
+    if !has_head && skipped.iter().any(|module| is_embedding(module)) {
+        skipped.push(TIED_HEAD.to_owned());
+    }
     let items = choices.iter().zip(&resolution.items);
     let encoded = items.filter(|(choice, _)| matches!(choice, Decision::Encode { .. }));
     let encoded = encoded.filter_map(|(_, item)| item.name().strip_suffix(".weight"));
@@ -144,10 +172,10 @@ pub(super) fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype 
     }
 }
 
-/// Describes an item for [`decide`], in the form of `module` if there is one.
+/// Describes an item for [`decide`], in the form of `module` if there is one, or with the shape `transposed`.
 fn candidate<'a>(
     item: &'a ResolvedItem<'_>,
-    module: Option<&'a Group<'_>>,
+    (module, transposed): (Option<&'a Group<'_>>, Option<&'a [usize; 2]>),
     to: TargetDtype,
 ) -> Candidate<'a> {
     let (name, shape, stored) = match item {
@@ -163,7 +191,7 @@ fn candidate<'a>(
     };
     let weight = WeightInfo {
         name,
-        shape,
+        shape: transposed.map_or(shape, |shape| shape),
         dtype: dtype_of(item, to),
     };
     Candidate {

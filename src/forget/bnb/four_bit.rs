@@ -84,6 +84,10 @@ pub(crate) struct Bnb4 {
 }
 
 impl Method for Bnb4 {
+    fn transposes_conv1d(&self) -> bool {
+        true
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if !BLOCKS.contains(&self.block) {
             return Some(format!(

@@ -21,6 +21,10 @@ use crate::{AnamnesisError, Dtype, Result};
 pub(crate) struct BnbInt8;
 
 impl Method for BnbInt8 {
+    fn transposes_conv1d(&self) -> bool {
+        true
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         linear_layer_objection(weight)
     }

@@ -32,6 +32,14 @@ pub(crate) fn is_head(name: &str) -> bool {
     HEADS.contains(&last_part(module)) && !has_layer(name)
 }
 
+/// What classes of transformers call an output layer that has the matrix of the embedding.
+pub(crate) const TIED_HEAD: &str = "lm_head";
+
+/// Whether a module of this name is a table of embeddings.
+pub(crate) fn is_embedding(module: &str) -> bool {
+    EMBEDDINGS.contains(&last_part(module))
+}
+
 fn last_part(module: &str) -> &str {
     module.rsplit('.').next().unwrap_or_default()
 }
@@ -54,7 +62,7 @@ pub(crate) fn objection(name: &str, scope: Scope) -> Option<String> {
     }
     let (last, has_layer) = (last_part(module.unwrap_or(name)), has_layer(name));
     let what = match () {
-        () if scope == Scope::Linear && EMBEDDINGS.contains(&last) => "an embedding",
+        () if scope == Scope::Linear && is_embedding(last) => "an embedding",
         () if scope == Scope::Linear && HEADS.contains(&last) && !has_layer => "the last layer",
         () if ROUTERS.contains(&last) && has_layer => "a router of experts",
         () => SENSITIVE.iter().find(|(part, ..)| last.contains(part))?.1,

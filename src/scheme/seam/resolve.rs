@@ -81,7 +81,6 @@ impl<'m> ResolvedItem<'m> {
     }
 
     /// Shape in the output.
-    #[cfg(feature = "models")]
     pub(crate) fn shape(&self) -> &[usize] {
         match self {
             Self::Group(group) => &group.shape,
