@@ -2,7 +2,7 @@
 //! have in Hugging Face's models, and in llama.cpp's, stand for their classes.
 
 /// Last parts of the names of token and position embeddings.
-pub(crate) const EMBEDDINGS: &[&str] = &[
+const EMBEDDINGS: &[&str] = &[
     "embed_tokens",
     "tok_embeddings",
     "word_embeddings",
@@ -13,6 +13,13 @@ pub(crate) const EMBEDDINGS: &[&str] = &[
     "shared",
     "token_embd",
 ];
+
+/// Whether a module whose name ends in the part `last` is a table of embeddings: of tokens, positions, types, speakers. Layers that are
+/// called embedders are linear ones.
+pub(crate) fn is_embedding(last: &str) -> bool {
+    let is_called_so = last.contains("embed") && !last.contains("embedder");
+    EMBEDDINGS.contains(&last) || is_called_so && last != "embed_out"
+}
 
 /// Last parts of the names of output layers, which compute logits. Small errors there change the choice of tokens, so
 /// libraries leave them out; inside a layer (`layers.3.output`) the same words name ordinary projections.
@@ -63,7 +70,7 @@ pub(crate) fn kind_of(name: &str) -> Option<&'static str> {
     let is_head = HEADS.contains(&last) && !has_layer;
     let sensitive = SENSITIVE.iter().find(|(part, ..)| last.contains(part));
     match () {
-        () if EMBEDDINGS.contains(&last) => Some("embeddings"),
+        () if is_embedding(last) => Some("embeddings"),
         () if is_head && last == "lm_head" => Some("lm_head"),
         () if is_head => Some("last layer"),
         () if ROUTERS.contains(&last) && has_layer => Some("routers"),

@@ -5,8 +5,7 @@ use crate::containers::model::ParsedModel;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
 use crate::forget::{
-    Candidate, Decision, Decisions, Forget, Method, TIED_HEAD, WeightInfo, decide, is_embedding,
-    is_head,
+    Candidate, Decision, Decisions, Forget, Method, WeightInfo, decide, head_of, is_embedding,
 };
 use crate::records::debug;
 use crate::scheme::conv1d;
@@ -108,6 +107,7 @@ fn record(choices: &[Decision], resolution: &Resolution<'_>, report: &mut Report
 /// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It lists the modules whose matrices
 /// are not encoded, so that loaders do not look for their scales, among them a head that has the matrix of the embedding.
 pub(super) fn quantization_config(
+    model: &ParsedModel,
     choices: &[Decision],
     resolution: &Resolution<'_>,
 ) -> Option<serde_json::Value> {
@@ -126,9 +126,14 @@ pub(super) fn quantization_config(
         .zip(&resolution.items)
         .filter_map(kept)
         .collect();
-    let has_head = resolution.items.iter().any(|item| is_head(item.name()));
-    if !has_head && skipped.iter().any(|module| is_embedding(module)) {
-        skipped.push(TIED_HEAD.to_owned());
+    let head = head_of(&model.config);
+    let is_head = |item: &ResolvedItem<'_>| {
+        let module = item.name().strip_suffix(".weight");
+        module.is_some_and(|module| module.ends_with(head))
+    };
+    let has_embedding = skipped.iter().any(|module| is_embedding(module));
+    if has_embedding && !resolution.items.iter().any(is_head) {
+        skipped.push(head.to_owned());
     }
     let items = choices.iter().zip(&resolution.items);
     let encoded = items.filter(|(choice, _)| matches!(choice, Decision::Encode { .. }));

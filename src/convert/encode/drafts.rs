@@ -58,7 +58,7 @@ impl Encodings {
         let choices = decide_all(model, resolution, forget, options, report)?;
         let quantization = config_of_class(&choices, resolution);
         let quantization = quantization
-            .or_else(|| quantization_config(&choices, resolution))
+            .or_else(|| quantization_config(model, &choices, resolution))
             .map(|config| (forget.scheme.config_keys(), config));
         let writer = options.target.container().writer();
         // Rotated blocks are no blocks of a file whose metadata does not say so.

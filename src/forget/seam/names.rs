@@ -4,7 +4,8 @@
 //! [`module_names`](crate::scheme::module_names) tells apart.
 
 use super::Scope;
-use crate::scheme::module_names::{EMBEDDINGS, HEADS, ROUTERS, SENSITIVE};
+use crate::config::QuantConfig;
+use crate::scheme::module_names::{self, HEADS, ROUTERS, SENSITIVE};
 
 /// Layers of one parent module that inference engines such as vLLM and TensorRT-LLM fuse into one matrix.
 const FUSED: &[&[&str]] = &[
@@ -32,12 +33,21 @@ pub(crate) fn is_head(name: &str) -> bool {
     HEADS.contains(&last_part(module)) && !has_layer(name)
 }
 
-/// What classes of transformers call an output layer that has the matrix of the embedding.
-pub(crate) const TIED_HEAD: &str = "lm_head";
+/// What classes of transformers call their output layer, by `model_type`; all others call it `lm_head`.
+const HEADS_OF: &[(&str, &str)] = &[("bert", "cls.predictions.decoder"), ("whisper", "proj_out")];
+
+/// The module in transformers that is the output layer of a model with `config`. One that has the matrix of the embedding is in no
+/// file, and GPT-NeoX's is called otherwise there.
+pub(crate) fn head_of(config: &QuantConfig) -> &'static str {
+    let of_class = HEADS_OF
+        .iter()
+        .find(|(name, _)| config.has_model_type(name));
+    of_class.map_or("lm_head", |(_, head)| head)
+}
 
 /// Whether a module of this name is a table of embeddings.
 pub(crate) fn is_embedding(module: &str) -> bool {
-    EMBEDDINGS.contains(&last_part(module))
+    module_names::is_embedding(last_part(module))
 }
 
 fn last_part(module: &str) -> &str {
@@ -84,6 +94,7 @@ mod tests {
             "encoder.layer.2.attention.output.dense.weight",
             "model.layers.3.mlp.experts.gate_up_proj",
             "transformer_blocks.0.attn.to_q.weight",
+            "x_embedder.weight",
         ] {
             assert_eq!(objection(name, Scope::Linear), None, "{name}");
         }
@@ -99,10 +110,16 @@ mod tests {
             "model.layers.0.mlp.experts.gate_up_proj_bias",
             "backbone.layers.0.mixer.conv1d.weight",
             "bert.embeddings.position_embeddings.weight",
+            "model.decoder.embed_positions.weight",
+            "model.language_model.embed_tokens_per_layer.weight",
         ] {
             assert!(objection(name, Scope::Linear).is_some(), "{name}");
         }
-        for name in ["lm_head.weight", "model.embed_tokens.weight"] {
+        for name in [
+            "lm_head.weight",
+            "model.embed_tokens.weight",
+            "embed_out.weight",
+        ] {
             assert_eq!(objection(name, Scope::LinearAndEmbeddings), None, "{name}");
         }
         assert_eq!(objection("model.norm.weight", Scope::All), None);
