@@ -157,7 +157,7 @@ fn quark() {
 
 #[test]
 fn gptq_more() {
-    check("gptq_more", 71);
+    check("gptq_more", 84);
 }
 
 #[test]
