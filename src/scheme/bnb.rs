@@ -27,7 +27,7 @@ use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::seam::NamePattern::{Contains, Ends};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, Prepared, QuantScheme, Scheme,
-    TensorRole, Tile,
+    TensorRole, Tile, module_of,
 };
 use crate::scheme::seam::{read, wrong};
 use crate::simd::{Level, dispatch};
@@ -190,6 +190,7 @@ impl Scheme for Bnb4 {
             (TensorRole::Scale, absmax),
             (TensorRole::QuantMap, map),
         ];
+        check_stated_type(t, &state, names, all)?;
         let is_fp4 = state.is_fp4(&state_tensor);
         let absmax = find_absmax(t, (&absmax, names), &state, total, all, &mut parts)?;
         parts.push((TensorRole::QuantState, state_tensor));
@@ -208,6 +209,30 @@ impl Scheme for Bnb4 {
             parts,
             decoder,
         )))
+    }
+}
+
+/// Checks that the config of GPTQModel's layer `t` names the type that its state has.
+///
+/// # Errors
+/// It names another one.
+fn check_stated_type(
+    t: &Tensor<'_>,
+    state: &Bnb4State,
+    names: Names,
+    all: &Index<'_>,
+) -> Result<()> {
+    let Some(kind) = state.quant_type.as_deref() else {
+        return Ok(());
+    };
+    let is_of_gptqmodel = names.state == OF_GPTQMODEL.state;
+    let stated = all.config.at(module_of(t.name())).text(&["format"]);
+    match stated.filter(|_| is_of_gptqmodel) {
+        Some((stated @ ("nf4" | "fp4"), place)) if stated != kind => {
+            let what = format!("{place} says `{stated}`, and its quant_state {kind}");
+            Err(wrong(t, what))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -142,7 +142,7 @@ fn comfy_more() {
 
 #[test]
 fn comfy_squares() {
-    check("comfy_squares", 2);
+    check("comfy_squares", 3);
 }
 
 #[test]
@@ -152,12 +152,12 @@ fn comfy_banks() {
 
 #[test]
 fn quark() {
-    check("quark", 32);
+    check("quark", 44);
 }
 
 #[test]
 fn gptq_more() {
-    check("gptq_more", 84);
+    check("gptq_more", 85);
 }
 
 #[test]
