@@ -117,7 +117,7 @@ fn mlx() {
 
 #[test]
 fn mlx_more() {
-    check("mlx_more", 12);
+    check("mlx_more", 13);
 }
 
 #[test]
