@@ -107,7 +107,7 @@ fn mxfp4() {
 
 #[test]
 fn fp8() {
-    check("fp8_dirs", 15);
+    check("fp8_dirs", 16);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::misfit;
 use super::spec::{QuarkSpec, ScaleSharing};
 use crate::containers::model::Tensor;
+use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::lines::{
     CodeLines, CodeRows, LinePacking, LineZeroPoints, TransposedCodes,
@@ -18,6 +19,7 @@ use crate::scheme::seam::{Floats, Group, Index, TensorRole, wrong};
 use crate::{Dtype, Result};
 
 /// The numbers beside integers.
+#[derive(Clone, Copy)]
 pub(super) struct QuarkParts<'m> {
     pub scale: Tensor<'m>,
     pub zero: Option<Tensor<'m>>,
@@ -88,26 +90,14 @@ impl<'m> QuarkParts<'m> {
 /// Claims integer codes. With scales of groups the codes are stored transposed, as `[in, out]`, unless they have three bits.
 pub(super) fn integer<'m>(
     t: &Tensor<'m>,
-    all_parts: QuarkParts<'m>,
+    parts: QuarkParts<'m>,
     spec: &QuarkSpec,
     int: Int,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let QuarkParts {
-        scale,
-        zero,
-        outer,
-        of_scales,
-    } = all_parts;
-    // A line is a row of the stored tensor: a row of the weight, or a column if it is transposed.
-    let &[lines, stored_width] = t.shape() else {
-        return Err(wrong(t, "its weights have two dimensions"));
-    };
-    let width = stored_width
-        .checked_mul(t.dtype().bits() / 8)
-        .and_then(|bytes| spec.packing.codes_in(bytes));
-    let width = width.ok_or_else(|| wrong(t, "its rows are not whole codes"))?;
-    let stored = CodeLines::new(t, spec.packing, width);
+        scale, zero, outer, ..
+    } = parts;
     if zero.is_none() && !spec.is_symmetric {
         return Err(wrong(
             t,
@@ -117,41 +107,17 @@ pub(super) fn integer<'m>(
             ),
         ));
     }
-    // Of three bits the scales of groups alone are transposed.
-    let is_transposed = spec.packing != LinePacking::Octets;
-    let (shape, grid, codes, scales): (_, _, _, Box<dyn ScaleMatrix + 'm>) = match spec.scales {
-        ScaleSharing::Group(size) => {
-            let [rows, cols] = match is_transposed {
-                true => [width, lines],
-                false => [lines, width],
-            };
-            let groups = cols.div_ceil(size);
-            if scale.shape() != [groups, rows] || !cols.is_multiple_of(size) && groups != 1 {
-                let what = format!("groups of {size} want [{groups}, {rows}]");
-                return Err(misfit(t, &scale, &what));
-            }
-            // Scales of groups are stored transposed.
-            let scales = Transposed {
-                inner: all_parts.scales(rows)?,
-                rows,
-                cols: groups,
-            };
-            let codes = match is_transposed {
-                true => Codes::Unpacked(Box::new(TransposedCodes(stored))),
-                false => line_codes(t, stored, spec.packing),
-            };
-            let grid = row_groups(cols, size);
-            (vec![rows, cols], grid, codes, Box::new(scales))
-        }
-        _ => {
-            let shape = vec![lines, width];
-            let grid = fit(t, &shape, &scale, all)?;
-            let codes = line_codes(t, stored, spec.packing);
-            (shape, grid, codes, all_parts.scales(grid.cols)?)
-        }
-    };
+    let (shape, grid, codes) = layout(t, &scale, spec, all)?;
     let (rows, cols) = rows_and_cols(&shape);
-    let scheme = spec.scheme(granularity(&grid, cols));
+    let scales: Box<dyn ScaleMatrix + 'm> = match spec.scales {
+        // Scales of groups are stored transposed.
+        ScaleSharing::Group(_) => Box::new(Transposed {
+            inner: parts.scales(rows)?,
+            rows,
+            cols: grid.cols,
+        }),
+        _ => parts.scales(grid.cols)?,
+    };
     let code_format = CodeFormat::Int(int);
     let mut decoder = Grouped::scaled(codes, spec.bits, code_format, [rows, cols], grid, scales);
     if let Some(outer) = outer {
@@ -164,19 +130,64 @@ pub(super) fn integer<'m>(
         };
         decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
     }
-    let scales = [Some(scale), outer, of_scales].into_iter().flatten();
-    let parts = [(TensorRole::Quantized, *t)]
+    let scales = [Some(scale), outer, parts.of_scales].into_iter().flatten();
+    let all_parts = [(TensorRole::Quantized, *t)]
         .into_iter()
         .chain(scales.map(|scale| (TensorRole::Scale, scale)))
         .chain(zero.map(|zero| (TensorRole::ZeroPoint, zero)))
         .collect();
+    let (name, scheme) = (t.name().to_owned(), spec.scheme(granularity(&grid, cols)));
     Ok(Group::new(
-        t.name().to_owned(),
+        name,
         shape,
         scheme,
-        parts,
+        all_parts,
         Box::new(decoder),
     ))
+}
+
+/// The shape of the weight whose codes are `t`, which of its values share a scale, and where the codes lie.
+///
+/// # Errors
+/// The shapes do not fit each other.
+fn layout<'m>(
+    t: &Tensor<'m>,
+    scale: &Tensor<'m>,
+    spec: &QuarkSpec,
+    all: &Index<'m>,
+) -> Result<(Vec<usize>, ScaleGrid, Codes<'m>)> {
+    // A line is a row of the stored tensor: a row of the weight, or a column if it is transposed.
+    let &[lines, stored_width] = t.shape() else {
+        return Err(wrong(t, "its weights have two dimensions"));
+    };
+    let width = stored_width
+        .checked_mul(t.dtype().bits() / 8)
+        .and_then(|bytes| spec.packing.codes_in(bytes));
+    let width = width.ok_or_else(|| wrong(t, "its rows are not whole codes"))?;
+    let stored = CodeLines::new(t, spec.packing, width);
+    let ScaleSharing::Group(size) = spec.scales else {
+        let shape = vec![lines, width];
+        let grid = fit(t, &shape, scale, all)?;
+        return Ok((shape, grid, line_codes(t, stored, spec.packing)));
+    };
+    let (rows, cols, codes) = match is_transposed(spec) {
+        true => {
+            let codes = Codes::Unpacked(Box::new(TransposedCodes(stored)));
+            (width, lines, codes)
+        }
+        false => (lines, width, line_codes(t, stored, spec.packing)),
+    };
+    let groups = cols.div_ceil(size);
+    if scale.shape() != [groups, rows] || !cols.is_multiple_of(size) && groups != 1 {
+        let what = format!("groups of {size} want [{groups}, {rows}]");
+        return Err(misfit(t, scale, &what));
+    }
+    Ok((vec![rows, cols], row_groups(cols, size), codes))
+}
+
+/// Whether codes and zero points of groups are transposed, as their scales are: those of three bits are not.
+fn is_transposed(spec: &QuarkSpec) -> bool {
+    spec.packing != LinePacking::Octets
 }
 
 /// Codes of a weight whose rows are the lines of `stored`.
@@ -231,7 +242,7 @@ fn zero_points<'m>(
     int: Int,
     [rows, groups]: [usize; 2],
 ) -> Result<Box<dyn ScaleMatrix + 'm>> {
-    let is_transposed = spec.packing != LinePacking::Octets;
+    let is_transposed = is_transposed(spec);
     let [lines, width] = match spec.scales {
         // A single zero point is a plain number and is not packed.
         ScaleSharing::Tensor => {
