@@ -39,7 +39,7 @@ use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
 pub(crate) use self::json::read_small;
 pub(crate) use self::method::QuantMethod;
-pub(crate) use self::module::{Module, NVFP4, OF_FP8, is_embedding};
+pub(crate) use self::module::{FP8_SCALES, Module, NVFP4, OF_FP8, is_embedding};
 #[cfg(feature = "lethe")]
 pub(crate) use self::pattern::nearest;
 pub(crate) use self::pattern::{RenameRule, Selection, what_was_meant};

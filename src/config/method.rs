@@ -20,6 +20,8 @@ pub(crate) enum QuantMethod {
     Fp8,
     FpQuant,
     Gemma,
+    /// gptqmodel's, for blocks of ggml in its own layers.
+    Gguf,
     Gptq,
     Higgs,
     Hqq,
@@ -72,6 +74,7 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::Fp8, &["fp8", "deepseek_v4_fp8"]),
     (QuantMethod::FpQuant, &["fp_quant"]),
     (QuantMethod::Gemma, &["gemma"]),
+    (QuantMethod::Gguf, &["gguf"]),
     (QuantMethod::Gptq, &["gptq"]),
     (QuantMethod::Higgs, &["higgs"]),
     (QuantMethod::Hqq, &["hqq"]),

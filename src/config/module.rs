@@ -4,7 +4,7 @@
 
 mod dialects;
 
-pub(crate) use self::dialects::{NVFP4, OF_FP8};
+pub(crate) use self::dialects::{FP8_SCALES, NVFP4, OF_FP8};
 
 use std::collections::HashMap;
 use std::path::Path;

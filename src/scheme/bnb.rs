@@ -1,8 +1,9 @@
 //! BitsAndBytes. 4-bit: `X` (packed bytes, of any dtype), `X.absmax`, `X.quant_map` F32 `[16]`,
 //! `X.quant_state.bitsandbytes__nf4|fp4` (JSON as U8) and, double-quantized, `X.nested_absmax` and
-//! `X.nested_quant_map` F32 `[256]`. INT8: see `bnb/int8.rs`.
+//! `X.nested_quant_map` F32 `[256]`. GPTQModel's layers have `X_absmax` and so on, and `X_quant_state`, whose JSON alone has the type.
+//! INT8: see `bnb/int8.rs`.
 //!
-//! Layout: bitsandbytes `functional.QuantState.as_dict`.
+//! Layout: bitsandbytes `functional.QuantState.as_dict`; gptqmodel `nn_modules/qlinear/bitsandbytes.py`.
 
 mod int8;
 mod state;
@@ -26,7 +27,7 @@ use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::seam::NamePattern::{Contains, Ends};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, Prepared, QuantScheme, Scheme,
-    TensorRole, Tile,
+    TensorRole, Tile, module_of,
 };
 use crate::scheme::seam::{read, wrong};
 use crate::simd::{Level, dispatch};
@@ -37,6 +38,33 @@ pub(super) struct Bnb4;
 /// Prepared if some tensor of the model belongs to a 4-bit weight. In other models, which are most, claims then build
 /// no names of companions to look up.
 struct HasBnb4;
+
+/// Ends of the names of a weight's companions.
+#[derive(Clone, Copy)]
+struct Names {
+    absmax: &'static str,
+    map: &'static str,
+    nested_absmax: &'static str,
+    nested_map: &'static str,
+    /// Of the state, for messages.
+    state: &'static str,
+}
+
+const OF_BITSANDBYTES: Names = Names {
+    absmax: ".absmax",
+    map: ".quant_map",
+    nested_absmax: ".nested_absmax",
+    nested_map: ".nested_quant_map",
+    state: ".quant_state.bitsandbytes__nf4` (or `…__fp4",
+};
+
+const OF_GPTQMODEL: Names = Names {
+    absmax: "_absmax",
+    map: "_quant_map",
+    nested_absmax: "_nested_absmax",
+    nested_map: "_nested_quant_map",
+    state: "_quant_state",
+};
 
 /// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a model whose
 /// config has `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes, so the dtype tells nothing.
@@ -50,9 +78,14 @@ static IDENTITY: Identity = Identity {
     codes: &[],
     companions: &[
         (Ends(".weight.absmax"), TensorRole::Scale),
+        (Ends(".weight_absmax"), TensorRole::Scale),
         (Ends(".quant_map"), TensorRole::QuantMap),
+        (Ends(".weight_quant_map"), TensorRole::QuantMap),
         (Ends(".nested_absmax"), TensorRole::NestedScale),
+        (Ends(".weight_nested_absmax"), TensorRole::NestedScale),
         (Ends(".nested_quant_map"), TensorRole::QuantMap),
+        (Ends(".weight_nested_quant_map"), TensorRole::QuantMap),
+        (Ends(".weight_quant_state"), TensorRole::QuantState),
         (
             Contains(".quant_state.bitsandbytes__"),
             TensorRole::QuantState,
@@ -76,7 +109,14 @@ impl Scheme for Bnb4 {
 
     fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
         // `contains` rather than `ends_with`: the state's name goes on with the type.
-        let parts = [".absmax", ".quant_map", ".quant_state.bitsandbytes__"];
+        let parts = [
+            ".absmax",
+            ".quant_map",
+            ".quant_state.bitsandbytes__",
+            ".weight_absmax",
+            ".weight_quant_map",
+            ".weight_quant_state",
+        ];
         let mut tensors = all.model.tensors();
         tensors
             .any(|t| parts.iter().any(|part| t.name().contains(part)))
@@ -94,22 +134,28 @@ impl Scheme for Bnb4 {
         let name = t.name();
         let state_of = |kind: &str| all.at(name, &format!(".quant_state.bitsandbytes__{kind}"));
         // Which of the two exists also tells the type: code 8 of FP4 is decoded in another way.
-        let fp4 = state_of("fp4");
-        let state = fp4.or_else(|| state_of("nf4"));
+        let state = state_of("fp4").or_else(|| state_of("nf4"));
+        let of_gptqmodel = ["_quant_state", "_absmax", "_quant_map"].map(|end| all.at(name, end));
+        let names = match of_gptqmodel.iter().any(Option::is_some) && state.is_none() {
+            true => OF_GPTQMODEL,
+            false => OF_BITSANDBYTES,
+        };
+        let state = state.or(of_gptqmodel[0]);
         // Neither companion and no state: an ordinary tensor. Any of the three makes it quantized,
         // and then the others must exist.
-        let (absmax, map) = match (all.at(name, ".absmax"), all.at(name, ".quant_map")) {
+        let (absmax, map) = match (all.at(name, names.absmax), all.at(name, names.map)) {
             (None, None) if state.is_none() => return Ok(None),
             _ => (
-                all.need(t, name, ".absmax")?,
-                all.need(t, name, ".quant_map")?,
+                all.need(t, name, names.absmax)?,
+                all.need(t, name, names.map)?,
             ),
         };
         let Some(state_tensor) = state else {
             return Err(wrong(
                 t,
                 format!(
-                    "its `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is missing, which has its shape"
+                    "its `{name}{}` is missing, which has its shape",
+                    names.state
                 ),
             ));
         };
@@ -144,7 +190,9 @@ impl Scheme for Bnb4 {
             (TensorRole::Scale, absmax),
             (TensorRole::QuantMap, map),
         ];
-        let absmax = find_absmax(t, &absmax, &state, total, all, &mut parts)?;
+        check_stated_type(t, &state, names, all)?;
+        let is_fp4 = state.is_fp4(&state_tensor);
+        let absmax = find_absmax(t, (&absmax, names), &state, total, all, &mut parts)?;
         parts.push((TensorRole::QuantState, state_tensor));
         let decoder = Box::new(Bnb4Weight {
             codes: t.part(),
@@ -152,7 +200,7 @@ impl Scheme for Bnb4 {
             absmax,
             total,
             block: state.block,
-            fp4: fp4.is_some(),
+            fp4: is_fp4,
         });
         Ok(Some(Group::new(
             name.to_owned(),
@@ -161,6 +209,30 @@ impl Scheme for Bnb4 {
             parts,
             decoder,
         )))
+    }
+}
+
+/// Checks that the config of GPTQModel's layer `t` names the type that its state has.
+///
+/// # Errors
+/// It names another one.
+fn check_stated_type(
+    t: &Tensor<'_>,
+    state: &Bnb4State,
+    names: Names,
+    all: &Index<'_>,
+) -> Result<()> {
+    let Some(kind) = state.quant_type.as_deref() else {
+        return Ok(());
+    };
+    let is_of_gptqmodel = names.state == OF_GPTQMODEL.state;
+    let stated = all.config.at(module_of(t.name())).text(&["format"]);
+    match stated.filter(|_| is_of_gptqmodel) {
+        Some((stated @ ("nf4" | "fp4"), place)) if stated != kind => {
+            let what = format!("{place} says `{stated}`, and its quant_state {kind}");
+            Err(wrong(t, what))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -183,7 +255,7 @@ enum Absmax<'m> {
 /// A tensor is missing, or has another number of elements than there are blocks.
 fn find_absmax<'m>(
     t: &Tensor<'m>,
-    absmax: &Tensor<'m>,
+    (absmax, names): (&Tensor<'m>, Names),
     state: &Bnb4State,
     total: usize,
     all: &Index<'m>,
@@ -205,8 +277,8 @@ fn find_absmax<'m>(
         return Ok(Absmax::Plain(Floats::ieee(absmax)?));
     }
     let (map, scales) = (
-        all.need(t, t.name(), ".nested_quant_map")?,
-        all.need(t, t.name(), ".nested_absmax")?,
+        all.need(t, t.name(), names.nested_map)?,
+        all.need(t, t.name(), names.nested_absmax)?,
     );
     parts.extend([
         (TensorRole::NestedScale, scales),

@@ -9,6 +9,7 @@
 //! | `float8_e4m3fn_blockwise`, `int8_blockwise` | F8_E4M3, I8 | floats, one for each square |
 //! | `nvfp4` | U8 `[out, in / 2]`, high nibble first | E4M3, one for 16 values, [tiled](crate::scheme::layout::tiled) |
 //! | `mxfp8` | F8_E4M3 | exponents, one for 32 values, tiled |
+//! | `hybrid_mxfp8` | the same, and `X.weight_scalar` for GPUs without MXFP8, which replaces these scales there | |
 //!
 //! A bank of experts is `[experts, out, in]`, or of INT8 and `asym_w4a8_int8` `[experts * out, in]` with `num_experts` in the
 //! description. `X.pre_quant_scale` `[in]` beside `nvfp4` multiplies the input of the layer, as ModelOpt's does.
@@ -53,6 +54,7 @@ static IDENTITY: Identity = Identity {
         (Ends(".comfy_quant"), TensorRole::QuantState),
         (Ends("weight_scale"), TensorRole::Scale),
         (Ends("weight_scale_2"), TensorRole::Scale),
+        (Ends(".weight_scalar"), TensorRole::Scale),
         (Ends(".weight_s_rel"), TensorRole::Scale),
         (Ends(".weight_s_channel"), TensorRole::Scale),
         (Ends(".weight_codebook"), TensorRole::QuantMap),
@@ -111,9 +113,11 @@ impl Scheme for ComfyUi {
         }
         let is_rotated = description.flag("convrot");
         let dtype = match format {
-            "float8_e4m3fn" | "float8_e4m3fn_rowwise" | "float8_e4m3fn_blockwise" | "mxfp8" => {
-                Dtype::F8E4M3
-            }
+            "float8_e4m3fn"
+            | "float8_e4m3fn_rowwise"
+            | "float8_e4m3fn_blockwise"
+            | "mxfp8"
+            | "hybrid_mxfp8" => Dtype::F8E4M3,
             "float8_e5m2" => Dtype::F8E5M2,
             "int8_tensorwise" | "int8_blockwise" | "convrot_w4a4" | "asym_w4a8_int8"
             | "awq_w4a16" | "svdquant_w4a4" => Dtype::I8,
@@ -151,7 +155,7 @@ impl Scheme for ComfyUi {
         // ComfyUI's own.
         let scale = || all.need(t, t.name(), "_scale");
         let group = match format {
-            "mxfp8" => Some(blocks::mxfp8(t, &scale()?)?),
+            "mxfp8" | "hybrid_mxfp8" => Some(blocks::mxfp8(t, &scale()?)?),
             "nvfp4" => Some(blocks::nvfp4(t, &scale()?, all)?),
             "float8_e4m3fn_blockwise" | "int8_blockwise" => {
                 Some(blocks::squares(t, &scale()?, &description)?)
@@ -192,6 +196,9 @@ impl Scheme for ComfyUi {
                 .marker
                 .map(|marker| (TensorRole::QuantState, marker)),
         );
+        let scalar = all.at(t.name(), "_scalar");
+        let scalar = scalar.filter(|_| format == "hybrid_mxfp8");
+        group.parts.extend(scalar.map(|s| (TensorRole::Scale, s)));
         Ok(Some(group))
     }
 }

@@ -1,10 +1,11 @@
 //! compressed-tensors, packed. Integers: `W_packed` I32 with `W_scale` and, in most files, `W_shape`. Asymmetric
 //! weights have `W_zero_point` I32, packed along the rows. `W_g_idx` has the group of each column if groups are not
 //! in order. MXFP4: `W_packed` U8 with exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound
-//! stores MXINT4 like MXFP4.
+//! stores MXINT4 like MXFP4, and has FP4 with scales in E5M3 ([`e5m3_blocks`]).
 //!
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
+mod e5m3_blocks;
 mod packing;
 mod uncompressed;
 mod unused_bits;
@@ -27,7 +28,7 @@ use crate::scheme::seam::grouped::{
 use crate::scheme::seam::numbers::{GroupIndexed, Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
-    Sibling, TensorRole, module_of, refused, wrong,
+    Sibling, TensorRole, module_of, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -72,6 +73,9 @@ impl Scheme for CompressedTensors {
         };
         match t.dtype() {
             Dtype::I32 | Dtype::U32 => packed_ints(t, name, &scale, all).map(Some),
+            Dtype::U8 if scale.dtype() == Dtype::U8 && e5m3_blocks::is_stated(name, all) => {
+                e5m3_blocks::claim(t, name, &scale).map(Some)
+            }
             // U8 with E4M3 scales is NVFP4, which comes before this scheme. Exponents are what
             // tells MX codes.
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
@@ -84,11 +88,6 @@ impl Scheme for CompressedTensors {
                     }
                     Some((data_type, _)) if data_type.starts_with("mx_fp") => {
                         mx_codes(t, name, &scale, AUTO_ROUND, all).map(Some)
-                    }
-                    // The scales are numbers of five and three bits without a sign.
-                    Some(("nvfp4_v2", place)) => {
-                        let what = format!("{place} says `nvfp4_v2`, which is not decoded");
-                        Err(refused(t, "NVFP4 with E5M3 scales", what))
                     }
                     Some((data_type, place)) => Err(wrong(
                         t,

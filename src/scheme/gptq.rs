@@ -1,7 +1,7 @@
 //! GPTQ: `X.qweight` I32 `[in * bits / 32, out]`, `X.scales` `[groups, out]`, and mostly `X.qzeros` I32
 //! `[groups, out * bits / 32]`; `X.g_idx` I32 `[in]` maps inputs to groups. Divisions round up. The weight
 //! is `X.weight` `[out, in]`. gptqmodel's words can be I16 or I8; with 5, 6 or 7 bits, and as `gptq_p` with 3, it packs
-//! each 32 codes in planes. AutoRound has all widths as one stream of bits.
+//! each 32 codes in planes. AutoRound has all widths as one stream of bits. GPTQModel's method `gguf` has [`blocks`].
 //!
 //! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`), `utils/planar_packing.py`; auto-round
 //! `export/export_to_autoround`.
@@ -9,12 +9,12 @@
 //! The kernel is the shared one, but the decoder is GPTQ's own: only when a tile is loaded is it known whether `g_idx` names
 //! runs of columns or scatters the columns of a group (act-order).
 
+mod blocks;
 mod weight;
 mod words;
 
 use self::weight::GptqWeight;
 use self::words::{FORMAT, bits_and_inputs, check_last_words, packing, word_bits};
-use crate::Result;
 use crate::config::{Module, QuantMethod, version_numbers};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::gptq::GptqPacking;
@@ -24,8 +24,9 @@ use crate::scheme::layout::packed::{PackedLayer, PackedLayout, for_each_zeros};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::{
-    Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, refused, wrong,
+    Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, base_of, refused, wrong,
 };
+use crate::{Dtype, Result};
 
 pub(super) struct Gptq;
 
@@ -34,7 +35,7 @@ const BY_SYMMETRY: [u32; 3] = [0, 16, 0];
 
 static IDENTITY: Identity = Identity {
     name: "GPTQ",
-    methods: &[QuantMethod::Gptq, QuantMethod::AutoRound],
+    methods: &[QuantMethod::Gptq, QuantMethod::AutoRound, QuantMethod::Gguf],
     codes: &[],
     companions: &[
         (Ends(".qzeros"), TensorRole::ZeroPoint),
@@ -61,6 +62,11 @@ impl Scheme for Gptq {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if let Some(base) = base_of(t.name(), "qweight").filter(|_| t.dtype() == Dtype::U8)
+            && let Some(group) = blocks::claim(t, base, all)?
+        {
+            return Ok(Some(group));
+        }
         let Some(packed) = PackedLayer::find(t, all)? else {
             return Ok(None);
         };

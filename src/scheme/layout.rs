@@ -5,6 +5,9 @@ pub(crate) mod adapted;
 pub(crate) mod alternate;
 #[cfg_attr(not(feature = "models"), allow(dead_code))]
 pub(crate) mod assembled;
+pub(crate) mod e5m3;
+pub(crate) mod first_columns;
+pub(crate) mod ggml_blocks;
 pub(crate) mod group_size;
 pub(crate) mod hadamard;
 pub(crate) mod lines;

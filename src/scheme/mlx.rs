@@ -80,6 +80,9 @@ impl Scheme for Mlx {
     }
 
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
+        if let Some(group) = mflux::fp8(t, all)? {
+            return Ok(Some(group));
+        }
         let Some(layer) = MlxLayer::find(t, all)? else {
             return unquantized_stack(t, all);
         };

@@ -6,12 +6,15 @@
 //! | int4, uint4 | I32 `[in, out / 8]`; `[in / group, out]` | I32 `[out, in / 8]`; `[out]` |
 //! | zero points of int4, uint4 | I32 `[in / group, out / 8]` | I32 `[out / 8]` |
 //! | int8, uint8 | `[in, out]`; `[in / group, out]`, zero points too | `[out, in]`; `[out]`, zero points too |
+//! | uint2 | U8 `[in, out / 4]`; `[in / group, out]` | U8 `[out, in / 4]`; `[out]` |
+//! | int2, a word each | I32 `[in, out]`; `[in / group, out]` | I32 `[out, in]`; `[out]` |
+//! | int3 | U8 `[out, in * 3 / 8]`; `[in / group, out]` | U8 `[out, in * 3 / 8]`; `[out]` |
 //!
 //! A scale of the whole tensor is a scalar, as is its zero point; the codes are laid out as with one scale a row. Float
 //! codes are a bit stream, least significant bit first.
 //!
 //! Integers of a weight in FP8 have `X.weight_scale_2` and `X.weight_zero_point_2`; `X.weight_scale` is the one of the FP8 weight:
-//! `((q - z) * s2) * s`.
+//! `((q - z) * s2) * s`. Integers whose scales are FP8 have `X.weight_scale_2`, one number: `(q - z) * (s * s2)`.
 //!
 //! Scales of groups are floats or, as U8, exponents, or numbers in E5M3 (`scale_format`). Signed integers and their zero points are in two's complement. The
 //! eight codes of a word are in order, or with `export.pack_method: reorder` nibbles 0 to 7 hold codes
@@ -19,22 +22,19 @@
 //!
 //! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`, `Pack_8_bits`).
 
-mod e5m3;
+mod integers;
 mod spec;
 
-use self::e5m3::E5M3Scales;
+use self::integers::{QuarkParts, integer};
 use self::spec::{QuarkCodeKind, QuarkSpec, ScaleSharing};
 
-use crate::config::{NVFP4, OF_FP8, QuantMethod};
+use crate::config::{FP8_SCALES, NVFP4, OF_FP8, QuantMethod};
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::Int;
-use crate::scheme::layout::lines::{CodeLines, CodeRows, LineZeroPoints, TransposedCodes};
+use crate::scheme::layout::e5m3::E5M3Scales;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
-use crate::scheme::seam::grouped::{
-    CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
-};
-use crate::scheme::seam::numbers::{Integers, Matrix, Repeated, ScaleMatrix, Transposed};
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     Floats, Group, Identity, Index, Scheme, TensorRole, module_of, refused, wrong,
 };
@@ -83,7 +83,9 @@ impl Scheme for Quark {
             return Ok(None);
         }
         let is_of_fp8 = module.flag(OF_FP8) == Some(true);
-        if let Some(second) = all.at(t.name(), "_scale_2").filter(|_| !is_of_fp8) {
+        let has_fp8_scales = module.flag(FP8_SCALES) == Some(true);
+        let second = all.at(t.name(), "_scale_2");
+        if let Some(second) = second.filter(|_| !is_of_fp8 && !has_fp8_scales) {
             return Err(refused(
                 t,
                 FAMILY,
@@ -101,42 +103,19 @@ impl Scheme for Quark {
                 float(t, &scale, &spec, code_format, all).map(Some)
             }
             QuarkCodeKind::Int(int) => {
-                let parts = match is_of_fp8 {
-                    true => QuarkParts::of_fp8(t, scale, all)?,
-                    false => QuarkParts {
+                let parts = match (is_of_fp8, has_fp8_scales) {
+                    (true, _) => QuarkParts::of_fp8(t, scale, all)?,
+                    (false, true) => QuarkParts::with_fp8_scales(t, scale, all)?,
+                    _ => QuarkParts {
                         scale,
                         zero: all.at(t.name(), "_zero_point"),
                         outer: None,
+                        of_scales: None,
                     },
                 };
                 integer(t, parts, &spec, int, all).map(Some)
             }
         }
-    }
-}
-
-/// The numbers beside integers.
-struct QuarkParts<'m> {
-    scale: Tensor<'m>,
-    zero: Option<Tensor<'m>>,
-    /// The one scale of the FP8 weight whose codes these are.
-    outer: Option<Tensor<'m>>,
-}
-
-impl<'m> QuarkParts<'m> {
-    /// Those of integers of an FP8 weight, which has the scale `outer`.
-    ///
-    /// # Errors
-    /// `outer` is not one number, or the scale of the integers is missing.
-    fn of_fp8(t: &Tensor<'m>, outer: Tensor<'m>, all: &Index<'m>) -> Result<Self> {
-        if outer.elements() != 1 {
-            return Err(misfit(t, &outer, "the config says that there is one"));
-        }
-        Ok(Self {
-            scale: all.need(t, t.name(), "_scale_2")?,
-            zero: all.at(t.name(), "_zero_point_2"),
-            outer: Some(outer),
-        })
     }
 }
 
@@ -219,152 +198,4 @@ fn float<'m>(
     let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
     let scheme = spec.scheme(granularity(&grid, cols));
     Ok(Group::new(t.name(), shape, scheme, parts, decoder))
-}
-
-/// Claims integer codes. With scales of groups the codes are stored transposed, as `[in, out]`.
-fn integer<'m>(
-    t: &Tensor<'m>,
-    QuarkParts { scale, zero, outer }: QuarkParts<'m>,
-    spec: &QuarkSpec,
-    int: Int,
-    all: &Index<'m>,
-) -> Result<Group<'m>> {
-    let scale = &scale;
-    // A line is a row of the stored tensor: a row of the weight, or a column if it is transposed.
-    let &[lines, words] = t.shape() else {
-        return Err(wrong(t, "its weights have two dimensions"));
-    };
-    // Eight codes in a word of 32 bits, or one in a byte.
-    let width = if spec.bits == 4 {
-        words.checked_mul(8)
-    } else {
-        Some(words)
-    };
-    let width = width.ok_or_else(|| wrong(t, "it is too wide"))?;
-    let stored = CodeLines::new(t, spec.bits, spec.is_reordered, width);
-    let floats = Floats::ieee(scale)?;
-    let mut parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, *scale)];
-    parts.extend(outer.map(|outer| (TensorRole::Scale, outer)));
-    parts.extend(zero.map(|zero| (TensorRole::ZeroPoint, zero)));
-    if zero.is_none() && !spec.is_symmetric {
-        return Err(wrong(
-            t,
-            format!(
-                "the config says that it is asymmetric, and `{}_zero_point` is missing",
-                t.name()
-            ),
-        ));
-    }
-    let (shape, grid, codes, scales): (_, _, _, Box<dyn ScaleMatrix + 'm>) = match spec.scales {
-        ScaleSharing::Group(size) => {
-            let groups = lines.div_ceil(size);
-            if scale.shape() != [groups, width] || !lines.is_multiple_of(size) && groups != 1 {
-                return Err(misfit(
-                    t,
-                    scale,
-                    &format!("groups of {size} want [{groups}, {width}]"),
-                ));
-            }
-            // Scales of groups are stored as the codes are, transposed.
-            let scales = Transposed::of_floats(floats, width, groups);
-            (
-                vec![width, lines],
-                row_groups(lines, size),
-                Codes::Unpacked(Box::new(TransposedCodes(stored))),
-                Box::new(scales),
-            )
-        }
-        _ => {
-            let shape = vec![lines, width];
-            let grid = fit(t, &shape, scale, all)?;
-            // Nibbles in order, least significant first, are an ordinary bit stream.
-            let in_order = spec.bits == 8 || !spec.is_reordered;
-            let codes = match in_order {
-                true => Codes::Rows {
-                    part: t.part(),
-                    row_bytes: stored.line_bytes(),
-                },
-                false => Codes::Unpacked(Box::new(CodeRows(stored))),
-            };
-            (
-                shape,
-                grid,
-                codes,
-                Box::new(Matrix {
-                    floats,
-                    cols: grid.cols,
-                }),
-            )
-        }
-    };
-    let (rows, cols) = rows_and_cols(&shape);
-    let scheme = spec.scheme(granularity(&grid, cols));
-    let mut decoder = Grouped::scaled(
-        codes,
-        spec.bits,
-        CodeFormat::Int(int),
-        [rows, cols],
-        grid,
-        scales,
-    );
-    if let Some(outer) = outer {
-        decoder.columns = Some(Box::new(Repeated(Floats::ieee(&outer)?)));
-    }
-    if let Some(zero) = zero {
-        let wanted = match spec.scales {
-            ScaleSharing::Tensor => None,
-            ScaleSharing::Channel => Some([1, rows]),
-            ScaleSharing::Group(_) => Some([grid.cols, rows]),
-        };
-        let zero_points = zero_points(t, [scale, &zero], spec, int, wanted)?;
-        decoder.formula = GroupFormula::ShiftScale(GroupOffsets::new(zero_points));
-    }
-    Ok(Group::new(
-        t.name(),
-        shape,
-        scheme,
-        parts,
-        Box::new(decoder),
-    ))
-}
-
-/// Zero points, one for each scale. `wanted` is their number as `[lines, line width]`, packed as the codes are;
-/// `None`: a single zero point for the tensor, which is not packed.
-///
-/// # Errors
-/// The zero points do not have that shape, or another dtype than the codes.
-fn zero_points<'m>(
-    t: &Tensor<'m>,
-    [scale, zero]: [&Tensor<'m>; 2],
-    spec: &QuarkSpec,
-    int: Int,
-    wanted: Option<[usize; 2]>,
-) -> Result<Box<dyn ScaleMatrix + 'm>> {
-    let Some([lines, width]) = wanted else {
-        // A single zero point is a plain number and is not packed.
-        return match (scale.elements(), zero.elements()) {
-            (1, 1) => Ok(Box::new(Integers::new(zero, 1, 0.0)?)),
-            _ => Err(misfit(t, zero, "the config says that there is one")),
-        };
-    };
-    let per_word = if spec.bits == 4 { 8 } else { 1 };
-    let shape = [lines, width / per_word];
-    // Of a channel the zero points are a vector; of groups they are a matrix like the scales.
-    let shape = if spec.scales == ScaleSharing::Channel {
-        &shape[1..]
-    } else {
-        &shape
-    };
-    let fits = width.is_multiple_of(per_word) && zero.shape() == shape;
-    if !fits || scale.elements() != lines.saturating_mul(width) || zero.dtype() != t.dtype() {
-        return Err(misfit(
-            t,
-            zero,
-            &format!("its scales want {} {shape:?}", t.dtype()),
-        ));
-    }
-    Ok(Box::new(LineZeroPoints {
-        stored: CodeLines::new(zero, spec.bits, spec.is_reordered, width),
-        int,
-    }))
 }

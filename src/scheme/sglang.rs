@@ -4,14 +4,16 @@
 //! - `w4afp8`: experts of two codes a byte, `[out, in / 2]`, two's complement, the low nibble first, with a scale for each
 //!   128 inputs of a row. All other layers are FP8. TensorRT-LLM writes such models, whose `hf_quant_config.json` says
 //!   `MIXED_PRECISION` and no more; a layer's own algorithm is `W4A8_AWQ`.
+//! - transformers' FP8 models whose config says `expert_dtype: fp4`, but not that scales are exponents: E2M1, the low nibble first,
+//!   with a scale for each 32 inputs of a row.
 //!
 //! Layout: sglang `layers/quantization/blockwise_int8.py`, `w4afp8.py`; nibbles: `test_cutlass_w4a8_moe_mm.py`
 //! (`pack_int4_values_to_int8`), which packs what the loaded checkpoint is multiplied as; TensorRT-LLM
-//! `examples/quantization/quantize_mixed_precision_moe.py`.
+//! `examples/quantization/quantize_mixed_precision_moe.py`; transformers `integrations/finegrained_fp8.py` (`FP8Experts`).
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
@@ -27,8 +29,35 @@ pub(super) struct Sglang;
 /// Name in listings.
 const FAMILY: &str = "sglang";
 
-/// Inputs that share a scale in `w4afp8`, whose kernel knows no other number.
-const GROUP: usize = 128;
+/// Codes of four bits, and how many inputs share a scale.
+struct Nibbles {
+    family: &'static str,
+    codes: CodeType,
+    format: CodeFormat,
+    group: usize,
+}
+
+/// Those of `w4afp8`, whose kernel knows no other groups.
+const W4A8: Nibbles = Nibbles {
+    family: FAMILY,
+    codes: CodeType::Int(4),
+    // Two's complement: half of the range is added to the codes, and subtracted again.
+    format: CodeFormat::Int(Int {
+        flip: 8,
+        offset: 8.0,
+    }),
+    group: 128,
+};
+
+const FP4: Nibbles = Nibbles {
+    family: "transformers",
+    codes: CodeType::Fp4,
+    format: CodeFormat::E2M1(E2M1 {
+        factor: 1.0,
+        plain_zero: false,
+    }),
+    group: 32,
+};
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
@@ -73,10 +102,16 @@ impl Scheme for Sglang {
                 None => Ok(None),
             };
         };
-        let is_nibbles = match method {
-            Some(QuantMethod::W4aFp8) => true,
-            Some(QuantMethod::BlockwiseInt8) => false,
-            _ if is_mixed(t, all) => true,
+        let says_fp4 = || {
+            all.config
+                .text(&["expert_dtype"])
+                .is_some_and(|(dtype, _)| dtype == "fp4")
+        };
+        let nibbles_of = match method {
+            Some(QuantMethod::W4aFp8) => Some(&W4A8),
+            Some(QuantMethod::BlockwiseInt8) => None,
+            _ if is_mixed(t, all) => Some(&W4A8),
+            Some(QuantMethod::Fp8) if says_fp4() => Some(&FP4),
             // Without the method, blocks of several rows prove bytes: nibbles have scales for each row.
             _ => {
                 let [rows, scale_rows] = [t, &scale].map(|t| t.shape().iter().nth_back(1));
@@ -88,13 +123,12 @@ impl Scheme for Sglang {
                     );
                     return Err(wrong(t, what));
                 }
-                false
+                None
             }
         };
-        let (shape, scheme, decoder) = if is_nibbles {
-            nibbles(t, &scale)?
-        } else {
-            bytes(t, &scale, all)?
+        let (shape, scheme, decoder) = match nibbles_of {
+            Some(of) => nibbles(t, &scale, of)?,
+            None => bytes(t, &scale, all)?,
         };
         let parts = vec![(TensorRole::Quantized, *t), (TensorRole::Scale, scale)];
         let name = t.name();
@@ -141,10 +175,11 @@ fn bytes<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> Result<Sgla
 }
 
 /// The weight `t` of two codes a byte.
-fn nibbles<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<SglangWeight<'m>> {
+fn nibbles<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, of: &Nibbles) -> Result<SglangWeight<'m>> {
+    let group = of.group;
     let misfit = || {
         let what = format!(
-            "its scale `{}` {:?} is not one for each {GROUP} inputs of a row",
+            "its scale `{}` {:?} is not one for each {group} inputs of a row",
             scale.name(),
             scale.shape()
         );
@@ -154,7 +189,7 @@ fn nibbles<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<SglangWeight<'m>> {
         return Err(misfit());
     };
     let cols = row_bytes.checked_mul(2).ok_or_else(misfit)?;
-    if dims.is_empty() || dims != scale_dims || groups.checked_mul(GROUP) != Some(cols) {
+    if dims.is_empty() || dims != scale_dims || groups.checked_mul(group) != Some(cols) {
         return Err(misfit());
     }
     let shape: Vec<usize> = dims.iter().copied().chain([cols]).collect();
@@ -169,13 +204,12 @@ fn nibbles<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<SglangWeight<'m>> {
         floats: Floats::ieee(scale)?,
         cols: *groups,
     });
-    let code_format = CodeFormat::Int(Int::signed(4));
-    let grid = row_groups(cols, GROUP);
-    let decoder = Grouped::scaled(codes, 4, code_format, [rows, cols], grid, scales);
+    let grid = row_groups(cols, group);
+    let decoder = Grouped::scaled(codes, 4, of.format, [rows, cols], grid, scales);
     let scheme = QuantScheme::Grouped {
-        family: FAMILY,
-        codes: CodeType::Int(4),
-        scales: Granularity::Group(GROUP),
+        family: of.family,
+        codes: of.codes,
+        scales: Granularity::Group(group),
     };
     Ok((shape, scheme, decoder))
 }

@@ -147,7 +147,9 @@ fn nvfp4() {
         {w}; X.weight_scale F8_E4M3 4,2; X.weight_scale_2 F32 0 |  | Parse: `X.weight_scale_2`
         X.weight U8 0,4,16; X.weight_scale F8_E4M3 0,4,2; X.weight_scale_2 F32 0 |  | Parse: X.weight
         X.weight_packed U8 4,16; X.weight_scale F8_E4M3 4,2 |  | Parse: `X.weight_packed` & global_scale
-        X.weight_packed U8 4,32; X.weight_scale U8 4,4 | {"quant_method":"auto-round","data_type":"nvfp4_v2"} | Unsupported: `X.weight_packed` & E5M3
+        X.weight_packed U8 4,32; X.weight_scale U8 4,2 | {"quant_method":"auto-round","data_type":"nvfp4_v2"} | Parse: `X.weight_packed` & [4, 2] & 16
+        X.weight_packed U8 32; X.weight_scale U8 4 | {"quant_method":"auto-round","data_type":"nvfp4_v2"} | Parse: `X.weight_packed`
+        X.weight_packed U8 4,32; X.weight_scale U8 4,4 | {"quant_method":"compressed-tensors"} | Parse: `X.weight_packed` & 32
         X.weight_packed U8 4,16; X.weight_global_scale F32 1 |  | Parse: `X.weight_packed` & X.weight_scale
         X.weight_scale_2 F32 () |  | Parse: `X.weight_scale_2`
         X.weight_global_scale F32 1 |  | Parse: `X.weight_global_scale`

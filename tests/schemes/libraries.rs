@@ -49,6 +49,8 @@ fn sglang() {
         X.weight I8 4,128; X.weight_scale F32 4,1 | {int4} | Parse: `X.weight` & `X.weight_scale_inv`
         X.weight F8_E4M3 256,256; X.weight_scale_inv F32 256,1 | {int4} | Parse: `X.weight` & [128, 128]
         X.weight F8_E5M2 256,256; X.weight_scale_inv F32 2,2 | {int4} | Parse: `X.weight` & W4aFp8
+        X I8 2,4,16; X_scale_inv F32 2,4,2 | {"quant_method":"fp8","expert_dtype":"fp4"} | Parse: `X` & 32 inputs
+        X I8 2,4,16; X_scale_inv F32 2,1,1 | {"quant_method":"fp8","expert_dtype":"fp4"} | Parse: `X` & 32 inputs
         X.weight I8 4,128 | {int4} | Parse: `X.weight` & w4afp8
         X.weight I8 0,4611686018427387904; X.weight_scale_inv F32 0,1 | {int4} | Parse: `X.weight`
         X.weight I8 2,9223372036854775808,0; X.weight_scale_inv F32 2,9223372036854775808,0 | {int4} | Parse: X.weight

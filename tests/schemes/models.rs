@@ -107,7 +107,7 @@ fn mxfp4() {
 
 #[test]
 fn fp8() {
-    check("fp8_dirs", 15);
+    check("fp8_dirs", 16);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn mlx() {
 
 #[test]
 fn mlx_more() {
-    check("mlx_more", 12);
+    check("mlx_more", 13);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn comfy_more() {
 
 #[test]
 fn comfy_squares() {
-    check("comfy_squares", 2);
+    check("comfy_squares", 3);
 }
 
 #[test]
@@ -152,12 +152,12 @@ fn comfy_banks() {
 
 #[test]
 fn quark() {
-    check("quark", 32);
+    check("quark", 44);
 }
 
 #[test]
 fn gptq_more() {
-    check("gptq_more", 71);
+    check("gptq_more", 85);
 }
 
 #[test]

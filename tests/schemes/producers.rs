@@ -89,7 +89,13 @@ fn modelopt_nvfp4() {
 fn quark() {
     let table = r#"
         {w}; X.weight_scale F32 2,16 | {"quant_method":"quark"} | Parse: `X.weight` & dtype
-        {w}; X.weight_scale F32 2,16 | {int3} | Unsupported: `X.weight` & int3
+        {w}; X.weight_scale F32 2,16 | {no sign} | Unsupported: `X.weight` & fp8_e5m3
+        {w}; X.weight_scale F32 2,16 | {int3} | Parse: `X.weight` & int3 & U8
+        X.weight U8 16,25; X.weight_scale F32 2,16 | {int3} | Parse: `X.weight`
+        X.weight I32 32,16; X.weight_scale F32 2,16; X.weight_zero_point F32 2,16 | {plain} | Parse: `X.weight` & `X.weight_zero_point`
+        {w}; X.weight_scale F8_E4M3 2,16 | {fp8 scales} | Parse: `X.weight` & weight_scale_2
+        {w}; X.weight_scale F8_E4M3 2,16; X.weight_scale_2 F32 2 | {fp8 scales} | Parse: `X.weight` & [2]
+        {w}; X.weight_scale F32 2,16; X.weight_scale_2 F32 () | {fp8 scales} | Parse: `X.weight` & fp8_e4m3
         {w}; X.weight_scale F32 2,16 | {int8} | Parse: `X.weight` & int8
         {w}; X.weight_scale F32 2,16 | {levels} | Unsupported: `X.weight`
         X.weight U8 4,16; X.weight_scale F8_E4M3 4,2 | {nvfp4} | Parse: `X.weight` & `X.weight_scale_2`
@@ -124,7 +130,7 @@ fn quark() {
         # Narrow floats.
         X.weight U8 4,16; X.weight_scale U8 4,1 | {other scales} | Unsupported: `X.weight` & e4m3
         X.weight U8 4,16; X.weight_scale U8 4,1 | {other type} | Parse: `X.weight` & scale_type
-        X.weight U8 4,16; X.weight_scale F32 4,1 | {e5m3} | Parse: `X.weight_scale` & e5m3
+        X.weight U8 4,16; X.weight_scale F32 4,1 | {e5m3} | Parse: `X.weight_scale` & E5M3
         X.weight U8 4,16; X.weight_scale U8 4,2 | {fp4} | Parse: `X.weight` & [4, 2]
         X.weight U8 4,16; X.weight_scale I32 4,1 | {fp4} | Parse: `X.weight_scale` & I32
         X.weight U8 16; X.weight_scale U8 1 | {fp4} | Parse: `X.weight`
@@ -141,6 +147,20 @@ fn quark() {
         ("{w}", "X.weight I32 32,2".to_owned()),
         ("{G}", global(group, "")),
         ("{int3}", with("int4", "int3")),
+        ("{no sign}", with("int4", "fp8_e5m3")),
+        (
+            "{plain}",
+            with(r#""int4""#, r#""int2","zero_point_type":"float32""#),
+        ),
+        (
+            "{fp8 scales}",
+            global(
+                &format!(
+                    r#"[{group},{{"dtype":"fp8_e4m3","qscheme":"per_tensor","is_scale_quant":true}}]"#
+                ),
+                "",
+            ),
+        ),
         ("{int8}", with("int4", "int8")),
         (
             "{nvfp4}",

@@ -19,6 +19,9 @@ pub(crate) const NVFP4: &str = "nvfp4";
 /// and that to the weight.
 pub(crate) const OF_FP8: &str = "of_fp8";
 
+/// Key of the rule for Quark's integers whose scales are FP8 and have one scale.
+pub(crate) const FP8_SCALES: &str = "fp8_scales";
+
 /// Quark's settings of the codes of two `levels`, if they are integers of a weight in FP8 (`ProgressiveSpec`).
 fn integers_of_fp8(levels: &[Value]) -> Option<Map<String, Value>> {
     let [first, second] = levels else {
@@ -33,6 +36,24 @@ fn integers_of_fp8(levels: &[Value]) -> Option<Map<String, Value>> {
     }
     let mut args = second.as_object()?.clone();
     args.insert(OF_FP8.to_owned(), true.into());
+    Some(args)
+}
+
+/// Quark's settings of the codes of two `levels`, if they are integers in groups whose scales are in FP8, with one scale for these
+/// (`ScaleQuantSpec`).
+fn integers_of_fp8_scales(levels: &[Value]) -> Option<Map<String, Value>> {
+    let [codes, scales] = levels else {
+        return None;
+    };
+    let says = |key: &str, text: &str| scales.get(key).and_then(Value::as_str) == Some(text);
+    let dtype = codes.get("dtype")?.as_str()?;
+    let is_of_scales = scales.get("is_scale_quant")?.as_bool()?;
+    let is_known = says("dtype", "fp8_e4m3") && says("qscheme", "per_tensor") && is_of_scales;
+    if !is_known || !matches!(dtype, "int4" | "uint4" | "int8" | "uint8") {
+        return None;
+    }
+    let mut args = codes.as_object()?.clone();
+    args.insert(FP8_SCALES.to_owned(), true.into());
     Some(args)
 }
 
@@ -133,6 +154,7 @@ impl ModuleRules {
                     Map::from_iter([("dtype".to_owned(), NVFP4.into())])
                 }
                 Value::Array(levels) if let Some(args) = integers_of_fp8(levels) => args,
+                Value::Array(levels) if let Some(args) = integers_of_fp8_scales(levels) => args,
                 // A list describes several levels of scales. Its text becomes a dtype that no scheme decodes, so that
                 // the weight is refused.
                 levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),

@@ -1,7 +1,8 @@
 //! BitsAndBytes LLM.int8(): `P.weight` I8 `[out, in]`, `P.SCB` F32 `[out]`, the largest magnitudes of the rows, and
-//! `P.weight_format`.
+//! `P.weight_format`. GPTQModel calls them `P.weight_scb`, and has an order of operations of its own.
 //!
-//! Layout: bitsandbytes `nn.Linear8bitLt._save_to_state_dict`.
+//! Layout: bitsandbytes `nn.Linear8bitLt._save_to_state_dict`; gptqmodel `nn_modules/qlinear/bitsandbytes.py`
+//! (`_dequantize_int8_weight`).
 
 use std::ops::Range;
 
@@ -9,7 +10,10 @@ use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::bnb::Int8Rows;
+use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::NamePattern::Ends;
+use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::numbers::{NestedOp, NestedScales, Ones};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     refused, wrong,
@@ -25,6 +29,7 @@ static IDENTITY: Identity = Identity {
     codes: &[],
     companions: &[
         (Ends(".SCB"), TensorRole::Scale),
+        (Ends(".weight_scb"), TensorRole::Scale),
         (Ends(".weight_format"), TensorRole::QuantState),
     ],
     optional: &[],
@@ -51,7 +56,8 @@ impl Scheme for BnbInt8 {
         else {
             return Ok(None);
         };
-        let Some(scb) = all.at(base, "SCB") else {
+        let of_gptqmodel = all.at(base, "weight_scb");
+        let Some(scb) = all.at(base, "SCB").or(of_gptqmodel) else {
             return Ok(None);
         };
         let &[n, k] = t.shape() else {
@@ -75,12 +81,18 @@ impl Scheme for BnbInt8 {
             }
             parts.push((TensorRole::QuantState, format));
         }
-        let decoder = Box::new(BnbInt8Weight {
-            codes: t.part(),
-            scb: Floats::ieee(&scb)?,
-            n,
-            k,
-        });
+        let floats = Floats::ieee(&scb)?;
+        let decoder: Box<dyn Decode> = match of_gptqmodel {
+            Some(of_gptqmodel) if of_gptqmodel.name() == scb.name() => {
+                Box::new(divided_rows(t, floats, [n, k]))
+            }
+            _ => Box::new(BnbInt8Weight {
+                codes: t.part(),
+                scb: floats,
+                n,
+                k,
+            }),
+        };
         let (name, shape) = (t.name(), t.shape());
         Ok(Some(Group::new(
             name,
@@ -90,6 +102,25 @@ impl Scheme for BnbInt8 {
             decoder,
         )))
     }
+}
+
+/// The decoder of GPTQModel: `q * (scb / 127)`.
+fn divided_rows<'m>(t: &Tensor<'m>, scb: Floats<'m>, [n, k]: [usize; 2]) -> Grouped<'m> {
+    let codes = Codes::Rows {
+        part: t.part(),
+        row_bytes: k,
+    };
+    let scales = Box::new(NestedScales {
+        inner: Box::new(Ones),
+        outer: scb,
+        count: n,
+        rows_each: 1,
+        op: NestedOp::Multiply,
+        unit: 127.0,
+    });
+    let code_format = CodeFormat::Int(Int::signed(8));
+    let grid = row_groups(k, k);
+    Grouped::scaled(codes, 8, code_format, [n, k], grid, scales)
 }
 
 /// Decoder of an LLM.int8() weight of `n` rows and `k` columns.

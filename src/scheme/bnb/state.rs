@@ -16,6 +16,9 @@ const MAX_QUANT_STATE_BYTES: u64 = 64 << 10;
 /// Source: bitsandbytes `_ops.py`, `dequantize_4bit` and `dequantize_blockwise`.
 const BLOCK_SIZES: Range<usize> = 32..4097;
 
+/// How names of states end that do not have the type.
+const UNTYPED: &str = "_quant_state";
+
 /// Contents of a `quant_state`. Keys besides these, which bitsandbytes writes or another tool has added, say nothing that
 /// decoding needs.
 #[derive(serde::Deserialize)]
@@ -58,15 +61,22 @@ impl Bnb4State {
             return Err(wrong(t, what));
         }
         // bitsandbytes finds the JSON by the type in the name, and decodes by the type in the JSON.
-        // If the two differ, one of them is wrong.
-        if let Some(kind) = state
-            .quant_type
-            .as_ref()
-            .filter(|kind| !t.name().ends_with(&format!("__{kind}")))
-        {
-            return Err(wrong(t, format!("its quant_type is {kind}")));
+        // If the two differ, one of them is wrong. GPTQModel's names have no type.
+        let fits = |kind: &str| match t.name().rsplit_once("__") {
+            Some((_, named)) => kind == named,
+            None => ["nf4", "fp4"].contains(&kind),
+        };
+        match &state.quant_type {
+            Some(kind) if !fits(kind) => Err(wrong(t, format!("its quant_type is {kind}"))),
+            None if t.name().ends_with(UNTYPED) => Err(wrong(t, "it has no quant_type")),
+            _ => Ok(state),
         }
-        Ok(state)
+    }
+
+    /// Whether the weight whose state is `t` has FP4, by its name or by the JSON.
+    pub fn is_fp4(&self, t: &Tensor<'_>) -> bool {
+        t.name().ends_with("__fp4")
+            || t.name().ends_with(UNTYPED) && self.quant_type.as_deref() == Some("fp4")
     }
 
     /// A state for listings, when the header of the file is all that is at hand: a flat weight of `bytes` packed bytes.

@@ -6,14 +6,18 @@
 //! of the head only for NVFP4, and loads no file that has one beside another type. Some writers of NVFP4 name the scale
 //! `X.weight.scale`.
 //!
-//! Source: llama.cpp `llama-model.cpp`, `load_tensors`; `llama-graph.cpp`, `build_lora_mm`, `build_lora_mm_id`.
+//! Files that stable-diffusion.cpp has converted from weights in FP8 have `X.weight_scale`, one or one for each row: its converter
+//! widens the codes and keeps their scales.
+//!
+//! Source: llama.cpp `llama-model.cpp`, `load_tensors`; `llama-graph.cpp`, `build_lora_mm`, `build_lora_mm_id`. stable-diffusion.cpp
+//! `src/core/ggml_extend.hpp` (`Linear`), `src/convert.cpp`.
 
 use crate::containers::model::Tensor;
 use crate::scheme::layout::rescaled::{Rescale, Rescaled};
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::numbers::NestedOp;
 use crate::scheme::seam::{
-    Decode, Floats, Group, Index, PlainFloats, QuantScheme, TensorRole, wrong,
+    Decode, Floats, Group, Index, PlainFloats, QuantScheme, TensorRole, refused, wrong,
 };
 use crate::{Dtype, Result, TargetDtype};
 
@@ -87,11 +91,38 @@ fn matrices(t: &Tensor<'_>) -> usize {
     }
 }
 
+/// The scale of `t`, of what was FP8: floats beside the weight of a model of images or of its encoders.
+///
+/// # Errors
+/// `Unsupported` if `t` is INT8, whose columns may be rotated. `Parse` if the scale has neither one value nor one for each row.
+fn scale_of_fp8<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Tensor<'m>>> {
+    let base = t.name().strip_suffix(".weight");
+    let names = [".weight_scale", ".scale_weight"];
+    let scale = base.and_then(|base| names.iter().find_map(|end| all.at(base, end)));
+    let scale = scale.filter(|scale| Floats::ieee(scale).is_ok() && t.shape().len() >= 2);
+    let Some(scale) = scale else { return Ok(None) };
+    if t.dtype() == Dtype::I8 {
+        let what = format!(
+            "its scale is `{}`, and no GGUF file tells whether its columns are rotated",
+            scale.name()
+        );
+        return Err(refused(t, "INT8 of ComfyUI in GGUF", what));
+    }
+    let (rows, _) = rows_and_cols(t.shape());
+    match scale.elements() {
+        n if n > 0 && (n == 1 || n == rows) => Ok(Some(scale)),
+        _ => Err(wrong(&scale, format!("`{}` has {rows} rows", t.name()))),
+    }
+}
+
 /// The factor of `t`, if it has one.
 ///
 /// # Errors
-/// Both names are there, or the factor does not have 1 value or one for each matrix.
+/// Both names are there, or the factor does not have 1 value or one for each matrix; or those of [`scale_of_fp8`].
 pub(super) fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Tensor<'m>>> {
+    if let Some(scale) = scale_of_fp8(t, all)? {
+        return Ok(Some(scale));
+    }
     let base = t.name().strip_suffix(".weight");
     let beside = base.and_then(|base| all.at(base, ".scale"));
     let scale = if t.dtype() == Dtype::NVFP4 {
@@ -121,10 +152,10 @@ pub(super) fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Ten
 /// # Errors
 /// Those of [`scale_of`], or the factor is not of floats.
 pub(super) fn scaled_floats<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>> {
-    let Some(floats) = PlainFloats::of(t) else {
+    let Some(scale) = scale_of(t, all)? else {
         return Ok(None);
     };
-    let Some(scale) = scale_of(t, all)? else {
+    let Some(floats) = PlainFloats::of(t) else {
         return Ok(None);
     };
     let decoder = scaled(t, Box::new(floats), scale)?;

@@ -298,6 +298,11 @@ pub(super) fn decode_values(
     let width = tile.cols.len();
     let first = (rows.start - tile.rows.start) * width;
     let values = &buffers.assembly.values[first..first + rows.len() * width];
+    widen_values(values, level, out);
+}
+
+/// Writes `values` as the dtype of `out`.
+pub(super) fn widen_values(values: &[f32], level: Level, out: Out<'_>) {
     let (dtype, bytes) = (Dtype::F32, values.as_bytes());
     dispatch(level, &Widen { dtype, bytes }, out);
 }
@@ -322,7 +327,6 @@ impl Decode for Computed {
     }
 
     fn decode(&self, tile: &Tile, _: Range<usize>, _: &Buffers, level: Level, out: Out<'_>) {
-        let (dtype, bytes) = (Dtype::F32, self.0[tile.cols.clone()].as_bytes());
-        dispatch(level, &Widen { dtype, bytes }, out);
+        widen_values(&self.0[tile.cols.clone()], level, out);
     }
 }

@@ -1,4 +1,4 @@
-//! Codes of a byte each, and Quark's of four bits, eight in a word, in order or interleaved. The stored tensor is read by its
+//! Codes of whole bytes, and Quark's, of which several lie in a word or in bytes, in order or not. The stored tensor is read by its
 //! rows, called lines here. A line is a row of the weight, or a column if the weight is stored transposed.
 
 use std::ops::Range;
@@ -10,11 +10,94 @@ use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{StoredRows, Tile, read};
 
-/// Codes in a word of four-bit codes.
-const PER_WORD: usize = 8;
+/// Most codes of a unit.
+const MAX_CODES: usize = 8;
+
+/// How the codes of a line are packed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum LinePacking {
+    /// A code is so many bytes.
+    Bytes(usize),
+    /// Eight codes of four bits in a word, in order or interleaved.
+    Nibbles { is_reordered: bool },
+    /// Four codes of two bits in a byte, the first one in the highest bits.
+    Crumbs,
+    /// Eight codes of three bits in three bytes, the first one in the lowest bits.
+    Octets,
+    /// A code in a word, which it is as an integer.
+    Words,
+}
+
+/// The bytes whose codes are taken out together.
+#[derive(Clone, Copy)]
+struct Unit {
+    bytes: usize,
+    bits: u32,
+    codes: usize,
+    /// The place of each code, in codes from the lowest bits.
+    places: [u32; MAX_CODES],
+}
+
+const IN_ORDER: [u32; MAX_CODES] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// Nibble of each code of a word with `pack_method: reorder`, where nibbles 0 to 7 hold codes 0, 2, 4, 6, 1, 3, 5, 7.
-const REORDERED: [usize; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
+const REORDERED: [u32; MAX_CODES] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+const FIRST_HIGHEST: [u32; MAX_CODES] = [3, 2, 1, 0, 0, 0, 0, 0];
+
+impl LinePacking {
+    fn unit(self) -> Option<Unit> {
+        let (bytes, bits, codes, places) = match self {
+            Self::Bytes(_) => return None,
+            Self::Nibbles { is_reordered } => {
+                let places = if is_reordered { REORDERED } else { IN_ORDER };
+                (4, 4, 8, places)
+            }
+            Self::Crumbs => (1, 2, 4, FIRST_HIGHEST),
+            Self::Octets => (3, 3, 8, IN_ORDER),
+            Self::Words => (4, 8, 1, IN_ORDER),
+        };
+        Some(Unit {
+            bytes,
+            bits,
+            codes,
+            places,
+        })
+    }
+
+    /// Bytes and codes of the smallest piece of a line.
+    fn piece(self) -> [usize; 2] {
+        match (self, self.unit()) {
+            (_, Some(unit)) => [unit.bytes, unit.codes],
+            (Self::Bytes(n), None) => [n, 1],
+            _ => [1, 1],
+        }
+    }
+
+    /// The codes in `bytes` bytes; `None` if that is a part of a unit, or too many.
+    pub(crate) fn codes_in(self, bytes: usize) -> Option<usize> {
+        let [size, codes] = self.piece();
+        bytes
+            .is_multiple_of(size)
+            .then(|| (bytes / size).checked_mul(codes))
+            .flatten()
+    }
+
+    /// The bytes of `codes` codes; `None` if that is a part of a unit, or too many.
+    pub(crate) fn bytes_of(self, codes: usize) -> Option<usize> {
+        let [size, each] = self.piece();
+        codes
+            .is_multiple_of(each)
+            .then(|| (codes / each).checked_mul(size))
+            .flatten()
+    }
+
+    /// Bits that a code takes where it is stored.
+    fn stored_bits(self) -> usize {
+        let [bytes, codes] = self.piece();
+        bytes * 8 / codes
+    }
+}
 
 /// Lines that are read and transposed at once: the rows of a tile then get pieces of 32 codes, half a cache line.
 const STRIP: usize = 32;
@@ -23,8 +106,7 @@ const STRIP: usize = 32;
 #[derive(Clone, Copy)]
 pub(crate) struct CodeLines<'m> {
     part: Part<'m>,
-    /// Nibble of each code of a word; `None`: a code is whole bytes.
-    nibbles: Option<[usize; PER_WORD]>,
+    packing: LinePacking,
     /// Bytes of a code that is read.
     code_bytes: usize,
     /// Codes in a line.
@@ -32,31 +114,29 @@ pub(crate) struct CodeLines<'m> {
 }
 
 impl<'m> CodeLines<'m> {
-    /// Codes of `bits` (four, eight or sixteen) bits, `width` of them in a line of `t`. For four bits `width` is a multiple of
-    /// eight.
-    pub(crate) fn new(t: &Tensor<'m>, bits: usize, is_reordered: bool, width: usize) -> Self {
-        let order = if is_reordered {
-            REORDERED
-        } else {
-            [0, 1, 2, 3, 4, 5, 6, 7]
+    /// Codes of `t`, `width` of them in a line, which are whole units.
+    pub(crate) fn new(t: &Tensor<'m>, packing: LinePacking, width: usize) -> Self {
+        let code_bytes = match packing {
+            LinePacking::Bytes(n) => n,
+            _ => 1,
         };
         Self {
             part: t.part(),
-            nibbles: (bits == 4).then_some(order),
-            code_bytes: bits.div_ceil(8),
+            packing,
+            code_bytes,
             width,
         }
     }
 
     pub(crate) fn line_bytes(&self) -> usize {
-        if self.nibbles.is_some() {
-            self.width / 2
-        } else {
-            self.width * self.code_bytes
-        }
+        let [bytes, codes] = self.packing.piece();
+        self.width / codes * bytes
     }
 
     /// Replaces `codes` with the codes at positions `at` of each of `lines`.
+    ///
+    /// # Errors
+    /// A read fails, or a word is no code.
     fn read_codes(
         &self,
         lines: Range<usize>,
@@ -64,35 +144,41 @@ impl<'m> CodeLines<'m> {
         staging: &mut Vec<u8>,
         codes: &mut Vec<u8>,
     ) -> Result<()> {
-        let Some(nibbles) = self.nibbles else {
+        let Some(unit) = self.packing.unit() else {
             let at = at.start * self.code_bytes..at.end * self.code_bytes;
             return read(&self.part, self.line_bytes(), lines, at, codes);
         };
-        let words = at.start / PER_WORD..at.end.div_ceil(PER_WORD);
-        read(
-            &self.part,
-            self.width / 2,
-            lines,
-            words.start * 4..words.end * 4,
-            staging,
-        )?;
+        let units = at.start / unit.codes..at.end.div_ceil(unit.codes);
+        let bytes = units.start * unit.bytes..units.end * unit.bytes;
+        read(&self.part, self.line_bytes(), lines, bytes, staging)?;
         codes.clear();
-        // Tiles start at multiples of PER_WORD, but rectangles of zero points need not.
-        let skipped = at.start % PER_WORD;
-        for line in staging.chunks_exact(words.len().max(1) * 4) {
-            let words = line
-                .as_chunks()
-                .0
-                .iter()
-                .map(|&word| u32::from_le_bytes(word));
+        // Tiles start at multiples of the unit's codes, but rectangles of zero points need not.
+        let skipped = at.start % unit.codes;
+        let mask = (1u32 << unit.bits) - 1;
+        for line in staging.chunks_exact(units.len().max(1) * unit.bytes) {
+            let words = line.chunks_exact(unit.bytes).map(|bytes| {
+                let mut word = [0; 4];
+                word[..unit.bytes].copy_from_slice(bytes);
+                u32::from_le_bytes(word)
+            });
+            let is_code = |word: u32| i32::from(word as i8) == word as i32;
+            if self.packing == LinePacking::Words && !words.clone().all(is_code) {
+                let what = format!("tensor `{}`: a code is no small integer", self.part.name());
+                return Err(crate::AnamnesisError::parse(what));
+            }
+            let places = unit.places[..unit.codes].iter();
             let all = words.flat_map(|word| {
-                nibbles
-                    .into_iter()
-                    .map(move |nibble| (word >> (nibble * 4) & 15) as u8)
+                let places = places.clone();
+                places.map(move |place| (word >> (place * unit.bits) & mask) as u8)
             });
             codes.extend(all.skip(skipped).take(at.len()));
         }
         Ok(())
+    }
+
+    /// Multiple of positions at which tiles start.
+    fn align(&self) -> usize {
+        self.packing.unit().map_or(MAX_CODES, |unit| unit.codes)
     }
 }
 
@@ -106,7 +192,7 @@ impl Unpack for CodeRows<'_> {
     }
 
     fn align(&self) -> (usize, usize) {
-        (1, PER_WORD)
+        (1, self.0.align())
     }
 }
 
@@ -123,16 +209,12 @@ impl Unpack for TransposedCodes<'_> {
     }
 
     fn align(&self) -> (usize, usize) {
-        // Eight rows lie in a word, so tiles take whole words.
-        (PER_WORD, 1)
+        // Several rows lie in a unit, so tiles take whole units.
+        (self.0.align(), 1)
     }
 
     fn transposed(&self) -> Option<StoredRows> {
-        let bits = match self.0.nibbles {
-            Some(_) => 4,
-            None => 8 * self.0.code_bytes,
-        };
-        Some(StoredRows::of_one(bits, 1))
+        Some(StoredRows::of_one(self.0.packing.stored_bits(), 1))
     }
 }
 

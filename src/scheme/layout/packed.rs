@@ -82,6 +82,10 @@ impl<'m> PackedLayer<'m> {
         if t.elements() == 0 && all.config.quant_method() == Some(&QuantMethod::FpQuant) {
             return Ok(None);
         }
+        // Blocks of ggml, which have their scales in them.
+        if t.dtype() == Dtype::U8 && all.config.quant_method() == Some(&QuantMethod::Gguf) {
+            return Ok(None);
+        }
         let scales = all.need(t, base, "scales")?;
         let &[rows, cols] = t.shape() else {
             return Err(wrong(t, "a qweight has two dimensions"));

@@ -6,7 +6,8 @@
 use crate::Result;
 use crate::config::Module;
 use crate::containers::model::Tensor;
-use crate::scheme::seam::{Group, refused, wrong};
+use crate::scheme::layout::ggml_blocks::ggml_blocks;
+use crate::scheme::seam::{Group, QuantScheme, TensorRole, refused, wrong};
 
 /// A type of ggml's that vLLM has here.
 struct BlockCodec {
@@ -80,7 +81,10 @@ pub(super) fn claim<'m>(t: &Tensor<'m>, module: &Module<'_>) -> Result<Option<Gr
     let cols = blocks.checked_mul(codec.values);
     let cols = cols.ok_or_else(|| wrong(t, "its size overflows"))?;
     let shape: Vec<usize> = lead.iter().copied().chain([cols]).collect();
-    decode(t, codec, shape).map(Some)
+    let (dtype, decoder) = ggml_blocks(t, codec.id, &shape)?;
+    let parts = vec![(TensorRole::Quantized, *t)];
+    let (name, scheme) = (t.name(), QuantScheme::Ggml { dtype });
+    Ok(Some(Group::new(name, shape, scheme, parts, decoder)))
 }
 
 /// # Errors
@@ -99,24 +103,4 @@ fn refuse_blocks(t: &Tensor<'_>) -> Result<()> {
         );
         Err(refused(t, "ggml's blocks in U8", what))
     })
-}
-
-#[cfg(feature = "gguf")]
-fn decode<'m>(t: &Tensor<'m>, codec: &BlockCodec, shape: Vec<usize>) -> Result<Group<'m>> {
-    use crate::Dtype;
-    use crate::scheme::seam::{Decode, QuantScheme, TensorRole};
-
-    let dtype = Dtype::from_ggml(codec.id);
-    let decoder: Option<Box<dyn Decode + 'm>> = crate::scheme::ggml::of_bytes(t, dtype, &shape)
-        .filter(|_| dtype.byte_len(&shape) == Some(t.elements()));
-    let decoder = decoder.ok_or_else(|| wrong(t, format!("it does not hold {dtype} {shape:?}")))?;
-    let parts = vec![(TensorRole::Quantized, *t)];
-    let scheme = QuantScheme::Ggml { dtype };
-    Ok(Group::new(t.name(), shape, scheme, parts, decoder))
-}
-
-#[cfg(not(feature = "gguf"))]
-fn decode<'m>(_: &Tensor<'m>, codec: &BlockCodec, _: Vec<usize>) -> Result<Group<'m>> {
-    let what = format!("blocks of ggml's {} (type {})", codec.name, codec.id);
-    Err(crate::AnamnesisError::missing_feature(&what, "gguf"))
 }

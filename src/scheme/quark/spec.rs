@@ -5,6 +5,7 @@ use super::FAMILY;
 use crate::config::Module;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
+use crate::scheme::layout::lines::LinePacking;
 use crate::scheme::seam::grouped::CodeFormat;
 use crate::scheme::seam::{CodeType, Granularity, QuantScheme, refused, wrong};
 use crate::{Dtype, Result};
@@ -20,8 +21,10 @@ pub(super) struct QuarkSpec {
     pub has_e5m3_scales: bool,
     /// Whether a weight without a zero point is complete. Quark stores zero points of symmetric weights as well.
     pub is_symmetric: bool,
-    /// Whether the eight codes of a word are interleaved (`pack_method: reorder`).
-    pub is_reordered: bool,
+    /// How integers are packed.
+    pub packing: LinePacking,
+    /// Whether zero points are plain numbers, whatever the codes are (`zero_point_type: float32`).
+    pub has_plain_zeros: bool,
 }
 
 /// Which values share a scale.
@@ -80,6 +83,25 @@ impl QuarkSpec {
                 4,
                 Dtype::I32,
             ),
+            // A word each, whose lowest byte is decoded.
+            "int2" => (
+                QuarkCodeKind::Int(Int::signed(8)),
+                CodeType::Int(2),
+                8,
+                Dtype::I32,
+            ),
+            "uint2" => (
+                QuarkCodeKind::Int(Int::UNSIGNED),
+                CodeType::Uint(2),
+                2,
+                Dtype::U8,
+            ),
+            "int3" => (
+                QuarkCodeKind::Int(Int::signed(3)),
+                CodeType::Int(3),
+                3,
+                Dtype::U8,
+            ),
             "int8" => (
                 QuarkCodeKind::Int(Int::signed(8)),
                 CodeType::Int(8),
@@ -120,6 +142,16 @@ impl QuarkSpec {
                 format!("the config says `pack_method: {method}`, which is not decoded"),
             ));
         }
+        let packing = match dtype {
+            "int2" => LinePacking::Words,
+            "uint2" => LinePacking::Crumbs,
+            "int3" => LinePacking::Octets,
+            "int4" | "uint4" => LinePacking::Nibbles {
+                is_reordered: method == "reorder",
+            },
+            _ => LinePacking::Bytes(1),
+        };
+        let zeros = module.text(&["zero_point_type"]).map(|(kind, _)| kind);
         let has_e5m3_scales = has_e5m3_scales(t, module, has_byte_scales)?;
         let is_symmetric = module.flag("symmetric") != Some(false);
         Ok(Self {
@@ -129,7 +161,8 @@ impl QuarkSpec {
             scales,
             has_e5m3_scales,
             is_symmetric,
-            is_reordered: method == "reorder",
+            packing,
+            has_plain_zeros: zeros == Some("float32"),
         })
     }
 

@@ -4,7 +4,7 @@ use crate::config::{NativeFloat, SdnqDtype};
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::{Int, Minifloat, WideInt, WideMinifloat};
 use crate::kernels::remember::sdnq::{unit, unpack_units, unpacked_bytes};
-use crate::scheme::layout::lines::{CodeLines, TransposedCodes};
+use crate::scheme::layout::lines::{CodeLines, LinePacking, TransposedCodes};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Unpack};
 use crate::scheme::seam::{CodeType, Fp8Format, Tile, read, refused, wrong};
 use crate::{Dtype, Result};
@@ -149,7 +149,8 @@ impl<'m> StoredCodes<'m> {
 
     /// The codes of a matrix that is stored transposed, in rows of `rows`. They are whole bytes.
     pub(super) fn transposed(&self, rows: usize) -> Codes<'m> {
-        let lines = CodeLines::new(&self.tensor, self.dtype.bits().into(), false, rows);
+        let bytes = usize::from(self.dtype.bits()).div_ceil(8);
+        let lines = CodeLines::new(&self.tensor, LinePacking::Bytes(bytes), rows);
         Codes::Unpacked(Box::new(TransposedCodes(lines)))
     }
 }

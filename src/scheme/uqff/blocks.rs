@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::FAMILY;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::{E4M3, Float8};
+use crate::scheme::layout::ggml_blocks::ggml_blocks;
 use crate::scheme::seam::grouped::Unpack;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{Decode, PlainFloats, Tile, read, refused, wrong};
@@ -41,12 +42,11 @@ pub(super) fn ggml<'m>(
     id: u32,
     shape: &[usize],
 ) -> Result<(Dtype, Box<dyn Decode + 'm>)> {
-    let misfit = |dtype: Dtype| wrong(t, format_args!("it does not hold {dtype} {shape:?}"));
-    let holds = |dtype: Dtype| dtype.byte_len(shape) == Some(t.elements());
     if let Some(dtype) = float_of(id) {
-        let decoder = PlainFloats::in_bytes(t, dtype, shape).filter(|_| holds(dtype));
-        let decoder = decoder.ok_or_else(|| misfit(dtype))?;
-        return Ok((dtype, Box::new(decoder)));
+        let decoder = PlainFloats::in_bytes(t, dtype, shape)
+            .filter(|_| dtype.byte_len(shape) == Some(t.elements()));
+        let misfit = || wrong(t, format_args!("it does not hold {dtype} {shape:?}"));
+        return Ok((dtype, Box::new(decoder.ok_or_else(misfit)?)));
     }
     if !matches!(id, 2 | 3 | 6..=8 | 10..=14) {
         return Err(refused(
@@ -55,17 +55,7 @@ pub(super) fn ggml<'m>(
             format_args!("mistral.rs does not read ggml type {id}"),
         ));
     }
-    #[cfg(feature = "gguf")]
-    {
-        let dtype = Dtype::from_ggml(id);
-        let decoder = crate::scheme::ggml::of_bytes(t, dtype, shape).filter(|_| holds(dtype));
-        Ok((dtype, decoder.ok_or_else(|| misfit(dtype))?))
-    }
-    #[cfg(not(feature = "gguf"))]
-    Err(crate::AnamnesisError::missing_feature(
-        "UQFF with ggml's types",
-        "gguf",
-    ))
+    ggml_blocks(t, id, shape)
 }
 
 /// The codes of blocks of F8Q8, `per_row` in a row.

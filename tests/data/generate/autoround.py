@@ -14,6 +14,7 @@ from fp8 import BF16, F16, F32, rounded, same
 from layout import Layout, differs, tiny
 
 import torch
+from auto_round.data_type.nvfp import cast_to_ue5m3
 from auto_round.export.export_to_autoround.export import dynamic_import_quant_linear_for_packing
 from auto_round.export.export_to_autoround.qlinear_fp import QuantLinear as FpLinear
 from auto_round.export.export_to_autoround.qlinear_int import QuantLinear as IntLinear
@@ -133,7 +134,9 @@ def floating(name, fmt, data_type, bits, group, cls, module_cls, global_scale=No
     layer.weight.data = c.randn(n, k, scale=0.2)
     blocks = layer.weight.data.reshape(n, -1, group)
     peak = blocks.abs().amax(-1)
-    if global_scale:
+    if data_type == "nvfp4_v2":
+        scale = cast_to_ue5m3(peak / 6)
+    elif global_scale:
         scale = (peak * global_scale / 6).to(torch.float8_e4m3fn).float()
     else:
         scale = torch.floor(torch.log2(peak)) - {"mx_fp4": 2, "mx_fp8": 8, "mx_int4": 0}[data_type.removesuffix("e4m3")]
@@ -165,7 +168,7 @@ def floating(name, fmt, data_type, bits, group, cls, module_cls, global_scale=No
         ct = (value * (parts["weight_scale"].float() / gs)[..., None]).reshape(n, k)
         for d in ("f32", "bf16", "f16"):
             c.notes.append(f"compressed-tensors' formula in {d}: {differs(rounded(ct)[d], rounded(f32)[d])}")
-    else:
+    elif data_type != "nvfp4_v2":
         assert same(f32, f32.to(BF16).float()), "exact in BF16"
     c.write()
 
@@ -191,6 +194,7 @@ def main():
         ".*v_proj.*": {"bits": 2, "group_size": 16, "sym": False}})
     ct = "auto_round:llm_compressor"
     floating("ar_nvfp4", ct, "nv_fp4", 4, 16, FpLinear, qmodules.NVFP4QuantLinear, global_scale=2731.5)
+    floating("ar_nvfp4_e5m3", "auto_round:llm_compressor_nvfp4_e5m3", "nvfp4_v2", 4, 16, FpLinear, qmodules.NVFP4E5M3QuantLinear)
     floating("ar_nvfp4_power_of_two", ct, "nv_fp4", 4, 16, FpLinear, qmodules.NVFP4QuantLinear, global_scale=2048.0)
     floating("ar_mxfp4", ct, "mx_fp4", 4, 32, FpLinear, qmodules.MXFP4QuantLinear)
     floating("ar_mxfp8", ct, "mx_fp8e4m3", 8, 32, FpLinear, qmodules.MXFP8QuantLinear)

@@ -1,4 +1,5 @@
-"""Golden files of convert_to_quant: FP8 with a scale for each row, FP8 and INT8 with a scale for each square, in ComfyUI's form.
+"""Golden files of convert_to_quant: FP8 with a scale for each row, FP8 and INT8 with a scale for each square, MXFP8 with a scale
+for GPUs that have none, in ComfyUI's form.
 
 Run: `PYTHONPATH=<convert_to_quant> python comfy_squares.py` (see ../README.md). It rewrites `../comfy_squares/*`. The layouts of
 `convert_to_quant/comfy/quant_ops.py` quantize and decode on the CPU; descriptions are its `create_comfy_quant_tensor`'s.
@@ -6,12 +7,16 @@ Run: `PYTHONPATH=<convert_to_quant> python comfy_squares.py` (see ../README.md).
 
 import json
 import shutil
+import tempfile
 
 import torch
 from convert_to_quant.comfy.quant_ops import BlockWiseFP8Layout, BlockWiseINT8Layout, RowWiseFP8Layout
+from convert_to_quant.converters.mxfp8_converter import MXFP8Converter
+from convert_to_quant.formats.hybrid_mxfp8_conversion import convert_to_hybrid_mxfp8
 from convert_to_quant.utils.comfy_quant import create_comfy_quant_tensor
 from fp8 import BF16, DATA, F32
 from modelcase import ModelCase, total
+from safetensors.torch import load_file, save_file
 
 P = "model.diffusion_model.blocks.0."
 
@@ -49,8 +54,28 @@ def case(name, in_metadata):
     c.write()
 
 
+def hybrid():
+    """The tool itself makes a file of `mxfp8` one of `hybrid_mxfp8`."""
+    c = ModelCase("comfy_squares", "hybrid_mxfp8")
+    converter, layers = MXFP8Converter(), {}
+    for stem, shape in (("q", (32, 64)), ("up", (160, 32))):
+        w = c.randn(*shape, scale=0.05)
+        codes, scales = converter.quantize(w)
+        c.expect(f"{P}{stem}.weight", converter.dequantize(codes, scales, output_dtype=F32))
+        layers |= {f"{P}{stem}.weight": codes, f"{P}{stem}.weight_scale": scales.view(torch.uint8),
+                   f"{P}{stem}.comfy_quant": create_comfy_quant_tensor("mxfp8")}
+    with tempfile.TemporaryDirectory() as tmp:
+        save_file(layers, f"{tmp}/in.safetensors")
+        convert_to_hybrid_mxfp8(f"{tmp}/in.safetensors", f"{tmp}/out.safetensors")
+        c.add(load_file(f"{tmp}/out.safetensors"))
+    assert any(name.endswith(".weight_scalar") for name in c.tensors)
+    c.keep(f"{P}norm.weight", c.randn(8).to(BF16))
+    c.write()
+
+
 if __name__ == "__main__":
     shutil.rmtree(DATA / "comfy_squares", ignore_errors=True)
     case("markers", False)
     case("metadata", True)
+    hybrid()
     total("comfy_squares")

@@ -256,6 +256,14 @@ def expert_cases():
     c.norm(16)
     c.write()
 
+    # `expert_dtype: fp4` with scales that are no exponents: packed E2M1, a scale for 32 inputs of a row.
+    c = DirCase(FAMILY, "experts_fp4", q_config(expert_dtype="fp4", weight_block_size=[128, 128]))
+    for name, shape in (("gate_up_proj", (2, 12, 64)), ("down_proj", (2, 6, 96))):
+        e, n, k = shape
+        codes, scale = c.all_bytes(e * n, k // 2).view(torch.int8).reshape(e, n, k // 2), c.scales(e * n * k // 32).reshape(e, n, k // 32)
+        add(c, f"{L}mlp.experts.{name}", codes, f"{L}mlp.experts.{name}_scale_inv", scale)
+    c.write()
+
 
 # ---------------------------------------------------------------- FBGEMM and Mistral
 

@@ -11,6 +11,7 @@ import zipfile
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import torch
 from mlx_lm.models import bitlinear_layers
 from mlx_lm.models.prism_hadamard_qwen35 import HadamardQuantizedLinear, hadamard_rotate
@@ -129,6 +130,20 @@ def mflux():
     c.write()
 
 
+def mflux_fp8():
+    """Ideogram 4 that is saved without quantizing it: `Fp8Linear`."""
+    c = Layout("mlx_more", "mflux_fp8", None)
+    c.metadata = {"quantization_level": "None", "mflux_version": "0.24.0"}
+    codes = torch.arange(256, dtype=torch.uint8).repeat(2).reshape(8, 64)
+    scale = torch.rand(8, generator=c.rng) * 0.01
+    name = "layers.0.attention.qkv"
+    c.add({f"{name}.weight": codes, f"{name}.weight_scale": scale})
+    value = mx.from_fp8(mx.array(codes.numpy()), dtype=mx.float32) * mx.array(scale.numpy())[:, None]
+    c.decoded(f"{name}.weight", torch.from_numpy(np.array(value)))
+    c.keep("layers.0.norm.weight", weight(c, 1, 8)[0])
+    c.write()
+
+
 LEFT = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head", "re:.*self_attn.*"],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
             "num_bits": 4, "group_size": 32, "strategy": "group", "symmetric": True, "type": "int"}}}}
@@ -208,6 +223,7 @@ def main():
     nvfp4_of_vlm(apply_scale, "weight_scale_2")
     nvfp4_of_vlm(apply_scale, "weight_global_scale")
     mflux()
+    mflux_fp8()
     left_over()
     alias()
     top_modules()

@@ -1,6 +1,8 @@
 //! BitsAndBytes, FP8, and groups of FP4 and FP8 values.
 
-use super::{Bytes, Case, Columns, E4M3, E5M2, FP4, Kept, Near, Refused, Row, Values, Whole};
+use super::{
+    Bytes, Case, Columns, E4M3, E5M2, FP4, Kept, Near, NoEncoder, Refused, Row, Values, Whole,
+};
 
 pub const TABLE: &[Case] = &[
     // Every block has a code of ±1, so encoding finds the same scale.
@@ -150,6 +152,8 @@ pub const TABLE: &[Case] = &[
         Row,
         Kept,
     ),
+    // E2M1 with floats for 32 inputs.
+    ("fp8_dirs", "experts_fp4", "", 0, Whole, NoEncoder),
     // Code 8 is a second zero in ModelOpt's layout, a negative zero in compressed-tensors'.
     (
         "nvfp4",

@@ -232,6 +232,49 @@ fn factors_beside_other_types() {
     }
 }
 
+/// stable-diffusion.cpp widens codes of FP8 and keeps their scales beside them: one, or one for each row.
+#[test]
+fn scales_of_what_was_fp8() {
+    let scales: Vec<f32> = (0..24).map(|i| 0.37 * i as f32 - 3.0).collect();
+    // F16, Q4_0, MXFP4, IQ4_KS and Q4_0_R8.
+    for (kind, row_bytes) in [
+        (1, 512),
+        (2, 18 * 8),
+        (39, 17 * 8),
+        (144, 4 + 136),
+        (202, 18 * 8),
+    ] {
+        let mut codes = Random(10).bytes(24 * row_bytes);
+        codes.iter_mut().for_each(|byte| *byte &= 0x3b);
+        let weight = || Gguf::default().tensor("x.0.qkv.weight", kind, &[256, 24], &codes);
+        let values = |file: Gguf| {
+            let bytes = parse_bytes(file.file()).unwrap();
+            let bytes = bytes.remember_to_bytes(TargetDtype::F32).unwrap();
+            let all = SafeTensors::deserialize(&bytes).unwrap();
+            assert_eq!(all.len(), 1);
+            floats_of(&all.tensor("x.0.qkv.weight").unwrap())
+        };
+        let plain = values(weight());
+        for (name, shape) in [
+            ("x.0.qkv.weight_scale", &[24u64][..]),
+            ("x.0.qkv.weight_scale", &[1, 24]),
+            ("x.0.qkv.weight_scale", &[1]),
+            ("x.0.qkv.scale_weight", &[1]),
+        ] {
+            let n = shape.iter().product::<u64>() as usize;
+            let scaled = values(weight().tensor(name, 0, shape, &f32s(&scales[..n])));
+            let rounded = |x: f32| match kind {
+                1 => half::f16::from_f32(x).to_f32(),
+                _ => x,
+            };
+            let rows = plain.chunks(256).enumerate();
+            let want = rows.flat_map(|(r, row)| row.iter().map(move |x| (x, r % n)));
+            let want = want.map(|(x, r)| rounded(x * scales[r]));
+            assert_eq!(scaled, want.collect::<Vec<_>>(), "{kind} {name} {shape:?}");
+        }
+    }
+}
+
 /// Bytes may follow the last tensor if its size is known for certain; tensors may be listed in any
 /// order.
 #[test]

@@ -341,6 +341,25 @@ fn tensors_that_are_not_decoded() {
             )
         }),
     );
+    let scaled = |kind: u32, n: u64, bytes: usize| {
+        let file = empty().tensor("x.qkv.weight", kind, &[64, 3], &vec![1; bytes]);
+        let scales = vec![0; 4 * n as usize];
+        file.tensor("x.qkv.weight_scale", 0, &[n], &scales).file()
+    };
+    rows.extend([
+        (
+            "scales of INT8",
+            scaled(24, 3, 192),
+            Unsupported,
+            &["`x.qkv.weight`", "`x.qkv.weight_scale`", "rotated"][..],
+        ),
+        (
+            "scales of two of three rows",
+            scaled(8, 2, 204),
+            Parse,
+            &["`x.qkv.weight`", "`x.qkv.weight_scale`", "3 rows"],
+        ),
+    ]);
     for (what, file, kind, words) in rows {
         assert_eq!(
             verdict_of(|| recover(file, ""), kind, words),

@@ -124,6 +124,13 @@ fn bnb() {
         {w}; {s} {ok} |  | Parse: `X.weight`
         {a} |  | Parse: `X.weight.absmax`
         {s} {ok} |  | Parse: {state}
+        # GPTQModel's names.
+        {w}; X.weight_absmax F32 2 |  | Parse: `X.weight` & X.weight_quant_map
+        {w}; X.weight_quant_state U8 2 |  | Parse: `X.weight` & X.weight_absmax
+        {w}; X.weight_absmax F32 2; X.weight_quant_map F32 16 |  | Parse: `X.weight` & X.weight_quant_state
+        X.weight_absmax F32 2 |  | Parse: `X.weight_absmax`
+        X.weight I8 8,16; X.weight_scb F32 16 |  | Parse: `X.weight_scb` & [8]
+        X.weight_scb F32 16 |  | Parse: `X.weight_scb`
         # What the state says.
         {w}; {a}; {m}; {s} {"blocksize":64 |  | Parse: {state}
         {w}; {a}; {m}; {s} ? |  | Parse: {state}

@@ -30,6 +30,12 @@ fn gptq() {
         {q}; X.qzeros F16 3,4 | {G} | Unsupported: `X.qzeros`
         {q}; {z} | {"bits":4,"checkpoint_format":"bitblas"} | Unsupported: `X.qweight` & bitblas
         {q}; {z} | {"bits":4,"format":"from_mars"} | Unsupported: `X.qweight` & from_mars
+        # Blocks of ggml.
+        X.qweight U8 4,36 | {"quant_method":"gguf","bits":4} | Unsupported: `X.qweight` & `format`
+        X.qweight U8 4,36 | {"quant_method":"gguf","bits":3,"format":"q_0"} | Unsupported: `X.qweight` & 3 bits
+        X.qweight U8 4,36 | {"quant_method":"gguf","bits":4,"format":"iq_0"} | Unsupported: `X.qweight` & iq_0
+        X.qweight U8 4,37 | {"quant_method":"gguf","bits":4,"format":"q_0"} | Parse: `X.qweight` & 18 bytes
+        X.qweight U8 36 | {"quant_method":"gguf","bits":4,"format":"q_0"} | Parse: `X.qweight` & [out, bytes]
         # Shapes and dtypes.
         X.qweight I32 12,32; {z} |  | Parse: `X.qweight` & X.scales
         X.qweight I32 12,32; X.scales F16 3,31; {z} | {G} | Parse: `X.qweight` & [3, 31]

@@ -26,7 +26,7 @@ fn descriptions() {
         X.weight F8_E4M3 4,8; X.weight_scale F32 1,1; X.comfy_quant TEXT {"format":"float8_e4m3fn_blockwise","group_size":4} |  | Parse: `X.weight` & square of 4
         X.weight F8_E4M3 4,8; X.weight_scale F32 2,1; X.comfy_quant TEXT {"format":"float8_e4m3fn_rowwise"} |  | Parse: `X.weight` & one for each row
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_blockwise"} |  | Parse: `X.weight` & square of 128
-        {f}; X.comfy_quant TEXT {"format":"hybrid_mxfp8"} |  | Unsupported: `X.weight` & hybrid_mxfp8
+        {f}; X.comfy_quant TEXT {"format":"float8_e4m3fn_block3d"} |  | Unsupported: `X.weight` & float8_e4m3fn_block3d
         # Rotated weights.
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","convrot":true} |  | Parse: `X.weight` & 64 columns & 256
         {r}; X.weight_scale F32 4,1; X.comfy_quant TEXT {"format":"int8_tensorwise","convrot":true,"convrot_groupsize":32} |  | Parse: `X.weight` & power of 4

@@ -1,6 +1,6 @@
-//! Scales of AMD's FP4 (`scale_format: e5m3`): numbers of five bits of exponent and three of mantissa in U8, without a sign.
+//! Scales of AMD's FP4 and of AutoRound's `nvfp4_v2`: numbers of five bits of exponent and three of mantissa in U8, without a sign.
 //!
-//! Source: amd-quark 0.13 `torch/kernel/float8_e5m3/lookup.py`.
+//! Source: amd-quark 0.13 `torch/kernel/float8_e5m3/lookup.py`; auto-round 0.16.1 `data_type/nvfp.py` (`e5m3_to_float_tensor`).
 
 use std::ops::Range;
 
@@ -10,19 +10,19 @@ use crate::scheme::seam::wrong;
 use crate::{Dtype, Result};
 
 /// Scales in E5M3, row-major.
-pub(super) struct E5M3Scales<'m>(Integers<'m>);
+pub(crate) struct E5M3Scales<'m>(Integers<'m>);
 
 impl<'m> E5M3Scales<'m> {
     /// The scales `t` in rows of `cols`.
     ///
     /// # Errors
     /// They are not U8.
-    pub(super) fn new(t: &Tensor<'m>, cols: usize) -> Result<Self> {
+    pub(crate) fn new(t: &Tensor<'m>, cols: usize) -> Result<Self> {
         match t.dtype() {
             Dtype::U8 => Ok(Self(Integers::new(t, cols, 0.0)?)),
             _ => Err(wrong(
                 t,
-                "the config says `scale_format: e5m3`, and that is U8",
+                "the config says that its scales are E5M3, and that is U8",
             )),
         }
     }
