@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
 use super::names::{
-    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_other_tower, split_suffix,
+    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_other_tower, of_language_model,
+    split_suffix,
 };
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
@@ -74,7 +75,7 @@ impl Mapping<'_> {
         let mut stacks: HashMap<String, usize> = HashMap::new();
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
         for source in sources {
-            let mut name = source.name.replace("language_model.", "");
+            let mut name = of_language_model(&source.name);
             if is_buffer(&name) {
                 continue;
             }

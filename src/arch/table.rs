@@ -42,6 +42,12 @@ impl ModelClass {
         self.settings.iter().flat_map(|settings| settings.iter())
     }
 
+    /// Whether rows of a tensor change by `transform`.
+    pub(super) fn has_transform(&self, transform: Transform) -> bool {
+        let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
+        rules.any(|rule| rule.transform == transform)
+    }
+
     /// Whether one of these settings is of `kind`.
     pub(super) fn has_setting(&self, kind: Kind) -> bool {
         self.settings().any(|setting| setting.kind == kind)
@@ -125,6 +131,10 @@ pub(super) struct Traits {
     pub scales_long_texts: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in transformers are another class here.
     pub config_sign: Option<&'static str>,
+    /// A field, and its text in models of this class. Others of the same name in transformers are another class here.
+    pub config_text: Option<(&'static str, &'static str)>,
+    /// transformers divides the state in front of the tied output by the root of its length, and llama.cpp does not.
+    pub scales_output: bool,
     /// `model_type` of the nested config, of classes of multimodal models whose language models are of several classes.
     pub nested_type: Option<&'static str>,
     /// All heads share one of keys and values if `multi_query` is true, and none do else.
@@ -242,6 +252,8 @@ impl Traits {
         has_alpha_rope: false,
         scales_long_texts: false,
         config_sign: None,
+        config_text: None,
+        scales_output: false,
         nested_type: None,
         may_be_multi_query: false,
         also_implied: &[],
@@ -322,8 +334,12 @@ pub(super) enum Transform {
     None,
     /// Rows of each head alternate between its halves: rope turns pairs of neighbours there, and halves here.
     Heads,
+    /// Of the part of each head that rotates, even rows come before odd ones: rope turns halves there, and pairs of neighbours here.
+    Neighbours,
     /// One stack of all experts.
     Experts,
+    /// One value, which is that of its layer in the list with this key of the metadata.
+    Key(&'static str),
     /// Matrices of a stack are transposed: `[in, out]` to `[out, in]`.
     Transposed,
     /// Every second row of the transposed stack of experts, from this one on: one of two projections that are fused.

@@ -10,6 +10,7 @@ use super::dims::Dims;
 use super::families::class_of;
 use super::fields::{Fields, wrong};
 use super::general;
+use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::model_card;
 use super::pooling::{self, POOLING};
@@ -75,6 +76,7 @@ pub(crate) fn to_gguf<'m>(
     let class = find_class(name, &config)?;
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
+    checks::add_default_window(class, &config, &mut fields);
     fields.complete(class)?;
     let mut lost_modules = None;
     if class.settings().any(|setting| setting.key == POOLING) {
@@ -107,9 +109,10 @@ pub(crate) fn to_gguf<'m>(
     let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let mapping = Mapping { class, dims: &dims };
-    let mapped = mapping.to_gguf(sources, name)?;
+    let mut mapped = mapping.to_gguf(sources, name)?;
     mapping.check_biases(&mapped.tensors, &fields)?;
     require_output(class, &fields, &mapped.tensors)?;
+    let keyed = take_keys(class, &mut mapped.tensors)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
@@ -147,6 +150,7 @@ pub(crate) fn to_gguf<'m>(
         (&dims, &rope),
         file_type,
     )?);
+    metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
     let notes = mapped

@@ -1,18 +1,16 @@
 //! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
 //! configs beside them.
 
-mod narrowing;
-
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use self::narrowing::{is_exact, values_of};
 use super::checks::WINDOW;
 use super::dims::{Dims, HEADS, KV_HEADS};
 use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::fused;
+use super::keyed::tensors_of_keys;
 use super::layer_sizes;
 use super::lists;
 use super::mapping::{Mapped, Mapping};
@@ -26,6 +24,7 @@ use super::source::SourceTensor;
 use super::table::{Kind, ModelClass, Need, Prediction, Sign, TensorRule};
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
+use super::values::{is_exact, values_of};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, QuantScheme, ResolvedItem};
@@ -104,9 +103,10 @@ pub(crate) fn to_hf<'m>(
     restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
-    let sources = sources.collect::<Result<Vec<_>>>()?.into_iter();
+    let mut sources = sources.collect::<Result<Vec<_>>>()?;
+    sources.extend(tensors_of_keys(class, metadata)?);
     let apart = |source| fused::taken_apart(&mapping, source);
-    let mapped = mapping.to_hf(sources.flat_map(apart).collect())?;
+    let mapped = mapping.to_hf(sources.into_iter().flat_map(apart).collect())?;
     config.extend(mapping.biases(&mapped)?);
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
