@@ -35,7 +35,7 @@ fn activation(fields: &Fields) -> Option<&str> {
 pub(super) fn check(
     class: &ModelClass,
     (config, fields): (&Value, &Fields),
-    rope: &Rope,
+    (dims, rope): (&Dims, &Rope),
 ) -> Result<()> {
     let owner = format!("llama.cpp's {}", class.gguf);
     fields.check_values(class.traits.also_implied, &owner)?;
@@ -56,6 +56,12 @@ pub(super) fn check(
     if class.traits.approximates_gelu && activation(fields).is_some_and(|name| name != EXACT) {
         let what = format!("it is none that {owner} has");
         return Err(wrong(ACTIVATION, what));
+    }
+    if let (Some(rotary), Some(part)) = (fields.count(&["rotary_dim"])?, rope.partial)
+        && dims.head as f64 * part != f64::from(rotary)
+    {
+        let what = format!("it is {rotary}, and the part of a head that rotates is {part}");
+        return Err(wrong("rotary_dim", what));
     }
     let dense = "mlp_only_layers";
     let layers = fields.0.get(dense).and_then(Value::as_array);

@@ -12,6 +12,7 @@ mod ernie_moe;
 mod exaone;
 mod falcon;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod glm_vl;
@@ -69,6 +70,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gemma::GEMMA_EMBEDDING,
+    &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
     &gpt_oss::GPT_OSS,
     &deepseek::GLM4_MOE_LITE,

@@ -134,7 +134,7 @@ impl Mapping<'_> {
                     tensors[at].push(expert, source)?;
                     continue;
                 }
-                if rule.transform == Transform::Experts {
+                if rule.transform.is_stack() {
                     stacks.insert(name.clone(), tensors.len());
                 }
                 tensors.push(Mapped {
@@ -151,7 +151,7 @@ impl Mapping<'_> {
         }
         self.require_layers(&tensors)?;
         require_once(&tensors)?;
-        let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform == Transform::Experts;
+        let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform.is_stack();
         let mut stacks = tensors.iter().filter(is_stack);
         stacks.try_for_each(|stack| self.check_experts(stack))?;
         let reasons = [
@@ -180,6 +180,7 @@ impl Mapping<'_> {
                 return Err(refused(&source.name, what));
             };
             let matrix = match (rule.transform, source.shape.split_first()) {
+                (Transform::Stack(count), Some((&found, rest))) if found == count => rest,
                 (Transform::Experts, Some((&experts, rest))) => {
                     self.check_dim(&source.name, &source.shape, (experts, Dim::Experts, None))?;
                     rest
@@ -329,7 +330,10 @@ impl Mapping<'_> {
 
     /// Fails unless a stack has each expert once.
     fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
-        let experts = self.dims.experts.unwrap_or(0);
+        let experts = match stack.rule.transform {
+            Transform::Stack(count) => count,
+            _ => self.dims.experts.unwrap_or(0),
+        };
         let found = stack.sources.iter().map(|(expert, _)| *expert);
         if found.eq(0..experts) {
             return Ok(());

@@ -338,6 +338,10 @@ pub(super) enum Transform {
     Neighbours,
     /// One stack of all experts.
     Experts,
+    /// One stack of so many matrices, which are numbered as experts are.
+    Stack(usize),
+    /// Rows of zeros behind the others.
+    PaddedRows,
     /// One value, which is that of its layer in the list with this key of the metadata.
     Key(&'static str),
     /// Matrices of a stack are transposed: `[in, out]` to `[out, in]`.
@@ -373,6 +377,13 @@ pub(super) enum Transform {
     /// All queries, all keys or all values (0, 1, 2) of a projection with those of each group. Rows of queries and keys alternate
     /// as of `Heads`.
     GroupPart(usize),
+}
+
+impl Transform {
+    /// Whether several tensors become one stack.
+    pub(super) fn is_stack(self) -> bool {
+        matches!(self, Self::Experts | Self::Stack(_))
+    }
 }
 
 /// Which rows of each head of `kv_b_proj` a tensor has.

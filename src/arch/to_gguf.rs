@@ -18,7 +18,7 @@ use super::prediction;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{SourceTensor, computed};
-use super::table::{HeadDim, ModelClass, Transform};
+use super::table::{HeadDim, ModelClass};
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
@@ -90,7 +90,7 @@ pub(crate) fn to_gguf<'m>(
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
-    checks::check(class, (&config, &fields), &rope)?;
+    checks::check(class, (&config, &fields), (&dims, &rope))?;
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -252,6 +252,8 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
         ".ssm_conv1d.weight",
         ".shortconv.conv.weight",
         ".indexer.proj.weight",
+        ".altup_correct_coef.weight",
+        ".altup_predict_coef.weight",
     ];
     rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
 }
@@ -264,7 +266,7 @@ fn tensor_of<'m>(
     main: TargetDtype,
     request: &GgufRequest<'_>,
 ) -> Result<Group<'m>> {
-    let rank = tensor.shape().len() + usize::from(tensor.rule.transform == Transform::Experts);
+    let rank = tensor.shape().len() + usize::from(tensor.rule.transform.is_stack());
     // What is encoded is exact before, as far as it is stored.
     let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let dtype = match () {

@@ -61,11 +61,10 @@ pub(crate) fn to_hf<'m>(
     let (made, items): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| is_factors(item.name()));
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
-    if let Some(&[rows, _]) = sizes("token_embd.weight") {
-        config.insert("vocab_size".to_owned(), rows.into());
-    }
-    if let Some(&[rows, _]) = sizes("token_types.weight") {
-        config.insert("type_vocab_size".to_owned(), rows.into());
+    for (name, field) in SIZED {
+        if let Some(&[rows, _]) = sizes(name) {
+            config.insert((*field).to_owned(), rows.into());
+        }
     }
     if class.traits.may_be_multi_query {
         config.insert("multi_query".to_owned(), is_multi_query(&config)?.into());
@@ -180,6 +179,14 @@ fn add_full_layers(config: &mut Map<String, Value>, layers: usize) {
         config.insert(LAYER_KINDS.to_owned(), kinds);
     }
 }
+
+/// Tensors whose numbers of rows are fields of the config.
+const SIZED: &[(&str, &str)] = &[
+    ("token_embd.weight", "vocab_size"),
+    ("token_types.weight", "type_vocab_size"),
+    ("per_layer_token_embd.weight", layer_sizes::INPUT_TOKENS),
+    ("blk.0.laurel_l.weight", "laurel_rank"),
+];
 
 /// Whether all heads share one of keys and values.
 ///

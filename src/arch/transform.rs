@@ -4,6 +4,7 @@ mod fused;
 mod groups;
 mod heads;
 mod matrix;
+mod padded;
 mod positions;
 mod reshaped;
 
@@ -82,7 +83,8 @@ pub(super) fn to_gguf<'m>(
             let moved = Rearrangement::of_each(1, order, (shape[0], width(&shape)));
             (moved, shape)
         }
-        Transform::Experts => {
+        Transform::PaddedRows => padded::to_gguf(&mut sources, dims)?,
+        Transform::Experts | Transform::Stack(_) => {
             let (count, size) = (sources.len(), (shape[0], width(&shape)));
             let moved = Rearrangement::of_each(count, RowOrder::From(0), size);
             (moved, [&[count], &shape[..]].concat())
@@ -264,7 +266,7 @@ pub(super) fn to_hf<'m>(
             let shape = vec![shape[0], 1, shape[1]];
             return Ok(vec![source.reshaped(own, shape, dtype)]);
         }
-        Transform::Experts => {
+        Transform::Experts | Transform::Stack(_) => {
             let expert = |expert: usize| {
                 let inner = source.decoder.clone();
                 let (first, rows) = (expert * shape[1], shape[1]);

@@ -37,9 +37,9 @@ const ATTENTION: &[TensorRule] = &[
 /// Length of what each layer gets of a token beside the hidden state.
 const INPUT: Dim = Dim::Field("hidden_size_per_layer_input");
 const WITH_INPUTS: Need = Need::Above0("hidden_size_per_layer_input");
-const ALL_INPUTS: Dim = Dim::Product(&[INPUT, Dim::Layers]);
+pub(super) const ALL_INPUTS: Dim = Dim::Product(&[INPUT, Dim::Layers]);
 
-const INPUTS: &[TensorRule] = &[
+pub(super) const INPUTS: &[TensorRule] = &[
     only(
         WITH_INPUTS,
         "per_layer_token_embd",

@@ -74,6 +74,11 @@ def check(amn, whole, name, scratch):
     hf, gguf, back = whole / name / "hf", scratch / f"{name}.gguf", scratch / name
     subprocess.run([amn, "convert", hf, "--to", "gguf", "--out-dtype", "f32", "-o", gguf], check=True, capture_output=True)
     subprocess.run([amn, "remember", whole / name / "canonical.gguf", "-o", back], check=True, capture_output=True)
+    if name == "gemma3n":  # llama.cpp has the published sizes alone, and their logits differ by a variance over n - 1
+        model, again = (transformers.AutoModelForCausalLM.from_pretrained(path, torch_dtype=torch.float32) for path in (hf, back))
+        assert np.array_equal(logits(model), logits(again)), name
+        print(f"{name}: back without a difference")
+        return
     if name in WRITTEN:  # of classes that transformers does not have, llama.cpp loads the tensors
         Llama(str(gguf), n_ctx=64, embedding=name.endswith("bert"), verbose=False, n_threads=1)
         print(f"{name}: llama.cpp loads it")

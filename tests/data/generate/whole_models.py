@@ -239,6 +239,12 @@ MODELS.update({
     "olmo": ("olmo", dict(BASE, clip_qkv=0.25, pad_token_id=0), "llama3"),
     "gpt_bigcode": ("gpt_bigcode", dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1), "llama3"),
     "bailing_moe2": ("", BAILING, "llama3"),
+    # llama.cpp has windows, shared keys and sparse layers as of the published models: 20 layers with keys of their own, 10 sparse ones.
+    "gemma3n": ("gemma3n_text", dict(hidden_size=16, intermediate_size=[24] * 25, num_hidden_layers=25, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+                                     hidden_size_per_layer_input=4, vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, laurel_rank=8, num_kv_shared_layers=5,
+                                     activation_sparsity_pattern=[0.95] * 10 + [0.0] * 15, sliding_window=128, max_position_embeddings=512,
+                                     layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 5,
+                                     bos_token_id=2, eos_token_id=1, pad_token_id=0), "sentencepiece"),
 })
 # Classes of models that are no causal language models.
 AUTO = {"distilbert": "AutoModel", "roberta": "AutoModel", "roberta_rank": "AutoModelForSequenceClassification", "umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "t5_ungated": "AutoModelForSeq2SeqLM", "t5_ungated_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
@@ -561,6 +567,9 @@ def save(name, model_type, config, out):
         if model_type in ("xlm-roberta", "roberta"):  # the rows of no position, which GGUF does not have
             model.base_model.embeddings.position_embeddings.weight[:2] = 0
     model.save_pretrained(out)
+    if model_type == "gemma3n_text":  # transformers 4.57.6 saves some names otherwise than it loads them
+        tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+        save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
 
 
 def make(name, out):
