@@ -286,35 +286,8 @@ fn value(
             Some(array(GgufMetadataArray::I32(heads)))
         }
         Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
-        Kind::InnerOfEach => {
-            let inner = fields.need(setting.fields)?;
-            let inner =
-                i32::try_from(inner).map_err(|_| wrong(setting.fields[0], "it is too large"))?;
-            Some(array(GgufMetadataArray::I32(vec![inner; dims.layers])))
-        }
-        Kind::LayersBehind(first) => {
-            let stated = fields.need(setting.fields)?;
-            if stated as usize + first as usize != dims.layers {
-                let what = format!(
-                    "it is {stated} of {} layers, and {} has {first} in front of them",
-                    dims.layers, class.gguf
-                );
-                return Err(wrong(setting.fields[0], what));
-            }
-            Some(GgufMetadataValue::U32(stated))
-        }
-        Kind::SparseLayers(first) => {
-            if let Some((field, stated)) = fields.get(setting.fields)
-                && !by_layer::is_pattern(stated, first, dims.layers)
-            {
-                let what = format!(
-                    "{} cuts activations of the first {first} layers alone, to 0.95",
-                    class.gguf
-                );
-                return Err(wrong(field, what));
-            }
-            let cuts = by_layer::cuts(first, dims.layers);
-            Some(array(GgufMetadataArray::F32(cuts)))
+        Kind::InnerOfEach | Kind::LayersBehind(_) | Kind::SparseLayers(_) => {
+            Some(by_layer::value(setting, fields, (class.gguf, dims.layers))?)
         }
         Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
         Kind::InnerOf(kind) => {

@@ -1,13 +1,15 @@
 //! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
 //! configs beside them.
 
+mod class;
+
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use self::class::class_of;
 use super::checks::WINDOW;
 use super::dims::{Dims, HEADS, KV_HEADS};
-use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::fused;
 use super::keyed::tensors_of_keys;
@@ -21,7 +23,7 @@ use super::prediction;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{Kind, ModelClass, Need, Prediction, Sign, TensorRule};
+use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
@@ -228,72 +230,6 @@ fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
         ResolvedItem::Group(group) => &group.shape,
         ResolvedItem::Plain(t) => t.stored.shape(),
     }
-}
-
-/// What `general.type` calls files that are no models, and what they are.
-const NO_MODELS: &[(&str, &str)] = &[
-    (
-        "adapter",
-        "an adapter, which `amn merge` merges into its model",
-    ),
-    ("mmproj", "the projector of a multimodal model"),
-    ("imatrix", "an importance matrix"),
-];
-
-/// The class of a GGUF file.
-///
-/// # Errors
-/// `Unsupported` if it is no model, or no class has its architecture.
-fn class_of(
-    metadata: &GgufMetadata,
-    has_tensor: impl Fn(&str) -> bool,
-) -> Result<&'static ModelClass> {
-    let kind = metadata.get("general.type");
-    let kind = kind.as_ref().and_then(|kind| kind.as_string());
-    if let Some((kind, what)) = NO_MODELS.iter().find(|(known, _)| kind == Some(*known)) {
-        let what = format!(
-            "general.type: the file is {what}; its tensors alone are written to a FILE.safetensors"
-        );
-        return Err(AnamnesisError::unsupported(*kind, what));
-    }
-    let architecture = metadata.get("general.architecture");
-    let name = architecture
-        .as_ref()
-        .and_then(|value| value.as_string())
-        .unwrap_or_default();
-    let experts = metadata.get(&format!("{name}.expert_count"));
-    let has_experts = experts
-        .and_then(|value| value.as_unsigned())
-        .is_some_and(|n| n > 0);
-    let is_number = |key: &str, number: u64| {
-        let found = metadata.get(&format!("{name}.{key}"));
-        found.and_then(|value| value.as_unsigned()) == Some(number)
-    };
-    let is_text = |key: &str, text: &str| {
-        let found = metadata.get(key);
-        found.as_ref().and_then(|value| value.as_string()) == Some(text)
-    };
-    let is_so = |sign: &Sign| match *sign {
-        Sign::Experts => has_experts,
-        Sign::Key(key, number) => is_number(key, number),
-        Sign::PreTokenizer(pre) => is_text("tokenizer.ggml.pre", pre),
-        Sign::Tokenizer(kind) => is_text("tokenizer.ggml.model", kind),
-        Sign::Tensor(tensor) => has_tensor(tensor),
-        Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
-        Sign::Rest => true,
-        Sign::Never | Sign::All(_) => false,
-    };
-    let fits = |class: &&&ModelClass| {
-        let is_one = match class.traits.sign {
-            Sign::All(signs) => signs.iter().all(is_so),
-            ref sign => is_so(sign),
-        };
-        class.gguf == name && is_one
-    };
-    CLASSES.iter().find(fits).copied().ok_or_else(|| {
-        let what = "general.architecture: it has no names of transformers here; its tensors alone are written to a FILE.safetensors";
-        AnamnesisError::unsupported(name, what)
-    })
 }
 
 /// Element type of what is not quantized: that of the first matrix in two bytes, or `to` if anything is quantized.
