@@ -13,18 +13,19 @@ pub(super) fn to_gguf(
 ) -> Result<(Rearrangement, Vec<usize>)> {
     let (rows, cols) = (sources[0].shape[0], sources[0].shape[1]);
     let missing = dims.vocab.saturating_sub(rows);
-    // Every row of zeros is the same one.
     let zeros = computed(("", vec![0.0; cols]));
     sources.push(SourceTensor::new(ResolvedItem::from(zeros))?);
-    let piece = |source, rows| SourceRows {
+    let piece = |source, order, rows| SourceRows {
         source,
-        order: RowOrder::From(0),
+        order,
         rows,
         turn: 1,
     };
-    let zeros = (0..missing).map(|_| piece(1, 1));
     let moved = Rearrangement {
-        pieces: std::iter::once(piece(0, rows)).chain(zeros).collect(),
+        pieces: vec![
+            piece(0, RowOrder::From(0), rows),
+            piece(1, RowOrder::Same(0), missing),
+        ],
         cols,
         takes_turns: false,
         change: Change::None,

@@ -33,6 +33,8 @@ impl Tiles {
 pub(crate) enum RowOrder {
     /// Those from this row on.
     From(usize),
+    /// This row again and again.
+    Same(usize),
     /// All. Of each run of `of` rows, the first half of the first `len` alternates with the second: rows 0, len/2, 1, len/2 + 1, ….
     Interleaved { len: usize, of: usize },
     /// Of each run of `of` rows the `len` rows from row `first` on.
@@ -88,6 +90,7 @@ impl RowOrder {
     pub(super) fn source(self, row: usize) -> usize {
         match self {
             Self::From(first) => first + row,
+            Self::Same(same) => same,
             Self::Slice { first, len, of } => row / len * of + first + row % len,
             Self::Tiled { first, .. } if row < first => row,
             Self::Tiled { first, tiles } => first + tiles.source(row - first),
@@ -107,7 +110,7 @@ impl RowOrder {
     pub(super) fn align(self) -> usize {
         match self {
             Self::Interleaved { of, .. } | Self::Split { of, .. } => of,
-            Self::From(_) | Self::Slice { .. } | Self::Tiled { .. } => 1,
+            Self::From(_) | Self::Same(_) | Self::Slice { .. } | Self::Tiled { .. } => 1,
         }
     }
 }
