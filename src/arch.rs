@@ -11,6 +11,7 @@ mod families;
 mod fields;
 mod fused;
 mod general;
+mod keyed;
 mod layer_sizes;
 mod lists;
 mod mapping;
@@ -29,6 +30,7 @@ mod tests;
 mod to_gguf;
 mod to_hf;
 mod transform;
+mod values;
 
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};

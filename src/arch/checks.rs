@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::dims::{Dims, LAYERS};
 use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
 use super::rope::{Rope, yarn_attention_factor};
-use super::table::{LostWindows, ModelClass};
+use super::table::{Kind, LostWindows, ModelClass};
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
 
@@ -18,10 +18,14 @@ const ACTIVATION: &str = "hidden_act";
 /// The exact function, of which `gelu_pytorch_tanh` is an approximation.
 const EXACT: &str = "gelu";
 
+/// Names of the approximation of it that llama.cpp has.
+const APPROXIMATIONS: [&str; 3] = ["gelu_pytorch_tanh", "gelu_new", "gelu_fast"];
+
 /// The activation function, if it is another than the approximation that llama.cpp has.
 fn activation(fields: &Fields) -> Option<&str> {
-    let name = fields.0.get(ACTIVATION)?.as_str().unwrap_or_default();
-    (name != "gelu_pytorch_tanh").then_some(name)
+    let (_, name) = fields.get(&[ACTIVATION, "activation_function"])?;
+    let name = name.as_str().unwrap_or_default();
+    (!APPROXIMATIONS.contains(&name)).then_some(name)
 }
 
 /// Fails if the config says something that a GGUF file of `class` cannot say, beside what [`Fields::check_implied`] looks at.
@@ -31,7 +35,7 @@ fn activation(fields: &Fields) -> Option<&str> {
 pub(super) fn check(
     class: &ModelClass,
     (config, fields): (&Value, &Fields),
-    rope: &Rope,
+    (dims, rope): (&Dims, &Rope),
 ) -> Result<()> {
     let owner = format!("llama.cpp's {}", class.gguf);
     fields.check_values(class.traits.also_implied, &owner)?;
@@ -53,7 +57,20 @@ pub(super) fn check(
         let what = format!("it is none that {owner} has");
         return Err(wrong(ACTIVATION, what));
     }
+    if let (Some(rotary), Some(part)) = (fields.count(&["rotary_dim"])?, rope.partial)
+        && dims.head as f64 * part != f64::from(rotary)
+    {
+        let what = format!("it is {rotary}, and the part of a head that rotates is {part}");
+        return Err(wrong("rotary_dim", what));
+    }
+    let dense = "mlp_only_layers";
+    let layers = fields.0.get(dense).and_then(Value::as_array);
+    if layers.is_some_and(|layers| !layers.is_empty()) {
+        let what = format!("{owner} has experts in all layers");
+        return Err(wrong(dense, what));
+    }
     check_groups(class, fields)?;
+    check_original(class, fields, rope)?;
     check_yarn(class, rope)?;
     check_rope(class, fields, rope)
 }
@@ -74,6 +91,18 @@ pub(super) fn check_nulls(class: &ModelClass, config: &Value) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Adds the window that transformers has where `config` has no field for it, not even null, to the `fields` of a model of `class`, if
+/// GGUF has one.
+pub(super) fn add_default_window(class: &ModelClass, config: &Value, fields: &mut Fields) {
+    let has_window = class.has_setting(Kind::Nullable);
+    if let Some(window) = class.traits.default_window
+        && has_window
+        && said(config, WINDOW).is_none()
+    {
+        fields.0.insert(WINDOW.to_owned(), window.into());
+    }
 }
 
 /// What `config` says of `field`, null included: the nested config of the language model, or else the one around it.
@@ -97,6 +126,19 @@ fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
             let what = format!("it is `{found}`, and llama.cpp chooses among `n_group` groups");
             Err(wrong(field, what))
         }
+    }
+}
+
+/// Fails if the config states the length of the training twice, and differently: transformers 5 goes by the one outside of rope.
+fn check_original(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
+    let field = "original_max_position_embeddings";
+    let (outer, inner) = (fields.number(&[field])?, rope.scaling.number(&[field])?);
+    match (outer, inner) {
+        (Some(outer), Some(inner)) if outer != inner && !class.traits.has_long_factors => {
+            let what = format!("it is {outer}, and that of rope is {inner}");
+            Err(wrong(field, what))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -218,6 +260,10 @@ pub(super) fn notes(
     if class.traits.approximates_gelu && activation(fields) == Some(EXACT) {
         let what = "which transformers computes exactly; llama.cpp has the approximation with tanh";
         notes.push(format!("`{ACTIVATION}` is `{EXACT}`, {what}"));
+    }
+    if class.traits.scales_output {
+        let what = "transformers divides by the root of `d_model` what goes into the tied output, and llama.cpp does not: its logits are so many times larger, in the same order";
+        notes.push(what.to_owned());
     }
     if class.traits.group_method.is_some() && has_groups(fields) {
         notes.push("`topk_method`: transformers scores a group of experts by the best of them, llama.cpp by the sum of the best two".to_owned());

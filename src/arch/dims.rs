@@ -6,8 +6,9 @@ use self::experts::check_experts;
 use super::fields::{Fields, LAYER_KINDS, wrong};
 use super::layer_sizes::SizesByLayer;
 use super::periods::period_of;
+use super::rope::Rope;
 use super::settings::LABELS;
-use super::table::{ModelClass, Need, Prediction};
+use super::table::{ModelClass, Need, Prediction, Transform};
 use crate::Result;
 
 /// A dimension of a weight.
@@ -63,6 +64,8 @@ pub(super) struct Dims {
     pub heads: usize,
     pub kv_heads: usize,
     pub head: usize,
+    /// Dimensions of a head that rotate, of classes whose tensors depend on it.
+    pub rotating: Option<usize>,
     inner: Option<usize>,
     expert_inner: Option<usize>,
     shared_inner: Option<usize>,
@@ -177,6 +180,7 @@ impl Dims {
             heads,
             kv_heads,
             head,
+            rotating: None,
             inner: size(INNER)?,
             expert_inner: size(&["moe_intermediate_size"])?,
             shared_inner: size(&["shared_expert_intermediate_size"])?,
@@ -211,6 +215,9 @@ impl Dims {
             if dims.experts == Some(1) {
                 dims.dense = dims.layers;
             }
+        }
+        if class.has_transform(Transform::Neighbours) {
+            dims.rotating = Some(Rope::new(&fields)?.rotating(class, &dims));
         }
         if class.traits.has_layer_sizes {
             let sizes = SizesByLayer::new(&fields, dims.layers, dims.heads, dims.kv_heads)?;

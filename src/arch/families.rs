@@ -1,17 +1,23 @@
 //! The table of architectures, a file for each family.
 
+mod apertus;
+mod bailing;
 mod bert;
 mod bloom;
 mod cohere;
 mod deepseek;
+mod distilbert;
 mod dots;
 mod ernie_moe;
 mod exaone;
 mod falcon;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm;
+mod glm_vl;
 mod gpt2;
+mod gpt_bigcode;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
@@ -42,7 +48,8 @@ use serde_json::Value;
 use super::dims::Dim;
 use super::fields::LAYER_KINDS;
 use super::table::{
-    ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional, parameter, same,
+    Default, Kind, ModelClass, Need, TensorRule, Transform, experts, in_layers, only, optional,
+    parameter, same,
 };
 
 /// Every class, in the order in which a GGUF file is compared with them.
@@ -63,6 +70,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gemma::GEMMA_EMBEDDING,
+    &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
     &gpt_oss::GPT_OSS,
     &deepseek::GLM4_MOE_LITE,
@@ -70,6 +78,9 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &deepseek::DEEPSEEK2,
     &sparse::DEEPSEEK3_2,
     &sparse::GLM5,
+    &glm_vl::GLM_OCR,
+    &glm_vl::GLM4V,
+    &glm_vl::GLM4V_MOE,
     &glm::GLM4,
     &glm::GLM4_MOE,
     &qwen_next::QWEN3_NEXT,
@@ -89,17 +100,21 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &nemotron_h::NEMOTRON_H,
     &smollm::SMOLLM3,
     &smollm::ARCEE,
+    &olmo::OLMO,
     &olmo::OLMO3,
     &olmo::OLMO2,
     &olmo::OLMOE,
     &starcoder::STARCODER2,
     &starcoder::STABLELM,
+    &gpt_bigcode::GPT_BIGCODE,
     &exaone::EXAONE4,
     &exaone::SEED_OSS,
     &exaone::ERNIE4_5,
     &cohere::COHERE,
     &cohere::COHERE2,
     &cohere::NEMOTRON,
+    &apertus::APERTUS,
+    &bailing::BAILING_MOE2,
     &dots::DOTS1,
     &minimax::MINIMAX_M2,
     &gpt_neox::GPT_NEOX,
@@ -117,12 +132,17 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &nomic_bert::NOMIC_BERT,
     &t5::UMT5,
     &t5::T5,
+    &t5::T5_UNGATED,
     &t5::UMT5_ENCODER,
     &t5::T5_ENCODER,
+    &t5::T5_UNGATED_ENCODER,
     &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,
+    &bert::ROBERTA_CLASSIFIER,
+    &bert::ROBERTA,
     &bert::BERT,
+    &distilbert::DISTILBERT,
 ];
 
 /// The class that `config` names `name`; `None` if there is none. What transformers has in one class may be several in GGUF.
@@ -143,13 +163,21 @@ pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass
     let is_nested = |expected| nested_type.is_none_or(|found| found == expected);
     let fits = |class: &&&ModelClass| {
         let traits = &class.traits;
-        class.classes.contains(&name)
+        // A language model for images is written as the class without them, which has a row of its own.
+        let first = usize::from(class.has_setting(Kind::TextSections));
+        class.classes[first..].contains(&name)
             && traits.nested_type.is_none_or(is_nested)
             && traits.config_sign.is_none_or(is_true)
+            && traits
+                .config_text
+                .is_none_or(|(field, text)| config[field] == text)
             && traits.lacks_kind.is_none_or(|kind| lacks(class, kind))
     };
     CLASSES.iter().find(fits).copied()
 }
+
+/// Of classes that compute something else than transformers if tokens see those behind them, as in windows.
+const CAUSAL: (&str, Default) = ("is_causal", Default::Bool(true));
 
 /// Embedding, last norm and output.
 const ENDS: &[TensorRule] = &[

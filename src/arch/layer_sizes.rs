@@ -27,7 +27,7 @@ pub(super) const DOUBLE_WIDE: &str = "use_double_wide_mlp";
 /// Field of the length of what each layer gets of a token beside the hidden state.
 const INPUT: &str = "hidden_size_per_layer_input";
 /// Field of the number of tokens that layers get something of.
-const INPUT_TOKENS: &str = "vocab_size_per_layer_input";
+pub(super) const INPUT_TOKENS: &str = "vocab_size_per_layer_input";
 /// Field of an object with the sizes of single layers, by their numbers.
 const BY_LAYER: &str = "per_layer_config";
 
@@ -240,9 +240,6 @@ pub(super) fn from_tensors<'a>(
     config: &mut Map<String, Value>,
     shape: impl Fn(&str) -> Option<&'a [usize]>,
 ) {
-    if let Some(&[rows, _]) = shape("per_layer_token_embd.weight") {
-        config.insert(INPUT_TOKENS.to_owned(), rows.into());
-    }
     let kinds = config.get(LAYER_KINDS).and_then(Value::as_array);
     let shared = config.get(SHARED).and_then(Value::as_u64).unwrap_or(0);
     let kinds = kinds.map(Vec::as_slice).unwrap_or_default();

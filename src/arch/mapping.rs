@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
 use super::names::{
-    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_other_tower, split_suffix,
+    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_other_tower, of_language_model,
+    split_suffix,
 };
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
@@ -74,7 +75,7 @@ impl Mapping<'_> {
         let mut stacks: HashMap<String, usize> = HashMap::new();
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
         for source in sources {
-            let mut name = source.name.replace("language_model.", "");
+            let mut name = of_language_model(&source.name);
             if is_buffer(&name) {
                 continue;
             }
@@ -133,7 +134,7 @@ impl Mapping<'_> {
                     tensors[at].push(expert, source)?;
                     continue;
                 }
-                if rule.transform == Transform::Experts {
+                if rule.transform.is_stack() {
                     stacks.insert(name.clone(), tensors.len());
                 }
                 tensors.push(Mapped {
@@ -150,7 +151,7 @@ impl Mapping<'_> {
         }
         self.require_layers(&tensors)?;
         require_once(&tensors)?;
-        let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform == Transform::Experts;
+        let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform.is_stack();
         let mut stacks = tensors.iter().filter(is_stack);
         stacks.try_for_each(|stack| self.check_experts(stack))?;
         let reasons = [
@@ -179,6 +180,7 @@ impl Mapping<'_> {
                 return Err(refused(&source.name, what));
             };
             let matrix = match (rule.transform, source.shape.split_first()) {
+                (Transform::Stack(count), Some((&found, rest))) if found == count => rest,
                 (Transform::Experts, Some((&experts, rest))) => {
                     self.check_dim(&source.name, &source.shape, (experts, Dim::Experts, None))?;
                     rest
@@ -328,7 +330,10 @@ impl Mapping<'_> {
 
     /// Fails unless a stack has each expert once.
     fn check_experts(&self, stack: &Mapped<'_>) -> Result<()> {
-        let experts = self.dims.experts.unwrap_or(0);
+        let experts = match stack.rule.transform {
+            Transform::Stack(count) => count,
+            _ => self.dims.experts.unwrap_or(0),
+        };
         let found = stack.sources.iter().map(|(expert, _)| *expert);
         if found.eq(0..experts) {
             return Ok(());

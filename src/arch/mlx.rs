@@ -73,6 +73,8 @@ struct MlxClass {
     lost_windows: LostWindows,
     /// Whether mlx-lm has windows in layers that `layer_types` calls so, and transformers does not read that field.
     reads_kinds: bool,
+    /// Whether mlx-lm looks for the number of tokens in the config around that of the language model.
+    reads_outer_vocab: bool,
     /// Whether norms of latent vectors have `rms_norm_eps`, and those of transformers a constant.
     has_latent_eps: bool,
     rope: RopeFields,

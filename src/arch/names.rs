@@ -108,3 +108,9 @@ pub(super) fn is_behind(name: &str, layers: usize) -> bool {
     let number = rest.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     number.is_some_and(|layer| layer >= layers)
 }
+
+/// `name` without what names of a language model have in multimodal models.
+pub(super) fn of_language_model(name: &str) -> String {
+    name.replace("language_model.", "")
+        .replace("text_model.", "")
+}

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::dims::{LAYERS, PREDICTION};
 use super::fields::{Fields, wrong};
-use super::names::is_behind;
+use super::names::{is_behind, of_language_model};
 use super::settings::wrong_key;
 use super::table::{ModelClass, Prediction, PredictionNames};
 use crate::Result;
@@ -42,7 +42,7 @@ fn is_apart(name: &str) -> bool {
 
 /// Whether the tensor `name` of transformers is of a layer that predicts further tokens, behind `layers` others.
 pub(super) fn is_predicting(prediction: Prediction, name: &str, layers: usize) -> bool {
-    let name = name.replace("language_model.", "");
+    let name = of_language_model(name);
     match prediction {
         Prediction::Unknown => false,
         Prediction::Kept => is_behind(&name, layers),

@@ -148,8 +148,17 @@ impl Rope {
         if scale.or(all).is_some() && (!has_log || scale != all) {
             return refuse("mscale", "it is not `mscale_all_dim`");
         }
-        if self.kind != "yarn" && class.has_setting(Kind::Scaling) {
+        let is_other = match () {
+            () if class.has_setting(Kind::Text("none")) => self.kind != "default",
+            () if class.has_setting(Kind::Scaling) => self.kind != "yarn",
+            // llama.cpp scales attention of these by the logarithm of any factor.
+            () => has_log && self.kind == "linear",
+        };
+        if is_other {
             return refuse("rope_type", &format!("it is `{}`", self.kind));
+        }
+        if has_log && self.kind == "yarn" && all.is_none() {
+            return refuse(SCALE, "it is missing");
         }
         if self.has_local_scaling {
             return refuse("rope_parameters", "layers with a window have a scaling");
@@ -333,7 +342,8 @@ impl Rope {
             factor: or("factor", 8.0)?,
             low: or("low_freq_factor", 1.0)?,
             high: or("high_freq_factor", 4.0)?,
-            original: or("original_max_position_embeddings", 8192.0)?,
+            // llama.cpp's converter has 8192 without it, and transformers 5 the longest text.
+            original: self.need("original_max_position_embeddings")?,
         };
         Ok(scaling.factors(rotating))
     }

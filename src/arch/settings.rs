@@ -2,6 +2,7 @@
 //!
 //! Source: `TextModel.set_gguf_parameters` in `conversion/base.py` of llama.cpp.
 
+mod by_layer;
 mod from_gguf;
 mod unread;
 
@@ -285,6 +286,9 @@ fn value(
             Some(array(GgufMetadataArray::I32(heads)))
         }
         Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::InnerOfEach | Kind::LayersBehind(_) | Kind::SparseLayers(_) => {
+            Some(by_layer::value(setting, fields, (class.gguf, dims.layers))?)
+        }
         Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
         Kind::InnerOf(kind) => {
             let inner = fields.count(setting.fields)?;

@@ -3,10 +3,12 @@
 mod prediction;
 mod rules;
 mod settings;
+mod transforms;
 
 pub(super) use self::prediction::{Prediction, PredictionNames};
 pub(super) use self::rules::{experts, heads, in_layers, only, optional, parameter, same};
 pub(super) use self::settings::{Kind, Setting, count, number, setting};
+pub(super) use self::transforms::{LatentPart, LinearPart, Transform, ValuePart};
 use super::dims::Dim;
 
 /// A class of models: how transformers and llama.cpp name the same thing.
@@ -40,6 +42,12 @@ impl ModelClass {
     /// The architecture's own settings.
     pub(super) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
         self.settings.iter().flat_map(|settings| settings.iter())
+    }
+
+    /// Whether rows of a tensor change by `transform`.
+    pub(super) fn has_transform(&self, transform: Transform) -> bool {
+        let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
+        rules.any(|rule| rule.transform == transform)
     }
 
     /// Whether one of these settings is of `kind`.
@@ -125,6 +133,10 @@ pub(super) struct Traits {
     pub scales_long_texts: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in transformers are another class here.
     pub config_sign: Option<&'static str>,
+    /// A field, and its text in models of this class. Others of the same name in transformers are another class here.
+    pub config_text: Option<(&'static str, &'static str)>,
+    /// transformers divides the state in front of the tied output by the root of its length, and llama.cpp does not.
+    pub scales_output: bool,
     /// `model_type` of the nested config, of classes of multimodal models whose language models are of several classes.
     pub nested_type: Option<&'static str>,
     /// All heads share one of keys and values if `multi_query` is true, and none do else.
@@ -242,6 +254,8 @@ impl Traits {
         has_alpha_rope: false,
         scales_long_texts: false,
         config_sign: None,
+        config_text: None,
+        scales_output: false,
         nested_type: None,
         may_be_multi_query: false,
         also_implied: &[],
@@ -314,82 +328,4 @@ pub(super) enum Need {
     AllButFirst,
     /// The first.
     First,
-}
-
-/// How the rows of a tensor change on the way to GGUF.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Transform {
-    None,
-    /// Rows of each head alternate between its halves: rope turns pairs of neighbours there, and halves here.
-    Heads,
-    /// One stack of all experts.
-    Experts,
-    /// Matrices of a stack are transposed: `[in, out]` to `[out, in]`.
-    Transposed,
-    /// Every second row of the transposed stack of experts, from this one on: one of two projections that are fused.
-    TransposedHalf(usize),
-    /// One half of the rows of each matrix of the transposed stack of experts, the first or the second.
-    TransposedHalves(usize),
-    /// Every second value of each expert, from this one on.
-    Half(usize),
-    /// One half of the rows of each expert, the first or the second.
-    Halves(usize),
-    /// A part of the rows of each head: the weights of keys and of values from what both have in common.
-    Latent(LatentPart),
-    /// The parts of linear attention that each head of keys has in one matrix.
-    Linear(LinearPart),
-    /// Queries, keys and values of each head become all queries, all keys, all values.
-    FusedHeads,
-    /// Heads of values in linear attention, of which each head of keys has some side by side, are tiled.
-    ValueHeads(ValuePart),
-    /// `-exp(x)` of each value, with the dimensions of GGUF.
-    NegExp,
-    /// The same values of a vector with the dimensions of GGUF.
-    Reshaped,
-    /// A stack of filters `[n, 1, k]` as `[n, k]`.
-    Filters,
-    /// The rows behind that of the padding token, at which positions begin.
-    Positions,
-    /// A matrix `[in, out]` as `[out, in]`. Biases stay.
-    Matrix,
-    /// Queries, keys and values of each group of heads become all queries, all keys, all values.
-    FusedGroups,
-    /// All queries, all keys or all values (0, 1, 2) of a projection with those of each group. Rows of queries and keys alternate
-    /// as of `Heads`.
-    GroupPart(usize),
-}
-
-/// Which rows of each head of `kv_b_proj` a tensor has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LatentPart {
-    /// Those of the keys, each head transposed.
-    Keys,
-    /// Those of the values.
-    Values,
-}
-
-/// Where a tensor of linear attention has heads of values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ValuePart {
-    /// Rows behind those of queries and keys.
-    Projections,
-    /// Filters `[n, 1, k]` behind those of queries and keys, as `[n, k]`.
-    Filters,
-    /// All rows.
-    Rows,
-    /// One row, or one value, for each head.
-    Heads,
-    /// One value for each head, as `-exp(x)`.
-    Decays,
-    /// Columns.
-    Columns,
-}
-
-/// Which rows of each head of keys of `in_proj_qkvz` a tensor has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LinearPart {
-    /// All queries, all keys, all values.
-    Projections,
-    /// The gates.
-    Gate,
 }

@@ -10,6 +10,7 @@ use super::dims::Dims;
 use super::families::class_of;
 use super::fields::{Fields, wrong};
 use super::general;
+use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::model_card;
 use super::pooling::{self, POOLING};
@@ -17,7 +18,7 @@ use super::prediction;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{SourceTensor, computed};
-use super::table::{HeadDim, ModelClass, Transform};
+use super::table::{HeadDim, ModelClass};
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
@@ -75,6 +76,7 @@ pub(crate) fn to_gguf<'m>(
     let class = find_class(name, &config)?;
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
+    checks::add_default_window(class, &config, &mut fields);
     fields.complete(class)?;
     let mut lost_modules = None;
     if class.settings().any(|setting| setting.key == POOLING) {
@@ -88,7 +90,7 @@ pub(crate) fn to_gguf<'m>(
     fields.check_implied(class, &dims)?;
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
-    checks::check(class, (&config, &fields), &rope)?;
+    checks::check(class, (&config, &fields), (&dims, &rope))?;
     let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
@@ -107,9 +109,10 @@ pub(crate) fn to_gguf<'m>(
     let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let mapping = Mapping { class, dims: &dims };
-    let mapped = mapping.to_gguf(sources, name)?;
+    let mut mapped = mapping.to_gguf(sources, name)?;
     mapping.check_biases(&mapped.tensors, &fields)?;
     require_output(class, &fields, &mapped.tensors)?;
+    let keyed = take_keys(class, &mut mapped.tensors)?;
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
@@ -147,6 +150,7 @@ pub(crate) fn to_gguf<'m>(
         (&dims, &rope),
         file_type,
     )?);
+    metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
     let notes = mapped
@@ -248,6 +252,8 @@ fn is_always_f32(name: &str, rank: usize) -> bool {
         ".ssm_conv1d.weight",
         ".shortconv.conv.weight",
         ".indexer.proj.weight",
+        ".altup_correct_coef.weight",
+        ".altup_predict_coef.weight",
     ];
     rank <= 1 || !name.ends_with(".weight") || ENDS.iter().any(|end| name.ends_with(end))
 }
@@ -260,7 +266,7 @@ fn tensor_of<'m>(
     main: TargetDtype,
     request: &GgufRequest<'_>,
 ) -> Result<Group<'m>> {
-    let rank = tensor.shape().len() + usize::from(tensor.rule.transform == Transform::Experts);
+    let rank = tensor.shape().len() + usize::from(tensor.rule.transform.is_stack());
     // What is encoded is exact before, as far as it is stored.
     let own = tensor.sources[0].1.stored.unwrap_or(request.decoded);
     let dtype = match () {

@@ -1,18 +1,18 @@
 //! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
 //! configs beside them.
 
-mod narrowing;
+mod class;
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use self::narrowing::{is_exact, values_of};
+use self::class::class_of;
 use super::checks::WINDOW;
 use super::dims::{Dims, HEADS, KV_HEADS};
-use super::families::CLASSES;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::fused;
+use super::keyed::tensors_of_keys;
 use super::layer_sizes;
 use super::lists;
 use super::mapping::{Mapped, Mapping};
@@ -23,9 +23,10 @@ use super::prediction;
 use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
-use super::table::{Kind, ModelClass, Need, Prediction, Sign, TensorRule};
+use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
+use super::values::{is_exact, values_of};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, QuantScheme, ResolvedItem};
@@ -62,11 +63,10 @@ pub(crate) fn to_hf<'m>(
     let (made, items): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| is_factors(item.name()));
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
-    if let Some(&[rows, _]) = sizes("token_embd.weight") {
-        config.insert("vocab_size".to_owned(), rows.into());
-    }
-    if let Some(&[rows, _]) = sizes("token_types.weight") {
-        config.insert("type_vocab_size".to_owned(), rows.into());
+    for (name, field) in SIZED {
+        if let Some(&[rows, _]) = sizes(name) {
+            config.insert((*field).to_owned(), rows.into());
+        }
     }
     if class.traits.may_be_multi_query {
         config.insert("multi_query".to_owned(), is_multi_query(&config)?.into());
@@ -104,9 +104,10 @@ pub(crate) fn to_hf<'m>(
     restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };
-    let sources = sources.collect::<Result<Vec<_>>>()?.into_iter();
+    let mut sources = sources.collect::<Result<Vec<_>>>()?;
+    sources.extend(tensors_of_keys(class, metadata)?);
     let apart = |source| fused::taken_apart(&mapping, source);
-    let mapped = mapping.to_hf(sources.flat_map(apart).collect())?;
+    let mapped = mapping.to_hf(sources.into_iter().flat_map(apart).collect())?;
     config.extend(mapping.biases(&mapped)?);
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
@@ -181,6 +182,14 @@ fn add_full_layers(config: &mut Map<String, Value>, layers: usize) {
     }
 }
 
+/// Tensors whose numbers of rows are fields of the config.
+const SIZED: &[(&str, &str)] = &[
+    ("token_embd.weight", "vocab_size"),
+    ("token_types.weight", "type_vocab_size"),
+    ("per_layer_token_embd.weight", layer_sizes::INPUT_TOKENS),
+    ("blk.0.laurel_l.weight", "laurel_rank"),
+];
+
 /// Whether all heads share one of keys and values.
 ///
 /// # Errors
@@ -221,72 +230,6 @@ fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
         ResolvedItem::Group(group) => &group.shape,
         ResolvedItem::Plain(t) => t.stored.shape(),
     }
-}
-
-/// What `general.type` calls files that are no models, and what they are.
-const NO_MODELS: &[(&str, &str)] = &[
-    (
-        "adapter",
-        "an adapter, which `amn merge` merges into its model",
-    ),
-    ("mmproj", "the projector of a multimodal model"),
-    ("imatrix", "an importance matrix"),
-];
-
-/// The class of a GGUF file.
-///
-/// # Errors
-/// `Unsupported` if it is no model, or no class has its architecture.
-fn class_of(
-    metadata: &GgufMetadata,
-    has_tensor: impl Fn(&str) -> bool,
-) -> Result<&'static ModelClass> {
-    let kind = metadata.get("general.type");
-    let kind = kind.as_ref().and_then(|kind| kind.as_string());
-    if let Some((kind, what)) = NO_MODELS.iter().find(|(known, _)| kind == Some(*known)) {
-        let what = format!(
-            "general.type: the file is {what}; its tensors alone are written to a FILE.safetensors"
-        );
-        return Err(AnamnesisError::unsupported(*kind, what));
-    }
-    let architecture = metadata.get("general.architecture");
-    let name = architecture
-        .as_ref()
-        .and_then(|value| value.as_string())
-        .unwrap_or_default();
-    let experts = metadata.get(&format!("{name}.expert_count"));
-    let has_experts = experts
-        .and_then(|value| value.as_unsigned())
-        .is_some_and(|n| n > 0);
-    let is_number = |key: &str, number: u64| {
-        let found = metadata.get(&format!("{name}.{key}"));
-        found.and_then(|value| value.as_unsigned()) == Some(number)
-    };
-    let is_text = |key: &str, text: &str| {
-        let found = metadata.get(key);
-        found.as_ref().and_then(|value| value.as_string()) == Some(text)
-    };
-    let is_so = |sign: &Sign| match *sign {
-        Sign::Experts => has_experts,
-        Sign::Key(key, number) => is_number(key, number),
-        Sign::PreTokenizer(pre) => is_text("tokenizer.ggml.pre", pre),
-        Sign::Tokenizer(kind) => is_text("tokenizer.ggml.model", kind),
-        Sign::Tensor(tensor) => has_tensor(tensor),
-        Sign::Has(key) => metadata.get(&format!("{name}.{key}")).is_some(),
-        Sign::Rest => true,
-        Sign::Never | Sign::All(_) => false,
-    };
-    let fits = |class: &&&ModelClass| {
-        let is_one = match class.traits.sign {
-            Sign::All(signs) => signs.iter().all(is_so),
-            ref sign => is_so(sign),
-        };
-        class.gguf == name && is_one
-    };
-    CLASSES.iter().find(fits).copied().ok_or_else(|| {
-        let what = "general.architecture: it has no names of transformers here; its tensors alone are written to a FILE.safetensors";
-        AnamnesisError::unsupported(name, what)
-    })
 }
 
 /// Element type of what is not quantized: that of the first matrix in two bytes, or `to` if anything is quantized.

@@ -4,12 +4,13 @@ mod fused;
 mod groups;
 mod heads;
 mod matrix;
+mod padded;
 mod positions;
 mod reshaped;
 
 pub(super) use self::fused::{WaitingParts, fused, part_of};
 
-use self::heads::{LatentHeads, LinearHeads, head_rows};
+use self::heads::{LatentHeads, LinearHeads, head_rows, rotating};
 use self::reshaped::{flattened, reshaped};
 use super::dims::Dims;
 use super::mapping::Mapped;
@@ -40,7 +41,7 @@ pub(super) fn to_gguf<'m>(
     let mut sources: Vec<_> = sources.into_iter().map(|(_, source)| source).collect();
     let width = |shape: &[usize]| shape[1..].iter().product::<usize>();
     let (moved, made) = match rule.transform {
-        Transform::None if change == Change::None => {
+        Transform::None | Transform::Key(_) if change == Change::None => {
             return Ok(sources.swap_remove(0).renamed(name, dtype));
         }
         Transform::Transposed => {
@@ -59,7 +60,7 @@ pub(super) fn to_gguf<'m>(
         }
         Transform::FusedGroups => (groups::to_gguf(&shape, dims), shape),
         Transform::Positions => positions::to_gguf(&name, &shape, dims)?,
-        Transform::None => (Rearrangement::changed(&shape, change), shape),
+        Transform::None | Transform::Key(_) => (Rearrangement::changed(&shape, change), shape),
         Transform::Reshaped => {
             let shape = reshaped(&name, rule, &shape, dims)?;
             return Ok(sources.swap_remove(0).reshaped(name, shape, dtype));
@@ -69,11 +70,21 @@ pub(super) fn to_gguf<'m>(
             (moved, reshaped(&name, rule, &shape, dims)?)
         }
         Transform::Heads => {
-            let order = RowOrder::Interleaved(head_rows(&name, &shape, dims)?);
+            let order = RowOrder::interleaved(head_rows(&name, &shape, dims)?);
             let moved = Rearrangement::of_each(1, order, (shape[0], width(&shape)));
             (moved, shape)
         }
-        Transform::Experts => {
+        Transform::Neighbours => {
+            let of = head_rows(&name, &shape, dims)?;
+            let order = RowOrder::Split {
+                len: rotating(&name, of, dims)?,
+                of,
+            };
+            let moved = Rearrangement::of_each(1, order, (shape[0], width(&shape)));
+            (moved, shape)
+        }
+        Transform::PaddedRows => padded::to_gguf(&mut sources, dims)?,
+        Transform::Experts | Transform::Stack(_) => {
             let (count, size) = (sources.len(), (shape[0], width(&shape)));
             let moved = Rearrangement::of_each(count, RowOrder::From(0), size);
             (moved, [&[count], &shape[..]].concat())
@@ -136,7 +147,7 @@ pub(super) fn to_gguf<'m>(
             }
             let heads = assembled(sources, (name.clone(), made.clone()), dtype, &moved);
             sources = vec![SourceTensor::new(ResolvedItem::from(heads))?];
-            let order = RowOrder::Interleaved(head_rows(&name, &made, dims)?);
+            let order = RowOrder::interleaved(head_rows(&name, &made, dims)?);
             (Rearrangement::of_each(1, order, (rows, made[1])), made)
         }
         Transform::ValueHeads(part) => {
@@ -255,7 +266,7 @@ pub(super) fn to_hf<'m>(
             let shape = vec![shape[0], 1, shape[1]];
             return Ok(vec![source.reshaped(own, shape, dtype)]);
         }
-        Transform::Experts => {
+        Transform::Experts | Transform::Stack(_) => {
             let expert = |expert: usize| {
                 let inner = source.decoder.clone();
                 let (first, rows) = (expert * shape[1], shape[1]);
@@ -264,6 +275,10 @@ pub(super) fn to_hf<'m>(
                 made_of(parts, (name, shape[1..].to_vec()), dtype, window)
             };
             return Ok((0..shape[0]).map(expert).collect());
+        }
+        Transform::Key(_) => {
+            let shape = if rule.shape.is_empty() { vec![] } else { shape };
+            return Ok(vec![source.reshaped(own, shape, dtype)]);
         }
         Transform::Reshaped => {
             let shape = flattened(&name, rule, shape, dims)?;
@@ -290,7 +305,16 @@ pub(super) fn to_hf<'m>(
             return Ok(vec![assembled(vec![source], (own, made), dtype, &moved)]);
         }
         Transform::Heads => {
-            let order = RowOrder::Split(head_rows(&name, &shape, dims)?);
+            let order = RowOrder::split(head_rows(&name, &shape, dims)?);
+            let width = shape[1..].iter().product();
+            Rearrangement::of_each(1, order, (shape[0], width))
+        }
+        Transform::Neighbours => {
+            let of = head_rows(&name, &shape, dims)?;
+            let order = RowOrder::Interleaved {
+                len: rotating(&name, of, dims)?,
+                of,
+            };
             let width = shape[1..].iter().product();
             Rearrangement::of_each(1, order, (shape[0], width))
         }

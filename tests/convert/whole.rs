@@ -27,7 +27,7 @@ pub fn models() -> Vec<PathBuf> {
     });
     let mut all: Vec<_> = entries.collect();
     all.sort();
-    assert!(all.len() >= 81);
+    assert!(all.len() >= 91);
     all
 }
 
@@ -57,10 +57,13 @@ fn metadata(path: &Path) -> BTreeMap<String, GgufMetadataValue> {
         .collect()
 }
 
-/// Makes `tensors`, which are BF16, those of the directory `to`.
+/// Makes `tensors`, which are BF16 or F32, those of the directory `to`.
 fn write(tensors: &Tensors, to: &Path) {
-    let views = tensors.iter().map(|(name, (_, shape, bytes))| {
-        let dtype = safetensors::Dtype::BF16;
+    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        let dtype = match dtype.as_str() {
+            "F32" => safetensors::Dtype::F32,
+            _ => safetensors::Dtype::BF16,
+        };
         let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes);
         (name.as_str(), view.unwrap())
     });
@@ -273,8 +276,8 @@ fn configs_come_back() {
         }
         let needed: [&[&str]; 4] = [
             &["vocab_size"],
-            &["hidden_size", "n_embd", "d_model"],
-            &["num_hidden_layers", "n_layer", "num_layers"],
+            &["hidden_size", "n_embd", "d_model", "dim"],
+            &["num_hidden_layers", "n_layer", "num_layers", "n_layers"],
             &[
                 "rms_norm_eps",
                 "layer_norm_eps",

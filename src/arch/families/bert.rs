@@ -1,4 +1,4 @@
-//! Encoders: BERT, and XLM-RoBERTa, whose positions begin behind that of the padding token.
+//! Encoders: BERT; RoBERTa and XLM-RoBERTa, whose positions begin behind that of the padding token.
 //!
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
@@ -148,7 +148,8 @@ const TRAITS: Traits = Traits {
     ties_output: true,
     prefix: Some("bert."),
     left_out: &["pooler.dense.", "cls.predictions.", "cls.seq_relationship."],
-    sign: Sign::Tokenizer("bert"),
+    // DistilBERT has no types of tokens.
+    sign: Sign::All(&[Sign::Tokenizer("bert"), Sign::Tensor("token_types.weight")]),
     ..Traits::PLAIN
 };
 
@@ -207,4 +208,25 @@ pub(super) const XLM_ROBERTA_CLASSIFIER: ModelClass = ModelClass {
         ..XLM_ROBERTA.traits
     },
     ..XLM_ROBERTA
+};
+
+pub(super) const ROBERTA: ModelClass = ModelClass {
+    classes: &["RobertaModel"],
+    model_type: "roberta",
+    traits: Traits {
+        sign: Sign::Tokenizer("gpt2"),
+        ..XLM_ROBERTA.traits
+    },
+    ..XLM_ROBERTA
+};
+
+/// RoBERTa that ranks or classifies texts.
+pub(super) const ROBERTA_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["RobertaForSequenceClassification"],
+    model_type: "roberta",
+    traits: Traits {
+        sign: Sign::All(&[Sign::Tokenizer("gpt2"), Sign::Tensor("cls.output.weight")]),
+        ..XLM_ROBERTA.traits
+    },
+    ..XLM_ROBERTA_CLASSIFIER
 };

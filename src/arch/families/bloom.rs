@@ -2,6 +2,7 @@
 //!
 //! Source: `conversion/bloom.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use super::CAUSAL;
 use super::gpt2::{BIASES, FOURFOLD, THREEFOLD};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
@@ -95,6 +96,8 @@ pub(super) const BLOOM: ModelClass = ModelClass {
         head_dim: HeadDim::Derived,
         has_fixed_rope: true,
         prefix: Some("transformer."),
+        // Distances count backwards in transformers, if tokens see those behind them.
+        also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
 };

@@ -86,6 +86,8 @@ pub(super) const COHERE2: ModelClass = ModelClass {
         ties_output: true,
         full_attention_every: Some(4),
         partial_rotary: Some(1.0),
+        // transformers turns whole heads, whatever the field says.
+        also_implied: &[("rotary_pct", Default::Float(1.0))],
         ..Traits::PLAIN
     },
     ..COHERE

@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/gemma.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
+use super::{ATTENTION_BIASES, CAUSAL, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::pooling::POOLING;
 use crate::arch::table::{Default, ModelClass, TensorRule, Traits, count, number, same};
@@ -132,6 +132,7 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
 pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
     gguf: "gemma-embedding",
     classes: &["Gemma3TextModel"],
+    defaults: EMBEDDING_DEFAULTS,
     implied: &[
         ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
         ("attn_logit_softcapping", Default::Absent),
@@ -144,7 +145,7 @@ pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
         count(POOLING, &[POOLING]),
     ]],
     traits: Traits {
-        also_implied: &[],
+        also_implied: &[CAUSAL],
         ..GEMMA3.traits
     },
     ..GEMMA3
@@ -152,3 +153,18 @@ pub(super) const GEMMA_EMBEDDING: ModelClass = ModelClass {
 
 /// Embedding and last norm.
 const EMBEDDING: &[TensorRule] = &[ENDS[0], ENDS[1]];
+
+/// As those of [`GEMMA3`], in which tokens do not see those behind them unless a config says so.
+const EMBEDDING_DEFAULTS: &[(&str, Default)] = &[
+    ("max_position_embeddings", Default::Int(131_072)),
+    ("num_attention_heads", Default::Int(8)),
+    ("num_key_value_heads", Default::Int(4)),
+    ("head_dim", Default::Int(256)),
+    ("rms_norm_eps", Default::Float(1e-6)),
+    ("rope_theta", Default::Float(1e6)),
+    ("rope_local_base_freq", Default::Float(10_000.0)),
+    ("query_pre_attn_scalar", Default::Int(256)),
+    ("sliding_window", Default::Int(4096)),
+    ("vocab_size", Default::Int(262_208)),
+    ("use_bidirectional_attention", Default::Bool(false)),
+];

@@ -3,7 +3,7 @@
 //! Source: `Gemma4Model` in `conversion/gemma.py` of llama.cpp; defaults of transformers 5.23.
 
 use super::gemma::FOUR_NORMS;
-use super::{ENDS, MLP, QUERIES, VALUES};
+use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::layer_sizes::{FULL_HEAD, SHARED};
 use crate::arch::table::{
@@ -37,9 +37,9 @@ const ATTENTION: &[TensorRule] = &[
 /// Length of what each layer gets of a token beside the hidden state.
 const INPUT: Dim = Dim::Field("hidden_size_per_layer_input");
 const WITH_INPUTS: Need = Need::Above0("hidden_size_per_layer_input");
-const ALL_INPUTS: Dim = Dim::Product(&[INPUT, Dim::Layers]);
+pub(super) const ALL_INPUTS: Dim = Dim::Product(&[INPUT, Dim::Layers]);
 
-const INPUTS: &[TensorRule] = &[
+pub(super) const INPUTS: &[TensorRule] = &[
     only(
         WITH_INPUTS,
         "per_layer_token_embd",
@@ -198,6 +198,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         has_layer_sizes: true,
         layer_kinds: Some(("sliding_attention", 6)),
         partial_rotary: Some(1.0),
+        also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
 };

@@ -13,7 +13,7 @@ use crate::arch::table::{
 };
 
 /// Norms before and behind both halves of a layer.
-const FOUR_NORMS: &[TensorRule] = &[
+pub(super) const FOUR_NORMS: &[TensorRule] = &[
     same(
         "blk.{i}.attn_norm",
         "model.layers.{i}.input_layernorm",

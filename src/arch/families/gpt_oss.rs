@@ -2,7 +2,7 @@
 //!
 //! Source: `conversion/gpt_oss.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ATTENTION_BIASES, ENDS, POST_NORMS, QUERIES, VALUES};
+use super::{ATTENTION_BIASES, CAUSAL, ENDS, POST_NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, ModelClass, TensorRule, Traits, Transform, count, parameter, same,
@@ -97,6 +97,7 @@ pub(super) const GPT_OSS: ModelClass = ModelClass {
     traits: Traits {
         has_exact_yarn: true,
         also_implied: &[
+            CAUSAL,
             ("swiglu_alpha", Default::Float(1.702)),
             ("swiglu_limit", Default::Float(7.0)),
         ],

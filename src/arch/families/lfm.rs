@@ -2,6 +2,7 @@
 //!
 //! Source: `conversion/lfm2.py` of llama.cpp; defaults of transformers 4.57.6, of LFM 2 with experts those of 5.23.
 
+use super::CAUSAL;
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, experts,
@@ -214,6 +215,7 @@ pub(super) const LFM2: ModelClass = ModelClass {
     settings: &[SETTINGS],
     traits: Traits {
         adjusts_inner: true,
+        also_implied: &[CAUSAL],
         ..Traits::PLAIN
     },
 };

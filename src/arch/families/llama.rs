@@ -47,7 +47,7 @@ pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
     ),
 ];
 
-const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
     Setting {
         key: "rope.dimension_count",
@@ -70,6 +70,8 @@ pub(super) const LLAMA: ModelClass = ModelClass {
         "LlamaModel",
         "LlavaForConditionalGeneration",
         "VoxtralForConditionalGeneration",
+        // SmolVLM and Idefics 3
+        "VLlama3ForCausalLM",
     ],
     model_type: "llama",
     defaults: &[
@@ -157,7 +159,8 @@ pub(super) const MINISTRAL3: ModelClass = ModelClass {
         ("num_key_value_heads", Default::Int(8)),
         ("head_dim", Default::Int(128)),
         ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(1e6)),
+        // Of a model that states its rope, as all have to.
+        ("rope_theta", Default::Float(10_000.0)),
     ],
     settings: &[
         SETTINGS,

@@ -2,7 +2,7 @@
 //!
 //! Source: `Llama4Model` in `conversion/llama.py` and `src/models/llama4.cpp` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::{ENDS, NORMS, QUERIES, VALUES, sparse};
+use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, count, only,
@@ -141,6 +141,7 @@ pub(super) const LLAMA4: ModelClass = ModelClass {
         no_rope_every: Some(4),
         // llama.cpp tells the larger model, which does not norm queries and keys, by its experts.
         normed_unless_experts: Some(128),
+        also_implied: &[CAUSAL],
         experts_every: Some("interleave_moe_layer_step"),
         ..Traits::PLAIN
     },

@@ -1,12 +1,13 @@
-//! OLMo 2 and 3, and OLMoE.
+//! OLMo 1 to 3, and OLMoE.
 //!
 //! Source: `conversion/olmo.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use super::llama::ROTATED;
 use super::qwen::EXPERTS;
-use super::{ATTENTION_BIASES, ENDS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
+use super::{ATTENTION_BIASES, CAUSAL, ENDS, LATER_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Sign, TensorRule, Traits, count, same, setting,
+    Default, HeadDim, Kind, ModelClass, Sign, TensorRule, Traits, count, number, same, setting,
 };
 
 /// Norms of all queries and of all keys.
@@ -22,6 +23,34 @@ pub(super) const WIDE_NORMS: &[TensorRule] = &[
         &[Dim::Keys],
     ),
 ];
+
+/// Norms have no weights.
+pub(super) const OLMO: ModelClass = ModelClass {
+    gguf: "olmo",
+    classes: &["OlmoForCausalLM"],
+    model_type: "olmo",
+    defaults: &[
+        ("max_position_embeddings", Default::Int(2048)),
+        ("layer_norm_eps", EPSILON),
+        ("rope_theta", Default::Float(10_000.0)),
+    ],
+    // The class has no field for the epsilon, and this is its number.
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+        ("layer_norm_eps", EPSILON),
+    ],
+    biases: &[],
+    tensors: &[&[ENDS[0], ENDS[2]], ROTATED, VALUES, MLP],
+    settings: &[&[number("attention.clamp_kqv", &["clip_qkv"])]],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        ..Traits::PLAIN
+    },
+    ..OLMO2
+};
+
+const EPSILON: Default = Default::Float(1e-5);
 
 pub(super) const OLMO2: ModelClass = ModelClass {
     gguf: "olmo2",
@@ -65,6 +94,7 @@ pub(super) const OLMO3: ModelClass = ModelClass {
     traits: Traits {
         layer_kinds: Some(("sliding_attention", 4)),
         sign: Sign::Has("attention.sliding_window"),
+        also_implied: &[CAUSAL],
         ..OLMO2.traits
     },
     ..OLMO2

@@ -146,6 +146,7 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
         ("shared_expert_intermediate_size", Default::Int(5632)),
         ("num_experts", Default::Int(60)),
         ("num_experts_per_tok", Default::Int(4)),
+        ("qkv_bias", Default::Bool(true)),
     ],
     implied: &[
         ("hidden_act", Default::Text("silu")),
@@ -154,6 +155,7 @@ pub(super) const QWEN2_MOE: ModelClass = ModelClass {
         ("decoder_sparse_step", Default::Int(1)),
     ],
     own_fields: OWN_FIELDS,
+    biases: &[("qkv_bias", QWEN2.biases[0].1)],
     tensors: &[ENDS, NORMS, QUERIES, VALUES, EXPERTS, SHARED_EXPERT],
     other_tensors: FUSED_EXPERTS,
     settings: &[&[

@@ -4,7 +4,9 @@
 
 use super::llama::ROTATED;
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, UNGATED_MLP, VALUES};
-use crate::arch::table::{Default, HeadDim, Kind, ModelClass, Setting, Traits, count, setting};
+use crate::arch::table::{
+    Default, HeadDim, Kind, LostWindows, ModelClass, Setting, Traits, count, setting,
+};
 
 const SETTINGS: &[Setting] = &[
     count("vocab_size", &["vocab_size"]),
@@ -38,6 +40,8 @@ pub(super) const SMOLLM3: ModelClass = ModelClass {
     traits: Traits {
         no_rope_every: Some(4),
         stores_rope_factors: true,
+        // Those that `layer_types` calls so.
+        lost_windows: LostWindows::From(u32::MAX),
         ..Traits::PLAIN
     },
 };

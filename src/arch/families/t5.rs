@@ -1,7 +1,5 @@
-//! T5 1.1, FLAN-T5, mT5 and UMT5: an encoder and a decoder, whose distances have a bias in place of positions; and their encoders alone,
-//! which diffusion models have.
-//!
-//! T5 1.0 ties the output to the embedding, and scales what goes into it, which llama.cpp does not do.
+//! T5, FLAN-T5, mT5 and UMT5: an encoder and a decoder, whose distances have a bias in place of positions; and their encoders alone,
+//! which diffusion models have. T5 1.0 has no gates, and ties the output to the embedding.
 //!
 //! Source: `conversion/t5.py`, `src/models/t5.cpp` and `src/models/t5encoder.cpp` of llama.cpp; defaults of transformers 4.57.6.
 
@@ -61,16 +59,6 @@ const ENCODER: &[TensorRule] = &[
         "enc.blk.{i}.ffn_norm",
         "encoder.block.{i}.layer.1.layer_norm",
         &[Dim::Hidden],
-    ),
-    same(
-        "enc.blk.{i}.ffn_gate",
-        "encoder.block.{i}.layer.1.DenseReluDense.wi_0",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "enc.blk.{i}.ffn_up",
-        "encoder.block.{i}.layer.1.DenseReluDense.wi_1",
-        &[Dim::Inner, Dim::Hidden],
     ),
     same(
         "enc.blk.{i}.ffn_down",
@@ -136,6 +124,28 @@ const DECODER: &[TensorRule] = &[
         &[Dim::Hidden],
     ),
     same(
+        "dec.blk.{i}.ffn_down",
+        "decoder.block.{i}.layer.2.DenseReluDense.wo",
+        &[Dim::Hidden, Dim::Inner],
+    ),
+];
+
+/// Projections into the feed-forward layers, and their gates.
+const ENCODER_GATED: &[TensorRule] = &[
+    same(
+        "enc.blk.{i}.ffn_gate",
+        "encoder.block.{i}.layer.1.DenseReluDense.wi_0",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+    same(
+        "enc.blk.{i}.ffn_up",
+        "encoder.block.{i}.layer.1.DenseReluDense.wi_1",
+        &[Dim::Inner, Dim::Hidden],
+    ),
+];
+
+const DECODER_GATED: &[TensorRule] = &[
+    same(
         "dec.blk.{i}.ffn_gate",
         "decoder.block.{i}.layer.2.DenseReluDense.wi_0",
         &[Dim::Inner, Dim::Hidden],
@@ -145,12 +155,20 @@ const DECODER: &[TensorRule] = &[
         "decoder.block.{i}.layer.2.DenseReluDense.wi_1",
         &[Dim::Inner, Dim::Hidden],
     ),
-    same(
-        "dec.blk.{i}.ffn_down",
-        "decoder.block.{i}.layer.2.DenseReluDense.wo",
-        &[Dim::Hidden, Dim::Inner],
-    ),
 ];
+
+/// Projections into feed-forward layers without gates.
+const ENCODER_UNGATED: &[TensorRule] = &[same(
+    "enc.blk.{i}.ffn_up",
+    "encoder.block.{i}.layer.1.DenseReluDense.wi",
+    &[Dim::Inner, Dim::Hidden],
+)];
+
+const DECODER_UNGATED: &[TensorRule] = &[same(
+    "dec.blk.{i}.ffn_up",
+    "decoder.block.{i}.layer.2.DenseReluDense.wi",
+    &[Dim::Inner, Dim::Hidden],
+)];
 
 /// The bias of distances, which the first layer has for all.
 const ENCODER_BIAS: &[TensorRule] = &[only(
@@ -230,14 +248,52 @@ pub(super) const T5: ModelClass = ModelClass {
         ENCODER_ENDS,
         DECODER_ENDS,
         ENCODER,
+        ENCODER_GATED,
         ENCODER_BIAS,
         DECODER,
+        DECODER_GATED,
         DECODER_BIAS,
     ],
     other_tensors: &[],
     settings: &[DECODER_SETTINGS, SETTINGS],
-    traits: TRAITS,
+    traits: Traits {
+        config_text: GATED,
+        sign: HAS_GATES,
+        ..TRAITS
+    },
 };
+
+/// What configs say of gates.
+const GATED: Option<(&str, &str)> = Some(("feed_forward_proj", "gated-gelu"));
+
+const HAS_GATES: Sign = Sign::Tensor("enc.blk.0.ffn_gate.weight");
+
+pub(super) const T5_UNGATED: ModelClass = ModelClass {
+    implied: &[
+        ("feed_forward_proj", Default::Text("relu")),
+        ("relative_attention_max_distance", Default::Int(128)),
+        ("is_encoder_decoder", Default::Bool(true)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    tensors: &[
+        ENCODER_ENDS,
+        TIED_DECODER_ENDS,
+        ENCODER,
+        ENCODER_UNGATED,
+        ENCODER_BIAS,
+        DECODER,
+        DECODER_UNGATED,
+        DECODER_BIAS,
+    ],
+    traits: Traits {
+        ties_output: true,
+        scales_output: true,
+        ..TRAITS
+    },
+    ..T5
+};
+
+const TIED_DECODER_ENDS: &[TensorRule] = &[DECODER_ENDS[0]];
 
 const TRAITS: Traits = Traits {
     has_fixed_rope: true,
@@ -254,8 +310,10 @@ pub(super) const UMT5: ModelClass = ModelClass {
         ENCODER_ENDS,
         DECODER_ENDS,
         ENCODER,
+        ENCODER_GATED,
         ENCODER_BIASES,
         DECODER,
+        DECODER_GATED,
         DECODER_BIASES,
     ],
     traits: Traits {
@@ -285,20 +343,35 @@ pub(super) const T5_ENCODER: ModelClass = ModelClass {
         ("relative_attention_max_distance", Default::Int(128)),
     ],
     equal_fields: &[],
-    tensors: &[ENCODER_ENDS, ENCODER, ENCODER_BIAS],
+    tensors: &[ENCODER_ENDS, ENCODER, ENCODER_GATED, ENCODER_BIAS],
     settings: &[SETTINGS],
+    traits: Traits {
+        ties_output: true,
+        config_text: GATED,
+        sign: HAS_GATES,
+        ..TRAITS
+    },
+    ..T5
+};
+
+pub(super) const T5_UNGATED_ENCODER: ModelClass = ModelClass {
+    implied: &[
+        ("feed_forward_proj", Default::Text("relu")),
+        ("relative_attention_max_distance", Default::Int(128)),
+    ],
+    tensors: &[ENCODER_ENDS, ENCODER, ENCODER_UNGATED, ENCODER_BIAS],
     traits: Traits {
         ties_output: true,
         ..TRAITS
     },
-    ..T5
+    ..T5_ENCODER
 };
 
 pub(super) const UMT5_ENCODER: ModelClass = ModelClass {
     classes: &["UMT5EncoderModel"],
     model_type: "umt5",
     defaults: UMT5_DEFAULTS,
-    tensors: &[ENCODER_ENDS, ENCODER, ENCODER_BIASES],
+    tensors: &[ENCODER_ENDS, ENCODER, ENCODER_GATED, ENCODER_BIASES],
     traits: Traits {
         ties_output: true,
         sign: EVERY_LAYER,

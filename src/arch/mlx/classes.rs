@@ -71,6 +71,7 @@ const BASE: MlxClass = MlxClass {
     lost_windows: LostWindows::Nowhere,
     reads_kinds: false,
     has_latent_eps: false,
+    reads_outer_vocab: false,
     rope: RopeFields::Flat,
     output: OutputLayer::AsConfigured,
     prefix: Prefix::None,

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::rope;
-use super::{MlxClass, NamedClass, OutputLayer, Prefix, RopeFields};
+use super::{MlxClass, NamedClass, OutputLayer, RopeFields};
 use crate::Result;
 use crate::arch::checks::{has_sliding_kind, ignored_window, latent_norms};
 use crate::arch::dims::Dims;
@@ -155,11 +155,10 @@ pub(super) fn config_of(
     is_tied: bool,
 ) -> Result<Option<Value>> {
     let (mlx, mut edited) = (found.mlx, config.clone());
-    if let Some(all) = edited.as_object_mut().filter(|_| found.is_nested) {
+    if let Some(all) = edited.as_object_mut() {
         // The towers that it is about are not in the output.
         all.remove("vision_config");
-        if let Prefix::IfNested(_) = mlx.prefix {
-            // mlx-lm looks for it here alone.
+        if mlx.reads_outer_vocab && found.is_nested {
             all.entry("vocab_size").or_insert(dims.vocab.into());
         }
     }

@@ -1,6 +1,6 @@
 //! A model of mlx-lm under the names of transformers.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{MlxModel, NamedClass, Prefix, is_filters};
 use crate::arch::dims::Dims;
@@ -8,7 +8,7 @@ use crate::arch::fields::Fields;
 use crate::arch::names::is_of_other_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
 use crate::arch::source::{Rearrangement, SourceTensor, assembled};
-use crate::arch::table::{TensorRule, Transform};
+use crate::arch::table::{Kind, TensorRule, Transform};
 use crate::arch::to_gguf::has_offset;
 use crate::arch::transform::{self, WaitingParts};
 use crate::scheme::layout::assembled::Change;
@@ -114,16 +114,40 @@ fn config_of_text(config: &Value, found: &NamedClass<'_>) -> Value {
         }
         text.insert("architectures".to_owned(), json!([found.class.classes[0]]));
         text.insert("model_type".to_owned(), found.class.model_type.into());
+        leave_out_axes(text, found);
     }
     text
 }
 
+/// Takes out of `config` what it says of axes of an image: a text has none, and the class that is written does not know them.
+fn leave_out_axes(config: &mut Map<String, Value>, found: &NamedClass<'_>) {
+    if !found.has_axes() {
+        return;
+    }
+    for name in ["rope_scaling", "rope_parameters"] {
+        let Some(Value::Object(rope)) = config.get_mut(name) else {
+            continue;
+        };
+        rope.retain(|name, value| !name.starts_with("mrope_") && value != "mrope");
+        let is_default =
+            |(name, value): (&String, &Value)| name.ends_with("type") && value == "default";
+        if rope.iter().all(is_default) {
+            config.remove(name);
+        }
+    }
+}
+
 /// The config with the `model_type` of transformers; `None`: it has it.
 fn config_of_class(config: &Value, found: &NamedClass<'_>) -> Option<Value> {
-    let is_other = found.mlx.mlx_type.is_some() && !found.is_nested;
+    let is_other = (found.mlx.mlx_type.is_some() || found.has_axes()) && !found.is_nested;
     is_other.then(|| {
         let mut config = config.clone();
         config["model_type"] = found.class.model_type.into();
+        if let Some(config) = config.as_object_mut().filter(|_| found.has_axes()) {
+            config.remove("vision_config");
+            config.insert("architectures".to_owned(), json!([found.class.classes[0]]));
+            leave_out_axes(config, found);
+        }
         config
     })
 }
@@ -132,6 +156,11 @@ fn config_of_class(config: &Value, found: &NamedClass<'_>) -> Option<Value> {
 type FoundRule = (&'static TensorRule, Place, &'static str);
 
 impl NamedClass<'_> {
+    /// Whether heads rotate by the axes of an image.
+    fn has_axes(&self) -> bool {
+        self.class.has_setting(Kind::TextSections)
+    }
+
     /// Whether `name` is that of projections that transformers fuses and mlx-lm does not.
     fn is_fused(&self, name: &str) -> bool {
         let (base, _) = split_suffix(name);

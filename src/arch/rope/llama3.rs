@@ -37,6 +37,10 @@ impl Llama3 {
     /// The parameters that give `factors`; `None` if there are none. Only the ratios of the original length to the two limits
     /// count, so the limits are taken to be 1 and 4, as all models have them.
     pub(in crate::arch) fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
+        // The length of a head may be any number that a file has.
+        if factors.len() != head / 2 {
+            return None;
+        }
         let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
         let guess = Self {
             base,

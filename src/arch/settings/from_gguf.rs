@@ -268,6 +268,24 @@ impl ConfigFields {
                 Some(GgufMetadataArray::I32(widths)) => (field, self.least_width(key, widths)?),
                 _ => (field, count()?.into()),
             },
+            Kind::InnerOfEach => match value.as_array() {
+                Some(GgufMetadataArray::I32(widths))
+                    if widths.windows(2).all(|pair| pair[0] == pair[1]) && !widths.is_empty() =>
+                {
+                    (field, widths[0].into())
+                }
+                _ => return Err(other_type()),
+            },
+            Kind::LayersBehind(_) => (field, count()?.into()),
+            Kind::SparseLayers(first) => match value.as_array() {
+                Some(GgufMetadataArray::F32(found)) => {
+                    let layers = found.len();
+                    let is_same = *found == super::by_layer::cuts(first, layers);
+                    fixed(is_same, &"other layers that cut activations")?;
+                    (field, super::by_layer::pattern(first, layers))
+                }
+                _ => return Err(other_type()),
+            },
             Kind::InnerOf(kind) => match value.as_array() {
                 Some(GgufMetadataArray::I32(widths)) => (
                     field,

@@ -32,6 +32,7 @@ const KEYS: &[(&str, &[f64])] = &[
 
 /// Architectures whose classes choose among groups of experts.
 const GROUPED: &[&str] = &[
+    "bailingmoe2",
     "deepseek2",
     "deepseek32",
     "dots1",

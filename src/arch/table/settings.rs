@@ -85,6 +85,13 @@ pub(in crate::arch) enum Kind {
     Trained(&'static [(u32, u32)]),
     /// BOOL that is true. The field must be this text.
     TrueOf(&'static str),
+    /// INT32\[\]: the width of the feed-forward layer, once for each layer.
+    InnerOfEach,
+    /// UINT32: how many layers there are behind so many, which the field must say.
+    LayersBehind(u32),
+    /// FLOAT32\[\]: how far the activations of each layer are cut: as 0.95 of them in the first layers, so many, and none in the others. The
+    /// field, if there is one, must say so.
+    SparseLayers(usize),
     /// UINT32: so many times the hidden size. The fields must say the same, if there are any.
     TimesHidden(u32),
 }

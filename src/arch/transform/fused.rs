@@ -83,7 +83,7 @@ fn fused_groups<'m>(
             return Ok(source);
         }
         let (part, shape) = (source.name.clone(), source.shape.clone());
-        let order = RowOrder::Split(head_rows(&part, &shape, dims)?);
+        let order = RowOrder::split(head_rows(&part, &shape, dims)?);
         let moved = Rearrangement::of_each(1, order, (shape[0], shape[1]));
         let split = assembled(vec![source], (part, shape), dtype, &moved);
         SourceTensor::new(ResolvedItem::from(split))

@@ -132,3 +132,17 @@ pub(super) fn head_rows(name: &str, shape: &[usize], dims: &Dims) -> Result<usiz
     );
     Err(AnamnesisError::parse(what))
 }
+
+/// Rows that rotate of a head of `of` rows of the tensor `name`.
+///
+/// # Errors
+/// `Parse` if they are no pairs of rows of a head.
+pub(super) fn rotating(name: &str, of: usize, dims: &Dims) -> Result<usize> {
+    let rows = dims
+        .rotating
+        .filter(|rows| *rows > 0 && *rows <= of && rows.is_multiple_of(2));
+    rows.ok_or_else(|| {
+        let what = format!("tensor `{name}`: no part of heads of {of} rows rotates by pairs");
+        AnamnesisError::parse(what)
+    })
+}

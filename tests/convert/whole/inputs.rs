@@ -391,3 +391,26 @@ fn encoders_as_they_are_published() {
         "{notes:?}"
     );
 }
+
+/// Tokens of images have no input of each layer in transformers, and rows of zeros in GGUF.
+#[test]
+fn inputs_of_tokens_are_padded() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = named(&data().join("whole/gemma3n"), directory.path());
+    let (name, rows, all) = ("model.embed_tokens_per_layer.weight", 256, 288);
+    let mut stored = tensors(&from);
+    let inputs = stored.get_mut(name).unwrap();
+    assert_eq!(inputs.1[0], all);
+    let width = inputs.2.len() / all;
+    inputs.1[0] = rows;
+    inputs.2.truncate(rows * width);
+    write(&stored, &from);
+    let mut config = json(&from.join("config.json"));
+    config["vocab_size_per_layer_input"] = rows.into();
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let found = tensors(&to_gguf(&from, directory.path()));
+    let mut expected = tensors(&data().join("whole/gemma3n/canonical.gguf"));
+    let inputs = expected.get_mut("per_layer_token_embd.weight").unwrap();
+    inputs.2[rows * width..].fill(0);
+    assert!(found == expected);
+}

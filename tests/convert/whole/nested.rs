@@ -6,12 +6,14 @@ use std::path::Path;
 
 use anamnesis::{ConvertTarget, parse};
 
-use super::{Tensors, check_metadata, json, metadata, named, tensors, to_gguf, to_hf, write};
+use super::{
+    Tensor, Tensors, check_metadata, json, metadata, named, tensors, to_gguf, to_hf, write,
+};
 use crate::common::data;
 
 /// Name of the model in `tests/data/whole_nested`, that of its language model in `tests/data/whole`, what names of tensors begin with
 /// instead of what, and the class that comes back.
-const MODELS: [(&str, &str, [&str; 2], &str); 4] = [
+const MODELS: [(&str, &str, [&str; 2], &str); 8] = [
     (
         "mistral3",
         "mistral",
@@ -30,6 +32,30 @@ const MODELS: [(&str, &str, [&str; 2], &str); 4] = [
         "qwen3_moe",
         ["model.", "model.language_model."],
         "Qwen3MoeForCausalLM",
+    ),
+    (
+        "glm4v",
+        "glm4",
+        ["model.", "model.language_model."],
+        "Glm4ForCausalLM",
+    ),
+    (
+        "glm_ocr",
+        "glm4",
+        ["model.", "model.language_model."],
+        "Glm4ForCausalLM",
+    ),
+    (
+        "glm4v_moe",
+        "glm4_moe_mtp",
+        ["model.", "model.language_model."],
+        "Glm4MoeForCausalLM",
+    ),
+    (
+        "smolvlm",
+        "llama_bias",
+        ["model.", "model.text_model."],
+        "LlamaForCausalLM",
     ),
 ];
 
@@ -87,6 +113,31 @@ fn stack_experts(all: &mut Tensors) {
     }
 }
 
+/// What names of the layer begin with that predicts a further token in a model of two layers.
+const PREDICTING: &str = "model.layers.2.";
+
+/// Adds a layer that predicts a further token: a copy of the second, with zeros for its own tensors.
+fn add_prediction(all: &mut Tensors) {
+    let copy = |(name, tensor): (&String, &Tensor)| {
+        let rest = name.strip_prefix("model.layers.1.")?;
+        Some((format!("{PREDICTING}{rest}"), tensor.clone()))
+    };
+    let copies: Vec<_> = all.iter().filter_map(copy).collect();
+    all.extend(copies);
+    let hidden = all["model.norm.weight"].1[0];
+    let own: [(&str, &[usize]); 4] = [
+        ("eh_proj", &[hidden, 2 * hidden]),
+        ("enorm", &[hidden]),
+        ("hnorm", &[hidden]),
+        ("shared_head.norm", &[hidden]),
+    ];
+    for (name, shape) in own {
+        let zeros = vec![0; 2 * shape.iter().product::<usize>()];
+        let tensor = ("BF16".to_owned(), shape.to_vec(), zeros);
+        all.insert(format!("{PREDICTING}{name}.weight"), tensor);
+    }
+}
+
 /// Makes the directory `from`, a model of `tests/data/whole`, the model `name`, with a tower.
 fn nest(from: &Path, name: &str, [old, new]: [&str; 2]) {
     let config = data()
@@ -97,6 +148,9 @@ fn nest(from: &Path, name: &str, [old, new]: [&str; 2]) {
     let mut all = tensors(from);
     if name == "qwen3_vl_moe" {
         stack_experts(&mut all);
+    }
+    if name == "glm_ocr" {
+        add_prediction(&mut all);
     }
     let tower = ("BF16".to_owned(), vec![1], vec![0, 0]);
     let renamed = |(name, tensor): (String, _)| match name.strip_prefix(old) {
@@ -181,10 +235,12 @@ fn language_models_come_back_without_images() {
             .join(name)
             .with_extension("gguf");
         let back = to_hf(&canonical, directory.path());
-        assert!(
-            tensors(&back) == tensors(&data().join("whole").join(like).join("hf")),
-            "{name}"
-        );
+        let mut found = tensors(&back);
+        if name == "glm_ocr" {
+            found.retain(|name, _| !name.starts_with(PREDICTING));
+        }
+        let expected = tensors(&data().join("whole").join(like).join("hf"));
+        assert!(found == expected, "{name}");
         let [config, original] = [&back, &data().join("whole").join(like).join("hf")]
             .map(|directory| json(&directory.join("config.json")));
         assert_eq!(

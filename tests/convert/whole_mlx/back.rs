@@ -44,6 +44,8 @@ fn is_left_out(name: &str, found: &Value) -> bool {
 /// What the model `found` has in transformers when it comes back: names and shapes.
 fn wanted_back(found: &Value) -> BTreeMap<String, Vec<usize>> {
     let mut wanted = BTreeMap::new();
+    // Stacks of matrices `[in, out]`.
+    let is_transposed = found["config"]["model_type"] == "qwen3_vl_moe";
     for (name, entry) in found["hf"].as_object().unwrap() {
         let mut shape = shape(entry);
         if is_left_out(name, found) || name.ends_with("_scales") {
@@ -61,13 +63,21 @@ fn wanted_back(found: &Value) -> BTreeMap<String, Vec<usize>> {
         } else if let Some(prefix) = name.strip_suffix("mlp.experts.gate_up_proj") {
             for (expert, part) in (0..shape[0]).flat_map(|e| [(e, "gate_proj"), (e, "up_proj")]) {
                 let name = format!("{prefix}mlp.experts.{expert}.{part}.weight");
-                wanted.insert(name, vec![shape[1] / 2, shape[2]]);
+                let part = match is_transposed {
+                    true => vec![shape[2] / 2, shape[1]],
+                    false => vec![shape[1] / 2, shape[2]],
+                };
+                wanted.insert(name, part);
             }
             continue;
         } else if let Some(prefix) = name.strip_suffix("mlp.experts.down_proj") {
             for expert in 0..shape[0] {
                 let name = format!("{prefix}mlp.experts.{expert}.down_proj.weight");
-                wanted.insert(name, shape[1..].to_vec());
+                let mut part = shape[1..].to_vec();
+                if is_transposed {
+                    part.reverse();
+                }
+                wanted.insert(name, part);
             }
             continue;
         }
@@ -123,12 +133,24 @@ fn directories_come_back() {
         let class = match name.as_str() {
             "gemma3_vision" => json!("Gemma3ForCausalLM"),
             "gemma4_moe" => json!("Gemma4ForCausalLM"),
+            "mistral3" => json!("MistralForCausalLM"),
+            "ministral3" => json!("Ministral3ForCausalLM"),
+            "qwen2_vl" => json!("Qwen2ForCausalLM"),
+            "qwen3_vl" => json!("Qwen3ForCausalLM"),
+            "qwen3_vl_moe" => json!("Qwen3MoeForCausalLM"),
             "qwen3_5" => json!("Qwen3_5ForCausalLM"),
             "qwen3_5_moe" => json!("Qwen3_5MoeForCausalLM"),
             _ => found["config"]["architectures"][0].clone(),
         };
         assert_eq!(config["architectures"][0], class, "{name}");
-        assert_eq!(config["model_type"], text(&found)["model_type"], "{name}");
+        let model_type = match name.strip_suffix("_vl") {
+            Some(name) => json!(name),
+            None if name == "qwen3_vl_moe" => json!("qwen3_moe"),
+            None => text(&found)["model_type"].clone(),
+        };
+        assert_eq!(config["model_type"], model_type, "{name}");
+        let has_axes = config.to_string().contains("mrope");
+        assert!(!has_axes || name.starts_with("qwen3_5"), "{name}");
     }
 }
 

@@ -174,7 +174,7 @@ fn classes_of_others_fields_keep_their_names() {
     for (model, class, kept) in [
         (
             "qwen2",
-            "Qwen2_5_VLForConditionalGeneration",
+            "Qwen2AudioForConditionalGeneration",
             "lm_head.weight",
         ),
         ("gemma_embedding", "Gemma3TextModel", "norm.weight"),

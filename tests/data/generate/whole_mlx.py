@@ -146,7 +146,16 @@ WRITTEN = {
         "model.tok_embeddings.weight": [VOCAB, 64], "model.norm.weight": [64], "output.weight": [VOCAB, 64]},
 }
 # Classes that transformers 4.57.6 does not know: these are of 5.23.0 with torch 2.15.0.
-NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h", "nemotron_h_moe", "gemma4", "gemma4_moe")
+NEWER = ("glm4_moe_lite", "minimax_m2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "nemotron_h", "nemotron_h_moe", "gemma4", "gemma4_moe", "mistral3", "ministral3", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe")
+MODELS.update({
+    "mistral3": ("mistral", dict(UNTIED, head_dim=32, sliding_window=None), {}, {}),
+    "ministral3": ("ministral3", dict(UNTIED, head_dim=16, rope_parameters=dict(
+        type="yarn", rope_type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=4, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+        mscale_all_dim=1.0, llama_4_scaling_beta=0.1)), {}, {}),
+    "qwen2_vl": ("qwen2", dict(UNTIED, rope_theta=1e6), {"rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}}, {}),
+    "qwen3_vl": ("qwen3", dict(TIED, head_dim=32), {}, {}),
+    "qwen3_vl_moe": ("qwen3_moe", dict(UNTIED, **MOE, head_dim=16, moe_intermediate_size=64, norm_topk_prob=True), {}, {}),
+})
 # Scheme of `amn forget`: arguments of mlx-lm.
 SCHEMES = {"mlx-4bit": dict(q_bits=4), "mlx-8bit": dict(q_bits=8), "mlx-mxfp4": dict(q_mode="mxfp4")}
 
@@ -210,6 +219,45 @@ def as_published(name, saved, tensors):
     return saved, tensors
 
 
+# Language models of models with images: class and `model_type` of the whole model, and what names begin with.
+NESTED = {
+    "mistral3": ("Mistral3ForConditionalGeneration", "mistral3", "language_model."),
+    "ministral3": ("Mistral3ForConditionalGeneration", "mistral3", "language_model."),
+    "qwen2_vl": ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", ""),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration", "qwen3_vl", "model.language_model."),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "model.language_model."),
+}
+
+
+def nest(name, saved, tensors):
+    """The model with the names and the config of one with images."""
+    architecture, outer_type, prefix = NESTED[name]
+    text = {key: value for key, value in saved.items() if key not in ("architectures", "dtype", "torch_dtype")}
+    if name.startswith("qwen3_vl"):
+        text |= {"rope_theta": text.pop("rope_parameters")["rope_theta"],
+                 "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2]}, "model_type": f"{name}_text"}
+    if name == "qwen3_vl_moe" and "num_local_experts" in text:
+        text["num_experts"] = text.pop("num_local_experts")
+    if name in ("mistral3", "qwen2_vl"):
+        text["rope_theta"] = text.pop("rope_parameters")["rope_theta"]
+    outer = {"architectures": [architecture], "model_type": outer_type, "eos_token_id": 1, "torch_dtype": "bfloat16",
+             "vision_config": {"model_type": outer_type, "hidden_size": 8}}
+    outer = text | outer if name == "qwen2_vl" else outer | {"text_config": text, "tie_word_embeddings": text["tie_word_embeddings"]}
+    if prefix == "language_model.":
+        tensors = {prefix + key: value for key, value in tensors.items()}
+    elif prefix:
+        tensors = {key.replace("model.", prefix, 1): value for key, value in tensors.items() if ".experts." not in key}
+        if name == "qwen3_vl_moe":  # matrices [in, out], of all experts in one tensor
+            experts, width, hidden = text["num_experts"], text["moe_intermediate_size"], text["hidden_size"]
+            for layer in range(text["num_hidden_layers"]):
+                place = f"{prefix}layers.{layer}.mlp.experts."
+                tensors[place + "gate_up_proj"] = ["BF16", [experts, hidden, 2 * width]]
+                tensors[place + "down_proj"] = ["BF16", [experts, width, hidden]]
+    tower = "vision_tower.ln_pre.weight" if prefix == "language_model." else "visual.norm.weight" if not prefix else "model.visual.norm.weight"
+    tensors[tower] = ["BF16", [8]]
+    return outer, tensors
+
+
 def describe(name):
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -228,6 +276,8 @@ def describe(name):
     if name in NEWER:
         tensors = saved_tensors(model)
     saved, tensors = as_published(name, saved, tensors)
+    if name in NESTED:
+        saved, tensors = nest(name, saved, tensors)
     if name == "gpt_oss":
         tensors = to_mxfp4(tensors)
     if name == "gemma3_vision":

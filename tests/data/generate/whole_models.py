@@ -157,7 +157,22 @@ NOMIC = dict(architectures=["NomicBertModel"], model_type="nomic_bert", activati
              n_positions=8192, pad_vocab_size_multiple=64, parallel_block=False, parallel_block_tied_norm=False, prenorm=False, qkv_proj_bias=False,
              rotary_emb_base=1000, rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None, rotary_scaling_factor=None,
              scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True, torch_dtype="bfloat16", type_vocab_size=2, use_rms_norm=False, vocab_size=VOCAB)
+BAILING = dict(architectures=["BailingMoeV2ForCausalLM"], model_type="bailing_moe", hidden_act="silu", hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+               num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=512, vocab_size=VOCAB, eos_token_id=1, pad_token_id=1,
+               rms_norm_eps=1e-6, rope_theta=600000, rope_scaling=None, partial_rotary_factor=0.5, tie_word_embeddings=False, use_bias=False,
+               use_qkv_bias=False, use_qk_norm=True, use_rmsnorm=True, first_k_dense_replace=1, num_experts=4, num_experts_per_tok=2, num_shared_experts=1,
+               moe_intermediate_size=20, moe_shared_expert_intermediate_size=20, n_group=2, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+               score_function="sigmoid", moe_router_enable_expert_bias=True, torch_dtype="bfloat16")
+LING = "model.layers.{}."
 WRITTEN = {
+    "bailing_moe2": (BAILING, {
+        "model.word_embeddings.weight": (VOCAB, 32), "model.norm.weight": (32,), "lm_head.weight": (VOCAB, 32),
+        LING + "input_layernorm.weight": (32,), LING + "post_attention_layernorm.weight": (32,), LING + "attention.query_key_value.weight": (64, 32),
+        LING + "attention.dense.weight": (32, 32), LING + "attention.query_layernorm.weight": (8,), LING + "attention.key_layernorm.weight": (8,),
+        "model.layers.0.mlp.gate_proj.weight": (48, 32), "model.layers.0.mlp.up_proj.weight": (48, 32), "model.layers.0.mlp.down_proj.weight": (32, 48),
+        "model.layers.1.mlp.gate.weight": (4, 32), "model.layers.1.mlp.gate.expert_bias": (4,),
+        **{f"model.layers.1.mlp.{e}.{part}.weight": (32, 20) if part == "down_proj" else (20, 32) for part in ("gate_proj", "up_proj", "down_proj")
+           for e in ("experts.0", "experts.1", "experts.2", "experts.3", "shared_experts")}}),
     "internlm2": (INTERNLM2, {
         "model.tok_embeddings.weight": (VOCAB, 32), "model.norm.weight": (32,), "output.weight": (VOCAB, 32),
         "model.layers.{}.attention_norm.weight": (32,), "model.layers.{}.ffn_norm.weight": (32,),
@@ -205,13 +220,34 @@ UMT5 = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num
             tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
 MODELS["umt5"] = ("umt5", UMT5, "spiece")
 MODELS["t5_encoder"] = ("t5", UMT5, "spiece")
+UNGATED = dict(UMT5, feed_forward_proj="relu", tie_word_embeddings=True)
+MODELS["t5_ungated"] = ("t5", UNGATED, "spiece")
+MODELS["t5_ungated_encoder"] = ("t5", UNGATED, "spiece")
 MODELS["gemma_embedding"] = ("gemma3_text", dict(BASE, head_dim=16, num_hidden_layers=7, sliding_window=12, query_pre_attn_scalar=16, vocab_size=VOCAB + 32,
                                                  use_bidirectional_attention=True), "sentencepiece")
 INDEXED = dict(LATENT, scoring_func="sigmoid", index_n_heads=2, index_head_dim=64, index_topk=64, tie_word_embeddings=False)
 MODELS["deepseek_v32"] = ("deepseek_v32", dict(INDEXED, rope_theta=50000.0, rope_scaling=LATENT_YARN, num_nextn_predict_layers=1), "deepseek_v3")
 MODELS["glm_moe_dsa"] = ("glm_moe_dsa", dict(INDEXED, n_group=1, topk_group=1, pad_token_id=0), "glm")
+ROBERTA = dict(ENCODER, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2)
+MODELS.update({
+    "distilbert": ("distilbert", dict(dim=32, hidden_dim=48, n_layers=2, n_heads=4, max_position_embeddings=128, vocab_size=VOCAB, pad_token_id=0), "wordpiece"),
+    "roberta": ("roberta", ROBERTA, "roberta"),
+    "roberta_rank": ("roberta", dict(ROBERTA, num_labels=1), "roberta"),
+    "apertus": ("apertus", dict(BASE, pad_token_id=0, rope_parameters=dict(LLAMA3, rope_theta=12e6)), "llama3"),
+})
+MODELS.update({
+    "olmo": ("olmo", dict(BASE, clip_qkv=0.25, pad_token_id=0), "llama3"),
+    "gpt_bigcode": ("gpt_bigcode", dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1), "llama3"),
+    "bailing_moe2": ("", BAILING, "llama3"),
+    # llama.cpp has windows, shared keys and sparse layers as of the published models: 20 layers with keys of their own, 10 sparse ones.
+    "gemma3n": ("gemma3n_text", dict(hidden_size=16, intermediate_size=[24] * 25, num_hidden_layers=25, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+                                     hidden_size_per_layer_input=4, vocab_size=VOCAB, vocab_size_per_layer_input=VOCAB, laurel_rank=8, num_kv_shared_layers=5,
+                                     activation_sparsity_pattern=[0.95] * 10 + [0.0] * 15, sliding_window=128, max_position_embeddings=512,
+                                     layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 5,
+                                     bos_token_id=2, eos_token_id=1, pad_token_id=0), "sentencepiece"),
+})
 # Classes of models that are no causal language models.
-AUTO = {"umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
+AUTO = {"distilbert": "AutoModel", "roberta": "AutoModel", "roberta_rank": "AutoModelForSequenceClassification", "umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "t5_ungated": "AutoModelForSeq2SeqLM", "t5_ungated_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
         "t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
 POOLING = {"gemma_embedding": "pooling_mode_mean_tokens", "nomic_bert": "pooling_mode_mean_tokens", "modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}
@@ -315,6 +351,18 @@ def train_unigram(out):
     for name in ("text.txt", "rules.tsv", "sentencepiece.bpe.vocab"):
         (out / name).unlink()
     transformers.XLMRobertaTokenizerFast(str(out / "sentencepiece.bpe.model")).save_pretrained(out)
+
+
+def train_roberta(out):
+    """Writes RoBERTa's tokenizer: pairs of bytes, trained on a few words."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator([" ".join(WORDS)], vocab_size=VOCAB - 1, min_frequency=1, special_tokens=["<s>", "<pad>", "</s>", "<unk>"])
+    bpe.save_model(str(out))
+    transformers.RobertaTokenizerFast(str(out / "vocab.json"), str(out / "merges.txt")).save_pretrained(out)
+    for name in ("vocab.json", "merges.txt"):
+        (out / name).unlink(missing_ok=True)
 
 
 def train_spiece(out):
@@ -516,9 +564,12 @@ def save(name, model_type, config, out):
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.rand_like(buffer) + 0.5)
-        if model_type == "xlm-roberta":  # the rows of no position, which GGUF does not have
+        if model_type in ("xlm-roberta", "roberta"):  # the rows of no position, which GGUF does not have
             model.base_model.embeddings.position_embeddings.weight[:2] = 0
     model.save_pretrained(out)
+    if model_type == "gemma3n_text":  # transformers 4.57.6 saves some names otherwise than it loads them
+        tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+        save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
 
 
 def make(name, out):
@@ -549,7 +600,7 @@ def make(name, out):
     if tokenizer.startswith("sentencepiece"):
         train_sentencepiece(out, tokenizer)
         return
-    if made := {"wordpiece": make_wordpiece, "unigram": train_unigram, "spiece": train_spiece}.get(tokenizer):
+    if made := {"wordpiece": make_wordpiece, "unigram": train_unigram, "spiece": train_spiece, "roberta": train_roberta}.get(tokenizer):
         made(out)
         return
     if tokenizer in OF_CLASS:
@@ -571,6 +622,13 @@ NESTED = {
     "qwen3_vl_moe": ("qwen3_moe", dict(architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe",
                                        vision_config=dict(model_type="qwen3_vl_moe", deepstack_visual_indexes=[8, 16, 24]),
                                        rope_scaling=dict(rope_type="default", mrope_interleaved=True, mrope_section=[2, 2, 2]))),
+    "glm4v": ("glm4", dict(architectures=["Glm4vForConditionalGeneration"], model_type="glm4v", vision_config=dict(model_type="glm4v"),
+                           rope_scaling=dict(type="default", mrope_section=[2, 1, 1]))),
+    "glm_ocr": ("glm4", dict(architectures=["GlmOcrForConditionalGeneration"], model_type="glm_ocr", vision_config=dict(model_type="glm_ocr_vision"),
+                             rope_scaling=dict(rope_type="default", mrope_section=[2, 1, 1], rope_theta=10000, partial_rotary_factor=0.5))),
+    "glm4v_moe": ("glm4_moe_mtp", dict(architectures=["Glm4vMoeForConditionalGeneration"], model_type="glm4v_moe", vision_config=dict(model_type="glm4v_moe"),
+                                       rope_scaling=dict(type="default", mrope_section=[2, 1, 1]))),
+    "smolvlm": ("llama_bias", dict(architectures=["SmolVLMForConditionalGeneration"], model_type="smolvlm", vision_config=dict(model_type="smolvlm_vision"))),
 }
 
 
@@ -587,10 +645,20 @@ def nest(root, name, pre):
     elif name == "qwen2_vl":  # one config for both
         config = inner | outer
     else:
-        inner["rope_scaling"] = outer["rope_scaling"]
+        if name == "smolvlm":
+            inner |= {"architectures": ["VLlama3ForCausalLM"], "model_type": "llama"}
+        else:
+            inner["rope_scaling"] = outer["rope_scaling"]
         config = {k: v for k, v in outer.items() if k != "rope_scaling"} | {
-            "text_config": inner | {"model_type": f"{name}_text"}, "tie_word_embeddings": inner["tie_word_embeddings"]}
-        tensors = {k.replace("model.", "model.language_model.", 1): v for k, v in tensors.items()}
+            "text_config": inner | ({} if name == "smolvlm" else {"model_type": f"{name}_text"}), "tie_word_embeddings": inner["tie_word_embeddings"]}
+        place = "model.text_model." if name == "smolvlm" else "model.language_model."
+        tensors = {k.replace("model.", place, 1): v for k, v in tensors.items()}
+    if name == "glm_ocr":  # a layer that predicts a further token, which is a copy of the last one, and zeros
+        config["text_config"]["num_nextn_predict_layers"] = 1
+        last, hidden, prefix = inner["num_hidden_layers"] - 1, inner["hidden_size"], "model.language_model.layers."
+        tensors |= {k.replace(f"{prefix}{last}.", f"{prefix}{last + 1}."): v.clone() for k, v in tensors.items() if k.startswith(f"{prefix}{last}.")}
+        own = {"eh_proj": (hidden, 2 * hidden), "enorm": (hidden,), "hnorm": (hidden,), "shared_head.norm": (hidden,)}
+        tensors |= {f"{prefix}{last + 1}.{k}.weight": torch.zeros(shape, dtype=torch.bfloat16) for k, shape in own.items()}
     if name == "qwen3_vl_moe":  # matrices of all experts in one tensor, [in, out]
         for layer in range(inner["num_hidden_layers"]):
             prefix = f"model.language_model.layers.{layer}.mlp.experts."
@@ -629,7 +697,7 @@ runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__"
 
 
 PRE = {"sentencepiece": "default", "nomic_bert": "bert-bge", "llama3": "llama-bpe", "qwen2_5": "qwen2", "qwen3": "qwen2", "gemma": "default", "gemma2": "default", "gemma3": "default", "gptoss": "gpt-4o",
-       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "unigram": "default", "spiece": "default",
+       "deepseek_v3": "deepseek-v3", "glm": "glm4", "sentencepiece_llama": "default", "wordpiece": "bert-bge", "roberta": "roberta-bpe", "unigram": "default", "spiece": "default",
        "lfm2": "lfm2", "lfm2_moe": "lfm2", "gemma4": "default", "kimi": "kimi-k2", "hy": "hunyuan"}
 
 if __name__ == "__main__":

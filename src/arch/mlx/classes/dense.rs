@@ -34,6 +34,25 @@ const COHERE: MlxClass = MlxClass {
     ..BASE
 };
 
+const QWEN2: MlxClass = MlxClass {
+    model_type: "qwen2",
+    gguf: Some("qwen2"),
+    stated_fields: &[COMMON_FIELDS],
+    equal_sizes: HEADS_FILL_HIDDEN,
+    lost_windows: LostWindows::Flagged,
+    ..BASE
+};
+
+const QWEN3: MlxClass = MlxClass {
+    model_type: "qwen3",
+    gguf: Some("qwen3"),
+    stated_fields: &[COMMON_FIELDS, &["head_dim"]],
+    implied: &[SILU, NO_BIAS],
+    lost_windows: LostWindows::Flagged,
+    rope: RopeFields::Nested,
+    ..BASE
+};
+
 pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         reads_kinds: true,
@@ -47,22 +66,42 @@ pub(super) const CLASSES: &[MlxClass] = &[
         lost_windows: LostWindows::Everywhere,
         ..LLAMA
     },
+    // The language model of a Mistral 3.
     MlxClass {
-        model_type: "qwen2",
-        gguf: Some("qwen2"),
-        stated_fields: &[COMMON_FIELDS],
-        equal_sizes: HEADS_FILL_HIDDEN,
-        lost_windows: LostWindows::Flagged,
-        ..BASE
+        model_type: "mistral",
+        gguf: Some("mistral3"),
+        reads_kinds: true,
+        stated_fields: &[COMMON_FIELDS, &["num_key_value_heads"]],
+        lost_windows: LostWindows::Everywhere,
+        prefix: Prefix::IfNested("language_model."),
+        ..LLAMA
     },
     MlxClass {
-        model_type: "qwen3",
-        gguf: Some("qwen3"),
-        stated_fields: &[COMMON_FIELDS, &["head_dim"]],
-        implied: &[SILU, NO_BIAS],
-        lost_windows: LostWindows::Flagged,
-        rope: RopeFields::Nested,
+        model_type: "ministral3",
+        implied: &[SILU, NO_BIAS, ("sliding_window", Default::Absent)],
+        scalings: &["yarn"],
+        stated_fields: &[&[
+            "rms_norm_eps",
+            "num_key_value_heads",
+            "head_dim",
+            "tie_word_embeddings",
+        ]],
+        rope: RopeFields::NestedAlone,
+        prefix: Prefix::IfNested("language_model."),
         ..BASE
+    },
+    QWEN2,
+    MlxClass {
+        gguf: Some("qwen2vl"),
+        scalings: &["mrope"],
+        prefix: Prefix::Always("language_model."),
+        ..QWEN2
+    },
+    QWEN3,
+    MlxClass {
+        gguf: Some("qwen3vl"),
+        prefix: Prefix::Always("language_model."),
+        ..QWEN3
     },
     MlxClass {
         activation: exact_gelu("hidden_act"),
@@ -81,6 +120,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "gemma3_text",
         gguf: Some("gemma3"),
+        reads_outer_vocab: true,
         prefix: Prefix::IfNested("language_model."),
         implied: &[
             TANH_GELU,

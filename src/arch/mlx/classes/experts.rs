@@ -5,7 +5,7 @@ use super::{
     ROUTER_8_BITS, SILU,
 };
 use crate::arch::mlx::names::{DOTS_STACKS, GPT_OSS_NAMES, LATENT_STACKS, MIXTRAL_STACKS, STACKS};
-use crate::arch::mlx::{MlxClass, OutputLayer, RopeFields};
+use crate::arch::mlx::{MlxClass, OutputLayer, Prefix, RopeFields};
 use crate::arch::table::{Default, LostWindows};
 use crate::scheme::EncodedAs;
 
@@ -49,6 +49,25 @@ const DEEPSEEK_V3: MlxClass = MlxClass {
     ..BASE
 };
 
+const QWEN3_MOE: MlxClass = MlxClass {
+    model_type: "qwen3_moe",
+    gguf: Some("qwen3moe"),
+    renamed: STACKS,
+    modes: ROUTER_8_BITS,
+    lost_windows: LostWindows::Flagged,
+    implied: &[
+        SILU,
+        NO_BIAS,
+        NO_SCALING,
+        ("decoder_sparse_step", Default::Int(1)),
+    ],
+    stated_fields: &[
+        COMMON_FIELDS,
+        &["rope_theta", "decoder_sparse_step", "mlp_only_layers"],
+    ],
+    ..BASE
+};
+
 pub(super) const CLASSES: &[MlxClass] = &[
     MlxClass {
         model_type: "qwen2_moe",
@@ -66,23 +85,15 @@ pub(super) const CLASSES: &[MlxClass] = &[
         lost_windows: LostWindows::Flagged,
         ..BASE
     },
+    QWEN3_MOE,
+    // It always has an output of its own.
     MlxClass {
-        model_type: "qwen3_moe",
-        gguf: Some("qwen3moe"),
-        renamed: STACKS,
-        modes: ROUTER_8_BITS,
-        lost_windows: LostWindows::Flagged,
-        implied: &[
-            SILU,
-            NO_BIAS,
-            NO_SCALING,
-            ("decoder_sparse_step", Default::Int(1)),
-        ],
-        stated_fields: &[
-            COMMON_FIELDS,
-            &["rope_theta", "decoder_sparse_step", "mlp_only_layers"],
-        ],
-        ..BASE
+        gguf: Some("qwen3vlmoe"),
+        implied: &[SILU, NO_BIAS, ("decoder_sparse_step", Default::Int(1))],
+        scalings: &[],
+        output: OutputLayer::Stored,
+        prefix: Prefix::Always("language_model."),
+        ..QWEN3_MOE
     },
     MlxClass {
         model_type: "mixtral",

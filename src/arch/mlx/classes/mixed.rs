@@ -308,6 +308,7 @@ pub(super) const CLASSES: &[MlxClass] = &[
             "final_logit_softcapping",
         ]],
         rope: RopeFields::Nested,
+        reads_outer_vocab: true,
         prefix: Prefix::IfNested("language_model."),
         ..BASE
     },

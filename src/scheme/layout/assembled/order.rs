@@ -33,14 +33,16 @@ impl Tiles {
 pub(crate) enum RowOrder {
     /// Those from this row on.
     From(usize),
-    /// All. In each run of so many rows the first half alternates with the second: rows 0, n/2, 1, n/2 + 1, ….
-    Interleaved(usize),
+    /// This row again and again.
+    Same(usize),
+    /// All. Of each run of `of` rows, the first half of the first `len` alternates with the second: rows 0, len/2, 1, len/2 + 1, ….
+    Interleaved { len: usize, of: usize },
     /// Of each run of `of` rows the `len` rows from row `first` on.
     Slice { first: usize, len: usize, of: usize },
     /// All. Those from row `first` on are tiled.
     Tiled { first: usize, tiles: Tiles },
-    /// All. In each run of so many rows the even ones come before the odd ones: the inverse of `Interleaved`.
-    Split(usize),
+    /// All. Of the first `len` of each run of `of` rows, the even ones come before the odd ones: the inverse of `Interleaved`.
+    Split { len: usize, of: usize },
 }
 
 /// What is done to each value.
@@ -74,20 +76,32 @@ impl Change {
 }
 
 impl RowOrder {
+    /// `Interleaved` of all rows of heads of `of` rows.
+    pub(crate) fn interleaved(of: usize) -> Self {
+        Self::Interleaved { len: of, of }
+    }
+
+    /// `Split` of all rows of heads of `of` rows.
+    pub(crate) fn split(of: usize) -> Self {
+        Self::Split { len: of, of }
+    }
+
     /// The decoder's row that is row `row` here.
     pub(super) fn source(self, row: usize) -> usize {
         match self {
             Self::From(first) => first + row,
+            Self::Same(same) => same,
             Self::Slice { first, len, of } => row / len * of + first + row % len,
             Self::Tiled { first, .. } if row < first => row,
             Self::Tiled { first, tiles } => first + tiles.source(row - first),
-            Self::Interleaved(n) => {
-                let (run, at) = (row / n * n, row % n);
-                run + at % 2 * (n / 2) + at / 2
+            Self::Interleaved { len, of } | Self::Split { len, of } if row % of >= len => row,
+            Self::Interleaved { len, of } => {
+                let (run, at) = (row / of * of, row % of);
+                run + at % 2 * (len / 2) + at / 2
             }
-            Self::Split(n) => {
-                let (run, at) = (row / n * n, row % n);
-                run + at % (n / 2) * 2 + at / (n / 2)
+            Self::Split { len, of } => {
+                let (run, at) = (row / of * of, row % of);
+                run + at % (len / 2) * 2 + at / (len / 2)
             }
         }
     }
@@ -95,8 +109,8 @@ impl RowOrder {
     /// Rows of a tile should begin and end at multiples of this, so that the rows that they come from are a range as well.
     pub(super) fn align(self) -> usize {
         match self {
-            Self::Interleaved(n) | Self::Split(n) => n,
-            Self::From(_) | Self::Slice { .. } | Self::Tiled { .. } => 1,
+            Self::Interleaved { of, .. } | Self::Split { of, .. } => of,
+            Self::From(_) | Self::Same(_) | Self::Slice { .. } | Self::Tiled { .. } => 1,
         }
     }
 }

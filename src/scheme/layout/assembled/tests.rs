@@ -125,7 +125,7 @@ fn halves_of_heads() {
                 expected.extend([head * 6 + pair, head * 6 + 3 + pair]);
             }
         }
-        let order = RowOrder::Interleaved(6);
+        let order = RowOrder::interleaved(6);
         check(
             &assembled(vec![piece(source, order, 24, 1)], 5),
             source,
@@ -137,12 +137,39 @@ fn halves_of_heads() {
             .iter()
             .enumerate()
             .for_each(|(to, from)| inverse[*from] = to);
-        let order = RowOrder::Split(6);
+        let order = RowOrder::split(6);
         check(
             &assembled(vec![piece(source, order, 24, 1)], 5),
             source,
             &inverse,
         );
+    }
+}
+
+/// Only the first rows of each head alternate.
+#[test]
+fn halves_of_parts_of_heads() {
+    for align in ALIGNMENTS {
+        let source = numbers(align);
+        let head = |first: usize, order: [usize; 8]| order.map(|row| first + row);
+        let (len, of) = (4, 8);
+        for (order, rows) in [
+            (RowOrder::Interleaved { len, of }, [0, 2, 1, 3, 4, 5, 6, 7]),
+            (RowOrder::Split { len, of }, [0, 2, 1, 3, 4, 5, 6, 7]),
+        ] {
+            let expected = [0, 8, 16].map(|first| head(first, rows)).concat();
+            let heads = assembled(vec![piece(source, order, 24, 1)], 5);
+            check(&heads, source, &expected);
+        }
+        let (len, of) = (6, 8);
+        for (order, rows) in [
+            (RowOrder::Interleaved { len, of }, [0, 3, 1, 4, 2, 5, 6, 7]),
+            (RowOrder::Split { len, of }, [0, 2, 4, 1, 3, 5, 6, 7]),
+        ] {
+            let expected = [0, 8, 16].map(|first| head(first, rows)).concat();
+            let heads = assembled(vec![piece(source, order, 24, 1)], 5);
+            check(&heads, source, &expected);
+        }
     }
 }
 

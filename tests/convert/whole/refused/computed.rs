@@ -278,10 +278,16 @@ fn notes() {
         ("gemma", json!({"hidden_act": "gelu"}), "hidden_act", true),
         ("gemma", json!({}), "hidden_act", false),
         (
-            "exaone4",
-            json!({"sliding_window": null, "max_position_embeddings": 8192}),
+            "smollm3",
+            json!({"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention", "full_attention", "full_attention"]}),
             "sliding_window",
             true,
+        ),
+        (
+            "smollm3",
+            json!({"sliding_window": 64}),
+            "sliding_window",
+            false,
         ),
         (
             "exaone4",

@@ -19,7 +19,7 @@ fn configs() {
             wrong.push(format!("{line}: {error}"));
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 234);
+    assert_eq!(CONFIGS.lines().count(), 271);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

@@ -1,4 +1,4 @@
-//! Vectors that GGUF has widened: their values, and whether these fit a narrower type.
+//! Values of short tensors, and whether those of vectors that GGUF has widened fit a narrower type.
 
 use std::ops::Range;
 
@@ -67,16 +67,26 @@ fn values_of_rows(
 }
 
 /// The values of a stored vector.
+///
+/// # Errors
+/// `Parse` if it is none, or a long one; those of reading.
 pub(super) fn values_of(item: &ResolvedItem<'_>) -> Result<Vec<f32>> {
     let plain = match item {
-        ResolvedItem::Plain(t) => {
-            PlainFloats::of(&t.stored).filter(|_| t.stored.elements() <= MOST_VALUES)
-        }
+        ResolvedItem::Plain(t) => PlainFloats::of(&t.stored),
         ResolvedItem::Group(_) => None,
     };
-    let Some(plain) = plain else {
+    let values = plain.map(|plain| decoded_values(&plain));
+    values.transpose()?.flatten().ok_or_else(|| {
         let what = format!("tensor `{}`: it is no short vector of floats", item.name());
-        return Err(AnamnesisError::parse(what));
-    };
-    values_of_rows(&plain, 0..plain.grid().rows, TargetDtype::F32)
+        AnamnesisError::parse(what)
+    })
+}
+
+/// All values of `decoder`; `None` if there are many.
+pub(super) fn decoded_values(decoder: &dyn Decode) -> Result<Option<Vec<f32>>> {
+    let grid = decoder.grid();
+    if grid.rows.saturating_mul(grid.cols) > MOST_VALUES {
+        return Ok(None);
+    }
+    values_of_rows(decoder, 0..grid.rows, TargetDtype::F32).map(Some)
 }
