@@ -8,8 +8,10 @@
 use super::ColumnStep;
 use crate::element::Element;
 pub(crate) use crate::kernels::remember::matrix_product::PANEL;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::remember::matrix_product::WIDE_COLS;
 use crate::kernels::remember::matrix_product::{
-    COLS, MulAdd, ROWS, Rounded, WIDE_COLS, pack_rows, panel_tile,
+    COLS, MulAdd, ROWS, Rounded, pack_rows, panel_tile,
 };
 use crate::simd::Kernel;
 #[cfg(target_arch = "x86_64")]
