@@ -33,7 +33,7 @@ mod tests_support;
 
 pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
-pub(crate) use self::seam::names::{fused, head_of, is_embedding};
+pub(crate) use self::seam::names::{fused, is_embedding, unstored_head};
 pub(crate) use self::seam::{
     Encode, EncodeBuffers, ExponentTile, Method, Put, RelayTarget, Scope, StoreCodes, StoredTensor,
     Survey, TileValues, WeightInfo,

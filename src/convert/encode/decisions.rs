@@ -5,7 +5,7 @@ use crate::containers::model::ParsedModel;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
 use crate::forget::{
-    Candidate, Decision, Decisions, Forget, Method, WeightInfo, decide, head_of, is_embedding,
+    Candidate, Decision, Decisions, Forget, Method, WeightInfo, decide, is_embedding, unstored_head,
 };
 use crate::records::debug;
 use crate::scheme::conv1d;
@@ -126,14 +126,9 @@ pub(super) fn quantization_config(
         .zip(&resolution.items)
         .filter_map(kept)
         .collect();
-    let head = head_of(&model.config);
-    let is_head = |item: &ResolvedItem<'_>| {
-        let module = item.name().strip_suffix(".weight");
-        module.is_some_and(|module| module.ends_with(head))
-    };
-    let has_embedding = skipped.iter().any(|module| is_embedding(module));
-    if has_embedding && !resolution.items.iter().any(is_head) {
-        skipped.push(head.to_owned());
+    if skipped.iter().any(|module| is_embedding(module)) {
+        let names = resolution.items.iter().map(ResolvedItem::name);
+        skipped.extend(unstored_head(&model.config, names).map(str::to_owned));
     }
     let items = choices.iter().zip(&resolution.items);
     let encoded = items.filter(|(choice, _)| matches!(choice, Decision::Encode { .. }));

@@ -36,13 +36,22 @@ pub(crate) fn is_head(name: &str) -> bool {
 /// What classes of transformers call their output layer, by `model_type`; all others call it `lm_head`.
 const HEADS_OF: &[(&str, &str)] = &[("bert", "cls.predictions.decoder"), ("whisper", "proj_out")];
 
-/// The module in transformers that is the output layer of a model with `config`. One that has the matrix of the embedding is in no
-/// file, and GPT-NeoX's is called otherwise there.
-pub(crate) fn head_of(config: &QuantConfig) -> &'static str {
+/// The module that is the output layer in transformers of a model with `config` and the tensors `names`, if no tensor is called so.
+/// A head that has the matrix of the embedding is in no file, and GPT-NeoX's is `embed_out` in files and in transformers 4.
+pub(crate) fn unstored_head<'n>(
+    config: &QuantConfig,
+    mut names: impl Iterator<Item = &'n str>,
+) -> Option<&'static str> {
     let of_class = HEADS_OF
         .iter()
         .find(|(name, _)| config.has_model_type(name));
-    of_class.map_or("lm_head", |(_, head)| head)
+    let head = of_class.map_or("lm_head", |(_, head)| head);
+    let is_so = |name: &str| {
+        let module = name.strip_suffix(".weight");
+        let is_of_class = module.is_some_and(|module| module.ends_with(head));
+        is_of_class || is_head(name) && module != Some("embed_out")
+    };
+    (!names.any(is_so)).then_some(head)
 }
 
 /// Whether a module of this name is a table of embeddings.
