@@ -32,9 +32,9 @@ impl<'m> SourceTensor<'m> {
             ResolvedItem::Group(group) => Ok(Self {
                 transposed: group
                     .module
-                    .map(|module| (module.shape.into_vec(), Arc::from(module.decoder))),
+                    .map(|module| (module.shape.into(), Arc::from(module.decoder))),
                 name: group.name.into_owned(),
-                shape: group.shape.into_vec(),
+                shape: group.shape.into(),
                 scheme: group.scheme,
                 parts: group.parts,
                 stored: group.keeps,
@@ -119,7 +119,7 @@ impl<'m> SourceTensor<'m> {
         let group = assembled(vec![self.clone()], (name, shape), dtype, &moved);
         Self {
             name: group.name.into_owned(),
-            shape: group.shape.into_vec(),
+            shape: group.shape.into(),
             scheme: group.scheme,
             parts: group.parts,
             stored: self.stored,

@@ -138,9 +138,7 @@ pub(crate) fn to_gguf<'m>(
         "general.name",
         &general::title(&title.unwrap_or_default().to_string_lossy()),
     ));
-    let sizes = out
-        .iter()
-        .map(|group| (&*group.name, group.shape.as_slice()));
+    let sizes = out.iter().map(|group| (&*group.name, &*group.shape));
     metadata.push(text("general.size_label", &general::size_label(sizes)));
     let (card, card_note) = model_card::keys(&texts)?;
     metadata.extend(card);
@@ -196,7 +194,7 @@ fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
         rows,
     };
     Group {
-        shape: [rows, group.shape[1]].as_slice().into(),
+        shape: [rows, group.shape[1]].into(),
         is_copied: false,
         decoder: Box::new(window),
         ..group

@@ -133,7 +133,7 @@ fn header(contents: ParsedModel) -> Result<SafetensorsHeader> {
         ),
         name: t.name.into(),
         dtype: t.dtype,
-        shape: t.shape.into_vec(),
+        shape: t.shape.into(),
         role,
     };
     let mut header = SafetensorsHeader {

@@ -7,6 +7,7 @@ pub(crate) mod gguf_keys;
 mod names;
 mod part;
 mod role;
+mod short_list;
 pub(crate) mod strided;
 mod tensor;
 
@@ -14,12 +15,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use smallvec::SmallVec;
-
 pub use self::container::Container;
 pub(crate) use self::names::NameIndex;
 pub(crate) use self::part::{Part, SharedBytes};
 pub use self::role::TensorRole;
+pub(crate) use self::short_list::ShortList;
 pub use self::tensor::Tensor;
 use crate::config::QuantConfig;
 use crate::limits::ParseLimits;
@@ -69,9 +69,8 @@ pub struct ParsedModel {
     pub(crate) roles: OnceLock<Vec<TensorRole>>,
 }
 
-/// Dimensions of a tensor, outermost first. Those of vectors and matrices take no memory of their own: a model can have
-/// hundreds of thousands.
-pub(crate) type Shape = SmallVec<[usize; 2]>;
+/// Dimensions of a tensor, outermost first.
+pub(crate) type Shape = ShortList;
 
 /// One stored tensor: what the container's header says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,15 +2,13 @@
 
 use std::borrow::Cow;
 
-use smallvec::SmallVec;
-
 use super::bodies::{CopyBody, DecodeBody, GatherBody, StreamBody};
 use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use super::overflow::Overflow;
-use crate::containers::model::{Tensor, TensorRole};
+use crate::containers::model::{ShortList, Tensor, TensorRole};
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -52,7 +50,7 @@ impl<'m> Output<'m> {
             body,
             cut,
             checks,
-            sources: [t.info().source].as_slice().into(),
+            sources: [t.info().source].into(),
             place: PlannedPlace::default(),
         })
     }
@@ -203,16 +201,14 @@ pub(super) fn byte_len(name: &str, dtype: Dtype, shape: &[usize]) -> Result<u64>
 }
 
 /// Numbers of the input files that `tensors` are in, each once, that of the first tensor first.
-pub(super) fn sources_of<'a, 'm: 'a>(
-    tensors: impl Iterator<Item = &'a Tensor<'m>>,
-) -> SmallVec<[usize; 2]> {
-    let mut sources = SmallVec::new();
+pub(super) fn sources_of<'a, 'm: 'a>(tensors: impl Iterator<Item = &'a Tensor<'m>>) -> ShortList {
+    let mut sources = Vec::new();
     for source in tensors.map(|t| t.info().source) {
         if !sources.contains(&source) {
             sources.push(source);
         }
     }
-    sources
+    sources.into()
 }
 
 /// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8 tensor without a scale. Then its

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use super::ahead::AheadSlot;
 use super::checksum::TensorChecksums;
 use super::cut::{Cut, TRANSPOSED_VALUES};
@@ -14,7 +12,7 @@ use super::held::HeldWrites;
 use super::options::RememberOptions;
 use super::outcome::Outcome;
 use super::overflow::Overflow;
-use crate::containers::model::{Part, Shape, Tensor};
+use crate::containers::model::{Part, Shape, ShortList, Tensor};
 use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::{Buffers, Decode};
 use crate::{Dtype, Result, TargetDtype};
@@ -36,7 +34,7 @@ pub(super) struct Output<'m> {
     pub cut: Cut,
     pub checks: Checks<'m>,
     /// Numbers of the input files that the tensor is made from, first of all the one with its data or codes.
-    pub sources: SmallVec<[usize; 2]>,
+    pub sources: ShortList,
     pub place: PlannedPlace,
 }
 

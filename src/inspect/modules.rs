@@ -76,7 +76,7 @@ pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
             ResolvedItem::Group(group) => (
                 &*group.name,
                 group.scheme,
-                group.shape.as_slice(),
+                &*group.shape,
                 shared(group).unwrap_or_else(|| stored(&group.parts)),
             ),
             ResolvedItem::Plain(t) => {

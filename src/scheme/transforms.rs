@@ -219,11 +219,7 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
             }
             ResolvedItem::Group(group) => {
                 let grid = group.decoder.grid();
-                (
-                    group.shape.as_slice(),
-                    [grid.row_align, grid.col_align],
-                    false,
-                )
+                (&*group.shape, [grid.row_align, grid.col_align], false)
             }
             ResolvedItem::Plain(_) => (t.shape(), [1, 1], true),
         };

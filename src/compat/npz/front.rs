@@ -108,7 +108,7 @@ fn inspect(file: &mut dyn ReadAt, limits: &ParseLimits) -> Result<NpzInspectInfo
     let info = contents.inspect();
     let array = |t: crate::containers::model::TensorInfo| NpzTensorInfo {
         name: t.name.into(),
-        shape: t.shape.into_vec(),
+        shape: t.shape.into(),
         dtype: t.dtype,
         byte_len: t.len as usize,
     };

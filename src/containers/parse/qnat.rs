@@ -224,7 +224,7 @@ fn add_tensors(
         contents.tensors.push(TensorInfo {
             name: entry.name.into(),
             dtype: Dtype::U8,
-            shape: [size as usize].as_slice().into(),
+            shape: [size as usize].into(),
             source: 0,
             offset: data_start + start,
             len: size,

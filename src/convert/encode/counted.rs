@@ -31,7 +31,7 @@ pub(super) fn count_exponents(
         let (shape, plain);
         let decoder: &dyn Decode = match item {
             ResolvedItem::Group(group) => {
-                shape = group.shape.as_slice();
+                shape = &*group.shape;
                 &*group.decoder
             }
             ResolvedItem::Plain(t) => {

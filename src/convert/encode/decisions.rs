@@ -183,7 +183,7 @@ fn candidate<'a>(
             let group = module.unwrap_or(group);
             (
                 &*group.name,
-                group.shape.as_slice(),
+                &*group.shape,
                 group.parts.first().map_or(Dtype::F32, |(_, t)| t.dtype()),
             )
         }

@@ -174,7 +174,7 @@ fn encode<'m>(
     let stored = encoder.stored();
     let encoding = Encoding::new(
         name.into(),
-        shape.into_vec(),
+        shape.into(),
         label,
         encoder,
         decoder,

@@ -86,7 +86,7 @@ pub(super) fn check_shape(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
 /// Checks that the bias has a value for each output.
 fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     let bias = all.at(base, "bias").filter(|bias| bias.shape().len() == 1);
-    let (Some(bias), [outputs, inner, rest @ ..]) = (bias, group.shape.as_slice()) else {
+    let (Some(bias), [outputs, inner, rest @ ..]) = (bias, &*group.shape) else {
         return Ok(());
     };
     // Transposed convolutions and GPT-2's `Conv1D` (`c_attn`, `c_fc`, `c_proj`) have their outputs in the second dimension.
@@ -126,7 +126,7 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
 /// Another number of values is no error: layers of unusual models have other sizes than those that their names suggest.
 fn check_sizes(group: &Group<'_>, module: &str, all: &Index<'_>) -> Result<()> {
     let ([Some(outputs), Some(inputs)], &[rows, cols]) =
-        (all.config.layer_sizes(module), group.shape.as_slice())
+        (all.config.layer_sizes(module), &*group.shape)
     else {
         return Ok(());
     };
