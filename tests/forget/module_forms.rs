@@ -91,5 +91,11 @@ fn a_tied_head_is_named_among_what_is_not_encoded() {
         assert_eq!(count("lm_head"), 2, "{scheme}");
         // GPT-NeoX's in files; its class in transformers 5 calls it `lm_head`.
         assert_eq!(count("embed_out"), 3, "{scheme}");
+        let of_roberta = json!(["model.embed_tokens", "lm_head.decoder"]);
+        assert_eq!(
+            skipped("lm_head.dense", scheme, list),
+            of_roberta,
+            "{scheme}"
+        );
     }
 }

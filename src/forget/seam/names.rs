@@ -36,16 +36,25 @@ pub(crate) fn is_head(name: &str) -> bool {
 /// What classes of transformers call their output layer, by `model_type`; all others call it `lm_head`.
 const HEADS_OF: &[(&str, &str)] = &[("bert", "cls.predictions.decoder"), ("whisper", "proj_out")];
 
+/// Ends of the modules whose weights classes of transformers keep in F32 (`_keep_in_fp32_modules`), of T5 and its relatives and of
+/// DeepSeek 3.2. Its quantizers make no quantized modules of them.
+const IN_F32: &[&str] = &["DenseReluDense.wo", "indexer.weights_proj"];
+
 /// The module that is the output layer in transformers of a model with `config` and the tensors `names`, if no tensor is called so.
 /// A head that has the matrix of the embedding is in no file, and GPT-NeoX's is `embed_out` in files and in transformers 4.
 pub(crate) fn unstored_head<'n>(
     config: &QuantConfig,
-    mut names: impl Iterator<Item = &'n str>,
+    mut names: impl Iterator<Item = &'n str> + Clone,
 ) -> Option<&'static str> {
     let of_class = HEADS_OF
         .iter()
         .find(|(name, _)| config.has_model_type(name));
-    let head = of_class.map_or("lm_head", |(_, head)| head);
+    let head = match of_class {
+        Some((_, head)) => head,
+        // A head of several layers, the last of which is tied (RoBERTa).
+        None if names.clone().any(|name| name == "lm_head.dense.weight") => "lm_head.decoder",
+        None => "lm_head",
+    };
     let is_so = |name: &str| {
         let module = name.strip_suffix(".weight");
         let is_of_class = module.is_some_and(|module| module.ends_with(head));
@@ -61,6 +70,10 @@ pub(crate) fn is_embedding(module: &str) -> bool {
 
 fn last_part(module: &str) -> &str {
     module.rsplit('.').next().unwrap_or_default()
+}
+
+fn is_in_f32(module: Option<&str>) -> bool {
+    module.is_some_and(|module| IN_F32.iter().any(|end| module.ends_with(end)))
 }
 
 /// Whether a part of the name is a number, which is the index of a layer.
@@ -84,6 +97,7 @@ pub(crate) fn objection(name: &str, scope: Scope) -> Option<String> {
         () if scope == Scope::Linear && is_embedding(last) => "an embedding",
         () if scope == Scope::Linear && HEADS.contains(&last) && !has_layer => "the last layer",
         () if ROUTERS.contains(&last) && has_layer => "a router of experts",
+        () if scope == Scope::Linear && is_in_f32(module) => "kept in F32 by its class",
         () => SENSITIVE.iter().find(|(part, ..)| last.contains(part))?.1,
     };
     Some(what.to_owned())
@@ -120,6 +134,7 @@ mod tests {
             "backbone.layers.0.mixer.conv1d.weight",
             "bert.embeddings.position_embeddings.weight",
             "model.decoder.embed_positions.weight",
+            "encoder.block.0.layer.1.DenseReluDense.wo.weight",
             "model.language_model.embed_tokens_per_layer.weight",
         ] {
             assert!(objection(name, Scope::Linear).is_some(), "{name}");
