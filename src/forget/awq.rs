@@ -31,6 +31,10 @@ impl Default for Awq {
 }
 
 impl Method for Awq {
+    fn transposes_conv1d(&self) -> bool {
+        true
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         let rows = weight.rows();
         // The library computes the width of packed tensors as `out // 32 * 4` words.

@@ -1,4 +1,4 @@
-//! Layers of GPT-2 and its relatives (`Conv1D`), whose models store weights as `[in, out]`. bitsandbytes and GPTQ have them as weights
+//! Layers of GPT-2 and its relatives (`Conv1D`), whose models store weights as `[in, out]`. bitsandbytes, GPTQ and AWQ have them as weights
 //! of any linear layer, `[out, in]`: a decoded model has them in its own order, and they are encoded in that of the libraries.
 //!
 //! Source: transformers 5.24 `integrations/bitsandbytes.py`; gptqmodel 7.7 and auto-round 0.16 transpose weights of `Conv1D` when they
@@ -67,7 +67,7 @@ fn is_of_transposing_scheme(item: &ResolvedItem<'_>) -> bool {
     };
     matches!(
         group.scheme,
-        QuantScheme::Gptq | QuantScheme::Bnb4 | QuantScheme::BnbInt8
+        QuantScheme::Gptq | QuantScheme::Awq | QuantScheme::Bnb4 | QuantScheme::BnbInt8
     )
 }
 

@@ -53,6 +53,33 @@ fn weights_of_conv1d_are_encoded_as_their_libraries_store_them() {
     }
 }
 
+/// GPTQModel 7.7 loads AWQ of GPT-2 as it does GPTQ: eight outputs to a word, a row of words for each input.
+#[test]
+fn weights_of_conv1d_are_transposed_for_awq() {
+    let root = tempfile::tempdir().unwrap();
+    let [plain, out, back] = ["plain", "out", "back"].map(|name| root.path().join(name));
+    let golden = data().join("conv1d/gptq/model");
+    parse(&golden)
+        .unwrap()
+        .remember(&plain, TargetDtype::F32)
+        .unwrap();
+    let scheme: ForgetScheme = "awq".parse().unwrap();
+    let made = parse(&plain).unwrap();
+    let report = made.forget(&out, scheme.with_group_size(32)).unwrap();
+    assert_eq!(report.encoded.len(), 4, "{:?}", report.kept);
+    parse(&out)
+        .unwrap()
+        .remember(&back, TargetDtype::F32)
+        .unwrap();
+    let [plain, out, back] = [plain, out, back].map(|path| stored_at(&path));
+    for encoded in &report.encoded {
+        let (_, shape, _) = &plain[&encoded.name];
+        let words = &out[&encoded.name.replace("weight", "qweight")].1;
+        assert_eq!(words, &[shape[0], shape[1] / 8], "{}", encoded.name);
+        assert_eq!(&back[&encoded.name].1, shape, "{}", encoded.name);
+    }
+}
+
 /// Libraries build a quantized module for every linear layer that the config does not name, and a head that is tied to the embedding is
 /// in no file.
 #[test]
