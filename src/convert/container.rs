@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::str::FromStr;
 
 use super::options::ConvertOptions;
-use super::output::{BoxedOutput, Output};
+use super::output::BoxedOutput;
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
@@ -244,7 +244,7 @@ pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLa
 }
 
 /// A draft as the layouts of most containers take it.
-fn entry<'a>(d: &'a Output<'_>) -> OutputEntry<'a> {
+fn entry<'a>(d: &'a BoxedOutput<'_>) -> OutputEntry<'a> {
     OutputEntry {
         name: &d.name,
         dtype: d.dtype,

@@ -1,18 +1,8 @@
 //! What a module is by its name. Libraries know its class (`nn.Embedding`). A file has names only, so the names that modules
 //! have in Hugging Face's models, and in llama.cpp's, stand for their classes.
 
-/// Last parts of the names of token and position embeddings.
-const EMBEDDINGS: &[&str] = &[
-    "embed_tokens",
-    "tok_embeddings",
-    "word_embeddings",
-    "wte",
-    "wpe",
-    "embed",
-    "embed_in",
-    "shared",
-    "token_embd",
-];
+/// Last parts of the names of token and position embeddings that are not called so.
+const EMBEDDINGS: &[&str] = &["wte", "wpe", "shared", "token_embd"];
 
 /// Whether a module whose name ends in the part `last` is a table of embeddings: of tokens, positions, types, speakers. Layers that are
 /// called embedders are linear ones.

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 /// A list of numbers of a fixed length. Up to two take no memory of their own: a model can have hundreds of thousands of such lists.
 #[derive(Clone)]
 pub(crate) enum ShortList {
-    /// So many of these two; the others are 0.
+    /// The length, at most 2, and the numbers. Places behind the length are 0.
     Few(u8, [usize; 2]),
     Many(Box<[usize]>),
 }

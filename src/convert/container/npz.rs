@@ -14,7 +14,7 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
 };
 
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
-    let entries: Vec<_> = request.drafts.iter().map(|d| super::entry(d)).collect();
+    let entries: Vec<_> = request.drafts.iter().map(super::entry).collect();
     request.report.notes.extend(foreign_note(&entries));
     Ok(vec![npz::layout(&entries)?])
 }

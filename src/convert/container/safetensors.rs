@@ -89,7 +89,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         (_, max) => split_by_size(drafts, max),
     };
     let of_shard = |shard: Range<usize>| {
-        let entries: Vec<OutputEntry<'_>> = drafts[shard].iter().map(|d| super::entry(d)).collect();
+        let entries: Vec<OutputEntry<'_>> = drafts[shard].iter().map(super::entry).collect();
         safetensors::layout(&entries, &metadata)
     };
     shards.into_iter().map(of_shard).collect()

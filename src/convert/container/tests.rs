@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::convert::finish_parts;
+use crate::convert::output::Output;
 
 /// A model of three matrices, which every container can hold.
 fn model() -> ParsedModel {
