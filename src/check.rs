@@ -223,7 +223,10 @@ impl ParsedModel {
         self.check_ends(&mut findings);
         // Each member once, however many tensors are views of it.
         let mut seen = HashSet::new();
-        for t in self.tensors().filter(|t| seen.insert(t.part().member())) {
+        for t in self
+            .tensors()
+            .filter(|t| seen.insert(t.part().checksum_key()))
+        {
             options.run.cancel.check()?;
             if let Err(error) = t.verify_checksum() {
                 findings.push(Finding::of_tensor(Severity::Error, &t, error.to_string()));

@@ -69,7 +69,7 @@ impl ParsedModel {
     /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied unchanged.
     ///
     /// The file appears under its name only when it is complete and synced; it then replaces an older file. Besides the
-    /// header, a thread needs at most 8 MiB of memory, whatever the size of the model. A model in a directory becomes a
+    /// header, a thread needs 4 to 8 MiB of memory, and at most 16 MiB more for codebooks or factors of low rank, whatever the size of the model. A model in a directory becomes a
     /// directory, which replaces an older one if that has weights.
     ///
     /// ```

@@ -39,13 +39,13 @@ pub(crate) use self::avx2::{Avx2, NibbleTable};
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
 pub(crate) use self::avx512::Avx512;
-pub(crate) use self::butterflies::{Butterflies, SUMMED, butterflies};
-pub(crate) use self::pair_sums::{PAIRED, PairRow, PairSums};
+pub(crate) use self::butterflies::{BUTTERFLY_VALUES, Butterflies, butterflies};
+pub(crate) use self::pair_sums::{PAIR_COLUMNS, PairRow, PairSums};
 #[cfg_attr(not(feature = "bnb"), allow(unused_imports))]
-pub(crate) use self::ranks::{Bounds, RANKED, Ranks};
+pub(crate) use self::ranks::{Bounds, RANKED_VALUES, Ranks};
 #[cfg_attr(not(feature = "lethe"), allow(unused_imports))]
 pub(crate) use self::registers::{
-    InMemory, LINE, LOOKED_UP, LookUp, PackedCodes, SUMMED_CODES, Transpose,
+    CODES_PER_LOOK_UP, CODES_PER_SUM, InMemory, LINE, LookUp, PackedCodes, Transpose,
 };
 #[cfg(target_arch = "x86_64")]
 use self::registers::{LeastOfLanes, Word};

@@ -56,7 +56,7 @@ impl ModelClass {
     }
 }
 
-/// What cannot be said by a tensor or a setting.
+/// How a class differs from others in ways that no rule for a tensor and no setting expresses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Traits {
     pub head_dim: HeadDim,
@@ -302,9 +302,9 @@ pub(super) struct TensorRule {
 pub(super) enum Need {
     All,
     Optional,
-    /// Those without experts.
+    /// Layers without experts.
     Dense,
-    /// Those with experts.
+    /// Layers with experts.
     Sparse,
     /// All, if the config has a field.
     With(&'static str),
@@ -316,13 +316,13 @@ pub(super) enum Need {
     Unless(&'static str),
     /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has the weight.
     If(&'static str),
-    /// Those that `layer_types` calls so.
+    /// Layers that `layer_types` calls so.
     Kind(&'static str),
-    /// Those behind the last one, which predict further tokens.
+    /// Layers behind the last one, which predict further tokens.
     Prediction,
-    /// Those that do not use the keys of an earlier one. The others may have it.
+    /// Layers that do not use the keys of an earlier one. The others may have it.
     OwnKeys,
-    /// Those that do not use the values of an earlier one, and whose keys are not their values.
+    /// Layers that do not use the values of an earlier one, and whose keys are not their values.
     OwnValues,
     /// All but the first.
     AllButFirst,

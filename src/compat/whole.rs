@@ -1,6 +1,7 @@
 //! Writes safetensors files of tensors that are in memory.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::containers::write::{OutputEntry, OutputLayout, safetensors};
 use crate::limits::zeroed;
@@ -15,6 +16,17 @@ pub(crate) struct WholeTensor<'a> {
     pub data: &'a [u8],
 }
 
+impl<'a> WholeTensor<'a> {
+    fn entry(&self) -> OutputEntry<'a> {
+        OutputEntry {
+            name: self.name,
+            dtype: self.dtype,
+            shape: self.shape,
+            len: self.data.len() as u64,
+        }
+    }
+}
+
 #[cfg(any(feature = "npz", feature = "pth", feature = "bnb"))]
 /// Metadata of every file: transformers refuses a file without it.
 const FORMAT: (&str, &str) = ("format", "pt");
@@ -25,7 +37,7 @@ const FORMAT: (&str, &str) = ("format", "pt");
 /// `Parse` that names the tensor, if its data does not fit its dtype and shape or its name is given twice.
 fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<OutputLayout> {
     let mut names = HashSet::new();
-    let entry = |t: &WholeTensor<'_>| {
+    for t in tensors {
         let wrong = |what: String| {
             Err(AnamnesisError::parse(format!(
                 "tensor `{}`: {what}",
@@ -33,35 +45,16 @@ fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<Outpu
             )))
         };
         if t.dtype.byte_len(t.shape) != Some(t.data.len()) || !t.dtype.in_safetensors() {
-            return wrong(format!(
-                "{} bytes are not {} {:?}",
-                t.data.len(),
-                t.dtype,
-                t.shape
-            ));
+            let (len, dtype, shape) = (t.data.len(), t.dtype, t.shape);
+            return wrong(format!("{len} bytes are not {dtype} {shape:?}"));
         }
-        Ok(t.data.len() as u64)
-    };
-    let lens = tensors.iter().map(entry).collect::<Result<Vec<_>>>()?;
-    if let Some(twice) = tensors.iter().find(|t| !names.insert(t.name)) {
-        return Err(AnamnesisError::parse(format!(
-            "tensor `{}`: it is given twice",
-            twice.name
-        )));
+        if !names.insert(t.name) {
+            return wrong("it is given twice".to_owned());
+        }
     }
-    let entries = tensors.iter().zip(lens);
-    let entries: Vec<_> = entries
-        .map(|(t, len)| OutputEntry {
-            name: t.name,
-            dtype: t.dtype,
-            shape: t.shape,
-            len,
-        })
-        .collect();
-    safetensors::layout(
-        &entries,
-        &HashMap::from([(key.to_owned(), value.to_owned())]),
-    )
+    let entries: Vec<_> = tensors.iter().map(WholeTensor::entry).collect();
+    let metadata = HashMap::from([(key.to_owned(), value.to_owned())]);
+    safetensors::layout(&entries, &Arc::new(metadata))
 }
 
 /// Passes every byte of the file to `put`, in pieces with their offsets.
@@ -70,10 +63,9 @@ fn write(
     tensors: &[WholeTensor<'_>],
     mut put: impl FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    layout
-        .pieces
-        .iter()
-        .try_for_each(|(at, piece)| put(*at, piece))?;
+    let entries = || tensors.iter().map(WholeTensor::entry).collect();
+    let pieces = layout.framing.pieces(entries)?;
+    pieces.iter().try_for_each(|(at, piece)| put(*at, piece))?;
     tensors
         .iter()
         .zip(&layout.offsets)

@@ -11,7 +11,7 @@ mod short_list;
 pub(crate) mod strided;
 mod tensor;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -49,13 +49,13 @@ pub struct ParsedModel {
     pub(crate) directory: Option<Directory>,
     pub(crate) tensors: Vec<TensorInfo>,
     pub(crate) metadata: HashMap<String, String>,
-    /// What a pickle says beside tensors, by the way there.
+    /// Settings of quantization in a pickle, as text, by the path of their keys.
     pub(crate) facts: HashMap<String, String>,
     pub(crate) header_size: usize,
     pub(crate) config: QuantConfig,
-    /// What the container holds that cannot be a tensor.
+    /// Arrays that no tensor type can hold.
     pub(crate) skipped: Vec<Skipped>,
-    /// What the tensors of a QNAT file are, one for each.
+    /// The layout of each tensor of a QNAT file, in the order of `tensors`.
     pub(crate) qnat: Vec<QnatTensor>,
     /// Files that belong beside the weights in a directory, and lie elsewhere.
     pub(crate) beside: Vec<FileBeside>,
@@ -111,18 +111,18 @@ pub(crate) struct Directory {
     pub index: Option<CompanionFile>,
 }
 
-/// A tensor of a QNAT file: its shape, its blocks, and where its parts begin, from its first byte.
+/// The layout of a tensor of a QNAT file. Offsets count from its first byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QnatTensor {
     pub shape: Vec<usize>,
     /// Values of a block.
     pub block: usize,
     pub blocks: usize,
-    /// F32, or codes of one byte with an F32 step behind them.
-    pub scales: u64,
+    /// Offset of the scales: F32, or codes of one byte with an F32 step behind them.
+    pub scales_offset: u64,
     /// Whether scales are such codes.
-    pub double: bool,
-    pub zero_points: Option<u64>,
+    pub has_scale_codes: bool,
+    pub zero_points_offset: Option<u64>,
 }
 
 /// A file that belongs beside the weights, such as a config, but lies under another name.
@@ -243,16 +243,15 @@ impl ParsedModel {
             }
         }
         if found.is_empty() {
-            let mut roots: Vec<&str> = self
+            let roots = self
                 .tensors
                 .iter()
-                .filter_map(|t| Some(t.name.split_once('.')?.0))
-                .collect();
-            roots.dedup();
-            roots.truncate(10);
+                .filter_map(|t| Some(t.name.split_once('.')?.0));
+            let roots: BTreeSet<&str> = roots.collect();
+            let some: Vec<&str> = roots.into_iter().take(10).collect();
             let what = format!(
                 "no tensor is below `{root}`; there are some below {}",
-                roots.join(", ")
+                some.join(", ")
             );
             return Err(AnamnesisError::parse(what));
         }
@@ -290,7 +289,7 @@ impl ParsedModel {
         let mut seen = HashSet::new();
         self.tensors()
             .map(|t| t.part())
-            .filter(|part| seen.insert(part.member()))
+            .filter(|part| seen.insert(part.checksum_key()))
             .try_for_each(|part| part.verify())
     }
 

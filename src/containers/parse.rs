@@ -92,7 +92,7 @@ pub(crate) fn parse_only(
 }
 
 fn read_path(path: &Path, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
-    // Such a file is one archive or several, of tensors without names, which may be pieces of larger ones.
+    // Such a file holds pieces of tensors without names; which they are is in `.metadata` of its directory.
     if path.extension().is_some_and(|ending| ending == "distcp") {
         let what = "a file of a distributed checkpoint";
         return Err(AnamnesisError::unsupported(

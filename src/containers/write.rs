@@ -12,6 +12,10 @@ pub(crate) mod safetensors;
 mod target;
 pub(crate) mod written_file;
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
 pub use self::target::ConvertTarget;
 use self::written_file::WrittenFile;
 use crate::{Dtype, Result};
@@ -30,14 +34,42 @@ pub(crate) struct OutputEntry<'a> {
 /// The layout of an output file: all of its bytes but the tensors' data, and the offsets of that.
 #[derive(Debug)]
 pub(crate) struct OutputLayout {
-    /// Bytes besides the tensors' data, with their offsets in the file.
-    pub pieces: Vec<(u64, Vec<u8>)>,
+    pub framing: Framing,
     /// Offset in the file of each entry's data, in the order of the entries.
     pub offsets: Vec<u64>,
     /// Length of the file in bytes.
     pub file_len: u64,
     /// Where each entry's checksum goes; empty if the container has none.
     pub patches: Vec<ChecksumPatch>,
+}
+
+/// The bytes of a file besides its tensors' data.
+#[derive(Debug)]
+pub(crate) enum Framing {
+    /// Pieces with their offsets in the file.
+    Pieces(Vec<(u64, Vec<u8>)>),
+    /// A safetensors header with this metadata. It is made when its file is: the headers of a thousand shards take as much
+    /// memory as the names of all tensors.
+    Safetensors(Arc<HashMap<String, String>>),
+}
+
+impl Framing {
+    /// The pieces with their offsets in the file. `entries` gives what was laid out, and is called only if that is needed.
+    ///
+    /// # Errors
+    /// None that laying out has not met before.
+    pub(crate) fn pieces<'a>(
+        &self,
+        entries: impl FnOnce() -> Vec<OutputEntry<'a>>,
+    ) -> Result<Cow<'_, [(u64, Vec<u8>)]>> {
+        match self {
+            Self::Pieces(pieces) => Ok(Cow::Borrowed(pieces)),
+            Self::Safetensors(metadata) => {
+                let header = safetensors::header(&entries(), metadata)?;
+                Ok(Cow::Owned(vec![(0, header)]))
+            }
+        }
+    }
 }
 
 /// A CRC-32 that is entered when all data of its tensor has been written. In the pieces it is zero.
@@ -53,7 +85,7 @@ impl OutputLayout {
     /// The layout of a file that consists of a header and the data, without checksums.
     pub(crate) fn of_header(header: Vec<u8>, offsets: Vec<u64>, file_len: u64) -> Self {
         Self {
-            pieces: vec![(0, header)],
+            framing: Framing::Pieces(vec![(0, header)]),
             offsets,
             file_len,
             patches: Vec::new(),

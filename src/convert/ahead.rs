@@ -8,7 +8,7 @@ use super::output::{Job, Output, ValueSource};
 use crate::Result;
 use crate::scheme::{BlockPool, Buffers, Decode, ReadAhead, StoredRectangle, Tile};
 
-/// The part of a rectangle that the first one of a file is.
+/// The first rectangle of a file has a third of the usual tiles, because no thread can write while it is read.
 const FIRST_SHARE: usize = 3;
 
 /// Outputs behind that of a job that are looked through for the rectangle that is read next.

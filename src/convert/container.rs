@@ -243,8 +243,8 @@ pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLa
     Ok(layouts)
 }
 
-/// A draft as the layouts of most containers take it.
-fn entry<'a>(d: &'a BoxedOutput<'_>) -> OutputEntry<'a> {
+/// An output tensor as the layouts of most containers take it.
+pub(super) fn entry<'a>(d: &'a BoxedOutput<'_>) -> OutputEntry<'a> {
     OutputEntry {
         name: &d.name,
         dtype: d.dtype,

@@ -32,7 +32,7 @@ use super::hashed::sums_of_directory;
 use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
 use super::options::{ConvertOptions, FloatCast};
 use super::overlap::require_apart;
-use super::plan::{Plan, PlannedFile};
+use super::plan::Plan;
 use super::sidecars::Sidecars;
 use crate::containers::model::ParsedModel;
 use crate::containers::parse::directory::is_zero_state;
@@ -76,7 +76,7 @@ impl PartWriter<'_, '_> {
         let record = manifest_name((part, parts));
         let sidecars = self.find_sidecars(output)?;
         let new = Manifest {
-            parameters: self.parameters(parts),
+            parameters: self.parameters(parts)?,
             inputs: manifest::inputs(self.model, &sidecars.files)?,
             finished: vec![],
             done: false,
@@ -226,17 +226,20 @@ impl PartWriter<'_, '_> {
     }
 
     /// Everything that the output's bytes depend on, besides the input.
-    fn parameters(&self, parts: usize) -> ConversionParameters {
+    ///
+    /// # Errors
+    /// Those of [`Plan::pieces`].
+    fn parameters(&self, parts: usize) -> Result<ConversionParameters> {
         // A header holds the name, dtype, shape and offset of every tensor in its shard. Its checksum therefore changes with
         // any decision of the plan.
-        let header = |(name, file): (&String, &PlannedFile)| {
-            let crc = file
-                .pieces
+        let header = |(file, name): (usize, &String)| {
+            let pieces = self.plan.pieces(file)?;
+            let crc = pieces
                 .first()
                 .map_or(0, |(_, piece)| crc32fast::hash(piece));
-            (name.clone(), file.len, crc)
+            Ok((name.clone(), self.plan.files[file].len, crc))
         };
-        ConversionParameters {
+        Ok(ConversionParameters {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             to: self.options.run.to.to_string(),
             decode: self.options.decode,
@@ -259,10 +262,10 @@ impl PartWriter<'_, '_> {
             shards: self
                 .names
                 .iter()
-                .zip(&self.plan.files)
+                .enumerate()
                 .map(header)
-                .collect(),
-        }
+                .collect::<Result<_>>()?,
+        })
     }
 
     /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished, and for `sidecars` bytes beside

@@ -17,8 +17,8 @@ use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::{Buffers, Decode};
 use crate::{Dtype, Result, TargetDtype};
 
-/// A tensor is little beside another that has so many times its bytes.
-const LITTLE: u64 = 4;
+/// Outputs whose bytes are at most one in so many of the job's own are held until there is more of them.
+const SMALL: u64 = 4;
 
 /// An output tensor: its type, its shape, and the [`Body`] that makes its bytes. A draft is one that the container has not
 /// given a place yet.
@@ -38,8 +38,7 @@ pub(super) struct Output<'m> {
     pub place: PlannedPlace,
 }
 
-/// An output tensor in memory of its own: that which its group leaves. A list of hundreds of thousands in one piece would take as much
-/// again.
+/// An output tensor in the memory that its group leaves: one list of hundreds of thousands would take as much again.
 pub(super) type BoxedOutput<'m> = Box<Output<'m>>;
 
 /// Where an output tensor goes.
@@ -293,7 +292,7 @@ impl<'m> Job<'_, 'm> {
     )]
     pub(super) fn put_beside(&self, index: usize, at: u64, bytes: &[u8]) -> Result<()> {
         let (file, at) = self.sum_in(index, at, bytes);
-        if self.outputs[index].len <= self.outputs[0].len / LITTLE {
+        if self.outputs[index].len <= self.outputs[0].len / SMALL {
             return self.held.write(self.sink, (file, at), bytes);
         }
         self.sink.write_at(file, at, bytes)

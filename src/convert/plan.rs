@@ -6,6 +6,7 @@
 //! offsets, in any order and without waiting for each other. And what is wrong with the model, or does not fit on the disk,
 //! shows before any work is done.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -17,13 +18,13 @@ use super::output::{BoxedOutput, PlannedPlace};
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
+use crate::containers::write::Framing;
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
 
 /// One file of the output, as planned.
 pub(crate) struct PlannedFile {
-    /// All bytes besides the tensors' data, such as the header, with their offsets.
-    pub pieces: Vec<(u64, Vec<u8>)>,
+    framing: Framing,
     /// Length of the whole file in bytes.
     pub len: u64,
 }
@@ -95,7 +96,7 @@ impl<'m> Plan<'m> {
         let files: Vec<_> = layouts
             .into_iter()
             .map(|l| PlannedFile {
-                pieces: l.pieces,
+                framing: l.framing,
                 len: l.file_len,
             })
             .collect();
@@ -157,6 +158,16 @@ impl<'m> Plan<'m> {
             ..self
                 .outputs
                 .partition_point(|output| output.place.file <= file)
+    }
+
+    /// All bytes of file `file` besides the tensors' data, such as the header, with their offsets.
+    ///
+    /// # Errors
+    /// Those of [`Framing::pieces`].
+    pub(super) fn pieces(&self, file: usize) -> Result<Cow<'_, [(u64, Vec<u8>)]>> {
+        let outputs = &self.outputs[self.outputs_of(file)];
+        let entries = || outputs.iter().map(container::entry).collect();
+        self.files[file].framing.pieces(entries)
     }
 
     /// The index of the output tensor that job `job` belongs to, and the job's number among the jobs of that tensor.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::directory::PartWriter;
 use super::hashed::HashingSink;
-use super::plan::{Plan, PlannedFile};
+use super::plan::Plan;
 use super::progress::ProgressSum;
 use super::run::{Run, threads};
 use super::tensors::VerifiedInputs;
@@ -15,7 +15,7 @@ use crate::containers::write::Sink;
 use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::limits::zeroed;
 use crate::source::Source;
-use crate::{AnamnesisError, Result};
+use crate::{AnamnesisError, QuantScheme, Result};
 
 /// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before [`write`](Self::write) carries it out,
 /// and makes single tensors by name ([`tensor`](Self::tensor)).
@@ -43,8 +43,12 @@ impl<'m> Recovery<'m> {
     pub fn peak_memory(&self) -> u64 {
         let threads = threads(&self.options.run) as u64;
         let tables = self.plan.outputs.len() as u64 * 1024 + self.model.header_size as u64 * 2;
-        // Codes that are packed across rows take 8 MiB a thread, all others half of it.
-        threads * (8 << 20) + tables + (4 << 20)
+        let schemes = &mut self.plan.report.schemes.iter();
+        let has_codebooks = schemes.any(|s| matches!(s.scheme, QuantScheme::Vectors { .. }));
+        // Codes that are packed across rows take 8 MiB, all others half of it. To these come codebooks of 16 MiB, or the right
+        // factors of products of low rank, of 8 MiB.
+        let of_thread = if has_codebooks { 20 } else { 12 };
+        threads * (of_thread << 20) + tables + (4 << 20)
     }
 
     /// Whether the output is a directory of shards rather than one file.
@@ -135,8 +139,8 @@ impl<'m> Recovery<'m> {
         }
         run.patch(&files)?;
         let sums = hashing.map_or(Ok(vec![]), HashingSink::finish)?;
-        for (file, planned) in files.iter().zip(&plan.files) {
-            verify_header(planned, file)?;
+        for (i, file) in files.iter().enumerate() {
+            verify_header(plan, i, file)?;
         }
         self.model.require_unchanged()?;
         plan.require_unchanged()?;
@@ -178,7 +182,7 @@ impl<'m> Recovery<'m> {
             is_uncached: self.options.run.uncached,
         };
         let mut files = Vec::with_capacity(plan.files.len());
-        for (path, planned) in paths.iter().zip(&plan.files) {
+        for (i, (path, planned)) in paths.iter().zip(&plan.files).enumerate() {
             let mut companions = model.companions().chain(plan.companions());
             if let Some(read) = companions.find(|companion| companion.is_at(path)) {
                 let what = format!("the output is `{}`, which is read", read.path.display());
@@ -186,8 +190,7 @@ impl<'m> Recovery<'m> {
                 return Err(AnamnesisError::io_at(path, &error));
             }
             let file = OutputFile::create(path, planned.len, &place)?;
-            planned
-                .pieces
+            plan.pieces(i)?
                 .iter()
                 .try_for_each(|(at, piece)| file.write_at(*at, piece))?;
             files.push(file);
@@ -222,7 +225,7 @@ impl<'m> Recovery<'m> {
         };
         let mut bytes = zeroed(file.len, "an output")?;
         let sink = OutputWindow::new(0, &mut bytes);
-        file.pieces
+        plan.pieces(0)?
             .iter()
             .try_for_each(|(at, piece)| sink.write_at(0, *at, piece))?;
         let done = ProgressSum::new(&self.options.run, plan.data_len, plan.outputs.len());
@@ -270,21 +273,15 @@ impl Recovery<'_> {
 ///
 /// # Errors
 /// `Io` if the file has another header or length: the file system has lost a write without an error.
-fn verify_header(planned: &PlannedFile, file: &OutputFile) -> Result<()> {
+fn verify_header(plan: &Plan<'_>, no: usize, file: &OutputFile) -> Result<()> {
+    let pieces = plan.pieces(no)?;
     let source = Source::from_file(file.file())?;
     // A file with several pieces is a ZIP archive: its headers contain CRC-32s, which are zero in the plan and have been patched
     // since. They begin at byte 14 of a local header, so only the bytes before are compared.
-    let (at, piece) = &planned.pieces[0];
-    let mut header = vec![
-        0;
-        if planned.pieces.len() == 1 {
-            piece.len()
-        } else {
-            14
-        }
-    ];
+    let (at, piece) = &pieces[0];
+    let mut header = vec![0; if pieces.len() == 1 { piece.len() } else { 14 }];
     source.read_at(*at, &mut header)?;
-    if !piece.starts_with(&header) || source.len() != Some(planned.len) {
+    if !piece.starts_with(&header) || source.len() != Some(plan.files[no].len) {
         return Err(std::io::Error::other(
             "the output reads back differently from what was written",
         )

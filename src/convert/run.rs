@@ -46,7 +46,7 @@ pub(super) struct Run<'a, 'm> {
     jobs_left: Vec<AtomicUsize>,
     /// One for each of `outputs`.
     checksums: Vec<TensorChecksums>,
-    /// Whether the first job of a tensor compares the checksums of [`Output::verify`](super::output::Output).
+    /// Whether the first job of a tensor compares the checksums of its [`Checks`](super::output::Checks).
     verifies: bool,
 }
 
@@ -81,7 +81,7 @@ impl<'a, 'm> Run<'a, 'm> {
         }
     }
 
-    /// Leaves [`Output::verify`](super::output::Output) to the caller.
+    /// Leaves it to the caller to compare the checksums of [`Checks`](super::output::Checks).
     pub(super) fn without_verifying(mut self) -> Self {
         self.verifies = false;
         self
@@ -100,10 +100,12 @@ impl<'a, 'm> Run<'a, 'm> {
     ///
     /// Jobs write in any order, so that each piece is summed when it is written, and the sums are combined by position. To read
     /// the file again would cost as much as its size, and would sum what the disk has and not what was meant.
-    pub(super) fn file_checksum(&self, file: usize) -> u32 {
-        let planned = &self.plan.files[file];
-        let headers = planned
-            .pieces
+    ///
+    /// # Errors
+    /// Those of [`Plan::pieces`].
+    pub(super) fn file_checksum(&self, file: usize) -> Result<u32> {
+        let pieces = self.plan.pieces(file)?;
+        let headers = pieces
             .iter()
             .map(|(at, piece)| (*at, (piece.len() as u64, crc32fast::hash(piece))));
         let outputs = self.plan.outputs[self.outputs.clone()].iter();
@@ -111,7 +113,8 @@ impl<'a, 'm> Run<'a, 'm> {
             .zip(&self.checksums)
             .filter(|(output, _)| output.place.file == file)
             .filter_map(|(output, sums)| Some(sums.output.as_ref()?.pieces(output.place.offset)));
-        checksum_of_pieces(headers.chain(tensors.flatten()).collect(), planned.len)
+        let all = headers.chain(tensors.flatten()).collect();
+        Ok(checksum_of_pieces(all, self.plan.files[file].len))
     }
 
     /// Does all jobs, and compares the checksums of copied inputs.

@@ -262,7 +262,7 @@ impl Recovery<'_> {
     pub(crate) fn write_in_order(&self, mut writer: impl Write) -> Result<Report> {
         self.require_unencoded()?;
         let plan = &self.plan;
-        let [file] = plan.files.as_slice() else {
+        let [_] = plan.files.as_slice() else {
             let what = "only one file can be written in order";
             return Err(AnamnesisError::unsupported(
                 "an output in several files",
@@ -279,8 +279,8 @@ impl Recovery<'_> {
         }
         // A layout may sort the data by element size, so offsets do not always ascend with the outputs. Of a piece and an empty
         // tensor at one offset either may come first.
-        let pieces = file
-            .pieces
+        let pieces = plan.pieces(0)?;
+        let pieces = pieces
             .iter()
             .map(|(at, piece)| (*at, FileSection::Piece(piece)));
         let tensors = plan.outputs.iter().enumerate();
@@ -303,7 +303,7 @@ impl Recovery<'_> {
                 }
             }
         }
-        pad(&mut writer, file.len - written)?;
+        pad(&mut writer, plan.files[0].len - written)?;
         writer.flush()?;
         self.model.require_unchanged()?;
         plan.require_unchanged()?;

@@ -40,12 +40,12 @@ pub(super) struct VerifiedInputs(Mutex<HashSet<(usize, u64)>>);
 impl VerifiedInputs {
     fn has(&self, part: &Part<'_>) -> bool {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.contains(&part.member())
+        seen.contains(&part.checksum_key())
     }
 
     fn add(&self, part: &Part<'_>) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.insert(part.member());
+        seen.insert(part.checksum_key());
     }
 
     /// Compares the checksum of `part`, unless that was done. The lock is not held meanwhile: two threads may both compare it.

@@ -176,6 +176,7 @@ mod tests {
 
     use super::*;
     use crate::TargetDtype;
+    use crate::containers::write::Framing;
     use crate::containers::write::qnat::{QnatOutputTensor, layout};
     use crate::forget::tests_support::{by_name, bytes_of, encode, values_of};
 
@@ -247,7 +248,10 @@ mod tests {
                 blocks: encoder.block_count(),
             };
             let layout = layout(&[tensor], &HashMap::new(), double_quant).unwrap();
-            let mut whole = layout.pieces[0].1.clone();
+            let Framing::Pieces(mut pieces) = layout.framing else {
+                panic!("{name}: not of pieces");
+            };
+            let mut whole = pieces.remove(0).1;
             assert_eq!(layout.offsets, [whole.len() as u64]);
             whole.extend(stored);
             if case["compute_dtype"] == "F32" {

@@ -155,7 +155,6 @@ impl ForgetScheme {
     #[must_use]
     pub fn dtype(&self) -> TargetDtype {
         match self.kind {
-            #[cfg(feature = "gguf")]
             SchemeKind::Gguf(_) => TargetDtype::F32,
             SchemeKind::Table(row) => row.dtype,
         }

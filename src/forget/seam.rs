@@ -240,8 +240,8 @@ pub(crate) enum Scope {
     Linear,
     /// Weights of linear layers, embeddings and the output layer.
     LinearAndEmbeddings,
-    /// These, but no embeddings in a model without an output layer: they may be that as well, and a library that decodes a module when
-    /// it is called would leave the other without a weight.
+    /// Weights of linear layers and the output layer, and embeddings if the model stores an output layer. Tied embeddings are both:
+    /// libraries that decode a module when it is called would leave one of the two with codes.
     LinearAndUntiedEmbeddings,
     /// Every tensor.
     All,

@@ -1,4 +1,8 @@
-//! Decode arithmetic, one file a scheme. Kernels take slices and know no tensor names.
+//! Decode arithmetic. Kernels take slices and know no tensor names.
+//!
+//! One file each for what schemes share (`cast`, `codebook`, `fp8`, `grouped`, `packed`, `scale_grid`, `vectors`, `widen`), for products with
+//! matrices (`hadamard`, `low_rank`, `matrix_product`, `rotated`, `transform`), for what is done to values besides (`overflow`,
+//! `rescale`, `transpose`), and for each scheme with arithmetic of its own.
 //!
 //! Every value is computed in f32 by the canonical library's formula, in its order, and is then rounded once to the output
 //! type. A product and a sum are fused only where that gives the same bits.
@@ -30,6 +34,7 @@ pub(crate) mod qnat;
 pub(crate) mod rescale;
 pub(crate) mod rotated;
 pub(crate) mod rotated_pairs;
+pub(crate) mod scale_grid;
 pub(crate) mod sdnq;
 #[cfg(feature = "gguf")]
 pub(crate) mod signed_columns;

@@ -22,7 +22,7 @@ pub(crate) use self::state_text::{MAX_FLOAT_LEN, python_float};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
-use crate::kernels::remember::bnb::{fp4_levels, nested_absmax};
+use crate::kernels::remember::bnb::{fp4_codebook, nested_absmax};
 use crate::kernels::remember::codebook::{CodebookBlocks, PairTable};
 use crate::scheme::seam::NamePattern::{Contains, Ends};
 use crate::scheme::seam::{
@@ -413,7 +413,7 @@ impl Decode for Bnb4Weight<'_> {
         out: Out<'_>,
     ) {
         let map: [f32; 16] = std::array::from_fn(|i| buffers.row[i]);
-        let codebook = if self.fp4 { fp4_levels(map) } else { map };
+        let codebook = if self.fp4 { fp4_codebook(map) } else { map };
         let kernel = CodebookBlocks {
             pairs: &PairTable::new(&codebook, true),
             bytes: &buffers.bytes,

@@ -18,8 +18,8 @@ use self::zero_points::{RowPacking, zero_points};
 use super::mxfp4::{INT4, mx_rows, mx_rows_of};
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
-use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{

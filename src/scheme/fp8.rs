@@ -6,7 +6,7 @@ use super::modelopt::pre_quant_scale;
 use super::mxfp4::BLOCK as MX_BLOCK;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
-use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped};

@@ -107,19 +107,19 @@ impl Decode for QnatWeight<'_> {
         scales.clear();
         zeros.clear();
         // Double-quantized: a byte for each scale, and behind them their common step.
-        if layout.double {
+        if layout.has_scale_codes {
             let mut step = [0; 4];
             self.part
-                .read_at(layout.scales + layout.blocks as u64, &mut step)?;
+                .read_at(layout.scales_offset + layout.blocks as u64, &mut step)?;
             let step = f32::from_le_bytes(step);
             staging.resize(rows.len(), 0);
             self.part
-                .read_at(layout.scales + rows.start as u64, staging)?;
+                .read_at(layout.scales_offset + rows.start as u64, staging)?;
             scales.extend(staging.iter().map(|&code| (f32::from(code) - 128.0) * step));
         } else {
-            self.floats(layout.scales, rows, staging, scales)?;
+            self.floats(layout.scales_offset, rows, staging, scales)?;
         }
-        match layout.zero_points {
+        match layout.zero_points_offset {
             Some(at) => self.floats(at, rows, staging, zeros),
             None => {
                 // Zeros instead of a second kernel: a level plus 0 is the level, since none of them

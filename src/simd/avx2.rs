@@ -18,8 +18,8 @@ use half::f16;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    Avx512, Bounds, Element, InMemory, Kernel, LANES, LINE, LOOKED_UP, LeastOfLanes, LookUp,
-    PackedCodes, RANKED, Ranks, Routine, Transpose, Word,
+    Avx512, Bounds, CODES_PER_LOOK_UP, Element, InMemory, Kernel, LANES, LINE, LeastOfLanes,
+    LookUp, PackedCodes, RANKED_VALUES, Ranks, Routine, Transpose, Word,
 };
 
 /// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
@@ -99,11 +99,11 @@ impl LookUp for Avx2 {
                 .as_chunks()
                 .0
                 .iter()
-                .zip(out.as_chunks_mut::<LOOKED_UP>().0);
+                .zip(out.as_chunks_mut::<CODES_PER_LOOK_UP>().0);
             for (codes, out) in units {
                 out.as_mut_bytes()
                     .copy_from_slice(entries.pick(*codes).as_bytes());
-                at += LOOKED_UP;
+                at += CODES_PER_LOOK_UP;
             }
         }
         InMemory.pick(table, &codes[at..], &mut out[at..]);
@@ -135,8 +135,8 @@ impl Avx2 {
 
 impl Ranks for Avx2 {
     #[inline(always)]
-    fn ranks(self, values: [f32; RANKED], bounds: &Bounds) -> [u32; RANKED] {
-        let mut ranks = [0; RANKED];
+    fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES] {
+        let mut ranks = [0; RANKED_VALUES];
         let halves = values.as_chunks().0.iter();
         for (ranks, &values) in ranks.as_chunks_mut().0.iter_mut().zip(halves) {
             *ranks = self.ranks_of_lanes(values, bounds);
@@ -146,8 +146,8 @@ impl Ranks for Avx2 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED]) -> [f32; RANKED] {
-        let mut entries = [0.0; RANKED];
+    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED_VALUES]) -> [f32; RANKED_VALUES] {
+        let mut entries = [0.0; RANKED_VALUES];
         let halves = ranks.as_chunks::<LANES>().0.iter();
         for (entries, &ranks) in entries.as_chunks_mut::<LANES>().0.iter_mut().zip(halves) {
             // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.

@@ -13,8 +13,8 @@ use std::mem::transmute;
 
 use super::ranks::BUCKET;
 use super::{
-    Avx2, Bounds, Element, Kernel, LANES, LINE, LookUp, PackedCodes, RANKED, Ranks, Routine,
-    SUMMED_CODES, Transpose, Word,
+    Avx2, Bounds, CODES_PER_SUM, Element, Kernel, LANES, LINE, LookUp, PackedCodes, RANKED_VALUES,
+    Ranks, Routine, Transpose, Word,
 };
 
 /// Proof that the CPU has the instructions of this level. A value exists only inside of what `perform` calls.
@@ -26,7 +26,7 @@ impl Ranks for Avx512 {
     /// halving steps. LLVM makes look-ups of no plain Rust.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn ranks(self, values: [f32; RANKED], bounds: &Bounds) -> [u32; RANKED] {
+    fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES] {
         let Some(buckets) = &bounds.buckets else {
             return Avx2::of(self).ranks(values, bounds);
         };
@@ -36,7 +36,7 @@ impl Ranks for Avx512 {
             let [below, below_high] = transmute::<[u32; 32], [__m512i; 2]>(buckets.below);
             // Of NaN and a number, the maximum is the second.
             let x = _mm512_max_ps(
-                transmute::<[f32; RANKED], __m512>(values),
+                transmute::<[f32; RANKED_VALUES], __m512>(values),
                 _mm512_set1_ps(-1.0),
             );
             let x = _mm512_min_ps(x, _mm512_set1_ps(1.0));
@@ -50,18 +50,18 @@ impl Ranks for Avx512 {
             let below = _mm512_permutex2var_epi32(below, bucket, below_high);
             let is_above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, bound);
             let ranks = _mm512_mask_add_epi32(below, is_above, below, _mm512_set1_epi32(1));
-            transmute::<__m512i, [u32; RANKED]>(ranks)
+            transmute::<__m512i, [u32; RANKED_VALUES]>(ranks)
         }
     }
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED]) -> [f32; RANKED] {
+    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED_VALUES]) -> [f32; RANKED_VALUES] {
         // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
-            let ranks = transmute::<[u32; RANKED], __m512i>(ranks);
+            let ranks = transmute::<[u32; RANKED_VALUES], __m512i>(ranks);
             let entries = _mm512_permutexvar_ps(ranks, transmute::<[f32; 16], __m512>(*table));
-            transmute::<__m512, [f32; RANKED]>(entries)
+            transmute::<__m512, [f32; RANKED_VALUES]>(entries)
         }
     }
 }
@@ -79,7 +79,7 @@ impl LookUp for Avx512 {
         // Most lists are so short that no sum is compared with one of another chunk.
         if let [only] = codes.chunks {
             let sums = self.sums::<BITS, N>(tables, only);
-            return only[self.lanes_of_least(sums).trailing_zeros() as usize % SUMMED_CODES];
+            return only[self.lanes_of_least(sums).trailing_zeros() as usize % CODES_PER_SUM];
         }
         // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
@@ -94,7 +94,7 @@ impl LookUp for Avx512 {
             let lanes = self.lanes_of_least(least);
             let first = _mm512_mask_reduce_min_epu32(lanes, at);
             let lanes = _mm512_mask_cmpeq_epu32_mask(lanes, at, _mm512_set1_epi32(first as i32));
-            codes.chunks[first as usize][lanes.trailing_zeros() as usize % SUMMED_CODES]
+            codes.chunks[first as usize][lanes.trailing_zeros() as usize % CODES_PER_SUM]
         }
     }
 
@@ -111,12 +111,12 @@ impl Avx512 {
     fn sums<const BITS: usize, const N: usize>(
         self,
         tables: &[[f32; 8]; N],
-        codes: &[u16; SUMMED_CODES],
+        codes: &[u16; CODES_PER_SUM],
     ) -> __m512 {
         // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
             let mut codes =
-                _mm512_cvtepu16_epi32(transmute::<[u16; SUMMED_CODES], __m256i>(*codes));
+                _mm512_cvtepu16_epi32(transmute::<[u16; CODES_PER_SUM], __m256i>(*codes));
             let mut sums = _mm512_setzero_ps();
             for (i, table) in tables.iter().enumerate() {
                 // Twice, so that the fourth bit of an index, which is of the next code, changes nothing.

@@ -15,25 +15,25 @@ use super::Avx2;
 use super::InMemory;
 
 /// Numbers whose sums and differences are computed in registers together.
-pub(crate) const SUMMED: usize = 16;
+pub(crate) const BUTTERFLY_VALUES: usize = 16;
 
-/// How a body that is generic over levels multiplies by the Kronecker power of `[[1,1],[1,-1]]` with [`SUMMED`] rows: sums and differences of
+/// How a body that is generic over levels multiplies by the Kronecker power of `[[1,1],[1,-1]]` with [`BUTTERFLY_VALUES`] rows: sums and differences of
 /// neighbours first, then of numbers 2, 4 and 8 apart. LLVM takes vectors apart for steps within them, which take three times
 /// as long.
 pub(crate) trait Butterflies: Copy {
-    fn singles(self, numbers: [f32; SUMMED]) -> [f32; SUMMED];
+    fn singles(self, numbers: [f32; BUTTERFLY_VALUES]) -> [f32; BUTTERFLY_VALUES];
 
-    fn integers(self, numbers: [i32; SUMMED]) -> [i32; SUMMED];
+    fn integers(self, numbers: [i32; BUTTERFLY_VALUES]) -> [i32; BUTTERFLY_VALUES];
 }
 
 impl Butterflies for InMemory {
     #[inline(always)]
-    fn singles(self, numbers: [f32; SUMMED]) -> [f32; SUMMED] {
+    fn singles(self, numbers: [f32; BUTTERFLY_VALUES]) -> [f32; BUTTERFLY_VALUES] {
         butterflies(numbers)
     }
 
     #[inline(always)]
-    fn integers(self, numbers: [i32; SUMMED]) -> [i32; SUMMED] {
+    fn integers(self, numbers: [i32; BUTTERFLY_VALUES]) -> [i32; BUTTERFLY_VALUES] {
         butterflies(numbers)
     }
 }
@@ -41,8 +41,8 @@ impl Butterflies for InMemory {
 /// [`Butterflies`] in memory.
 #[inline(always)]
 pub(crate) fn butterflies<T: Copy + Add<Output = T> + Sub<Output = T>>(
-    numbers: [T; SUMMED],
-) -> [T; SUMMED] {
+    numbers: [T; BUTTERFLY_VALUES],
+) -> [T; BUTTERFLY_VALUES] {
     let mut sums = [[numbers[0]; 4]; 4];
     for (sums, &[a, b, c, d]) in sums.iter_mut().zip(numbers.as_chunks::<4>().0) {
         let (e, f, g, h) = (a + b, a - b, c + d, c - d);
@@ -100,27 +100,27 @@ impl Avx2 {
 impl Butterflies for Avx2 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn singles(self, numbers: [f32; SUMMED]) -> [f32; SUMMED] {
+    fn singles(self, numbers: [f32; BUTTERFLY_VALUES]) -> [f32; BUTTERFLY_VALUES] {
         // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
-            let vectors = transmute::<[f32; SUMMED], [__m256; 2]>(numbers);
+            let vectors = transmute::<[f32; BUTTERFLY_VALUES], [__m256; 2]>(numbers);
             let combine = |a, b| [_mm256_add_ps(a, b), _mm256_sub_ps(a, b)];
-            transmute::<[__m256; 2], [f32; SUMMED]>(self.butterflies(vectors, combine))
+            transmute::<[__m256; 2], [f32; BUTTERFLY_VALUES]>(self.butterflies(vectors, combine))
         }
     }
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn integers(self, numbers: [i32; SUMMED]) -> [i32; SUMMED] {
+    fn integers(self, numbers: [i32; BUTTERFLY_VALUES]) -> [i32; BUTTERFLY_VALUES] {
         // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
-            let vectors = transmute::<[i32; SUMMED], [__m256; 2]>(numbers);
+            let vectors = transmute::<[i32; BUTTERFLY_VALUES], [__m256; 2]>(numbers);
             let combine = |a, b| {
                 let (a, b) = (_mm256_castps_si256(a), _mm256_castps_si256(b));
                 let (sum, difference) = (_mm256_add_epi32(a, b), _mm256_sub_epi32(a, b));
                 [_mm256_castsi256_ps(sum), _mm256_castsi256_ps(difference)]
             };
-            transmute::<[__m256; 2], [i32; SUMMED]>(self.butterflies(vectors, combine))
+            transmute::<[__m256; 2], [i32; BUTTERFLY_VALUES]>(self.butterflies(vectors, combine))
         }
     }
 }
@@ -131,8 +131,8 @@ mod tests {
     use super::*;
 
     struct Products {
-        singles: [f32; SUMMED],
-        integers: [i32; SUMMED],
+        singles: [f32; BUTTERFLY_VALUES],
+        integers: [i32; BUTTERFLY_VALUES],
     }
 
     impl Products {
@@ -158,15 +158,15 @@ mod tests {
     #[test]
     fn products_are_those_of_the_matrix() {
         for level in Level::available() {
-            for column in 0..SUMMED {
-                let mut integers = [0; SUMMED];
+            for column in 0..BUTTERFLY_VALUES {
+                let mut integers = [0; BUTTERFLY_VALUES];
                 integers[column] = 3 << 20;
                 integers[5] -= 7;
                 let singles = integers.map(|x| x as f32);
                 let sign = |i: usize, j: usize| 1 - 2 * ((i & j).count_ones() % 2) as i32;
                 let term = |i, j: usize| integers[j] * sign(i, j);
-                let want: [i32; SUMMED] =
-                    std::array::from_fn(|i| (0..SUMMED).map(|j| term(i, j)).sum());
+                let want: [i32; BUTTERFLY_VALUES] =
+                    std::array::from_fn(|i| (0..BUTTERFLY_VALUES).map(|j| term(i, j)).sum());
                 let mut products = Products { singles, integers };
                 perform(level, &mut products);
                 assert_eq!(products.integers, want, "{level:?}");

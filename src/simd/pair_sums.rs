@@ -23,10 +23,10 @@ use super::{Avx2, Avx512};
 use crate::element::Element;
 
 /// Sums that are added to in registers together.
-pub(crate) const PAIRED: usize = 16;
+pub(crate) const PAIR_COLUMNS: usize = 16;
 
 /// Two integers for each sum.
-pub(crate) type PairRow = [[i16; 2]; PAIRED];
+pub(crate) type PairRow = [[i16; 2]; PAIR_COLUMNS];
 
 /// How a body that is generic over levels adds two products to each sum. LLVM multiplies the integers of plain Rust in 32 bits, which
 /// takes several times as long.
@@ -35,14 +35,23 @@ pub(crate) trait PairSums: Copy {
     const HAS_PAIRS: bool;
 
     /// Adds `left[0] * right[j][0] + left[1] * right[j][1]` to sum j. The caller makes sure that no sum overflows.
-    fn add_pairs(self, sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED];
+    fn add_pairs(
+        self,
+        sums: [i32; PAIR_COLUMNS],
+        left: [i16; 2],
+        right: &PairRow,
+    ) -> [i32; PAIR_COLUMNS];
 
     /// Rounds the numbers of `most` into `out`, which may be shorter. Returns whether those of `least` are rounded to the same bits.
     /// None is NaN.
     #[inline(always)]
-    fn store_alike<E: Element>(self, [least, most]: [[f32; PAIRED]; 2], out: &mut [E]) -> bool {
+    fn store_alike<E: Element>(
+        self,
+        [least, most]: [[f32; PAIR_COLUMNS]; 2],
+        out: &mut [E],
+    ) -> bool {
         let mut differ = 0;
-        let mut rounded = [E::from_f32(0.0); PAIRED];
+        let mut rounded = [E::from_f32(0.0); PAIR_COLUMNS];
         for ((rounded, &least), &most) in rounded.iter_mut().zip(&least).zip(&most) {
             differ |= E::rounded(least).to_bits() ^ E::rounded(most).to_bits();
             *rounded = E::from_f32(most);
@@ -55,10 +64,10 @@ pub(crate) trait PairSums: Copy {
     }
 }
 
-/// The bytes of the first [`PAIRED`] of `out`, if a number has two.
+/// The bytes of the first [`PAIR_COLUMNS`] of `out`, if a number has two.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn vector_of<E: Element>(out: &mut [E]) -> Option<&mut [u8; 2 * PAIRED]> {
+fn vector_of<E: Element>(out: &mut [E]) -> Option<&mut [u8; 2 * PAIR_COLUMNS]> {
     let bytes = (size_of::<E>() == 2).then(|| out.as_mut_bytes())?;
     bytes.first_chunk_mut()
 }
@@ -67,7 +76,12 @@ impl PairSums for InMemory {
     const HAS_PAIRS: bool = false;
 
     #[inline(always)]
-    fn add_pairs(self, mut sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED] {
+    fn add_pairs(
+        self,
+        mut sums: [i32; PAIR_COLUMNS],
+        left: [i16; 2],
+        right: &PairRow,
+    ) -> [i32; PAIR_COLUMNS] {
         let [a, b] = left.map(i32::from);
         for (sum, &[c, d]) in sums.iter_mut().zip(right) {
             let both = (a * i32::from(c)).wrapping_add(b * i32::from(d));
@@ -90,13 +104,18 @@ impl PairSums for Avx2 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn add_pairs(self, sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED] {
+    fn add_pairs(
+        self,
+        sums: [i32; PAIR_COLUMNS],
+        left: [i16; 2],
+        right: &PairRow,
+    ) -> [i32; PAIR_COLUMNS] {
         // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
             let left = _mm256_set1_epi32(packed(left));
             let [a, b] = transmute::<PairRow, [__m256i; 2]>(*right);
-            let [c, d] = transmute::<[i32; PAIRED], [__m256i; 2]>(sums);
-            transmute::<[__m256i; 2], [i32; PAIRED]>([
+            let [c, d] = transmute::<[i32; PAIR_COLUMNS], [__m256i; 2]>(sums);
+            transmute::<[__m256i; 2], [i32; PAIR_COLUMNS]>([
                 _mm256_add_epi32(c, _mm256_madd_epi16(left, a)),
                 _mm256_add_epi32(d, _mm256_madd_epi16(left, b)),
             ])
@@ -105,16 +124,16 @@ impl PairSums for Avx2 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn store_alike<E: Element>(self, bounds: [[f32; PAIRED]; 2], out: &mut [E]) -> bool {
+    fn store_alike<E: Element>(self, bounds: [[f32; PAIR_COLUMNS]; 2], out: &mut [E]) -> bool {
         let vector = vector_of(out).filter(|_| E::MANTISSA == f16::MANTISSA);
         let Some(out) = vector else {
             return InMemory.store_alike(bounds, out);
         };
         // SAFETY: a value of `Avx2` is proof that the CPU has the features. Arrays have the size of the vectors.
         unsafe {
-            let [least, most] = transmute::<[[f32; PAIRED]; 2], [[__m256; 2]; 2]>(bounds)
+            let [least, most] = transmute::<[[f32; PAIR_COLUMNS]; 2], [[__m256; 2]; 2]>(bounds)
                 .map(|both| both.map(|x| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)));
-            *out = transmute::<[__m128i; 2], [u8; 2 * PAIRED]>(most);
+            *out = transmute::<[__m128i; 2], [u8; 2 * PAIR_COLUMNS]>(most);
             let differ = _mm_or_si128(
                 _mm_xor_si128(least[0], most[0]),
                 _mm_xor_si128(least[1], most[1]),
@@ -130,32 +149,37 @@ impl PairSums for Avx512 {
 
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn add_pairs(self, sums: [i32; PAIRED], left: [i16; 2], right: &PairRow) -> [i32; PAIRED] {
+    fn add_pairs(
+        self,
+        sums: [i32; PAIR_COLUMNS],
+        left: [i16; 2],
+        right: &PairRow,
+    ) -> [i32; PAIR_COLUMNS] {
         // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
             let right = transmute::<PairRow, __m512i>(*right);
             let products = _mm512_madd_epi16(_mm512_set1_epi32(packed(left)), right);
-            let sums = transmute::<[i32; PAIRED], __m512i>(sums);
-            transmute::<__m512i, [i32; PAIRED]>(_mm512_add_epi32(sums, products))
+            let sums = transmute::<[i32; PAIR_COLUMNS], __m512i>(sums);
+            transmute::<__m512i, [i32; PAIR_COLUMNS]>(_mm512_add_epi32(sums, products))
         }
     }
 
     /// LLVM takes the halves of vectors apart in memory, whose numbers are loaded together again.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
-    fn store_alike<E: Element>(self, bounds: [[f32; PAIRED]; 2], out: &mut [E]) -> bool {
+    fn store_alike<E: Element>(self, bounds: [[f32; PAIR_COLUMNS]; 2], out: &mut [E]) -> bool {
         let Some(out) = vector_of(out) else {
             return InMemory.store_alike(bounds, out);
         };
         // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
         unsafe {
-            let bounds = transmute::<[[f32; PAIRED]; 2], [__m512; 2]>(bounds);
+            let bounds = transmute::<[[f32; PAIR_COLUMNS]; 2], [__m512; 2]>(bounds);
             let [least, most] = if E::MANTISSA == f16::MANTISSA {
                 bounds.map(|x| _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x))
             } else {
                 bounds.map(|x| brain_floats(x))
             };
-            *out = transmute::<__m256i, [u8; 2 * PAIRED]>(most);
+            *out = transmute::<__m256i, [u8; 2 * PAIR_COLUMNS]>(most);
             _mm256_cmpneq_epi16_mask(least, most) == 0
         }
     }
@@ -182,8 +206,8 @@ mod tests {
     /// Adds pairs to sums as often as there are pairs.
     struct Add<'a> {
         left: &'a [[i16; 2]],
-        right: &'a [[[i16; 2]; PAIRED]],
-        sums: [i32; PAIRED],
+        right: &'a [[[i16; 2]; PAIR_COLUMNS]],
+        sums: [i32; PAIR_COLUMNS],
     }
 
     impl Add<'_> {
@@ -225,18 +249,18 @@ mod tests {
         let small = |n: usize| number(n) >> 10;
         let left: Vec<_> = (0..9).map(|n| [small(2 * n), small(2 * n + 1)]).collect();
         let row = |n: usize| std::array::from_fn(|j| [number(32 * n + j), number(32 * n + j + 16)]);
-        let right: Vec<[[i16; 2]; PAIRED]> = (0..9).map(row).collect();
+        let right: Vec<[[i16; 2]; PAIR_COLUMNS]> = (0..9).map(row).collect();
         let product = |a: i16, b: i16| i64::from(a) * i64::from(b);
         for level in Level::available() {
             let mut routine = Add {
                 left: &left,
                 right: &right,
-                sums: [-7; PAIRED],
+                sums: [-7; PAIR_COLUMNS],
             };
             perform(level, &mut routine);
             for (j, &sum) in routine.sums.iter().enumerate() {
                 let pairs = left.iter().zip(&right);
-                let both = |(left, right): (&[i16; 2], &[[i16; 2]; PAIRED])| {
+                let both = |(left, right): (&[i16; 2], &[[i16; 2]; PAIR_COLUMNS])| {
                     product(left[0], right[j][0]) + product(left[1], right[j][1])
                 };
                 assert_eq!(
@@ -250,7 +274,7 @@ mod tests {
 
     /// Rounds numbers and those beside them.
     struct Store<E> {
-        bounds: [[f32; PAIRED]; 2],
+        bounds: [[f32; PAIR_COLUMNS]; 2],
         out: Vec<E>,
         is_alike: bool,
     }
@@ -284,10 +308,10 @@ mod tests {
         let number = |n: u32| f32::from_bits((n.wrapping_mul(0x9e37_79b9) % 0x7f80_0001) | n << 31);
         for level in Level::available() {
             for n in 0..4096 {
-                let most: [f32; PAIRED] = std::array::from_fn(|i| number(n + i as u32));
+                let most: [f32; PAIR_COLUMNS] = std::array::from_fn(|i| number(n + i as u32));
                 let mut least = most;
                 // Numbers that differ are mostly rounded to the same, and to another where they are on the other side of a tie.
-                let (at, len) = (n as usize % PAIRED, n as usize % (PAIRED + 4));
+                let (at, len) = (n as usize % PAIR_COLUMNS, n as usize % (PAIR_COLUMNS + 4));
                 least[at] = f32::from_bits(most[at].to_bits() ^ (n % 3 * 0x1234) & !(n << 3));
                 let is_alike = E::rounded(least[at]).to_bits() == E::rounded(most[at]).to_bits();
                 let mut routine = Store {

@@ -3,23 +3,23 @@
 use super::{InMemory, LANES};
 
 /// Values whose ranks are found together: those of a register of AVX-512.
-pub(crate) const RANKED: usize = 16;
+pub(crate) const RANKED_VALUES: usize = 16;
 
 /// How a body that is generic over levels finds ranks. A value of it is proof that the CPU can.
 pub(crate) trait Ranks: Copy {
     /// The number of bounds below each value, 0 for NaN.
-    fn ranks(self, values: [f32; RANKED], bounds: &Bounds) -> [u32; RANKED];
+    fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES];
 
     /// The entry of `table` at each rank.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
-    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED]) -> [f32; RANKED];
+    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED_VALUES]) -> [f32; RANKED_VALUES];
 }
 
 impl Ranks for InMemory {
     /// Fifteen comparisons without a branch are vectorised, which a search by halves in memory is not.
     #[inline(always)]
-    fn ranks(self, values: [f32; RANKED], bounds: &Bounds) -> [u32; RANKED] {
-        let mut ranks = [0; RANKED];
+    fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES] {
+        let mut ranks = [0; RANKED_VALUES];
         for &bound in &bounds.all {
             for (rank, &x) in ranks.iter_mut().zip(&values) {
                 *rank += u32::from(x > bound);
@@ -29,8 +29,8 @@ impl Ranks for InMemory {
     }
 
     #[inline(always)]
-    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED]) -> [f32; RANKED] {
-        let mut entries = [0.0; RANKED];
+    fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED_VALUES]) -> [f32; RANKED_VALUES] {
+        let mut entries = [0.0; RANKED_VALUES];
         for (entry, rank) in entries.iter_mut().zip(ranks) {
             *entry = table[rank as usize & 15];
         }
@@ -113,10 +113,10 @@ mod tests {
 
     /// The ranks of a register's values, and the entries of a table there.
     struct Ranked<'a> {
-        values: [f32; RANKED],
+        values: [f32; RANKED_VALUES],
         bounds: &'a Bounds,
-        ranks: [u32; RANKED],
-        entries: [f32; RANKED],
+        ranks: [u32; RANKED_VALUES],
+        entries: [f32; RANKED_VALUES],
     }
 
     impl Ranked<'_> {
@@ -180,14 +180,14 @@ mod tests {
                 let bits = ((i as f32 + 0.5) / BUCKET.0).to_bits();
                 values.extend((bits - 3..bits + 4).map(f32::from_bits));
             }
-            for values in values.as_chunks::<RANKED>().0 {
+            for values in values.as_chunks::<RANKED_VALUES>().0 {
                 let want = values.map(|x| all.iter().filter(|&&bound| x > bound).count() as u32);
                 for level in Level::available() {
                     let mut ranked = Ranked {
                         values: *values,
                         bounds: &bounds,
-                        ranks: [99; RANKED],
-                        entries: [0.0; RANKED],
+                        ranks: [99; RANKED_VALUES],
+                        entries: [0.0; RANKED_VALUES],
                     };
                     perform(level, &mut ranked);
                     assert_eq!(ranked.ranks, want, "{level:?}: {values:?}");

@@ -29,12 +29,12 @@ pub(crate) trait LookUp: Transpose {
 }
 
 /// Codes whose sums are computed together at most.
-pub(crate) const SUMMED_CODES: usize = 16;
+pub(crate) const CODES_PER_SUM: usize = 16;
 
 /// Packed codes, the last chunk filled with the last of them, which changes nothing: of equal sums the first is taken.
 #[derive(Clone, Copy)]
 pub(crate) struct PackedCodes<'a> {
-    pub(crate) chunks: &'a [[u16; SUMMED_CODES]],
+    pub(crate) chunks: &'a [[u16; CODES_PER_SUM]],
     /// Their number without those that fill the last chunk.
     pub(crate) len: usize,
 }
@@ -153,7 +153,7 @@ impl Transpose for InMemory {
 }
 
 /// Codes that are looked up together: those of a vector of AVX2.
-pub(crate) const LOOKED_UP: usize = 32;
+pub(crate) const CODES_PER_LOOK_UP: usize = 32;
 
 /// Look-ups in memory, at every level.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]

@@ -35,15 +35,15 @@ impl FileHasher {
     }
 }
 
-/// The SHA-256 of the file at `path` in hexadecimal digits. `buffer` is used to read; `told` is told of the bytes of each piece,
-/// and ends the work with its error.
+/// The SHA-256 of the file at `path` in hexadecimal digits. `buffer` is used to read; `on_read` gets the number of bytes after each
+/// read, and its error ends the work.
 ///
 /// # Errors
-/// `Io` if the file cannot be read; the error of `told`.
+/// `Io` if the file cannot be read; the error of `on_read`.
 pub(crate) fn sha256_of_file(
     path: &Path,
     buffer: &mut Vec<u8>,
-    told: &mut dyn FnMut(u64) -> Result<()>,
+    on_read: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<String> {
     let error = |e: std::io::Error| AnamnesisError::io_at(path, &e);
     let (mut file, mut hasher) = (File::open(path).map_err(error)?, FileHasher::new()?);
@@ -53,7 +53,7 @@ pub(crate) fn sha256_of_file(
             0 => return Ok(hasher.finish()),
             n => {
                 hasher.update(&buffer[..n]);
-                told(n as u64)?;
+                on_read(n as u64)?;
             }
         }
     }

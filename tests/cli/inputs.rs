@@ -265,6 +265,19 @@ fn models_in_the_cache_of_hugging_face() {
         "{}",
         text(&dangling.stderr)
     );
+    // A pipeline has models in folders.
+    let snapshot = folder.join("snapshots/bbbb");
+    fs::remove_file(snapshot.join("tokenizer.json")).unwrap();
+    assert_eq!(run(&["parse", "org/tiny"]).status.code(), Some(0));
+    fs::create_dir(snapshot.join("text_encoder")).unwrap();
+    std::os::unix::fs::symlink("../../89", snapshot.join("text_encoder/config.json")).unwrap();
+    let dangling = run(&["parse", "org/tiny"]);
+    assert_eq!(dangling.status.code(), Some(3));
+    assert!(
+        text(&dangling.stderr).contains("text_encoder"),
+        "{}",
+        text(&dangling.stderr)
+    );
     let missing = run(&["parse", "org/other"]);
     assert_eq!(missing.status.code(), Some(7));
     assert!(

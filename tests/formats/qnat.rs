@@ -1,5 +1,7 @@
 //! QNAT files by qlora-rs's own writer (tests/data/qnat/README.md) against its own decoding.
 
+use std::collections::HashSet;
+
 use anamnesis::{TargetDtype, parse, parse_bytes};
 
 use crate::common::verdict::{Kind, Limit, Parse, Unsupported, verdict_of};
@@ -15,29 +17,25 @@ fn index() -> Vec<serde_json::Value> {
 fn check(case: &serde_json::Value) -> Option<String> {
     let name = case["name"].as_str().unwrap();
     let path = data().join(format!("qnat/{name}.qnat"));
-    let model = match parse(&path) {
-        Ok(model) => model,
-        Err(e) => return Some(format!("\n{name}: {e}")),
-    };
-    let listed: Vec<&str> = model.tensors().map(|t| t.name()).collect();
     let stated: Vec<&str> = case["tensors"]
         .as_array()
         .unwrap()
         .iter()
         .map(|t| t["name"].as_str().unwrap())
         .collect();
+    let distinct: HashSet<&str> = stated.iter().copied().collect();
+    if distinct.len() < stated.len() {
+        // Of two tensors of one name only one could be asked for.
+        let found = verdict_of(|| parse(&path), Parse, &["twice"]);
+        return found.map(|found| format!("\n{name}: {found}"));
+    }
+    let model = match parse(&path) {
+        Ok(model) => model,
+        Err(e) => return Some(format!("\n{name}: {e}")),
+    };
+    let listed: Vec<&str> = model.tensors().map(|t| t.name()).collect();
     if listed != stated {
         return Some(format!("\n{name}: {listed:?} where {stated:?} are"));
-    }
-    let mut sorted = stated.clone();
-    sorted.sort_unstable();
-    sorted.dedup();
-    if sorted.len() < stated.len() {
-        // Two tensors of one name cannot both be in an output.
-        return model
-            .remember_to_bytes(TargetDtype::F32)
-            .is_ok()
-            .then(|| format!("\n{name}: no error"));
     }
     let by_block = data().join(format!("qnat/{name}.by_block.safetensors"));
     let expected = if by_block.is_file() {

@@ -11,11 +11,12 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::compat::slabs::{for_each_slab, is_serial, slab_of};
 use crate::element::Out;
 use crate::kernels::remember::awq::{AwqInputRows, PER_WORD, POSITION};
-use crate::kernels::remember::bnb::{Int8Rows, fp4_levels, nested_absmax};
+use crate::kernels::remember::bnb::{Int8Rows, fp4_codebook, nested_absmax};
 use crate::kernels::remember::codebook::{AppendCodebookBlocks, CodebookBlocks, PairTable};
-use crate::kernels::remember::fp8::{E4M3, ScaleGrid};
+use crate::kernels::remember::fp8::E4M3;
 use crate::kernels::remember::gptq::{GptqInputRows, GptqPacking};
 use crate::kernels::remember::grouped::{Formula, GroupedRows};
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::kernels::remember::widen::Widen;
 use crate::limits::{empty_with_room, zeroed_on_write};
 use crate::scheme::bnb::is_block_size;
@@ -224,7 +225,7 @@ pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
         return Ok(None);
     };
     // In NF4, code 8 is no zero, so that this leaves its levels as they are.
-    let pairs = PairTable::new(&fp4_levels(levels), true);
+    let pairs = PairTable::new(&fp4_codebook(levels), true);
     let blocks = |values: Range<usize>| CodebookBlocks {
         pairs: &pairs,
         bytes: &codes[values.start / 2..values.end.div_ceil(2)],

@@ -139,8 +139,9 @@ fn write_all(
     layout: &OutputLayout,
     tensors: &[GgufWriteTensor<'_>],
 ) -> Result<()> {
-    layout
-        .pieces
+    // The pieces of GGUF are made when it is laid out.
+    let pieces = layout.framing.pieces(Vec::new)?;
+    pieces
         .iter()
         .try_for_each(|(_, piece)| writer.write_all(piece))?;
     let ends = layout

@@ -201,9 +201,9 @@ impl<'m> Part<'m> {
         }
     }
 
-    /// What distinguishes the bytes that one checksum covers from those of others: the source, and where they begin in
-    /// it. A compressed member is a source of its own.
-    pub(crate) fn member(&self) -> (usize, u64) {
+    /// Identifies the bytes that the tensor's checksum covers: their source, and where they begin in it. A compressed member is a
+    /// source of its own.
+    pub(crate) fn checksum_key(&self) -> (usize, u64) {
         let start = self.check().map_or(0, |check| check.start);
         (self.info.source, start)
     }

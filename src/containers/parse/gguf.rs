@@ -195,7 +195,6 @@ fn check_extents(
         .map(|e| Some(e.offset))
         .chain([None])
         .collect();
-    let mut first = header.data_start;
     for (entry, next) in entries.into_iter().zip(next) {
         let GgufTensorEntry {
             name,
@@ -207,13 +206,12 @@ fn check_extents(
         let wrong = |what: String| {
             AnamnesisError::parse(format!("tensor `{name}` ({dtype} {shape:?}): {what}"))
         };
-        if tensors.is_empty() && offset != first {
+        if tensors.is_empty() && offset != header.data_start {
             return Err(wrong(format!(
                 "it begins {} bytes into the data, where nothing is before it",
-                offset - first
+                offset - header.data_start
             )));
         }
-        first = offset;
         let room = next
             .unwrap_or(file_len)
             .checked_sub(offset)

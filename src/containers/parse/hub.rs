@@ -10,7 +10,7 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::config::read_small;
-use crate::limits::Budget;
+use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
 /// Most directory entries that are looked at for one model.
@@ -149,11 +149,21 @@ impl<'a> HubName<'a> {
 
     /// Fails if a file of the snapshot is missing or being fetched.
     fn require_complete(&self, folder: &Path, snapshot: &Path) -> Result<()> {
+        // A pipeline has its models in folders.
+        let mut folders = vec![snapshot.to_owned()];
         for name in entries(snapshot)? {
             let path = snapshot.join(name);
-            if path.is_symlink() && !path.exists() {
-                let (spec, path) = (self.spec(), path.display());
-                return Err(self.incomplete(&format!("{spec}: `{path}` links to no file")));
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+        for folder in folders {
+            for name in entries(&folder)? {
+                let path = folder.join(name);
+                if path.is_symlink() && !path.exists() {
+                    let (spec, path) = (self.spec(), path.display());
+                    return Err(self.incomplete(&format!("{spec}: `{path}` links to no file")));
+                }
             }
         }
         let blobs = folder.join("blobs");
@@ -201,9 +211,17 @@ fn entries(directory: &Path) -> Result<Vec<OsString>> {
     let failed = |e: Error| AnamnesisError::io_at(directory, &e);
     let entries = std::fs::read_dir(directory).map_err(failed)?;
     let names = entries
-        .take(MAX_ENTRIES)
+        .take(MAX_ENTRIES + 1)
         .map(|entry| Ok(entry?.file_name()));
-    names.collect::<std::io::Result<_>>().map_err(failed)
+    let names: Vec<_> = names.collect::<std::io::Result<_>>().map_err(failed)?;
+    let what = format_args!("entries of `{}`", directory.display());
+    cap(
+        "HUB_MAX_ENTRIES",
+        names.len() as u64,
+        MAX_ENTRIES as u64,
+        what,
+    )?;
+    Ok(names)
 }
 
 /// Path of the cache. `variable` gives the values of environment variables.

@@ -6,6 +6,7 @@
 //! Format: qlora-rs 1.0.5 and 1.3.0 `native.rs`
 //! (<https://github.com/tzervas/qlora-rs/blob/a203ca9c735856a9b091fe02328d74cd93d32c29/src/native.rs#L278>).
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::read_at::ReadAt;
@@ -126,9 +127,13 @@ pub(super) fn read(source: Source, _path: Option<&Path>, budget: &Budget) -> Res
     let dtype = *["F32", "F16", "BF16"]
         .get(usize::from(dtype))
         .ok_or_else(|| wrong("its compute dtype is unknown"))?;
-    let mut entries = Vec::new();
+    let (mut entries, mut names) = (Vec::new(), HashSet::new());
     for _ in 0..count {
-        entries.push(read_entry(&mut cursor, version)?);
+        let entry = read_entry(&mut cursor, version)?;
+        if !names.insert(entry.name.clone()) {
+            return Err(wrong(format!("tensor `{}` is listed twice", entry.name)));
+        }
+        entries.push(entry);
     }
     let data_start = cursor.at;
     let mut contents = ParsedModel::new(Container::Qnat, data_start as usize);
@@ -284,8 +289,8 @@ fn parts(entry: &QnatEntry, size: u64) -> Option<QnatTensor> {
         shape: Vec::new(),
         block,
         blocks,
-        scales,
-        double,
-        zero_points,
+        scales_offset: scales,
+        has_scale_codes: double,
+        zero_points_offset: zero_points,
     })
 }

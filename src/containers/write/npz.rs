@@ -5,7 +5,7 @@
 //!
 //! Formats: PKWARE APPNOTE 6.3.10; NumPy `numpy/lib/format.py`, version 1.0.
 
-use super::{ChecksumPatch, OutputEntry, OutputLayout};
+use super::{ChecksumPatch, Framing, OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// NumPy's `descr` of a dtype; for floats that NumPy lacks, that of ml_dtypes. `None` if neither has such a type.
@@ -137,7 +137,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
         .ok_or_else(overflow)?;
     pieces.push((at, directory));
     Ok(OutputLayout {
-        pieces,
+        framing: Framing::Pieces(pieces),
         offsets,
         file_len,
         patches,

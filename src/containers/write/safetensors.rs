@@ -2,11 +2,19 @@
 //! the first value is known. The tests read it back with that crate.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{OutputEntry, OutputLayout};
+use super::{Framing, OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
+
+/// Length in bytes of the length prefix, a `u64`.
+const PREFIX_LEN: u64 = 8;
+
+/// Alignment in bytes of the data behind the header.
+const ALIGN: usize = 8;
 
 /// Lays out `entries` behind a length prefix and JSON, which is padded so that the data begins at a multiple of 8.
 ///
@@ -17,8 +25,42 @@ use crate::{AnamnesisError, Dtype, Result};
 /// `Parse` if the size of the file overflows.
 pub(crate) fn layout(
     entries: &[OutputEntry<'_>],
-    metadata: &HashMap<String, String>,
+    metadata: &Arc<HashMap<String, String>>,
 ) -> Result<OutputLayout> {
+    let (mut offsets, data_len) = data_offsets(entries)?;
+    let mut len = ByteCount(0);
+    write_json(&mut len, entries, metadata, &offsets)?;
+    let base = PREFIX_LEN + len.0.next_multiple_of(ALIGN) as u64;
+    offsets.iter_mut().for_each(|offset| *offset += base);
+    let file_len = base.checked_add(data_len).ok_or_else(overflow)?;
+    Ok(OutputLayout {
+        framing: Framing::Safetensors(metadata.clone()),
+        offsets,
+        file_len,
+        patches: Vec::new(),
+    })
+}
+
+/// The length prefix and the JSON of a file that [`layout`] has laid out.
+///
+/// # Errors
+/// `Parse` if the size of the file overflows.
+pub(crate) fn header(
+    entries: &[OutputEntry<'_>],
+    metadata: &HashMap<String, String>,
+) -> Result<Vec<u8>> {
+    let (offsets, _) = data_offsets(entries)?;
+    let mut header = vec![0; PREFIX_LEN as usize];
+    write_json(&mut header, entries, metadata, &offsets)?;
+    // The prefix is as long as the alignment, so that what aligns the whole aligns the JSON.
+    header.resize(header.len().next_multiple_of(ALIGN), b' ');
+    let len = header.len() as u64 - PREFIX_LEN;
+    header[..PREFIX_LEN as usize].copy_from_slice(&len.to_le_bytes());
+    Ok(header)
+}
+
+/// Offset of each entry's data behind the header, and the length of all data.
+fn data_offsets(entries: &[OutputEntry<'_>]) -> Result<(Vec<u64>, u64)> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     let width = |i: usize| (entries[i].dtype.bits() / 8).max(1) as u64;
     let mut at = 0;
@@ -34,22 +76,41 @@ pub(crate) fn layout(
     let mut at = 0u64;
     for i in order {
         offsets[i] = at;
-        at = at
-            .checked_add(entries[i].len)
-            .ok_or_else(|| AnamnesisError::parse("the output's size overflows"))?;
+        at = at.checked_add(entries[i].len).ok_or_else(overflow)?;
     }
-    let json = serde_json::to_vec(&HeaderJson {
+    Ok((offsets, at))
+}
+
+fn overflow() -> AnamnesisError {
+    AnamnesisError::parse("the output's size overflows")
+}
+
+fn write_json(
+    writer: &mut impl io::Write,
+    entries: &[OutputEntry<'_>],
+    metadata: &HashMap<String, String>,
+    offsets: &[u64],
+) -> Result<()> {
+    let json = HeaderJson {
         entries,
         metadata,
-        offsets: &offsets,
-    });
-    let mut json = json.map_err(|e| AnamnesisError::parse(e.to_string()))?;
-    json.resize(json.len().next_multiple_of(8), b' ');
-    let mut header = (json.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut json);
-    let base = header.len() as u64;
-    offsets.iter_mut().for_each(|offset| *offset += base);
-    Ok(OutputLayout::of_header(header, offsets, base + at))
+        offsets,
+    };
+    serde_json::to_writer(writer, &json).map_err(|e| AnamnesisError::parse(e.to_string()))
+}
+
+/// Counts what is written to it.
+struct ByteCount(usize);
+
+impl io::Write for ByteCount {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The JSON header, written without a copy of names and shapes.
@@ -104,17 +165,14 @@ mod tests {
                 len: (d.1 * d.0.bits() / 8) as u64,
             })
             .collect();
-        let layout = layout(&entries, &HashMap::new()).unwrap();
-        let header = &layout.pieces[0].1;
-        let mut file = header.clone();
+        let metadata = Arc::default();
+        let layout = layout(&entries, &metadata).unwrap();
+        let mut file = header(&entries, &metadata).unwrap();
+        let header_len = file.len() as u64;
         file.resize(layout.file_len as usize, 0);
         let read = safetensors::SafeTensors::deserialize(&file).unwrap();
         assert_eq!(read.len(), entries.len());
-        layout
-            .offsets
-            .iter()
-            .map(|o| o - header.len() as u64)
-            .collect()
+        layout.offsets.iter().map(|o| o - header_len).collect()
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::split::{numbered_names, split_as_source, split_by_size};
 use super::{ContainerWriter, LayoutRequest, OutputDirectory, Sharding};
@@ -82,6 +83,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     metadata
         .entry("format".to_owned())
         .or_insert_with(|| whole.map_or("pt", WholeModel::format).to_owned());
+    let metadata = Arc::new(metadata);
     let shards = match (&model.directory, options.max_shard_size) {
         _ if !options.is_directory(model) => split_by_size(drafts, None),
         // Without a size limit, each input file becomes one output file.

@@ -86,10 +86,9 @@ impl PartWork<'_, '_> {
     fn write_shards(&self, mine: &[usize], manifest: &mut Manifest) -> Result<MadePart> {
         let (plan, names) = (self.writer.plan, self.writer.names);
         let mut all = MadePart::default();
-        let data_len = |&file: &usize| {
-            let planned = &plan.files[file];
-            let header: usize = planned.pieces.iter().map(|(_, piece)| piece.len()).sum();
-            planned.len - header as u64
+        let data_len = |&file: &usize| -> u64 {
+            let outputs = plan.outputs[plan.outputs_of(file)].iter();
+            outputs.map(|output| output.len).sum()
         };
         let tensors = mine.iter().map(|&file| plan.outputs_of(file).len());
         let (bytes, options) = (mine.iter().map(data_len).sum(), &self.writer.options.run);
@@ -219,14 +218,17 @@ impl PartWork<'_, '_> {
         }
         let made = files.iter().zip(shards).zip(runs.iter().zip(sums));
         let made = made.filter_map(|((&file, shard), (run, sum))| {
-            Some(MadeShard {
-                sha256: sum?,
-                shard,
-                name: &names[file],
-                crc: run.file_checksum(file),
-            })
+            let made = |sha256| {
+                Ok(MadeShard {
+                    crc: run.file_checksum(file)?,
+                    shard,
+                    name: &names[file],
+                    sha256,
+                })
+            };
+            sum.map(made)
         });
-        Ok((made.collect(), failure))
+        Ok((made.collect::<Result<_>>()?, failure))
     }
 
     /// Creates the shard number `file` with what it has beside its tensors.
@@ -235,9 +237,7 @@ impl PartWork<'_, '_> {
         info!("shard `{name}`: made now");
         let is_uncached = self.writer.options.run.uncached;
         let shard = ShardFile::create(self.directory, name, planned.len, is_uncached)?;
-        planned
-            .pieces
-            .iter()
+        (self.writer.plan.pieces(file)?.iter())
             .try_for_each(|(at, piece)| shard.write_at(file, *at, piece))?;
         Ok(shard)
     }

@@ -16,7 +16,7 @@ pub(super) enum RelayDecision {
     Relay(RelaySource),
     /// Both sides have codes of the same kind, and yet the values are decoded and encoded, for this reason.
     Hindered(String),
-    /// The two sides have no codes in common. TileValues are decoded and encoded.
+    /// The two sides have no codes in common: values are decoded and encoded.
     Unrelated,
 }
 

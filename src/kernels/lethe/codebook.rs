@@ -5,7 +5,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Bounds, InMemory, Level, RANKED, Ranks, Routine, perform};
+use crate::simd::{Bounds, InMemory, Level, RANKED_VALUES, Ranks, Routine, perform};
 
 /// Encodes values with one codebook: which code a scaled value gets, and how two codes make a byte.
 #[derive(Debug, Clone)]
@@ -281,8 +281,13 @@ fn ranks_of_chunk(
     scaled: impl Fn(f32) -> f32,
 ) -> [u32; CHUNK] {
     let mut ranks = [0; CHUNK];
-    let parts = values.as_chunks::<RANKED>().0;
-    for (ranks, values) in ranks.as_chunks_mut::<RANKED>().0.iter_mut().zip(parts) {
+    let parts = values.as_chunks::<RANKED_VALUES>().0;
+    for (ranks, values) in ranks
+        .as_chunks_mut::<RANKED_VALUES>()
+        .0
+        .iter_mut()
+        .zip(parts)
+    {
         let mut values = *values;
         for x in &mut values {
             *x = scaled(*x);
@@ -301,8 +306,13 @@ fn decoded(
     scale: f32,
 ) -> [f32; CHUNK] {
     let mut values = [0.0; CHUNK];
-    let parts = ranks.as_chunks::<RANKED>().0;
-    for (values, ranks) in values.as_chunks_mut::<RANKED>().0.iter_mut().zip(parts) {
+    let parts = ranks.as_chunks::<RANKED_VALUES>().0;
+    for (values, ranks) in values
+        .as_chunks_mut::<RANKED_VALUES>()
+        .0
+        .iter_mut()
+        .zip(parts)
+    {
         *values = rank.at_ranks(&encoder.levels, *ranks);
         for value in values {
             *value *= scale;

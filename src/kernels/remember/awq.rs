@@ -16,7 +16,7 @@ pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 pub(crate) const OUTPUTS: [usize; PER_WORD] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 /// Codes of inputs that are unpacked before any becomes a value: two short loops are vectorised where one is not.
-const TILE: usize = 256;
+const BUFFER_VALUES: usize = 256;
 
 /// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a weight. A word has the codes
 /// of eight outputs of one input, each of which has a scale and a zero point of its own.
@@ -43,13 +43,17 @@ impl Kernel for AwqInputRows<'_> {
             let group = row / self.group_size;
             let group = group * cols..(group + 1) * cols;
             let (scales, zeros) = (&self.scales[group.clone()], &self.zeros[group]);
-            let mut codes = [0; TILE];
+            let mut codes = [0; BUFFER_VALUES];
             for ((words, out), (scales, zeros)) in words
                 .as_chunks()
                 .0
-                .chunks(TILE / PER_WORD)
-                .zip(out.chunks_mut(TILE))
-                .zip(scales.chunks(TILE).zip(zeros.chunks(TILE)))
+                .chunks(BUFFER_VALUES / PER_WORD)
+                .zip(out.chunks_mut(BUFFER_VALUES))
+                .zip(
+                    scales
+                        .chunks(BUFFER_VALUES)
+                        .zip(zeros.chunks(BUFFER_VALUES)),
+                )
             {
                 for (&word, codes) in words.iter().zip(codes.as_chunks_mut::<PER_WORD>().0) {
                     let word = u32::from_le_bytes(word);

@@ -28,8 +28,8 @@ pub(crate) fn nested_absmax(
     );
 }
 
-/// The levels of FP4 as the kernels have them: code 8 is -0, where the stored map has 0.
-pub(crate) fn fp4_levels(mut map: [f32; 16]) -> [f32; 16] {
+/// The codebook of FP4 as the kernels have it: code 8 is -0, where the stored map has 0.
+pub(crate) fn fp4_codebook(mut map: [f32; 16]) -> [f32; 16] {
     // bitsandbytes picks its table by type and ignores the stored map. Only this code differs, and only by its sign, so a
     // map with another value is taken as it is.
     if map[8] == 0.0 {

@@ -16,8 +16,7 @@ use crate::simd::{Kernel, Level, Routine};
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) struct PairTable {
     pairs: Box<[[f32; 2]; 256]>,
-    /// The codebook itself.
-    levels: [f32; 16],
+    codebook: [f32; 16],
     high_first: bool,
 }
 
@@ -31,7 +30,7 @@ impl PairTable {
         }
         Self {
             pairs,
-            levels: *codebook,
+            codebook: *codebook,
             high_first,
         }
     }
@@ -39,7 +38,7 @@ impl PairTable {
 
 /// Values that are looked up before any is scaled: far more than a store buffer holds, for a vector load of
 /// what several narrow stores have just written has to wait for them.
-const TILE: usize = 512;
+const BUFFER_VALUES: usize = 512;
 
 /// Values that are scaled together, in a loop of known length. Block sizes are multiples of it but for odd ones, which
 /// are scaled value by value.
@@ -59,7 +58,7 @@ pub(crate) struct CodebookBlocks<'a> {
 
 impl Kernel for CodebookBlocks<'_> {
     fn is_rounded_last(&self) -> bool {
-        !self.are_looked_up(Level::Avx2)
+        !(cfg!(target_arch = "x86_64") && self.are_looked_up(Level::Avx2))
     }
 
     #[inline(always)]
@@ -69,8 +68,12 @@ impl Kernel for CodebookBlocks<'_> {
         let mut left = self.block - self.start;
         // A unit must not cross the end of a block, so both block and start have to be whole units.
         let whole = self.block.is_multiple_of(UNIT) && self.start.is_multiple_of(UNIT);
-        let mut values = [0.0; TILE];
-        for (bytes, out) in self.bytes.chunks(TILE / 2).zip(out.chunks_mut(TILE)) {
+        let mut values = [0.0; BUFFER_VALUES];
+        for (bytes, out) in self
+            .bytes
+            .chunks(BUFFER_VALUES / 2)
+            .zip(out.chunks_mut(BUFFER_VALUES))
+        {
             for (pair, &byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
                 *pair = self.pairs.pairs[usize::from(byte)];
             }
@@ -105,7 +108,7 @@ impl Kernel for CodebookBlocks<'_> {
         if size_of::<E>() != 2 || !self.are_looked_up(Level::Avx2) {
             return self.run(out);
         }
-        let (units, rest) = out.as_chunks_mut::<LOOKED_UP>();
+        let (units, rest) = out.as_chunks_mut::<VALUES_PER_LOOK_UP>();
         let mut looked_up = self.look_up::<E>(avx2);
         for unit in &mut *units {
             let Some(values) = looked_up.next() else {
@@ -118,14 +121,14 @@ impl Kernel for CodebookBlocks<'_> {
 }
 
 impl CodebookBlocks<'_> {
-    /// What is left behind the first `units` units of [`LOOKED_UP`] values.
+    /// What is left behind the first `units` units of [`VALUES_PER_LOOK_UP`] values.
     #[inline(always)]
     fn behind(&self, units: usize) -> Self {
-        let end = self.start + units * LOOKED_UP;
+        let end = self.start + units * VALUES_PER_LOOK_UP;
         Self {
             bytes: self
                 .bytes
-                .get(units * (LOOKED_UP / 2)..)
+                .get(units * (VALUES_PER_LOOK_UP / 2)..)
                 .unwrap_or_default(),
             start: end % self.block,
             scales: self.scales.get(end / self.block..).unwrap_or_default(),
@@ -133,13 +136,13 @@ impl CodebookBlocks<'_> {
         }
     }
 
-    /// Whether values of two bytes are looked up in registers: at AVX2, if no unit of [`LOOKED_UP`] values crosses the end
+    /// Whether values of two bytes are looked up in registers: at AVX2, if no unit of [`VALUES_PER_LOOK_UP`] values crosses the end
     /// of a block.
     #[inline(always)]
     pub(crate) fn are_looked_up(&self, level: Level) -> bool {
         level >= Level::Avx2
-            && self.block.is_multiple_of(LOOKED_UP)
-            && self.start.is_multiple_of(LOOKED_UP)
+            && self.block.is_multiple_of(VALUES_PER_LOOK_UP)
+            && self.start.is_multiple_of(VALUES_PER_LOOK_UP)
     }
 
     /// The values of whole units in the output type `E`, which has two bytes. The last bytes may fill a unit and still have
@@ -150,8 +153,8 @@ impl CodebookBlocks<'_> {
         let mut scales = self.scales.iter();
         let scale = scales.next().copied().unwrap_or(0.0);
         LookedUp {
-            levels: self.pairs.levels,
-            table: rounded_table::<E>(&self.pairs.levels, scale, avx2),
+            codebook: self.pairs.codebook,
+            table: rounded_table::<E>(&self.pairs.codebook, scale, avx2),
             codes: self.bytes.as_chunks().0.iter(),
             scales,
             left: self.block - self.start,
@@ -164,15 +167,15 @@ impl CodebookBlocks<'_> {
 }
 
 /// Values that are looked up together: the codes of one vector of AVX2.
-const LOOKED_UP: usize = 64;
+const VALUES_PER_LOOK_UP: usize = 64;
 
 /// The units of a run of blocks, each looked up when it is asked for.
 #[cfg(target_arch = "x86_64")]
 struct LookedUp<'a, E> {
-    levels: [f32; 16],
+    codebook: [f32; 16],
     /// The values of the current block.
     table: NibbleTable,
-    codes: slice::Iter<'a, [u8; LOOKED_UP / 2]>,
+    codes: slice::Iter<'a, [u8; VALUES_PER_LOOK_UP / 2]>,
     scales: slice::Iter<'a, f32>,
     /// Values that are left of the current block.
     left: usize,
@@ -184,17 +187,17 @@ struct LookedUp<'a, E> {
 
 #[cfg(target_arch = "x86_64")]
 impl<E: Element> Iterator for LookedUp<'_, E> {
-    type Item = [u16; LOOKED_UP];
+    type Item = [u16; VALUES_PER_LOOK_UP];
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         let codes = self.codes.next()?;
         if self.left == 0 {
             let scale = self.scales.next().copied().unwrap_or(0.0);
-            self.table = rounded_table::<E>(&self.levels, scale, self.avx2);
+            self.table = rounded_table::<E>(&self.codebook, scale, self.avx2);
             self.left = self.block;
         }
-        self.left -= LOOKED_UP;
+        self.left -= VALUES_PER_LOOK_UP;
         Some(self.table.look_up(*codes, self.high_first))
     }
 }
@@ -202,8 +205,8 @@ impl<E: Element> Iterator for LookedUp<'_, E> {
 /// The sixteen values of a block in an output type of two bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn rounded_table<E: Element>(levels: &[f32; 16], scale: f32, avx2: Avx2) -> NibbleTable {
-    let mut values = *levels;
+fn rounded_table<E: Element>(codebook: &[f32; 16], scale: f32, avx2: Avx2) -> NibbleTable {
+    let mut values = *codebook;
     for value in &mut values {
         *value *= scale;
     }
@@ -225,15 +228,15 @@ pub(crate) struct AppendCodebookBlocks<'a> {
 }
 
 impl AppendCodebookBlocks<'_> {
-    /// Appends what is behind the first `units` units of [`LOOKED_UP`] values, by way of a tile.
+    /// Appends what is behind the first `units` units of [`VALUES_PER_LOOK_UP`] values, by way of a buffer.
     #[inline(always)]
     fn append_behind(&mut self, mut units: usize) {
-        while units * LOOKED_UP < self.values {
-            let mut tile = [bf16::ZERO; TILE];
-            let n = TILE.min(self.values - units * LOOKED_UP);
-            self.blocks.behind(units).run(&mut tile[..n]);
-            self.out.extend_from_slice(tile[..n].as_bytes());
-            units += TILE / LOOKED_UP;
+        while units * VALUES_PER_LOOK_UP < self.values {
+            let mut buffer = [bf16::ZERO; BUFFER_VALUES];
+            let n = BUFFER_VALUES.min(self.values - units * VALUES_PER_LOOK_UP);
+            self.blocks.behind(units).run(&mut buffer[..n]);
+            self.out.extend_from_slice(buffer[..n].as_bytes());
+            units += BUFFER_VALUES / VALUES_PER_LOOK_UP;
         }
     }
 }
@@ -250,7 +253,7 @@ impl Routine for AppendCodebookBlocks<'_> {
         if !self.blocks.are_looked_up(Level::Avx2) {
             return self.run();
         }
-        let units = self.values / LOOKED_UP;
+        let units = self.values / VALUES_PER_LOOK_UP;
         for values in self.blocks.look_up::<bf16>(avx2).take(units) {
             self.out.extend_from_slice(values.as_bytes());
         }

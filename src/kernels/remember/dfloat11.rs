@@ -23,7 +23,7 @@ pub(crate) const MAX_TABLES: usize = 17;
 pub(crate) const MAX_LEN: usize = 32;
 
 /// Bits that are looked up at once. A table of them takes 16 KiB, half of the first-level cache.
-const LOOKED_UP: usize = 11;
+const LOOK_UP_BITS: usize = 11;
 
 /// Exponents in an entry at most.
 const SYMBOLS: usize = 4;
@@ -37,7 +37,7 @@ pub(crate) struct ExponentCode {
     tables: Vec<u8>,
     /// Whether an entry stands for the codes that its length says: each entry that begins with the same bits is the same.
     is_sound: Vec<bool>,
-    /// For the next [`LOOKED_UP`] bits, the exponents of up to [`SYMBOLS`] codes that lie in them: a byte each, then their
+    /// For the next [`LOOK_UP_BITS`] bits, the exponents of up to [`SYMBOLS`] codes that lie in them: a byte each, then their
     /// number and their bits. The number is 0 if the first code is longer.
     entries: Vec<u64>,
 }
@@ -53,8 +53,8 @@ impl ExponentCode {
         for at in 0..code.tables.len() - TABLE {
             code.is_sound[at] = code.is_same_for_all(at);
         }
-        let entry = |bits: usize| code.entry((bits << (32 - LOOKED_UP)) as u32);
-        code.entries = (0..1 << LOOKED_UP).map(entry).collect();
+        let entry = |bits: usize| code.entry((bits << (32 - LOOK_UP_BITS)) as u32);
+        code.entries = (0..1 << LOOK_UP_BITS).map(entry).collect();
         code
     }
 
@@ -106,7 +106,7 @@ impl ExponentCode {
         let (mut symbols, mut count, mut used) = (0, 0, 0);
         while count < SYMBOLS {
             match self.look_up(bits << used) {
-                Some((exponent, len)) if used + len <= LOOKED_UP => {
+                Some((exponent, len)) if used + len <= LOOK_UP_BITS => {
                     symbols |= u64::from(exponent) << (8 * count);
                     (count, used) = (count + 1, used + len);
                 }
@@ -139,7 +139,7 @@ impl ExponentCode {
     /// Decodes while the next bits and the room in `out` are enough for as many exponents as look-ups may give. Returns how many
     /// there are.
     fn decode_fast(&self, bytes: &[u8], at: &mut usize, out: &mut [u8]) -> usize {
-        let Ok(entries) = <&[u64; 1 << LOOKED_UP]>::try_from(self.entries.as_slice()) else {
+        let Ok(entries) = <&[u64; 1 << LOOK_UP_BITS]>::try_from(self.entries.as_slice()) else {
             return 0;
         };
         let (mut bit, mut done) = (*at, 0);
@@ -150,7 +150,7 @@ impl ExponentCode {
             let mut word = u64::from_be_bytes(*next) << (bit % 8);
             let mut count = 0;
             for _ in 0..LOOK_UPS {
-                let entry = entries[(word >> (64 - LOOKED_UP)) as usize];
+                let entry = entries[(word >> (64 - LOOK_UP_BITS)) as usize];
                 count = (entry >> 32 & 255) as usize;
                 // The symbols are written all, and those that are none are written over.
                 if let Some(out) = out[done..].first_chunk_mut() {

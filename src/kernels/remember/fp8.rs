@@ -3,8 +3,6 @@
 //! Formats: OCP 8-bit floating point, <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>;
 //! FNUZ variants: <https://arxiv.org/abs/2206.02915>.
 
-use std::ops::Range;
-
 /// An 8-bit float format.
 pub(crate) trait Float8: Copy + Sync {
     /// The exact value of a code.
@@ -122,36 +120,6 @@ pub(crate) fn half_of_exponent(code: u8) -> f32 {
     } else {
         (code - 1) << 23
     })
-}
-
-/// Which scale belongs to which value of a stack of matrices of `matrix_rows` rows each.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ScaleGrid {
-    pub matrix_rows: usize,
-    /// Rows and columns that share a scale. Blocks start anew in each matrix; edge blocks are smaller.
-    pub block_rows: usize,
-    pub block_cols: usize,
-    /// Rows of scales of one matrix.
-    pub rows_per_matrix: usize,
-    /// Scales in a row of scales.
-    pub cols: usize,
-}
-
-impl ScaleGrid {
-    /// The row of scales that row `r` of the stack uses.
-    pub(crate) fn row(&self, r: usize) -> usize {
-        // `matrix_rows` may be `usize::MAX`: then the quotient is 0 and the remainder is the row.
-        r / self.matrix_rows * self.rows_per_matrix + r % self.matrix_rows / self.block_rows
-    }
-
-    /// The rows of scales that `rows` use.
-    pub(crate) fn rows(&self, rows: &Range<usize>) -> Range<usize> {
-        if rows.is_empty() {
-            0..0
-        } else {
-            self.row(rows.start)..self.row(rows.end - 1) + 1
-        }
-    }
 }
 
 #[cfg(test)]

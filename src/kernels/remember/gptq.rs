@@ -12,7 +12,7 @@ use crate::simd::Kernel;
 
 /// Values that are computed before any is rounded: the loop that looks up groups is scalar, the one that rounds is
 /// vectorised.
-const TILE: usize = 256;
+const BUFFER_VALUES: usize = 256;
 
 /// Rows of codes whose columns belong to groups by an index (act-order). Groups that are runs of columns go by
 /// [`GroupedRows`](super::grouped::GroupedRows).
@@ -45,7 +45,7 @@ impl IndexedRows<'_> {
     /// Decodes with a table of each row's values, rounded once: a value takes one look-up in place of two, and no arithmetic.
     #[inline(always)]
     fn look_up<E: Element>(&self, out: &mut [E]) {
-        let mut codes = [0u8; TILE];
+        let mut codes = [0u8; BUFFER_VALUES];
         let mut table = [E::from_f32(0.0); TABLE];
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
             let bytes = &self.bytes[r * self.row_bytes..(r + 1) * self.row_bytes];
@@ -56,7 +56,10 @@ impl IndexedRows<'_> {
                     *value = E::from_f32((code as f32 - zero) * scale);
                 }
             }
-            for (at, out) in (0..).step_by(TILE).zip(out.chunks_mut(TILE)) {
+            for (at, out) in (0..)
+                .step_by(BUFFER_VALUES)
+                .zip(out.chunks_mut(BUFFER_VALUES))
+            {
                 let codes = &mut codes[..out.len()];
                 unpack_bytes(self.bits, &bytes[at * self.bits / 8..], codes);
                 let index = &self.index[at..at + out.len()];
@@ -86,12 +89,15 @@ impl Kernel for IndexedRows<'_> {
         if self.is_looked_up() {
             return self.look_up(out);
         }
-        let (mut codes, mut values) = ([0u8; TILE], [0.0; TILE]);
+        let (mut codes, mut values) = ([0u8; BUFFER_VALUES], [0.0; BUFFER_VALUES]);
         for (r, out) in out.chunks_exact_mut(self.cols.max(1)).enumerate() {
             let bytes = &self.bytes[r * self.row_bytes..(r + 1) * self.row_bytes];
             let groups = r * self.groups..(r + 1) * self.groups;
             let (scales, zeros) = (&self.scales[groups.clone()], &self.zeros[groups]);
-            for (at, out) in (0..).step_by(TILE).zip(out.chunks_mut(TILE)) {
+            for (at, out) in (0..)
+                .step_by(BUFFER_VALUES)
+                .zip(out.chunks_mut(BUFFER_VALUES))
+            {
                 unpack_bytes(
                     self.bits,
                     &bytes[at * self.bits / 8..],

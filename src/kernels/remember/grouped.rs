@@ -29,10 +29,10 @@ use self::formula::{
     Arithmetic, DivideOp, FusedOp, ScaleOp, ScaleShiftOp, ScaleToInt8Op, ShiftScaleOp,
 };
 use crate::element::Element;
-use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{InMemory, Kernel, LOOKED_UP, LookUp};
+use crate::simd::{CODES_PER_LOOK_UP, InMemory, Kernel, LookUp};
 
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
@@ -63,11 +63,11 @@ pub(crate) struct GroupedRows<'a, V> {
 /// Codes narrower than a byte that are unpacked before any becomes a value. A multiple of eight, so that a tile begins
 /// with a whole byte at every width, and of the usual group sizes, so that their groups are not cut. The bytes lie in the
 /// first-level cache, and are written so long before they are read that no load waits for a store.
-const TILE: usize = 512;
+const BUFFER_VALUES: usize = 512;
 
-/// Shortest group of codes below 16 for which a table of its 16 values is made in memory if something is rounded twice, which
-/// costs more than looking up; with one rounding the vectorised loop is faster than a look-up in memory. Slow arithmetic makes a
-/// table for every group with at least as many codes as the table has entries.
+/// Shortest group of 4-bit codes for which a table of its 16 values in memory pays, if an intermediate result is rounded too. With
+/// one rounding the vectorised loop is faster than look-ups. Slow arithmetic has a table for every group of at least as many codes
+/// as the table has entries.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
@@ -100,7 +100,7 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
 impl<V: CodeValue> GroupedRows<'_, V> {
     /// Whether values of two bytes are looked up in registers, where the CPU can: if groups are so long that a table pays.
     fn are_looked_up(&self) -> bool {
-        let has_tables = self.code_bits <= 4 && self.grid.block_cols >= LOOKED_UP;
+        let has_tables = self.code_bits <= 4 && self.grid.block_cols >= CODES_PER_LOOK_UP;
         cfg!(target_arch = "x86_64") && has_tables && self.columns.is_empty()
     }
 
@@ -110,8 +110,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         let width = self.cols.len().max(1);
         let per_row = self.scale_cols.len();
         // Codes of whole bytes are decoded from where they are, a whole row at once.
-        let tile = if self.bits >= 8 { width } else { TILE };
-        let mut unpacked = [0; TILE];
+        let tile = if self.bits >= 8 { width } else { BUFFER_VALUES };
+        let mut unpacked = [0; BUFFER_VALUES];
         for ((r, out), bytes) in self
             .rows
             .clone()
@@ -288,7 +288,7 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         let is_short = size_of::<E>() == 2 && self.code_bits <= 4;
         if L::IN_REGISTERS
             && is_short
-            && out.len() >= LOOKED_UP
+            && out.len() >= CODES_PER_LOOK_UP
             && let Some(codes) = V::Code::bytes(codes)
         {
             let table = self.table::<E, A, 16>((scale, offset));

@@ -14,7 +14,7 @@ use super::rotated::{is_group, rotate};
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
-use crate::simd::{self, Butterflies, InMemory, Kernel, SUMMED};
+use crate::simd::{self, BUTTERFLY_VALUES, Butterflies, InMemory, Kernel};
 
 /// Least columns of a group that are rotated.
 pub(crate) const LEAST_GROUP: usize = 4;
@@ -264,7 +264,10 @@ pub(crate) trait Summed: Copy + Add<Output = Self> + Sub<Output = Self> {
     fn double(self) -> f64;
 
     /// The steps between numbers that are up to 8 apart.
-    fn first_steps(by: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED];
+    fn first_steps(
+        by: impl Butterflies,
+        block: [Self; BUTTERFLY_VALUES],
+    ) -> [Self; BUTTERFLY_VALUES];
 }
 
 impl Summed for f32 {
@@ -279,7 +282,10 @@ impl Summed for f32 {
     }
 
     #[inline(always)]
-    fn first_steps(by: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED] {
+    fn first_steps(
+        by: impl Butterflies,
+        block: [Self; BUTTERFLY_VALUES],
+    ) -> [Self; BUTTERFLY_VALUES] {
         by.singles(block)
     }
 }
@@ -296,7 +302,10 @@ impl Summed for f64 {
     }
 
     #[inline(always)]
-    fn first_steps(_: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED] {
+    fn first_steps(
+        _: impl Butterflies,
+        block: [Self; BUTTERFLY_VALUES],
+    ) -> [Self; BUTTERFLY_VALUES] {
         simd::butterflies(block)
     }
 }
@@ -313,7 +322,10 @@ impl Summed for i32 {
     }
 
     #[inline(always)]
-    fn first_steps(by: impl Butterflies, block: [Self; SUMMED]) -> [Self; SUMMED] {
+    fn first_steps(
+        by: impl Butterflies,
+        block: [Self; BUTTERFLY_VALUES],
+    ) -> [Self; BUTTERFLY_VALUES] {
         by.integers(block)
     }
 }
@@ -321,12 +333,12 @@ impl Summed for i32 {
 /// Multiplies each `size` values, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`.
 #[inline(always)]
 pub(crate) fn butterflies<T: Summed>(by: impl Butterflies, values: &mut [T], size: usize) {
-    if size >= SUMMED {
-        let blocks = values.as_chunks_mut::<SUMMED>().0;
+    if size >= BUTTERFLY_VALUES {
+        let blocks = values.as_chunks_mut::<BUTTERFLY_VALUES>().0;
         for block in blocks.iter_mut() {
             *block = T::first_steps(by, *block);
         }
-        butterfly_rows(blocks, size / SUMMED);
+        butterfly_rows(blocks, size / BUTTERFLY_VALUES);
     } else {
         butterfly_rows(values.as_chunks_mut::<1>().0, size);
     }

@@ -90,7 +90,7 @@ fn lower(a: Words, b: Words) -> Words {
     halves
 }
 
-/// Their upper halves.
+/// The upper halves of the words of `a`, and behind each that of the word of `b`.
 #[inline(always)]
 fn upper(a: Words, b: Words) -> Words {
     let mut halves = a;
@@ -151,30 +151,32 @@ impl MarlinTiles<'_> {
 impl Routine for MarlinTiles<'_> {
     #[inline(always)]
     fn run(&mut self) {
-        self.any(InMemory);
+        self.unpack_in_order(InMemory);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2(&mut self, avx2: Avx2) {
-        self.any(avx2);
+        self.unpack_in_order(avx2);
     }
 }
 
 impl MarlinTiles<'_> {
-    /// The order is a constant of each loop.
+    /// Unpacks by the loop of the tiles' order, which is a constant in it.
     #[inline(always)]
-    fn any(&mut self, unit: impl Transpose) {
+    fn unpack_in_order(&mut self, transpose: impl Transpose) {
         match self.order {
-            TileOrder::Halves => self.tiles(unit, TileOrder::Halves),
-            TileOrder::HalvesOfBytes => self.tiles(unit, TileOrder::HalvesOfBytes),
-            TileOrder::UpperHalvesOfBytes => self.tiles(unit, TileOrder::UpperHalvesOfBytes),
+            TileOrder::Halves => self.unpack_tiles(transpose, TileOrder::Halves),
+            TileOrder::HalvesOfBytes => self.unpack_tiles(transpose, TileOrder::HalvesOfBytes),
+            TileOrder::UpperHalvesOfBytes => {
+                self.unpack_tiles(transpose, TileOrder::UpperHalvesOfBytes)
+            }
         }
     }
 
     /// Two tiles with adjacent inputs are unpacked side by side, two lines of each: 32 inputs of 16 outputs.
     #[inline(always)]
-    fn tiles(&mut self, unit: impl Transpose, order: TileOrder) {
+    fn unpack_tiles(&mut self, transpose: impl Transpose, order: TileOrder) {
         const TWO: usize = 2 * LINE;
         let Self { tiles, pitch, .. } = *self;
         let outputs = self.rows.chunks_exact_mut(TILE_OUTPUTS * self.width.max(1));
@@ -187,7 +189,7 @@ impl MarlinTiles<'_> {
                         lines.first_chunk::<TWO>().unwrap_or(&[0; TWO])
                     });
                     let count = TILE_INPUTS * (pair.len() / pitch);
-                    let codes = unpack_lines(unit, order, lines);
+                    let codes = unpack_lines(transpose, order, lines);
                     for (i, codes) in codes.as_flattened().iter().enumerate() {
                         let (second, i) = (i / LANES, i % LANES);
                         let output = (line + i / WORDS) * self.outputs.line
@@ -204,7 +206,7 @@ impl MarlinTiles<'_> {
 /// Unpacks two lines of two tiles: the codes of each word's first output, line by line, and those of each word's second.
 #[inline(always)]
 fn unpack_lines(
-    unit: impl Transpose,
+    transpose: impl Transpose,
     order: TileOrder,
     tiles: [&[u8; 2 * LINE]; 2],
 ) -> [[Words; LANES]; 2] {
@@ -217,7 +219,7 @@ fn unpack_lines(
             }
             *four = order.inputs(lanes);
         }
-        *square = unit.columns(*square);
+        *square = transpose.columns(*square);
     }
     squares
 }

@@ -3,9 +3,9 @@
 use super::FAMILY;
 use super::description::ComfyDescription;
 use crate::containers::model::{Part, Tensor};
-use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::kernels::remember::nvfp4::BLOCK;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::tiled::{TILE_COLS, TILE_ROWS, TiledScales};
 use crate::scheme::modelopt::pre_quant_scale;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};

@@ -3,8 +3,8 @@
 use super::misfit;
 use super::spec::{QuarkSpec, ScaleSharing};
 use crate::containers::model::Tensor;
-use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::lines::{
     CodeLines, CodeRows, LinePacking, LineZeroPoints, TransposedCodes,
 };

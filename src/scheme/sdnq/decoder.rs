@@ -4,7 +4,7 @@ use super::codebook::CodebookWeight;
 use super::codes::StoredCodes;
 use super::scales::KernelScales;
 use super::shape::SdnqShape;
-use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::Decode;
 use crate::scheme::seam::fit::per_tensor;
 use crate::scheme::seam::grouped::{Codes, GroupFormula, GroupOffsets, Grouped, row_groups};

@@ -7,7 +7,7 @@
 use crate::Result;
 use crate::config::{QuantConfig, QuantMethod};
 use crate::containers::model::Tensor;
-use crate::kernels::remember::fp8::ScaleGrid;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::{Granularity, Index, module_of, wrong};
 
 /// Rows and columns of a tensor of `shape` as one matrix: all dimensions but the last are rows.
@@ -57,7 +57,7 @@ pub(crate) fn fit(
         return Ok(per_tensor(shape));
     }
     let module = all.config.at(module_of(t.name()));
-    // sglang's config does not say what its class has for all models (`W4AFp8Config`).
+    // `W4AFp8Config` of sglang has blocks of 128 × 128 for all models, and does not write them into the config.
     let of_method = || {
         let is_w4afp8 = all.config.quant_method() == Some(&QuantMethod::W4aFp8);
         is_w4afp8.then_some(([128, 128], "the config's method `w4afp8`"))

@@ -8,12 +8,13 @@ use std::ops::Range;
 pub(crate) use self::formula::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
 use crate::containers::model::Part;
 use crate::element::Out;
-use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, ScaleGrid};
+use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz};
 use crate::kernels::remember::grouped::{
     Bf16Code, CodeValue, E2M1, E2M3, E3M2, GroupedRows, HalfCode, Int, Minifloat, SignMagnitude,
     WideInt, WideMinifloat,
 };
 use crate::kernels::remember::packed::CHUNK;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::numbers::ScaleMatrix;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Fp8Format, Grid, GroupCodes, RelaySource,

@@ -5,8 +5,8 @@
 
 use super::{FAMILY, TorchaoDecoder, TorchaoLayer};
 use crate::containers::model::Tensor;
-use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::E2M1;
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::tiled::{self, TiledScales};
 use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};

@@ -3,8 +3,8 @@
 use super::FAMILY;
 use super::blocks::{F8q8Codes, F8q8Scales, QK};
 use crate::containers::model::Tensor;
-use crate::kernels::remember::fp8::ScaleGrid;
 use crate::kernels::remember::grouped::{E2M1, Int};
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::compressed_tensors::read_shape;
 use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::mxfp4::BLOCK;

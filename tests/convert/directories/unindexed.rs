@@ -71,6 +71,13 @@ fn an_incomplete_set_is_refused() {
             "b-00001-of-00001.safetensors",
         ],
     );
+    let twice = unindexed(&[
+        "m-00001-of-2.safetensors",
+        "m-1-of-2.safetensors",
+        "m-2-of-2.safetensors",
+    ])
+    .unwrap_err();
+    assert_names(&twice, &["m-00001-of-2", "m-1-of-2"]);
     let absurd = unindexed(&[
         "model-00001-of-99999999999999999999.safetensors",
         "model-1-of-.bin",

@@ -270,8 +270,14 @@ fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
             "which of several sets of shards? {first}, {other}"
         )));
     }
-    let by_number: HashMap<usize, &String> =
-        parts.iter().map(|&((_, no, _), name)| (no, name)).collect();
+    let mut by_number = HashMap::new();
+    for &((_, no, _), name) in &parts {
+        // Numbers may have zeros before them, or none.
+        if let Some(other) = by_number.insert(no, name) {
+            let what = format!("which of two files is shard {no}? {other}, {name}");
+            return Err(AnamnesisError::parse(what));
+        }
+    }
     let shard = |no: usize| {
         let missing = || {
             let ((stem, rest), width) = (set, set.1.find('.').unwrap_or(0));
@@ -279,7 +285,7 @@ fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
         };
         by_number
             .get(&no)
-            .map(|name| (*name).clone())
+            .map(|&name| name.clone())
             .ok_or_else(missing)
     };
     (1..=count).map(shard).collect::<Result<_>>().map(Some)

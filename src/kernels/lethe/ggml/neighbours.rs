@@ -10,7 +10,7 @@
 use std::sync::OnceLock;
 
 use crate::kernels::remember::ggml::grids;
-use crate::simd::{LookUp, PackedCodes, SUMMED_CODES};
+use crate::simd::{CODES_PER_SUM, LookUp, PackedCodes};
 
 /// Where the neighbours of codes are.
 #[derive(Clone, Copy, Default)]
@@ -27,7 +27,7 @@ pub(super) struct IqGrid<const N: usize, const BITS: usize> {
     lists: Vec<NeighbourList>,
     /// Packed points. The last chunk of a list is filled with its last point, which changes
     /// nothing: of equal errors the first wins.
-    neighbours: Vec<[u16; SUMMED_CODES]>,
+    neighbours: Vec<[u16; CODES_PER_SUM]>,
     /// The point with index 0.
     first: u16,
 }
@@ -111,8 +111,8 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
                 last = ring;
             }
             list_of.start = grid.neighbours.len() as u32;
-            for chunk in list.chunks(SUMMED_CODES) {
-                let mut lanes = [chunk[chunk.len() - 1]; SUMMED_CODES];
+            for chunk in list.chunks(CODES_PER_SUM) {
+                let mut lanes = [chunk[chunk.len() - 1]; CODES_PER_SUM];
                 lanes[..chunk.len()].copy_from_slice(chunk);
                 grid.neighbours.push(lanes);
             }
@@ -157,7 +157,7 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             return packed;
         }
         let neighbours = PackedCodes {
-            chunks: &self.neighbours[list_of.start as usize..][..len.div_ceil(SUMMED_CODES)],
+            chunks: &self.neighbours[list_of.start as usize..][..len.div_ceil(CODES_PER_SUM)],
             len,
         };
         // A value has few levels and a list hundreds of points, so each term of the sums is computed once and looked up.

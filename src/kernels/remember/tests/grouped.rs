@@ -3,11 +3,12 @@
 use half::{bf16, f16};
 
 use super::{bytes, each_level, scales};
-use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, ScaleGrid};
+use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2};
 use crate::kernels::remember::grouped::{
     Bf16Code, CodeValue, E2M1, E2M3, E3M2, Formula, GroupedRows, HalfCode, Int, Minifloat,
     SignMagnitude, WideInt, WideMinifloat, fused,
 };
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::test_utils::miri_or;
 
 const ROWS: usize = miri_or(4, 7);

@@ -2,8 +2,9 @@
 
 use super::{bytes, check, scales};
 use crate::kernels::remember::fp4_pairs::{BLOCK, Fp4Pairs};
-use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, Float8, ScaleGrid};
+use crate::kernels::remember::fp8::{E4M3, E4M3Fnuz, E5M2, E5M2Fnuz, Float8};
 use crate::kernels::remember::grouped::{Formula, GroupedRows};
+use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::test_utils::miri_or;
 
 /// A stack of two matrices of 5 × 77, whose scales lie in every way that they can.

@@ -3,7 +3,7 @@
 use super::fixed_point::{FixedMatrix, IntegerVectors};
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
-use crate::simd::{PAIRED, PairSums};
+use crate::simd::{PAIR_COLUMNS, PairSums};
 
 /// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the second-level cache.
 const STRIP: usize = 128;
@@ -89,7 +89,7 @@ struct Product<'a, U, P> {
 }
 
 impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
-    /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of `UNITS` times [`PAIRED`] columns
+    /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of `UNITS` times [`PAIR_COLUMNS`] columns
     /// where vectors are of integers.
     #[inline(always)]
     fn write<E: Element, const COLS: usize, const UNITS: usize>(
@@ -131,7 +131,7 @@ impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
                     None => None,
                 };
                 let vectors = of_tile(vectors, size);
-                for at in (first..size.min(first + PANEL)).step_by(UNITS * PAIRED) {
+                for at in (first..size.min(first + PANEL)).step_by(UNITS * PAIR_COLUMNS) {
                     let (factor, pairs) = (self.factor, self.pairs);
                     if let Some((rows, panel)) = fixed
                         && panel.write_products::<E, UNITS>(
@@ -144,7 +144,7 @@ impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
                     {
                         continue;
                     }
-                    for at in (at..size.min(at + UNITS * PAIRED)).step_by(COLS) {
+                    for at in (at..size.min(at + UNITS * PAIR_COLUMNS)).step_by(COLS) {
                         self.write_exact::<E, COLS>(vectors, (panel, at - first), (out, at));
                     }
                 }

@@ -7,7 +7,7 @@
 
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
-use crate::simd::{PAIRED, PairRow, PairSums};
+use crate::simd::{PAIR_COLUMNS, PairRow, PairSums};
 
 /// Bits of the largest number in fixed point.
 const BITS: u32 = 31;
@@ -28,7 +28,7 @@ const INTEGER_BITS: u32 = 9;
 /// Two rows of a panel, in fixed point: the high halves of its numbers, and the low ones, which have a sign as well.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-struct Pairs([[PairRow; PANEL / PAIRED]; 2]);
+struct Pairs([[PairRow; PANEL / PAIR_COLUMNS]; 2]);
 
 /// A matrix in fixed point.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl FixedMatrix {
         let mut panels = Vec::with_capacity(size.div_ceil(PANEL) * size.div_ceil(2));
         for first in (0..size).step_by(PANEL) {
             for rows in numbers.chunks(2 * size) {
-                let mut pairs = Pairs([[[[0; 2]; PAIRED]; PANEL / PAIRED]; 2]);
+                let mut pairs = Pairs([[[[0; 2]; PAIR_COLUMNS]; PANEL / PAIR_COLUMNS]; 2]);
                 for (r, row) in rows.chunks_exact(size).enumerate() {
                     for (j, &x) in row[first..].iter().take(PANEL).enumerate() {
                         let x = fixed(x) as i32;
@@ -207,8 +207,8 @@ pub(super) struct FixedPanel<'a> {
     pairs: &'a [Pairs],
 }
 
-/// The sums with a half of each number, of [`PAIRED`] columns at a time.
-type Sums<const UNITS: usize> = [[[i32; PAIRED]; UNITS]; ROWS];
+/// The sums with a half of each number, of [`PAIR_COLUMNS`] columns at a time.
+type Sums<const UNITS: usize> = [[[i32; PAIR_COLUMNS]; UNITS]; ROWS];
 
 impl FixedPanel<'_> {
     /// Writes the products of the vectors `rows` with the columns from column `first` of the panel on, times `factor`, to column
@@ -231,9 +231,9 @@ impl FixedPanel<'_> {
             let scale = rows.scales[r];
             let place = f64::from(scale.unit) * self.matrix.place * factor;
             let off = (scale.magnitude * self.matrix.off * factor).abs();
-            let columns = out[at..].chunks_mut(PAIRED);
+            let columns = out[at..].chunks_mut(PAIR_COLUMNS);
             for ((out, high), low) in columns.zip(&high[r]).zip(&low[r]) {
-                let mut bounds = [[0.0; PAIRED]; 2];
+                let mut bounds = [[0.0; PAIR_COLUMNS]; 2];
                 for (i, (&high, &low)) in high.iter().zip(low).enumerate() {
                     let sum = f64::from(high) * 65536.0 + f64::from(low);
                     let exact = sum * place;
@@ -256,12 +256,12 @@ impl FixedPanel<'_> {
         pairs: impl PairSums,
     ) -> Sums<UNITS> {
         // Rows have names: LLVM keeps the sums of an array, which are read row by row later, in memory.
-        let [mut a, mut b, mut c, mut d] = [[[0; PAIRED]; UNITS]; ROWS];
+        let [mut a, mut b, mut c, mut d] = [[[0; PAIR_COLUMNS]; UNITS]; ROWS];
         let [left_a, left_b, left_c, left_d] = rows.pairs;
         let left = left_a.iter().zip(left_b).zip(left_c.iter().zip(left_d));
         for (((&left_a, &left_b), (&left_c, &left_d)), right) in left.zip(self.pairs) {
             // The panel has whole units.
-            let Some(right) = right.0[HALF][first / PAIRED..].first_chunk::<UNITS>() else {
+            let Some(right) = right.0[HALF][first / PAIR_COLUMNS..].first_chunk::<UNITS>() else {
                 continue;
             };
             for i in 0..UNITS {
@@ -298,7 +298,7 @@ mod tests {
 
     /// The first columns, which are computed.
     fn columns(products: &[bf16]) -> impl Iterator<Item = &[bf16]> {
-        products.chunks(SIZE).map(|row| &row[..PAIRED])
+        products.chunks(SIZE).map(|row| &row[..PAIR_COLUMNS])
     }
 
     fn numbers(number: impl Fn(usize) -> f64) -> Vec<f64> {
