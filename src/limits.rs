@@ -221,3 +221,12 @@ pub(crate) fn cap(limit: &'static str, n: u64, max: u64, what: impl Display) -> 
         message: format!("{n} {what}; at most {max}"),
     })
 }
+/// Joins the first `most` of `names` for a message, and says how many more there are.
+pub(crate) fn join_first<S: AsRef<str>>(names: &[S], most: usize) -> String {
+    let named: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
+    let named = named.join(", ");
+    match names.len().saturating_sub(most) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}

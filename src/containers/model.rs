@@ -85,7 +85,7 @@ pub(crate) struct TensorInfo {
     /// Length in bytes, as the tensor's elements take them.
     pub len: u64,
     /// Elements between neighbours of each dimension, where that is not what follows from the shape.
-    pub strides: Option<Box<[usize]>>,
+    pub strides: Option<Box<ShortList>>,
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
     /// What the stored bytes are checked by.

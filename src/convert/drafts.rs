@@ -36,16 +36,7 @@ pub(super) fn draft_outputs<'m>(
     model: &'m ParsedModel,
     options: &ConvertOptions,
 ) -> Result<Drafts<'m>> {
-    if options.run.cast != FloatCast::Keep && options.encodes() {
-        let what = "plain floats are cast where nothing is encoded; the options ask for both";
-        return Err(AnamnesisError::unsupported("a cast", what));
-    }
-    if !options.names.is_empty() && model.has_original_shapes() {
-        return Err(AnamnesisError::unsupported(
-            "other names",
-            "metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
-        ));
-    }
+    check_options(model, options)?;
     if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
@@ -65,19 +56,7 @@ pub(super) fn draft_outputs<'m>(
     }
     let left_out = options.names.apply(&mut resolution)?;
     let unmatched = select(&mut resolution, model, options)?;
-    for item in &resolution.items {
-        match item {
-            ResolvedItem::Group(group) => {
-                debug!("tensor `{}`: {}", group.name, group.scheme.phrase());
-            }
-            ResolvedItem::Plain(t) => {
-                debug!("tensor `{}`: not quantized, {}", t.name(), t.stored.dtype());
-            }
-        }
-    }
-    for t in &resolution.dropped {
-        debug!("tensor `{}`: left out", t.name());
-    }
+    log_items(&resolution);
     let mut report = summary(model, &resolution, options);
     report.dropped.extend(left_out);
     report.notes.extend(unmatched);
@@ -109,19 +88,7 @@ pub(super) fn draft_outputs<'m>(
             },
         };
         let cast = cast_of_item(&item, is_of_class, options);
-        report.cast += usize::from(cast.is_some());
-        if let ResolvedItem::Plain(t) = &item
-            && cast.is_none()
-        {
-            report.count_kept(t.stored.dtype());
-        }
-        if let ResolvedItem::Group(group) = &item
-            && group.is_merged
-            && group.scheme == QuantScheme::Unquantized
-            && cast.is_none()
-        {
-            report.passthrough = report.passthrough.saturating_sub(1);
-        }
+        count_unencoded(&item, cast.is_some(), &mut report);
         let draft = draft_unencoded(item, cast, model, options)?;
         debug!(
             "tensor `{}`: written as {} {:?}",
@@ -141,6 +108,56 @@ pub(super) fn draft_outputs<'m>(
         quantization,
         whole,
     })
+}
+
+/// Checks that the options can be met together, and with this model.
+///
+/// # Errors
+/// `Unsupported` if two options exclude each other, or names would no longer fit the metadata.
+fn check_options(model: &ParsedModel, options: &ConvertOptions) -> Result<()> {
+    if options.run.cast != FloatCast::Keep && options.encodes() {
+        let what = "plain floats are cast where nothing is encoded; the options ask for both";
+        return Err(AnamnesisError::unsupported("a cast", what));
+    }
+    if !options.names.is_empty() && model.has_original_shapes() {
+        return Err(AnamnesisError::unsupported(
+            "other names",
+            "metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
+        ));
+    }
+    Ok(())
+}
+
+/// Records what becomes of each tensor.
+fn log_items(resolution: &Resolution<'_>) {
+    for item in &resolution.items {
+        match item {
+            ResolvedItem::Group(group) => {
+                debug!("tensor `{}`: {}", group.name, group.scheme.phrase());
+            }
+            ResolvedItem::Plain(t) => {
+                debug!("tensor `{}`: not quantized, {}", t.name(), t.stored.dtype());
+            }
+        }
+    }
+    for t in &resolution.dropped {
+        debug!("tensor `{}`: left out", t.name());
+    }
+}
+
+/// Counts an item that is not encoded.
+fn count_unencoded(item: &ResolvedItem<'_>, is_cast: bool, report: &mut Report) {
+    match item {
+        _ if is_cast => report.cast += 1,
+        ResolvedItem::Plain(t) => report.count_kept(t.stored.dtype()),
+        // The summary counts it with the tensors that are not quantized, and adapters have changed it.
+        ResolvedItem::Group(group)
+            if group.is_merged && group.scheme == QuantScheme::Unquantized =>
+        {
+            report.passthrough = report.passthrough.saturating_sub(1);
+        }
+        ResolvedItem::Group(_) => {}
+    }
 }
 
 /// Removes the items that the options do not include. Returns a note for each pattern that matches no tensor.

@@ -4,6 +4,7 @@ use super::draft::is_carried;
 use super::options::ConvertOptions;
 use super::report::Report;
 use crate::containers::model::ParsedModel;
+use crate::limits::join_first;
 use crate::scheme::{QuantScheme, Resolution, count};
 
 /// Returns the report of a conversion before any work. Notes name what the model leaves open and how it is read: where a
@@ -72,20 +73,14 @@ pub(super) fn summary(
 
 /// The note that an output of one file has none of the files that belong beside the weights, with their paths.
 fn note_on_files(model: &ParsedModel, options: &ConvertOptions) -> Option<String> {
-    const MOST_NAMED: usize = 16;
+    const MAX_NAMED: usize = 16;
     if model.beside.is_empty() || options.is_directory(model) {
         return None;
     }
-    let files = model.beside.iter().take(MOST_NAMED);
-    let files: Vec<String> = files
-        .map(|file| format!("`{}` is {}", file.name, file.path.display()))
-        .collect();
-    let more = match model.beside.len() > MOST_NAMED {
-        true => ", …",
-        false => "",
-    };
-    let files = files.join(", ");
+    let files = model.beside.iter();
+    let files = files.map(|file| format!("`{}` is {}", file.name, file.path.display()));
+    let files = join_first(&files.collect::<Vec<_>>(), MAX_NAMED);
     Some(format!(
-        "files of the model are left out, for which the output has no place: {files}{more}"
+        "files of the model are left out, for which the output has no place: {files}"
     ))
 }

@@ -47,7 +47,7 @@ const FAMILY: &str = "ComfyUI";
 pub(super) struct ComfyUi;
 
 static IDENTITY: Identity = Identity {
-    name: "ComfyUI quantization",
+    name: REFUSED,
     methods: &[],
     codes: &[],
     companions: &[
@@ -75,6 +75,9 @@ static IDENTITY: Identity = Identity {
     container: None,
 };
 
+/// What errors say is not decoded.
+const REFUSED: &str = "ComfyUI quantization";
+
 impl Scheme for ComfyUi {
     fn identity(&self) -> &'static Identity {
         &IDENTITY
@@ -93,114 +96,112 @@ impl Scheme for ComfyUi {
             return Ok(None);
         };
         let Some(description) = ComfyDescription::find(t, layers, all)? else {
-            // Codes that no description covers must not be left to schemes that would guess their layout.
-            // Only codes have to be described: a float with a `_scale` beside it can be an ordinary
-            // tensor.
+            // Codes that no description covers must not be left to schemes that would guess their layout. Only codes have to be
+            // described: a float with a `_scale` beside it can be an ordinary tensor.
             let scaled = !t.dtype().is_floating_point() && all.at(t.name(), "_scale").is_some();
             let what =
                 "the file describes how its layers are quantized, and this one is not among them";
-            return if scaled {
-                Err(refused(t, "ComfyUI quantization", what))
-            } else {
-                Ok(None)
+            return match scaled {
+                true => Err(refused(t, REFUSED, what)),
+                false => Ok(None),
             };
         };
         let format = description.format.as_str();
-        // Nodes for other GPUs (WINT8, TINT4) say so of rotations by a matrix of their own.
-        if description.flag("quarot") {
-            let what = "its columns are rotated (`quarot`), which is not decoded";
-            return Err(refused(t, "ComfyUI quantization", what));
-        }
-        let is_rotated = description.flag("convrot");
-        let dtype = match format {
-            "float8_e4m3fn"
-            | "float8_e4m3fn_rowwise"
-            | "float8_e4m3fn_blockwise"
-            | "mxfp8"
-            | "hybrid_mxfp8" => Dtype::F8E4M3,
-            "float8_e5m2" => Dtype::F8E5M2,
-            "int8_tensorwise" | "int8_blockwise" | "convrot_w4a4" | "asym_w4a8_int8"
-            | "awq_w4a16" | "svdquant_w4a4" => Dtype::I8,
-            "nvfp4" => Dtype::U8,
-            _ => {
-                return Err(refused(
-                    t,
-                    "ComfyUI quantization",
-                    format!("its format is `{format}`, which is not decoded"),
-                ));
-            }
-        };
-        // The codes are those of the rotated weight. Without the inverse rotation they would decode
-        // to another basis.
-        if is_rotated
-            && !matches!(
-                format,
-                "int8_tensorwise" | "convrot_w4a4" | "asym_w4a8_int8"
-            )
-        {
+        check_description(t, &description)?;
+        // The other scheme may find no scale that it takes, for instance exponents beside `float8_e4m3fn`.
+        let Some(mut group) = claim_format(t, &description, all)? else {
+            let scale = all.need(t, t.name(), "_scale")?;
             let what = format!(
-                "its columns are rotated (`{format}` with `convrot`), which is not decoded"
+                "its `{}` is no scale of a weight of format `{format}`",
+                scale.name()
             );
-            return Err(refused(t, "ComfyUI quantization", what));
-        }
-        // The format and the dtype are stated in two places. If they contradict each other, either
-        // could be meant.
-        if t.dtype() != dtype {
-            return Err(wrong(
-                t,
-                format!("its format is said to be `{format}`, and that has {dtype}"),
-            ));
-        }
-        // FP8 and INT8 with plain scales are laid out as other producers do it; the others are
-        // ComfyUI's own.
-        let scale = || all.need(t, t.name(), "_scale");
-        let group = match format {
-            "mxfp8" | "hybrid_mxfp8" => Some(blocks::mxfp8(t, &scale()?)?),
-            "nvfp4" => Some(blocks::nvfp4(t, &scale()?, all)?),
-            "float8_e4m3fn_blockwise" | "int8_blockwise" => {
-                Some(blocks::squares(t, &scale()?, &description)?)
-            }
-            "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, &description, all)?),
-            "asym_w4a8_int8" => Some(rotated::w4a8(t, &description, all)?),
-            "awq_w4a16" => Some(int4::awq(t, &scale()?, &description, all)?),
-            "svdquant_w4a4" => Some(int4::svdquant(t, &scale()?, &description, all)?),
-            _ => {
-                let scale = scale()?;
-                check_plain_scale(t, &scale)?;
-                match format {
-                    "int8_tensorwise" if is_rotated => {
-                        Some(rotated::int8(t, &scale, &description, all)?)
-                    }
-                    "int8_tensorwise" => int8(t, &description, all)?,
-                    _ => Fp8.claim(t, all)?,
-                }
-            }
-        };
-        // The other scheme found no scale that it takes, for instance exponents beside
-        // `float8_e4m3fn`.
-        let Some(mut group) = group else {
-            return Err(wrong(
-                t,
-                format!(
-                    "its `{}` is no scale of a weight of format `{format}`",
-                    scale()?.name()
-                ),
-            ));
+            return Err(wrong(t, what));
         };
         // The FP8 schemes have a name of their own without a producer.
         if let QuantScheme::Grouped { family, .. } = &mut group.scheme {
             *family = FAMILY;
         }
-        group.parts.extend(
-            description
-                .marker
-                .map(|marker| (TensorRole::QuantState, marker)),
-        );
+        let marker = description.marker;
+        let marker = marker.map(|marker| (TensorRole::QuantState, marker));
+        group.parts.extend(marker);
         let scalar = all.at(t.name(), "_scalar");
         let scalar = scalar.filter(|_| format == "hybrid_mxfp8");
         group.parts.extend(scalar.map(|s| (TensorRole::Scale, s)));
         Ok(Some(group))
     }
+}
+
+/// Checks what `description` says of the codes `t`.
+///
+/// # Errors
+/// They are rotated in a way that is not undone, or of a format that is not decoded or has another dtype.
+fn check_description(t: &Tensor<'_>, description: &ComfyDescription<'_>) -> Result<()> {
+    let format = description.format.as_str();
+    // Nodes for other GPUs (WINT8, TINT4) say so of rotations by a matrix of their own.
+    if description.flag("quarot") {
+        let what = "its columns are rotated (`quarot`), which is not decoded";
+        return Err(refused(t, REFUSED, what));
+    }
+    let dtype = match format {
+        "float8_e4m3fn"
+        | "float8_e4m3fn_rowwise"
+        | "float8_e4m3fn_blockwise"
+        | "mxfp8"
+        | "hybrid_mxfp8" => Dtype::F8E4M3,
+        "float8_e5m2" => Dtype::F8E5M2,
+        "int8_tensorwise" | "int8_blockwise" | "convrot_w4a4" | "asym_w4a8_int8" | "awq_w4a16"
+        | "svdquant_w4a4" => Dtype::I8,
+        "nvfp4" => Dtype::U8,
+        _ => {
+            let what = format!("its format is `{format}`, which is not decoded");
+            return Err(refused(t, REFUSED, what));
+        }
+    };
+    // The codes are those of the rotated weight. Without the inverse rotation they would decode to another basis.
+    let can_be_rotated = ["int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8"].contains(&format);
+    if description.flag("convrot") && !can_be_rotated {
+        let what =
+            format!("its columns are rotated (`{format}` with `convrot`), which is not decoded");
+        return Err(refused(t, REFUSED, what));
+    }
+    // The format and the dtype are stated in two places. If they contradict each other, either could be meant.
+    if t.dtype() != dtype {
+        let what = format!("its format is said to be `{format}`, and that has {dtype}");
+        return Err(wrong(t, what));
+    }
+    Ok(())
+}
+
+/// Claims codes of the format that `description` names. FP8 and INT8 with plain scales are laid out as other producers do it; the
+/// others are ComfyUI's own.
+fn claim_format<'m>(
+    t: &Tensor<'m>,
+    description: &ComfyDescription<'m>,
+    all: &Index<'m>,
+) -> Result<Option<Group<'m>>> {
+    let scale = || all.need(t, t.name(), "_scale");
+    Ok(match description.format.as_str() {
+        "mxfp8" | "hybrid_mxfp8" => Some(blocks::mxfp8(t, &scale()?)?),
+        "nvfp4" => Some(blocks::nvfp4(t, &scale()?, all)?),
+        "float8_e4m3fn_blockwise" | "int8_blockwise" => {
+            Some(blocks::squares(t, &scale()?, description)?)
+        }
+        "convrot_w4a4" => Some(rotated::w4a4(t, &scale()?, description, all)?),
+        "asym_w4a8_int8" => Some(rotated::w4a8(t, description, all)?),
+        "awq_w4a16" => Some(int4::awq(t, &scale()?, description, all)?),
+        "svdquant_w4a4" => Some(int4::svdquant(t, &scale()?, description, all)?),
+        format => {
+            let scale = scale()?;
+            check_plain_scale(t, &scale)?;
+            match format {
+                "int8_tensorwise" if description.flag("convrot") => {
+                    Some(rotated::int8(t, &scale, description, all)?)
+                }
+                "int8_tensorwise" => int8(t, description, all)?,
+                _ => Fp8.claim(t, all)?,
+            }
+        }
+    })
 }
 
 /// `int8_tensorwise` without a rotation.

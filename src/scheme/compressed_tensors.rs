@@ -171,15 +171,7 @@ fn packed_ints<'m>(
         .transpose()?
         .flatten();
     let has_index = index.is_some();
-    // Columns of a group lie apart then. Taken as runs they would get the scales of other groups.
-    let several = scale.shape().last().is_some_and(|&groups| groups > 1);
-    if all.at(name, "_g_idx").is_none()
-        && several
-        && let Some(place) = module.reorders_groups()
-    {
-        let what = format!("{place} says `actorder: group`, and `{name}_g_idx` is missing");
-        return Err(wrong(t, what));
-    }
+    check_companions(t, name, scale, all)?;
     let grid = match &index {
         Some(_) => by_index(t, scale, rows, cols)?,
         None => grouped_rows(t, &shape, scale, &module, all)?,
@@ -217,25 +209,12 @@ fn packed_ints<'m>(
     let code_format = CodeFormat::Int(Int::offset_binary(bits));
     let mut decoder = Grouped::scaled(codes, bits, code_format, [rows, cols], grid, scales);
     let zero = all.at(name, "_zero_point");
-    match zero {
-        // Stored zero points count whatever the config says: `_dequantize` subtracts them if they
-        // are there.
-        Some(zero) => {
-            parts.push((TensorRole::ZeroPoint, zero));
-            let numbers = zero_points(&zero, &shape, scale.elements(), groups, row_packing)?;
-            let zero_points = GroupOffsets::new(indexed(numbers));
-            decoder.formula = GroupFormula::ShiftScale(zero_points);
-        }
-        // Zero would be assumed for the missing tensor, and the whole weight would be shifted.
-        None if module.flag("symmetric") == Some(false) => {
-            return Err(wrong(
-                t,
-                format!(
-                    "the config says that it is asymmetric, and `{name}_zero_point` is missing"
-                ),
-            ));
-        }
-        None => {}
+    if let Some(zero) = zero {
+        // Stored zero points count whatever the config says: `_dequantize` subtracts them if they are there.
+        parts.push((TensorRole::ZeroPoint, zero));
+        let numbers = zero_points(&zero, &shape, scale.elements(), groups, row_packing)?;
+        let zero_points = GroupOffsets::new(indexed(numbers));
+        decoder.formula = GroupFormula::ShiftScale(zero_points);
     }
     // Relayed codes need groups in order along a row, and zero points in the range of the codes, which those of a
     // byte each need not be.
@@ -262,6 +241,29 @@ fn packed_ints<'m>(
         parts,
         Box::new(decoder),
     ))
+}
+
+/// Checks that the config does not ask for a tensor that is missing, without which all of the weight would be decoded wrongly.
+///
+/// # Errors
+/// Columns of a group lie apart, and no index says where; or there are zero points, and they are missing.
+fn check_companions(t: &Tensor<'_>, name: &str, scale: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
+    let module = all.config.at(module_of(name));
+    // Taken as runs, the columns would get the scales of other groups.
+    let several = scale.shape().last().is_some_and(|&groups| groups > 1);
+    if all.at(name, "_g_idx").is_none()
+        && several
+        && let Some(place) = module.reorders_groups()
+    {
+        let what = format!("{place} says `actorder: group`, and `{name}_g_idx` is missing");
+        return Err(wrong(t, what));
+    }
+    if all.at(name, "_zero_point").is_none() && module.flag("symmetric") == Some(false) {
+        let what =
+            format!("the config says that it is asymmetric, and `{name}_zero_point` is missing");
+        return Err(wrong(t, what));
+    }
+    Ok(())
 }
 
 /// Name of the weight in outputs. A stack of experts is a parameter itself, not the weight of a module: it has no

@@ -68,63 +68,21 @@ impl Scheme for Sparse {
         // The mask is padded to whole bytes, so only this tensor proves the number of columns.
         let shape = all.need(t, base, ".shape")?;
         let dims = read_shape(&shape)?;
-        let &[rows, cols] = dims.as_slice() else {
-            return Err(wrong(&shape, "a sparse weight is a matrix"));
-        };
-        if bitmask.dtype() != Dtype::U8 || bitmask.shape() != [rows, cols.div_ceil(8)] {
-            return Err(wrong(
-                &bitmask,
-                format!("`{}` is [{rows}, {cols}]", t.name()),
-            ));
-        }
-        if cols > MAX_COLS {
-            return Err(refused(
-                t,
-                "sparse",
-                format!("rows of {cols} values; at most {MAX_COLS} are decoded"),
-            ));
-        }
-        let mut parts = vec![
-            (TensorRole::Quantized, *t),
-            (TensorRole::QuantState, bitmask),
-        ];
-        parts.push((TensorRole::QuantState, shape));
+        let size = rows_and_cols(t, &bitmask, &shape, &dims)?;
         let offsets = all.at(base, ".row_offsets");
-        parts.extend(offsets.map(|offsets| (TensorRole::QuantState, offsets)));
-        // The offsets tell the two formats apart. With 2:4 sparsity every row has half of its
-        // columns, so none are stored.
-        let offsets = match offsets {
-            Some(offsets)
-                if offsets.dtype() == Dtype::I64
-                    && offsets.elements() == rows
-                    && t.shape().len() == 1 =>
-            {
-                Some(offsets.part())
-            }
-            None if t.shape() == [rows, cols / 2] && cols.is_multiple_of(2) => None,
-            _ => {
-                return Err(wrong(
-                    t,
-                    format!("its values do not fit a shape of [{rows}, {cols}]"),
-                ));
-            }
-        };
-        // For types below a byte this is 0. Those are refused below, before anything is read.
-        let size = t.dtype().bits() / 8;
-        let scattered = BitmaskValues {
-            values: t.part(),
-            count: t.elements(),
-            bitmask: bitmask.part(),
-            offsets,
-            cols,
-            size,
-        };
+        let scattered = BitmaskValues::new(t, &bitmask, offsets.as_ref(), size)?;
         let name = if base.ends_with(".weight") {
             base.to_owned()
         } else {
             format!("{base}.weight")
         };
         let scale = all.at(&name, "_scale");
+        let mut parts = vec![
+            (TensorRole::Quantized, *t),
+            (TensorRole::QuantState, bitmask),
+            (TensorRole::QuantState, shape),
+        ];
+        parts.extend(offsets.map(|offsets| (TensorRole::QuantState, offsets)));
         parts.extend(scale.map(|scale| (TensorRole::Scale, scale)));
         let code_format = match t.dtype() {
             Dtype::F8E4M3 => Some(CodeFormat::E4M3),
@@ -132,58 +90,83 @@ impl Scheme for Sparse {
             Dtype::I8 => Some(CodeFormat::Int(Int::signed(8))),
             _ => None,
         };
-        let (keeps, decoder): (_, Box<dyn Decode + 'm>) =
-            // Floats need no scale and take none: one beside them would mean that the values are
-            // not the weights.
-            match (TargetDtype::of(t.dtype()), code_format, scale) {
-                (Some(dtype), None, None) => (
-                    Some(dtype),
-                    Box::new(SparseFloats {
-                        dtype: t.dtype(),
-                        rows,
-                        scattered,
-                    }),
-                ),
-                (None, Some(code_format), Some(scale)) => {
-                    let grid = fit(t, &dims, &scale, all)?;
-                    // compressed-tensors compresses what it quantized by tensor or by row.
-                    if matches!(
-                        granularity(&grid, cols),
-                        Granularity::Group(_) | Granularity::Block { .. }
-                    ) {
-                        let what = format!("it is [{rows}, {cols}], with one scale or one a row");
-                        return Err(wrong(&scale, what));
-                    }
-                    let scales = Box::new(Matrix {
-                        floats: Floats::ieee(&scale)?,
-                        cols: grid.cols,
-                    });
-                    let codes = Codes::Unpacked(Box::new(scattered));
-                    (
-                        None,
-                        Box::new(Grouped::scaled(
-                            codes,
-                            8,
-                            code_format,
-                            [rows, cols],
-                            grid,
-                            scales,
-                        )),
-                    )
-                }
-                _ => {
-                    return Err(refused(
-                        t,
-                        "sparse",
-                        "values are floats, or FP8 or INT8 with a scale",
-                    ));
-                }
-            };
+        // Floats need no scale and take none: one beside them would mean that the values are not the weights.
+        let (keeps, decoder) = match (TargetDtype::of(t.dtype()), code_format, scale) {
+            (Some(dtype), None, None) => {
+                let floats = SparseFloats {
+                    dtype: t.dtype(),
+                    rows: size[0],
+                    scattered,
+                };
+                (Some(dtype), Box::new(floats) as Box<dyn Decode + 'm>)
+            }
+            (None, Some(code_format), Some(scale)) => {
+                let codes = scaled(t, scattered, code_format, size, &scale, all)?;
+                (None, Box::new(codes) as Box<dyn Decode + 'm>)
+            }
+            _ => {
+                let what = "values are floats, or FP8 or INT8 with a scale";
+                return Err(refused(t, "sparse", what));
+            }
+        };
         Ok(Some(Group {
             keeps,
             ..Group::new(name, dims, QuantScheme::Sparse, parts, decoder)
         }))
     }
+}
+
+/// The rows and columns of the weight `t`, whose stored shape is `dims`.
+///
+/// # Errors
+/// The mask is of another size, or rows are too long.
+fn rows_and_cols(
+    t: &Tensor<'_>,
+    bitmask: &Tensor<'_>,
+    shape: &Tensor<'_>,
+    dims: &[usize],
+) -> Result<[usize; 2]> {
+    let &[rows, cols] = dims else {
+        return Err(wrong(shape, "a sparse weight is a matrix"));
+    };
+    if bitmask.dtype() != Dtype::U8 || bitmask.shape() != [rows, cols.div_ceil(8)] {
+        let what = format!("`{}` is [{rows}, {cols}]", t.name());
+        return Err(wrong(bitmask, what));
+    }
+    if cols > MAX_COLS {
+        let what = format!("rows of {cols} values; at most {MAX_COLS} are decoded");
+        return Err(refused(t, "sparse", what));
+    }
+    Ok([rows, cols])
+}
+
+/// The decoder of codes with a scale. compressed-tensors compresses what it quantized by tensor or by row.
+///
+/// # Errors
+/// The scales are of other groups, or of a dtype that scales do not have.
+fn scaled<'m>(
+    t: &Tensor<'m>,
+    scattered: BitmaskValues<'m>,
+    code_format: CodeFormat,
+    [rows, cols]: [usize; 2],
+    scale: &Tensor<'m>,
+    all: &Index<'m>,
+) -> Result<Grouped<'m>> {
+    let grid = fit(t, &[rows, cols], scale, all)?;
+    if matches!(
+        granularity(&grid, cols),
+        Granularity::Group(_) | Granularity::Block { .. }
+    ) {
+        let what = format!("it is [{rows}, {cols}], with one scale or one a row");
+        return Err(wrong(scale, what));
+    }
+    let scales = Box::new(Matrix {
+        floats: Floats::ieee(scale)?,
+        cols: grid.cols,
+    });
+    let codes = Codes::Unpacked(Box::new(scattered));
+    let size = [rows, cols];
+    Ok(Grouped::scaled(codes, 8, code_format, size, grid, scales))
 }
 
 /// The stored values of a weight, and the columns that they belong to.
@@ -195,8 +178,42 @@ struct BitmaskValues<'m> {
     /// Index of the first value of each row; `None`: each row has `cols / 2` values.
     offsets: Option<Part<'m>>,
     cols: usize,
-    /// Bytes of a value.
+    /// Bytes of a value. 0 of types below a byte, which are refused before anything is read.
     size: usize,
+}
+
+impl<'m> BitmaskValues<'m> {
+    /// The values `t` of a weight of `rows` rows and `cols` columns.
+    ///
+    /// # Errors
+    /// They do not fit its size.
+    fn new(
+        t: &Tensor<'m>,
+        bitmask: &Tensor<'m>,
+        offsets: Option<&Tensor<'m>>,
+        [rows, cols]: [usize; 2],
+    ) -> Result<Self> {
+        // The offsets tell the two formats apart. With 2:4 sparsity every row has half of its columns, so none are stored.
+        let fits = match offsets {
+            Some(offsets) => {
+                let is_one_a_row = offsets.dtype() == Dtype::I64 && offsets.elements() == rows;
+                is_one_a_row && t.shape().len() == 1
+            }
+            None => t.shape() == [rows, cols / 2] && cols.is_multiple_of(2),
+        };
+        if !fits {
+            let what = format!("its values do not fit a shape of [{rows}, {cols}]");
+            return Err(wrong(t, what));
+        }
+        Ok(Self {
+            values: t.part(),
+            count: t.elements(),
+            bitmask: bitmask.part(),
+            offsets: offsets.map(Tensor::part),
+            cols,
+            size: t.dtype().bits() / 8,
+        })
+    }
 }
 
 impl BitmaskValues<'_> {

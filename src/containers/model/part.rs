@@ -118,7 +118,7 @@ impl<'m> Part<'m> {
                     .info
                     .shape
                     .iter()
-                    .zip(strides)
+                    .zip(strides.iter())
                     .map(|(&len, &stride)| StridedDim { len, stride });
                 self.gather(0, &dims.collect::<Vec<_>>(), out)?;
             }

@@ -22,7 +22,7 @@ use super::detect;
 use crate::config::{QuantConfig, read_small};
 use crate::containers::model::{Directory, TensorInfo};
 use crate::features::{Gated, gated};
-use crate::limits::Budget;
+use crate::limits::{Budget, join_first};
 use crate::source::{FilePool, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
 
@@ -78,7 +78,7 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     if !strays.is_empty() {
         contents.notes.push(format!(
             "not part of the model and left out: {}",
-            join_first(&strays)
+            join_first(&strays, MAX_NAMED)
         ));
     }
     config.add_metadata(&contents.metadata)?;
@@ -266,18 +266,7 @@ fn check(contents: &ParsedModel, directory: &Directory, map: Option<&WeightMap>)
     } else {
         Err(AnamnesisError::parse(format!(
             "tensor {}",
-            join_first(&wrong)
+            join_first(&wrong, MAX_NAMED)
         )))
-    }
-}
-
-/// Joins the first [`MAX_NAMED`] of `names`, and says how many more there are.
-fn join_first(names: &[&str]) -> String {
-    let more = names.len().saturating_sub(MAX_NAMED);
-    let named = names[..names.len() - more].join(", ");
-    if more == 0 {
-        named
-    } else {
-        format!("{named} and {more} more")
     }
 }

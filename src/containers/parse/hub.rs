@@ -10,7 +10,7 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::config::read_small;
-use crate::limits::{Budget, cap};
+use crate::limits::{Budget, cap, join_first};
 use crate::{AnamnesisError, Result};
 
 /// Most directory entries that are looked at for one model.
@@ -128,22 +128,19 @@ impl<'a> HubName<'a> {
             ([], Some(revision)) => {
                 let what = format!(
                     "the cache of Hugging Face does not have the revision {revision}; it has {}",
-                    listed(&names)
+                    join_first(&names, MAX_NAMED)
                 );
                 let error = Error::new(ErrorKind::NotFound, what);
                 Err(AnamnesisError::io_at(folder, &error))
             }
             ([], None) => Err(self.incomplete(&format!("{}: it has no snapshot", self.spec()))),
-            (several, _) => {
-                let several: Vec<String> = several.iter().map(|name| (*name).clone()).collect();
-                Err(AnamnesisError::parse(format!(
-                    "{}: which snapshot? Give one as {}/{}@REVISION: {}",
-                    self.spec(),
-                    self.organization,
-                    self.model,
-                    listed(&several)
-                )))
-            }
+            (several, _) => Err(AnamnesisError::parse(format!(
+                "{}: which snapshot? Give one as {}/{}@REVISION: {}",
+                self.spec(),
+                self.organization,
+                self.model,
+                join_first(several, MAX_NAMED)
+            ))),
         }
     }
 
@@ -196,15 +193,6 @@ impl<'a> HubName<'a> {
         );
         AnamnesisError::parse(format!("{what}: the snapshot is incomplete; {advice}"))
     }
-}
-
-/// The first names of several.
-fn listed(names: &[String]) -> String {
-    let mut text = names[..names.len().min(MAX_NAMED)].join(", ");
-    if names.len() > MAX_NAMED {
-        text.push_str(", …");
-    }
-    text
 }
 
 fn entries(directory: &Path) -> Result<Vec<OsString>> {

@@ -5,7 +5,7 @@
 
 use super::gguf;
 use super::zip::{ZipArchive, ZipMember};
-use crate::limits::Budget;
+use crate::limits::{Budget, join_first};
 use crate::source::Source;
 use crate::{AnamnesisError, ParsedModel, Result};
 
@@ -54,7 +54,7 @@ fn find_model(archive: &ZipArchive) -> Result<(&ZipMember, Vec<&str>)> {
         )),
         several => {
             let names: Vec<_> = several.iter().map(|m| m.name.as_str()).collect();
-            let shown = names[..names.len().min(MAX_NAMED)].join(", ");
+            let shown = join_first(&names, MAX_NAMED);
             let what = format!("which of {} models? {shown}: unpack one", names.len());
             Err(AnamnesisError::unsupported("a llamafile", what))
         }

@@ -261,7 +261,7 @@ fn add(
         source,
         offset,
         len: data,
-        strides: npy.strides().map(Vec::into),
+        strides: npy.strides().map(|strides| Box::new(strides.into())),
         big_endian: elements.big_endian,
         check,
     });

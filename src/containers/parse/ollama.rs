@@ -21,6 +21,7 @@ use serde::Deserialize;
 pub(super) use self::layers::read;
 use self::name::{DEFAULT_TAG, OllamaName, flaw};
 use self::other_layers::notes_on;
+use crate::limits::join_first;
 use crate::{AnamnesisError, Result};
 
 /// Store of the Linux service, in the home of the user that Ollama's installer creates.
@@ -34,6 +35,9 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 /// Most directory entries that are searched for one name.
 const MAX_ENTRIES: usize = 10_000;
+
+/// Most tags that an error names.
+const MAX_NAMED: usize = 10;
 
 /// Finds the weights file of a model that Ollama has pulled: `llama3`, `user/model:tag`, `hf.co/org/repo:Q4_K_M`, each with
 /// or without `ollama:` before it. Names are compared without regard to case. The store is the directory `OLLAMA_MODELS`;
@@ -214,11 +218,9 @@ fn missing_manifest(manifest: &Path, tags: &[PathBuf]) -> AnamnesisError {
         .filter_map(|path| path.file_name()?.to_str())
         .collect();
     tags.sort_unstable();
-    let more = if tags.len() > 10 { ", …" } else { "" };
-    tags.truncate(10);
-    let what = match tags.join(", ") {
-        tags if tags.is_empty() => "is the model pulled, and OLLAMA_MODELS set?".to_owned(),
-        tags => format!("tags of this model: {tags}{more}"),
+    let what = match tags.is_empty() {
+        true => "is the model pulled, and OLLAMA_MODELS set?".to_owned(),
+        false => format!("tags of this model: {}", join_first(&tags, MAX_NAMED)),
     };
     AnamnesisError::io_at(
         manifest,

@@ -44,85 +44,24 @@ pub(super) enum QuarkCodeKind {
 impl QuarkSpec {
     /// The config `module` of the weight `t`; `has_byte_scales` if its scales are U8.
     pub(super) fn of(t: &Tensor<'_>, module: &Module<'_>, has_byte_scales: bool) -> Result<Self> {
-        let plain = E2M1 {
-            factor: 1.0,
-            plain_zero: false,
-        };
         let dtype = module
             .text(&["dtype"])
             .map(|(dtype, _)| dtype)
             .unwrap_or_default();
-        let (kind, codes, bits, stored) = match dtype {
-            "fp4" => (
-                QuarkCodeKind::Float(CodeFormat::E2M1(plain)),
-                CodeType::Fp4,
-                4,
-                Dtype::U8,
-            ),
-            "fp6_e2m3" => (
-                QuarkCodeKind::Float(CodeFormat::E2M3),
-                CodeType::Fp6E2M3,
-                6,
-                Dtype::U8,
-            ),
-            "fp6_e3m2" => (
-                QuarkCodeKind::Float(CodeFormat::E3M2),
-                CodeType::Fp6E3M2,
-                6,
-                Dtype::U8,
-            ),
-            "int4" => (
-                QuarkCodeKind::Int(Int::signed(4)),
-                CodeType::Int(4),
-                4,
-                Dtype::I32,
-            ),
-            "uint4" => (
-                QuarkCodeKind::Int(Int::UNSIGNED),
-                CodeType::Uint(4),
-                4,
-                Dtype::I32,
-            ),
-            // A word each, whose lowest byte is decoded.
-            "int2" => (
-                QuarkCodeKind::Int(Int::signed(8)),
-                CodeType::Int(2),
-                8,
-                Dtype::I32,
-            ),
-            "uint2" => (
-                QuarkCodeKind::Int(Int::UNSIGNED),
-                CodeType::Uint(2),
-                2,
-                Dtype::U8,
-            ),
-            "int3" => (
-                QuarkCodeKind::Int(Int::signed(3)),
-                CodeType::Int(3),
-                3,
-                Dtype::U8,
-            ),
-            "int8" => (
-                QuarkCodeKind::Int(Int::signed(8)),
-                CodeType::Int(8),
-                8,
-                Dtype::I8,
-            ),
-            "uint8" => (
-                QuarkCodeKind::Int(Int::UNSIGNED),
-                CodeType::Uint(8),
-                8,
-                Dtype::U8,
-            ),
-            "" => return Err(wrong(t, "the config of Quark names no dtype for its layer")),
-            _ => {
-                return Err(refused(
-                    t,
-                    FAMILY,
-                    format!("the config says `{dtype}`, which is not decoded"),
-                ));
-            }
+        // Quark's own default is `reorder`. The order changes no shape, so nothing else can prove it.
+        let method = module
+            .text(&["pack_method"])
+            .map_or("reorder", |(method, _)| method);
+        let Some(layout) = CodeLayout::of(dtype, method == "reorder") else {
+            return Err(match dtype {
+                "" => wrong(t, "the config of Quark names no dtype for its layer"),
+                _ => {
+                    let what = format!("the config says `{dtype}`, which is not decoded");
+                    refused(t, FAMILY, what)
+                }
+            });
         };
+        let CodeLayout(kind, codes, bits, stored, packing) = layout;
         // The dtype of the tensor is the only thing in the file that can contradict the config.
         if t.dtype() != stored {
             return Err(wrong(
@@ -131,10 +70,6 @@ impl QuarkSpec {
             ));
         }
         let scales = ScaleSharing::of(t, module)?;
-        // Quark's own default is `reorder`. The order changes no shape, so nothing else can prove it.
-        let method = module
-            .text(&["pack_method"])
-            .map_or("reorder", |(method, _)| method);
         if !matches!(method, "reorder" | "order") {
             return Err(refused(
                 t,
@@ -142,15 +77,6 @@ impl QuarkSpec {
                 format!("the config says `pack_method: {method}`, which is not decoded"),
             ));
         }
-        let packing = match dtype {
-            "int2" => LinePacking::Words,
-            "uint2" => LinePacking::Crumbs,
-            "int3" => LinePacking::Octets,
-            "int4" | "uint4" => LinePacking::Nibbles {
-                is_reordered: method == "reorder",
-            },
-            _ => LinePacking::Bytes(1),
-        };
         let zeros = module.text(&["zero_point_type"]).map(|(kind, _)| kind);
         let has_e5m3_scales = has_e5m3_scales(t, module, has_byte_scales)?;
         let is_symmetric = module.flag("symmetric") != Some(false);
@@ -172,6 +98,41 @@ impl QuarkSpec {
             codes: self.codes,
             scales,
         }
+    }
+}
+
+/// How codes are laid out: what they stand for, as listings show them, bits of one, the stored dtype, and the packing.
+struct CodeLayout(QuarkCodeKind, CodeType, usize, Dtype, LinePacking);
+
+impl CodeLayout {
+    /// The layout of what Quark calls `dtype`; `None` if it is not decoded.
+    fn of(dtype: &str, is_reordered: bool) -> Option<Self> {
+        let float = QuarkCodeKind::Float;
+        let signed = |bits| QuarkCodeKind::Int(Int::signed(bits));
+        let unsigned = QuarkCodeKind::Int(Int::UNSIGNED);
+        let plain = E2M1 {
+            factor: 1.0,
+            plain_zero: false,
+        };
+        let fp4 = float(CodeFormat::E2M1(plain));
+        let (e2m3, e3m2) = (float(CodeFormat::E2M3), float(CodeFormat::E3M2));
+        let (byte, nibbles) = (LinePacking::Bytes(1), LinePacking::Nibbles { is_reordered });
+        let (crumbs, octets, words) =
+            (LinePacking::Crumbs, LinePacking::Octets, LinePacking::Words);
+        Some(match dtype {
+            "fp4" => Self(fp4, CodeType::Fp4, 4, Dtype::U8, byte),
+            "fp6_e2m3" => Self(e2m3, CodeType::Fp6E2M3, 6, Dtype::U8, byte),
+            "fp6_e3m2" => Self(e3m2, CodeType::Fp6E3M2, 6, Dtype::U8, byte),
+            "int4" => Self(signed(4), CodeType::Int(4), 4, Dtype::I32, nibbles),
+            "uint4" => Self(unsigned, CodeType::Uint(4), 4, Dtype::I32, nibbles),
+            // A word each, whose lowest byte is decoded.
+            "int2" => Self(signed(8), CodeType::Int(2), 8, Dtype::I32, words),
+            "uint2" => Self(unsigned, CodeType::Uint(2), 2, Dtype::U8, crumbs),
+            "int3" => Self(signed(3), CodeType::Int(3), 3, Dtype::U8, octets),
+            "int8" => Self(signed(8), CodeType::Int(8), 8, Dtype::I8, byte),
+            "uint8" => Self(unsigned, CodeType::Uint(8), 8, Dtype::U8, byte),
+            _ => return None,
+        })
     }
 }
 

@@ -135,6 +135,17 @@ pub(crate) struct Resolution<'m> {
     pub problems: Vec<Problem<'m>>,
 }
 
+/// What schemes have claimed.
+struct Claims<'m> {
+    /// The weight that each stored tensor belongs to, by the index of the tensor.
+    owner: Vec<Option<Tensor<'m>>>,
+    /// By the index of the codes. Boxed, as in items: a model may have hundreds of thousands of tensors, most of which are
+    /// companions.
+    groups: Vec<Option<Box<Group<'m>>>>,
+    /// Whether names alone do not tell the library that has made the weights.
+    has_common_names: bool,
+}
+
 impl<'m> Resolution<'m> {
     /// Offers every tensor of `model` to the schemes of `registry`, then sorts the tensors that no group took.
     /// Problems do not end the sorting, so that a listing can show all of them.
@@ -142,53 +153,11 @@ impl<'m> Resolution<'m> {
         let schemes = registry.candidates(model);
         let all = Index::new(model, &schemes);
         let mut out = Self::default();
-        // The weight that each stored tensor belongs to, by the index of the tensor.
-        let mut owner: Vec<Option<Tensor<'m>>> = vec![None; model.tensors.len()];
-        // Boxed, as in items: a model may have hundreds of thousands of tensors, most of which are companions.
-        let mut groups: Vec<Option<Box<Group<'m>>>> = Vec::new();
-        groups.resize_with(model.tensors.len(), || None);
-        let mut has_common_names = false;
-        // All claims come before the first leftover is judged: a companion may precede its weight
-        // in the file.
-        for t in model.tensors() {
-            match claim(&t, &all, &schemes) {
-                Ok(Some((scheme, group))) => {
-                    // Two weights that both name a tensor as theirs cannot both be right, and
-                    // nothing says which one is.
-                    let mut whole = std::iter::once(&group).chain(group.others());
-                    let checked = take_parts(&group, &mut owner).and_then(|()| {
-                        whole.try_for_each(|group| {
-                            check_stated(group, &all)?;
-                            check_shape(group, &all)
-                        })
-                    });
-                    if let Err(error) = checked {
-                        out.problems.push(Problem {
-                            tensor: t,
-                            role: TensorRole::Quantized,
-                            scheme: group.scheme,
-                            error,
-                        });
-                    } else {
-                        out.check_whole(&t, &group, &all, registry);
-                        has_common_names |= scheme.has_common_names(&group);
-                        groups[t.index] = Some(Box::new(group));
-                    }
-                }
-                Ok(None) => {}
-                Err((scheme, error)) => {
-                    // A failed claim owns its codes, so that they do not turn up again as a plain
-                    // tensor.
-                    owner[t.index] = Some(t);
-                    out.problems.push(Problem {
-                        tensor: t,
-                        role: TensorRole::Quantized,
-                        scheme,
-                        error,
-                    });
-                }
-            }
-        }
+        let Claims {
+            owner,
+            mut groups,
+            has_common_names,
+        } = out.claim_all(&all, &schemes, registry);
         // A failed claim leaves its companions without an owner. They would be reported as further problems, which
         // hide the first: after a failed claim, unclaimed companions are not blamed.
         let blame = out.problems.is_empty();
@@ -238,6 +207,57 @@ impl<'m> Resolution<'m> {
             );
         }
         out
+    }
+
+    /// Offers every tensor to `schemes`. All claims come before the first leftover is judged: a companion may precede its weight in
+    /// the file.
+    fn claim_all(
+        &mut self,
+        all: &Index<'m>,
+        schemes: &[&'static dyn Scheme],
+        registry: &Registry,
+    ) -> Claims<'m> {
+        let count = all.model.tensors.len();
+        let mut claims = Claims {
+            owner: vec![None; count],
+            groups: Vec::new(),
+            has_common_names: false,
+        };
+        claims.groups.resize_with(count, || None);
+        for t in all.model.tensors() {
+            let problem = |scheme, error| Problem {
+                tensor: t,
+                role: TensorRole::Quantized,
+                scheme,
+                error,
+            };
+            match claim(&t, all, schemes) {
+                Ok(Some((scheme, group))) => {
+                    // Two weights that both name a tensor as theirs cannot both be right, and nothing says which one is.
+                    let mut whole = std::iter::once(&group).chain(group.others());
+                    let checked = take_parts(&group, &mut claims.owner).and_then(|()| {
+                        whole.try_for_each(|group| {
+                            check_stated(group, all)?;
+                            check_shape(group, all)
+                        })
+                    });
+                    if let Err(error) = checked {
+                        self.problems.push(problem(group.scheme, error));
+                    } else {
+                        self.check_whole(&t, &group, all, registry);
+                        claims.has_common_names |= scheme.has_common_names(&group);
+                        claims.groups[t.index] = Some(Box::new(group));
+                    }
+                }
+                Ok(None) => {}
+                Err((scheme, error)) => {
+                    // A failed claim owns its codes, so that they do not turn up again as a plain tensor.
+                    claims.owner[t.index] = Some(t);
+                    self.problems.push(problem(scheme, error));
+                }
+            }
+        }
+        claims
     }
 
     /// Adds a problem if `group` lacks an optional companion that the index of the model lists. A shard that is

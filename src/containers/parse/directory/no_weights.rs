@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::shards::is_weights;
-use super::{join_first, list};
+use super::{MAX_NAMED, list};
 use crate::AnamnesisError;
+use crate::limits::join_first;
 
 /// Endings of files of models that are not read, and what they are.
 const OTHER_MODELS: &[(&str, &str)] = &[
@@ -33,7 +34,7 @@ pub(super) fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
         _ if !below.is_empty() && names.iter().any(|name| name == PIPELINE) => {
             format!("; {}", of_pipeline(dir, &below))
         }
-        _ if !below.is_empty() => format!("; there are some in {}", join_first(&below)),
+        _ if !below.is_empty() => format!("; there are some in {}", join_first(&below, MAX_NAMED)),
         Some((_, what)) => format!("; there is {what}, which is not read"),
         None => String::new(),
     };
@@ -54,7 +55,7 @@ fn of_pipeline(dir: &Path, below: &[&str]) -> String {
     let example = dir.join(main.or(below.first().copied()).unwrap_or_default());
     format!(
         "it is a pipeline of diffusers ({PIPELINE}), and each of its components is a model: {}; give one of them, such as `{}`",
-        join_first(below),
+        join_first(below, MAX_NAMED),
         example.display()
     )
 }

@@ -8,14 +8,14 @@ use std::path::{Component, Path};
 
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
+use super::MAX_NAMED;
 use super::dfloat11::find_dfloat11;
-use super::join_first;
 use super::no_weights::no_weights;
 use super::nunchaku::refuse_nunchaku_pair;
 use super::uqff::find_uqff;
 use super::zero::{find_latest_zero, find_zero};
 use crate::config::{QuantConfig, read_small};
-use crate::limits::Budget;
+use crate::limits::{Budget, join_first};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
 
@@ -193,7 +193,7 @@ fn only<'n>(
         several => Err(AnamnesisError::parse(format!(
             "which of {} {what}? {}",
             several.len(),
-            join_first(several)
+            join_first(several, MAX_NAMED)
         ))),
     }
 }

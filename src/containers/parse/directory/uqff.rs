@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::detect;
-use super::{append, join_first, list};
+use super::{MAX_NAMED, append, list};
 use crate::config::read_small;
-use crate::limits::Budget;
+use crate::limits::{Budget, join_first};
 use crate::source::{CompanionFile, FilePool, Source};
 use crate::{AnamnesisError, ParsedModel, Result};
 
@@ -225,7 +225,7 @@ fn only_output(outputs: Vec<ReportedModel>) -> Result<Vec<String>> {
             let quants: Vec<&str> = outputs.iter().map(|output| output.quant.as_str()).collect();
             let what = format!(
                 "which of several models? {}; give the first file of one",
-                join_first(&quants)
+                join_first(&quants, MAX_NAMED)
             );
             Err(AnamnesisError::parse(what))
         }

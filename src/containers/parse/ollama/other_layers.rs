@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use super::{OllamaLayer, find_blob};
+use crate::limits::join_first;
 
 /// What precedes the kind in a media type.
 const IMAGE: &str = "application/vnd.ollama.image.";
@@ -28,7 +29,7 @@ const KINDS: [(&str, &str); 4] = [
 ];
 
 /// Files that a note names, at most.
-const MOST_NAMED: usize = 16;
+const MAX_NAMED: usize = 16;
 
 /// A note for each kind of layer among `others` that is a file of the model, with the paths of its blobs.
 pub(super) fn notes_on(others: &[OllamaLayer], root: &Path, manifest: &Path) -> Vec<String> {
@@ -45,13 +46,8 @@ pub(super) fn notes_on(others: &[OllamaLayer], root: &Path, manifest: &Path) -> 
                 name => format!("`{name}` is {path}"),
             }
         };
-        let files: Vec<String> = layers.iter().take(MOST_NAMED).map(file).collect();
-        let more = if layers.len() > MOST_NAMED {
-            ", …"
-        } else {
-            ""
-        };
-        (!files.is_empty()).then(|| format!("{what}: {}{more}", files.join(", ")))
+        let files: Vec<String> = layers.iter().map(file).collect();
+        (!files.is_empty()).then(|| format!("{what}: {}", join_first(&files, MAX_NAMED)))
     };
     KINDS.iter().filter_map(note).collect()
 }

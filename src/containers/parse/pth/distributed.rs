@@ -25,7 +25,7 @@ use self::index::{CheckpointIndex, LogicalTensor, Rectangle, read_index};
 use super::views::check_ratio;
 use super::{StoragePlace, not_empty};
 use crate::containers::model::{Skipped, TensorInfo};
-use crate::limits::Budget;
+use crate::limits::{Budget, join_first};
 use crate::source::{FilePool, Pieced, Source, StorageCheck, TensorPiece};
 use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 
@@ -86,14 +86,8 @@ pub(in crate::containers::parse) fn read(
     }
     check_ratio(&model, assembly.places.iter())?;
     if !values.is_empty() {
-        let more = if values.len() > MAX_NAMED {
-            ", …"
-        } else {
-            ""
-        };
-        let named = values[..values.len().min(MAX_NAMED)].join(", ");
-        let n = values.len();
-        let note = format!("left out, as they are no tensors: {n} values ({named}{more})");
+        let (n, named) = (values.len(), join_first(&values, MAX_NAMED));
+        let note = format!("left out, as they are no tensors: {n} values ({named})");
         model.notes.push(note);
     }
     not_empty(model)

@@ -65,15 +65,15 @@ fn walk_all(
     persistent: bool,
     facts: &mut HashMap<String, String>,
 ) -> Result<Vec<FoundTensor>> {
-    let mut found = Vec::new();
-    // A shared value is walked once for each path to it. The number of paths can be exponential in the number of values,
-    // and infinite in a cycle; so the steps in all are bounded linearly.
-    let mut steps = machine.values.len() * 4 + 100_000;
+    let mut walk = TensorWalk {
+        machine,
+        persistent,
+        facts,
+        found: Vec::new(),
+        steps: machine.values.len() * 4 + 100_000,
+        charged: 0,
+    };
     let mut stack = vec![(root, String::new(), 0usize)];
-    let (mut charged, most) = (
-        0,
-        FREE_NAME_BYTES.saturating_add(machine.input.file_len.saturating_mul(4)),
-    );
     while let Some((id, name, depth)) = stack.pop() {
         if depth > MAX_DEPTH {
             let message = format!("containers nested in more than {MAX_DEPTH} levels");
@@ -82,118 +82,157 @@ fn walk_all(
                 message,
             });
         }
-        let mut charge = |bytes: usize| {
-            charged += bytes as u64;
-            machine
-                .input
-                .budget
-                .grow(bytes as u64, "tensors and their names")?;
-            if charged <= most {
-                return Ok(());
-            }
-            let message = "tensors and names that take far more than the file".to_owned();
-            Err(AnamnesisError::LimitExceeded {
-                limit: "MAX_PICKLE_WORKING_SET",
-                message,
-            })
-        };
-        let join = |key: &str| {
-            if name.is_empty() {
-                key.to_owned()
-            } else {
-                format!("{name}.{key}")
-            }
-        };
-        let mut below: Vec<(NodeId, String)> = Vec::new();
-        match machine.values.node(id) {
-            Node::Dict(entries) => {
-                let mut seen = HashSet::new();
-                for &(key, value) in entries {
-                    // In Python the last value of a repeated key counts, in other readers the first; no writer repeats
-                    // one. The type is part of the key: 1 and "1" are two keys, although their names are equal.
-                    let typed_key = (
-                        std::mem::discriminant(machine.values.node(key)),
-                        key_name(key, machine, 0)?,
-                    );
-                    let name = join(&typed_key.1);
-                    charge(name.len() + typed_key.1.len())?;
-                    if let Some((_, key)) = seen.replace(typed_key) {
-                        let twice = format!("pickle: a dict has the key `{key}` twice");
-                        return Err(AnamnesisError::parse(twice));
-                    }
-                    below.push((value, name));
-                    steps = steps.saturating_sub(1);
-                }
-                for (key, fact) in facts::of(entries, machine)? {
-                    let name = join(key);
-                    charge(name.len() + fact.len())?;
-                    facts.insert(name, fact);
-                }
-                below
-                    .retain(|(value, _)| may_hold_tensors(machine.values.node(*value), persistent));
-            }
-            Node::List(items) | Node::Tuple(items) => {
-                for (i, &item) in items.iter().enumerate() {
-                    if may_hold_tensors(machine.values.node(item), persistent) {
-                        let name = join(&i.to_string());
-                        charge(name.len())?;
-                        below.push((item, name));
-                    }
-                    steps = steps.saturating_sub(1);
-                }
-            }
-            Node::Tensor(view) => {
-                charge(TENSOR_BYTES + name.len() + view.shape.len() * 32)?;
-                found.push(FoundTensor {
-                    name,
-                    tensor: Ok((**view).clone()),
-                });
-            }
-            Node::Refused(what) => {
-                charge(TENSOR_BYTES + name.len())?;
-                found.push(FoundTensor {
-                    name,
-                    tensor: Err(what),
-                });
-            }
-            &Node::Persistent(id) if persistent => {
-                charge(TENSOR_BYTES + name.len())?;
-                let view = TensorView {
-                    storage: id,
-                    dtype: None,
-                    offset: 0,
-                    shape: vec![],
-                    strides: vec![],
-                };
-                found.push(FoundTensor {
-                    name,
-                    tensor: Ok(view),
-                });
-            }
-            _ => {}
-        }
-        steps = steps.saturating_sub(1);
-        if steps == 0 {
-            let message = "values that refer to each other too often".to_owned();
-            return Err(AnamnesisError::LimitExceeded {
-                limit: "MAX_PICKLE_WORKING_SET",
-                message,
-            });
+        let below = walk.visit(id, name)?;
+        walk.steps = walk.steps.saturating_sub(1);
+        if walk.steps == 0 {
+            return Err(beyond_working_set(
+                "values that refer to each other too often",
+            ));
         }
         // Reversed, because the last one is popped first.
-        stack.extend(
-            below
-                .into_iter()
-                .rev()
-                .map(|(id, name)| (id, name, depth + 1)),
-        );
+        let below = below.into_iter().rev();
+        stack.extend(below.map(|(id, name)| (id, name, depth + 1)));
     }
+    let mut found = walk.found;
     if let [only] = found.as_mut_slice()
         && only.name.is_empty()
     {
         only.name = "tensor".to_owned();
     }
     Ok(found)
+}
+
+fn beyond_working_set(what: &str) -> AnamnesisError {
+    AnamnesisError::LimitExceeded {
+        limit: "MAX_PICKLE_WORKING_SET",
+        message: what.to_owned(),
+    }
+}
+
+/// The state of a walk.
+struct TensorWalk<'a, 'i> {
+    machine: &'a PickleMachine<'i>,
+    persistent: bool,
+    facts: &'a mut HashMap<String, String>,
+    found: Vec<FoundTensor>,
+    /// Values that may still be visited. A shared value is walked once for each path to it. The number of paths can be exponential
+    /// in the number of values, and infinite in a cycle; so the steps in all are bounded linearly.
+    steps: usize,
+    /// Memory for tensors and names so far.
+    charged: u64,
+}
+
+impl TensorWalk<'_, '_> {
+    /// Takes what is called `name`. Returns what is in it and may hold tensors, in order.
+    fn visit(&mut self, id: NodeId, name: String) -> Result<Vec<(NodeId, String)>> {
+        match self.machine.values.node(id) {
+            Node::Dict(entries) => return self.visit_dict(entries, &name),
+            Node::List(items) | Node::Tuple(items) => return self.visit_items(items, &name),
+            Node::Tensor(view) => {
+                self.charge(TENSOR_BYTES + name.len() + view.shape.len() * 32)?;
+                let tensor = Ok((**view).clone());
+                self.found.push(FoundTensor { name, tensor });
+            }
+            Node::Refused(what) => {
+                self.charge(TENSOR_BYTES + name.len())?;
+                let tensor = Err(*what);
+                self.found.push(FoundTensor { name, tensor });
+            }
+            &Node::Persistent(id) if self.persistent => {
+                self.charge(TENSOR_BYTES + name.len())?;
+                let tensor = Ok(TensorView {
+                    storage: id,
+                    dtype: None,
+                    offset: 0,
+                    shape: vec![],
+                    strides: vec![],
+                });
+                self.found.push(FoundTensor { name, tensor });
+            }
+            _ => {}
+        }
+        Ok(vec![])
+    }
+
+    fn visit_dict(
+        &mut self,
+        entries: &[(NodeId, NodeId)],
+        name: &str,
+    ) -> Result<Vec<(NodeId, String)>> {
+        let machine = self.machine;
+        let (mut below, mut seen) = (Vec::new(), HashSet::new());
+        for &(key, value) in entries {
+            // In Python the last value of a repeated key counts, in other readers the first; no writer repeats
+            // one. The type is part of the key: 1 and "1" are two keys, although their names are equal.
+            let typed_key = (
+                std::mem::discriminant(machine.values.node(key)),
+                key_name(key, machine, 0)?,
+            );
+            let name = join(name, &typed_key.1);
+            self.charge(name.len() + typed_key.1.len())?;
+            if let Some((_, key)) = seen.replace(typed_key) {
+                let twice = format!("pickle: a dict has the key `{key}` twice");
+                return Err(AnamnesisError::parse(twice));
+            }
+            below.push((value, name));
+            self.steps = self.steps.saturating_sub(1);
+        }
+        for (key, fact) in facts::of(entries, machine)? {
+            let name = join(name, key);
+            self.charge(name.len() + fact.len())?;
+            self.facts.insert(name, fact);
+        }
+        below.retain(|(value, _)| self.may_hold_tensors(*value));
+        Ok(below)
+    }
+
+    fn visit_items(&mut self, items: &[NodeId], name: &str) -> Result<Vec<(NodeId, String)>> {
+        let mut below = Vec::new();
+        for (i, &item) in items.iter().enumerate() {
+            if self.may_hold_tensors(item) {
+                let name = join(name, &i.to_string());
+                self.charge(name.len())?;
+                below.push((item, name));
+            }
+            self.steps = self.steps.saturating_sub(1);
+        }
+        Ok(below)
+    }
+
+    /// Whether a value is a tensor or may contain some.
+    fn may_hold_tensors(&self, id: NodeId) -> bool {
+        match self.machine.values.node(id) {
+            Node::Dict(_) | Node::List(_) | Node::Tuple(_) => true,
+            Node::Tensor(_) | Node::Refused(_) => true,
+            Node::Persistent(_) => self.persistent,
+            _ => false,
+        }
+    }
+
+    /// Takes `bytes` of memory for tensors and names.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if all together take far more than the file.
+    fn charge(&mut self, bytes: usize) -> Result<()> {
+        let (bytes, input) = (bytes as u64, &self.machine.input);
+        self.charged += bytes;
+        input.budget.grow(bytes, "tensors and their names")?;
+        let of_file = input.file_len.saturating_mul(4);
+        match self.charged <= FREE_NAME_BYTES.saturating_add(of_file) {
+            true => Ok(()),
+            false => Err(beyond_working_set(
+                "tensors and names that take far more than the file",
+            )),
+        }
+    }
+}
+
+/// The name of what is called `key` in the container `name`.
+fn join(name: &str, key: &str) -> String {
+    match name {
+        "" => key.to_owned(),
+        _ => format!("{name}.{key}"),
+    }
 }
 
 /// Longest name of a key that is a tuple, in bytes.
@@ -224,14 +263,6 @@ fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<St
         }
         _ => return Err(AnamnesisError::parse("pickle: a dict whose key is no name")),
     })
-}
-
-/// Whether a value is a tensor or may contain some.
-fn may_hold_tensors(node: &Node, persistent: bool) -> bool {
-    let is_container = matches!(node, Node::Dict(_) | Node::List(_) | Node::Tuple(_));
-    is_container
-        || matches!(node, Node::Tensor(_) | Node::Refused(_))
-        || persistent && matches!(node, Node::Persistent(_))
 }
 
 /// Adds the tensors to `contents`. `place` looks up a storage in the container, once for each key.

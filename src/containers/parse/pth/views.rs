@@ -81,7 +81,7 @@ pub(super) fn tensor_of(
         source: place.source,
         offset: place.offset + start,
         len,
-        strides: (!is_row_major).then(|| strides.as_slice().into()),
+        strides: (!is_row_major).then(|| Box::new(strides.as_slice().into())),
         big_endian: big_endian && dtype.bits() > 8,
         check: place.crc.map(|crc| {
             Box::new(Check {
