@@ -7,7 +7,7 @@
 //! shows before any work is done.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::adapters::Adapter;
@@ -20,7 +20,7 @@ use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
 use crate::containers::write::Framing;
 use crate::source::CompanionFile;
-use crate::{AnamnesisError, ConvertTarget, Dtype, Result};
+use crate::{AnamnesisError, ConvertTarget, Result};
 
 /// One file of the output, as planned.
 pub(crate) struct PlannedFile {
@@ -196,19 +196,22 @@ fn shard_stem(model: &ParsedModel) -> &'static str {
 /// A decoded tensor gets the name of its weight, which the input may also have as a stored tensor. Containers look tensors up
 /// by name: of two, a reader would find one, and the other would be lost without a word.
 fn require_unique_names(drafts: &[BoxedOutput<'_>]) -> Result<()> {
-    let mut seen = HashMap::with_capacity(drafts.len());
-    for d in drafts {
-        let this: (Dtype, &[usize]) = (d.dtype, &d.shape);
-        if let Some((dtype, shape)) = seen.insert(&*d.name, this) {
-            let what = format!(
-                "the output would have it twice, as {dtype} {shape:?} and as {} {:?}",
-                d.dtype, d.shape
-            );
-            return Err(AnamnesisError::parse(format!(
-                "tensor `{}`: {what}",
-                d.name
-            )));
+    // Of names alone: with more, the table would take as much memory as all decoders of a large model.
+    let mut seen = HashSet::with_capacity(drafts.len());
+    for (i, d) in drafts.iter().enumerate() {
+        if seen.insert(&*d.name) {
+            continue;
         }
+        let other = drafts[..i].iter().find(|other| other.name == d.name);
+        let other = other.unwrap_or(d);
+        let what = format!(
+            "the output would have it twice, as {} {:?} and as {} {:?}",
+            other.dtype, other.shape, d.dtype, d.shape
+        );
+        return Err(AnamnesisError::parse(format!(
+            "tensor `{}`: {what}",
+            d.name
+        )));
     }
     Ok(())
 }

@@ -163,7 +163,7 @@ impl Encode for Grouped {
         Some(RelayTarget {
             family: CodeFamily::Int {
                 bits: bits as u8,
-                group,
+                group: u32::try_from(group).ok()?,
                 scales: dtype,
                 is_symmetric,
             },

@@ -17,7 +17,7 @@ pub(crate) enum CodeFamily {
     Int {
         bits: u8,
         /// Values of a group.
-        group: usize,
+        group: u32,
         /// The dtype of the scales.
         scales: TargetDtype,
         /// Whether every zero point is the middle of the range, so that none need be stored.
@@ -51,7 +51,7 @@ impl CodeFamily {
         let scales = TargetDtype::of(scales).filter(|_| group > 0 && cols.is_multiple_of(group))?;
         Some(Self::Int {
             bits: bits as u8,
-            group,
+            group: u32::try_from(group).ok()?,
             scales,
             is_symmetric,
         })

@@ -111,7 +111,7 @@ pub(crate) trait Unpack: Send + Sync {
 pub(crate) struct Grouped<'m> {
     pub codes: Codes<'m>,
     /// Bits of a code. Unpacked codes take whole bytes whatever this is.
-    pub bits: usize,
+    pub bits: u8,
     pub code_format: CodeFormat,
     pub rows: usize,
     pub cols: usize,
@@ -137,7 +137,7 @@ impl<'m> Grouped<'m> {
     ) -> Self {
         Self {
             codes,
-            bits,
+            bits: bits as u8,
             code_format,
             rows,
             cols,
@@ -149,10 +149,14 @@ impl<'m> Grouped<'m> {
         }
     }
 
+    fn code_bits(&self) -> usize {
+        usize::from(self.bits)
+    }
+
     /// Bits of a code in the buffer of a loaded tile.
     fn loaded_bits(&self) -> usize {
         match self.codes {
-            Codes::Rows { .. } | Codes::Arranged(_) => self.bits,
+            Codes::Rows { .. } | Codes::Arranged(_) => self.code_bits(),
             Codes::Unpacked(_) if self.code_format.is_wide() => 16,
             Codes::Unpacked(_) => 8,
         }
@@ -197,7 +201,7 @@ impl<'m> Grouped<'m> {
             bytes: &buffers.bytes[(rows.start - tile.rows.start) * row_bytes..],
             row_bytes,
             bits: self.loaded_bits(),
-            code_bits: self.bits,
+            code_bits: self.code_bits(),
             rows,
             cols: tile.cols.clone(),
             format,
@@ -263,7 +267,8 @@ impl Decode for Grouped<'_> {
             Codes::Rows { part, row_bytes } => {
                 // A tile begins at a multiple of 32 codes, so the first bit is the first of a byte
                 // at every width.
-                let cols = tile.cols.start * self.bits / 8..(tile.cols.end * self.bits).div_ceil(8);
+                let bits = self.code_bits();
+                let cols = tile.cols.start * bits / 8..(tile.cols.end * bits).div_ceil(8);
                 bytes.load(part, *row_bytes, tile.rows.clone(), cols)?;
             }
             Codes::Unpacked(layout) | Codes::Arranged(layout) => {
@@ -333,7 +338,7 @@ impl Decode for Grouped<'_> {
         let has_zero_points = self.formula.offsets().is_some();
         Ok(self.family.map(|family| {
             let codes = GroupedCodes {
-                bits: self.bits,
+                bits: self.code_bits(),
                 loaded_bits: self.loaded_bits(),
                 code_format: self.code_format,
                 has_zero_points,

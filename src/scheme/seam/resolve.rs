@@ -137,8 +137,8 @@ pub(crate) struct Resolution<'m> {
 
 /// What schemes have claimed.
 struct Claims<'m> {
-    /// The weight that each stored tensor belongs to, by the index of the tensor.
-    owner: Vec<Option<Tensor<'m>>>,
+    /// The index of the weight that each stored tensor belongs to.
+    owner: Vec<Option<u32>>,
     /// By the index of the codes. Boxed, as in items: a model may have hundreds of thousands of tensors, most of which are
     /// companions.
     groups: Vec<Option<Box<Group<'m>>>>,
@@ -172,6 +172,9 @@ impl<'m> Resolution<'m> {
             is_quantized,
             blame,
         };
+        let count = groups.iter().zip(&owner);
+        let count = count.filter(|(group, owner)| group.is_some() || owner.is_none());
+        out.items.reserve_exact(count.count());
         // Once more in the order of the source, so that outputs have tensors in the order of the
         // input.
         for t in model.tensors() {
@@ -252,7 +255,7 @@ impl<'m> Resolution<'m> {
                 Ok(None) => {}
                 Err((scheme, error)) => {
                     // A failed claim owns its codes, so that they do not turn up again as a plain tensor.
-                    claims.owner[t.index] = Some(t);
+                    claims.owner[t.index] = Some(t.index as u32);
                     self.problems.push(problem(scheme, error));
                 }
             }
@@ -367,21 +370,17 @@ fn claim<'m>(t: &Tensor<'m>, all: &Index<'m>, schemes: &[&'static dyn Scheme]) -
 ///
 /// # Errors
 /// A part belongs to another weight already, so that one of the two claims is mistaken.
-fn take_parts<'m>(group: &Group<'m>, owner: &mut [Option<Tensor<'m>>]) -> Result<()> {
+fn take_parts(group: &Group<'_>, owner: &mut [Option<u32>]) -> Result<()> {
     let weight = group.parts[0].1;
     for (_, part) in &group.parts {
         // A weight may list a tensor twice. Only another weight's claim is a conflict.
-        if let Some(other) = owner[part.index].filter(|other| other.index != weight.index) {
-            return Err(wrong(
-                &weight,
-                format!(
-                    "its `{}` belongs to `{}` as well",
-                    part.name(),
-                    other.name()
-                ),
-            ));
+        let owner = &mut owner[part.index];
+        if let Some(other) = owner.filter(|&other| other as usize != weight.index) {
+            let other = &weight.model.tensors[other as usize].name;
+            let what = format!("its `{}` belongs to `{other}` as well", part.name());
+            return Err(wrong(&weight, what));
         }
-        owner[part.index] = Some(weight);
+        *owner = Some(weight.index as u32);
     }
     Ok(())
 }

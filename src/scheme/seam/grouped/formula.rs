@@ -11,13 +11,13 @@ pub(crate) enum GroupFormula<'m> {
     /// `v / s`.
     Divide,
     /// `(v - z) * s`, with zero points `z`.
-    ShiftScale(GroupOffsets<'m>),
+    ShiftScale(Box<GroupOffsets<'m>>),
     /// `v * s + b`, with offsets `b`.
-    ScaleShift(GroupOffsets<'m>),
+    ScaleShift(Box<GroupOffsets<'m>>),
     /// `v * s + b`, rounded once.
-    FusedScaleShift(GroupOffsets<'m>),
+    FusedScaleShift(Box<GroupOffsets<'m>>),
     /// `int8(v * s) * b`, with second scales `b`: the product is rounded to an integer of eight bits.
-    ScaleToInt8(GroupOffsets<'m>),
+    ScaleToInt8(Box<GroupOffsets<'m>>),
 }
 
 impl<'m> GroupFormula<'m> {
@@ -63,19 +63,19 @@ pub(crate) struct GroupOffsets<'m> {
 
 impl<'m> GroupOffsets<'m> {
     /// Zero points or offsets of a library that computes in F32.
-    pub(crate) fn new(matrix: Box<dyn ScaleMatrix + 'm>) -> Self {
-        Self {
+    ///
+    /// Boxed: most weights have none, and a model can have hundreds of thousands of weights.
+    pub(crate) fn new(matrix: Box<dyn ScaleMatrix + 'm>) -> Box<Self> {
+        Box::new(Self {
             matrix,
             compute: None,
-        }
+        })
     }
 
     /// Sets the dtype in which the library computes.
-    pub(crate) fn computed_in(self, dtype: Option<TargetDtype>) -> Self {
-        Self {
-            compute: dtype.map(ComputeDtype::new),
-            ..self
-        }
+    pub(crate) fn computed_in(mut self: Box<Self>, dtype: Option<TargetDtype>) -> Box<Self> {
+        self.compute = dtype.map(ComputeDtype::new);
+        self
     }
 }
 
