@@ -20,7 +20,9 @@ use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
 use super::periods;
 use super::pooling;
 use super::prediction;
-use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
+use super::rope::{
+    ROPE_FACTORS, add_kinds, check_attention_factor, is_factors, restore_base, scaling_of,
+};
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
 use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
@@ -101,6 +103,7 @@ pub(crate) fn to_hf<'m>(
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
+    add_kinds(&mut config, class);
     restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };

@@ -80,7 +80,6 @@ pub(super) const OLMO3: ModelClass = ModelClass {
     defaults: &[
         ("max_position_embeddings", Default::Int(2048)),
         ("rms_norm_eps", Default::Float(1e-5)),
-        ("rope_theta", Default::Float(10_000.0)),
         ("sliding_window", Default::Int(4096)),
     ],
     settings: &[&[
@@ -92,6 +91,8 @@ pub(super) const OLMO3: ModelClass = ModelClass {
         ),
     ]],
     traits: Traits {
+        has_local_rope: true,
+        has_two_bases: true,
         layer_kinds: Some(("sliding_attention", 4)),
         sign: Sign::Has("attention.sliding_window"),
         also_implied: &[CAUSAL],
