@@ -190,7 +190,7 @@ fn lost_bounds(class: &ModelClass, rope: &Rope) -> Result<Vec<String>> {
 /// Fails if YaRN has other parameters than llama.cpp takes for granted: it does not read their keys in any class of the table.
 ///
 /// Source: `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
-fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
+pub(super) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
     if rope.kind != "yarn" {
         return Ok(());
     }
@@ -291,7 +291,7 @@ pub(super) fn notes(
         let what = "which transformers computes exactly; llama.cpp has the approximation with tanh";
         notes.push(format!("`{ACTIVATION}` is `{EXACT}`, {what}"));
     }
-    if class.traits.scales_output {
+    if class.traits.scales_output && fields.boolean("scale_decoder_outputs")? != Some(false) {
         let what = "transformers divides by the root of `d_model` what goes into the tied output, and llama.cpp does not: its logits are so many times larger, in the same order";
         notes.push(what.to_owned());
     }

@@ -10,7 +10,7 @@ use crate::common::data;
 
 #[test]
 fn keys_that_the_class_does_not_have() {
-    let rows: [(&str, &str, GgufMetadataValue); 25] = [
+    let rows: [(&str, &str, GgufMetadataValue); 27] = [
         ("mistral", "rope.scale_linear", F32(4.0)),
         ("llama", "rope.scaling.alpha", F32(50.0)),
         ("qwen2", "rope.scaling.attn_factor", F32(0.5)),
@@ -22,6 +22,8 @@ fn keys_that_the_class_does_not_have() {
         ("deepseek_v3", "attention.temperature_scale", F32(0.1)),
         ("deepseek_v3", "attention.temperature_length", U32(8192)),
         ("qwen2", "attention.scale", F32(0.5)),
+        ("qwen2_yarn", "rope.scaling.yarn_attn_factor", F32(1.5)),
+        ("qwen2_yarn", "rope.scaling.yarn_beta_fast", F32(16.0)),
         ("qwen2", "rope.dimension_count", U32(4)),
         ("qwen2", "rope.freq_base_swa", F32(444.0)),
         ("granitemoe", "rope.scaling.finetuned", Bool(false)),
