@@ -291,11 +291,7 @@ impl Mapping<'_> {
                 Err(refused(name, what))
             }
             // Neither program loads a model without the width: transformers has a default, and GGUF none.
-            None if matches!(
-                dim,
-                Dim::Inner | Dim::TwoInner | Dim::ExpertInner | Dim::SharedInner
-            ) =>
-            {
+            None if matches!(dim, Dim::Inner | Dim::TwoInner) => {
                 let what = format!("its shape is {shape:?}, and {} is not stated", fields());
                 Err(refused(name, what))
             }

@@ -134,7 +134,6 @@ impl Rope {
         if class.traits.partial_rotary.is_none() && !is_whole {
             return refuse(PARTIAL[0], "only a part of each head rotates");
         }
-        self.check_bases(class)?;
         if self.is_alpha(class) {
             return Ok(());
         }

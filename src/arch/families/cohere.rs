@@ -35,6 +35,7 @@ pub(super) const COHERE: ModelClass = ModelClass {
         ("max_position_embeddings", Default::Int(8192)),
         ("layer_norm_eps", Default::Float(1e-5)),
         ("logit_scale", Default::Float(0.0625)),
+        ("rope_theta", Default::Float(10_000.0)),
         ("use_qk_norm", Default::Bool(false)),
     ],
     implied: &[

@@ -80,6 +80,7 @@ pub(super) const OLMO3: ModelClass = ModelClass {
     defaults: &[
         ("max_position_embeddings", Default::Int(2048)),
         ("rms_norm_eps", Default::Float(1e-5)),
+        ("rope_theta", Default::Float(10_000.0)),
         ("sliding_window", Default::Int(4096)),
     ],
     settings: &[&[

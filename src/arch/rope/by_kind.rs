@@ -72,11 +72,11 @@ impl Rope {
     }
 
     /// Fails if transformers does not read the bases of a model of `class` where the config has them, or takes another one in each
-    /// version.
+    /// version. This is rope as a config states it, without the defaults of the class.
     ///
     /// # Errors
     /// `Parse` that names the field.
-    pub(super) fn check_bases(&self, class: &ModelClass) -> Result<()> {
+    pub(in crate::arch) fn check_bases(&self, class: &ModelClass) -> Result<()> {
         let (traits, name) = (&class.traits, class.classes[0]);
         if let Some(is_by_kind) = self.is_by_kind.filter(|is| *is != traits.has_local_rope) {
             let what = match is_by_kind {
