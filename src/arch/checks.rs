@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::dims::{Dims, LAYERS};
 use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
 use super::rope::{Rope, yarn_attention_factor};
+use super::settings::may_have_groups;
 use super::table::{Kind, LostWindows, ModelClass};
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
@@ -69,6 +70,7 @@ pub(super) fn check(
         let what = format!("{owner} has experts in all layers");
         return Err(wrong(dense, what));
     }
+    check_pairs(class, fields, (dims, rope))?;
     check_groups(class, fields)?;
     check_original(class, fields, rope)?;
     check_yarn(class, rope)?;
@@ -112,8 +114,30 @@ fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
     found.or_else(|| config.get(field))
 }
 
+/// Fails if the part of a head that rotates is no whole number of pairs: transformers rounds their number up then, and llama.cpp down.
+fn check_pairs(class: &ModelClass, fields: &Fields, (dims, rope): (&Dims, &Rope)) -> Result<()> {
+    let rotary = fields.count(&["rotary_dim"])?.map(|rotary| rotary as usize);
+    let part = Some(rope.rotating(class, dims)).filter(|part| *part != dims.head);
+    let found = [("rotary_dim", rotary), ("partial_rotary_factor", part)];
+    let is_odd = |part: &usize| !part.is_multiple_of(2);
+    let mut odd = found
+        .into_iter()
+        .filter_map(|(field, part)| Some((field, part.filter(is_odd)?)));
+    match odd.next() {
+        None => Ok(()),
+        Some((field, part)) => {
+            let what = format!("{part} dimensions of a head rotate, which are no pairs");
+            Err(wrong(field, what))
+        }
+    }
+}
+
 /// Fails if experts are in groups, and not chosen by them: llama.cpp goes by the number of groups alone.
 fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
+    if has_groups(fields) && !may_have_groups(class) {
+        let what = format!("{} has no groups of experts", class.classes[0]);
+        return Err(wrong("n_group", what));
+    }
     let Some(expected) = class.traits.group_method.filter(|_| has_groups(fields)) else {
         return Ok(());
     };
@@ -166,7 +190,7 @@ fn lost_bounds(class: &ModelClass, rope: &Rope) -> Result<Vec<String>> {
 /// Fails if YaRN has other parameters than llama.cpp takes for granted: it does not read their keys in any class of the table.
 ///
 /// Source: `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
-fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
+pub(super) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
     if rope.kind != "yarn" {
         return Ok(());
     }
@@ -257,11 +281,17 @@ pub(super) fn notes(
         fields,
         &format!("llama.cpp's {}", class.gguf),
     )?);
+    if let Some([field, other]) = class.traits.lost_epsilon
+        && let (Some(own), Some(taken)) = (fields.number(&[field])?, fields.number(&[other])?)
+        && own != taken
+    {
+        notes.push(format!("`{field}`: llama.cpp's {} has `{other}`, {taken:e}, in the norms of mixers, too, and transformers {own:e} there, which is nearly the same", class.gguf));
+    }
     if class.traits.approximates_gelu && activation(fields) == Some(EXACT) {
         let what = "which transformers computes exactly; llama.cpp has the approximation with tanh";
         notes.push(format!("`{ACTIVATION}` is `{EXACT}`, {what}"));
     }
-    if class.traits.scales_output {
+    if class.traits.scales_output && fields.boolean("scale_decoder_outputs")? != Some(false) {
         let what = "transformers divides by the root of `d_model` what goes into the tied output, and llama.cpp does not: its logits are so many times larger, in the same order";
         notes.push(what.to_owned());
     }

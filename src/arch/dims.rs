@@ -161,6 +161,15 @@ impl Dims {
         if let Some(experts) = experts {
             check_experts(fields, experts)?;
         }
+        if let (Some(head), Some(rotary)) = (
+            fields.count(&["head_dim"])?,
+            fields.count(&["qk_rope_head_dim"])?,
+        ) && head != rotary
+        {
+            let what =
+                format!("it is {head}, and qk_rope_head_dim, the part that rotates, {rotary}");
+            return Err(wrong("head_dim", what));
+        }
         if let Some(rotary) = fields.count(&["rotary_dim"])?
             && (rotary == 0 || rotary as usize > head)
         {

@@ -92,6 +92,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &granite::GRANITE_MOE,
     &lfm::LFM2,
     &lfm::LFM2_MOE,
+    &mamba::FALCON_MAMBA,
     &mamba::MAMBA,
     &mamba::MAMBA2,
     &granite_hybrid::GRANITE_HYBRID,

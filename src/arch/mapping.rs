@@ -283,10 +283,16 @@ impl Mapping<'_> {
         if size.is_none() && dim == Dim::Experts {
             return Err(refused(name, "the config says that there are no experts"));
         }
-        match size.filter(|size| *size != found) {
+        let fields = || self.dims.fields_of(dim);
+        match size {
+            Some(size) if size == found => Ok(()),
             Some(size) => {
-                let fields = self.dims.fields_of(dim);
-                let what = format!("its shape is {shape:?}, and {fields} is {size}");
+                let what = format!("its shape is {shape:?}, and {} is {size}", fields());
+                Err(refused(name, what))
+            }
+            // Neither program loads a model without the width: transformers has a default, and GGUF none.
+            None if matches!(dim, Dim::Inner | Dim::TwoInner) => {
+                let what = format!("its shape is {shape:?}, and {} is not stated", fields());
                 Err(refused(name, what))
             }
             None => Ok(()),

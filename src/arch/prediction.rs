@@ -45,7 +45,7 @@ pub(super) fn is_predicting(prediction: Prediction, name: &str, layers: usize) -
     let name = of_language_model(name);
     match prediction {
         Prediction::Unknown => false,
-        Prediction::Kept => is_behind(&name, layers),
+        Prediction::Kept | Prediction::KeptInGguf => is_behind(&name, layers),
         Prediction::Apart(_) => is_apart(without_model(&name)),
         Prediction::LeftOut => is_apart(&name) || is_behind(&name, layers),
     }
@@ -66,7 +66,7 @@ pub(super) fn count_layers(
         .iter()
         .any(|item| is_predicting(prediction, item.name(), layers));
     match prediction {
-        Prediction::Kept if has_them => return Ok(()),
+        Prediction::Kept | Prediction::KeptInGguf if has_them => return Ok(()),
         Prediction::Apart(names) if has_them => {
             if let Some(count) = fields.count(&[names.count])?.filter(|n| *n > 1) {
                 let what = format!("it is {count}, and llama.cpp's {} has one", class.gguf);
@@ -120,11 +120,19 @@ pub(super) fn leave_out(
             return Err(wrong_key(&key_of(class), what));
         }
         let layers = config.get(LAYERS[0]).and_then(Value::as_u64);
-        let is_behind = |item: &ResolvedItem<'_>| layer_of(item.name()) >= layers;
-        if !items.iter().any(is_behind) {
+        let is_behind = |item: &ResolvedItem<'_>| {
+            layer_of(item.name()).is_some_and(|layer| Some(layer) >= layers)
+        };
+        let behind = items.iter().filter(|item| is_behind(item)).count();
+        let is_left_out = class.traits.prediction == Prediction::KeptInGguf;
+        if behind == 0 || is_left_out {
             config.remove(PREDICTION);
         }
-        return Ok(None);
+        if behind == 0 || !is_left_out {
+            return Ok(None);
+        }
+        items.retain(|item| !is_behind(item));
+        return Ok(Some(note(behind)));
     }
     let key = key_of(class);
     let count = metadata.get(&key).and_then(|value| value.as_unsigned());
@@ -141,8 +149,12 @@ pub(super) fn leave_out(
         layer.is_none_or(|layer| layer < layers || layer >= all)
     });
     let left_out = before - items.len();
-    let note = || format!("{left_out} tensors left out that predict several tokens at once");
-    Ok((left_out > 0).then(note))
+    Ok((left_out > 0).then(|| note(left_out)))
+}
+
+/// The note that `count` tensors are left out.
+fn note(count: usize) -> String {
+    format!("{count} tensors left out that predict several tokens at once")
 }
 
 /// The layer that the tensor `name` of GGUF is of.

@@ -4,6 +4,7 @@
 //! `conversion/llama.py` of llama.cpp.
 
 mod alpha;
+mod by_kind;
 mod from_gguf;
 mod llama3;
 mod long;
@@ -11,6 +12,7 @@ mod long;
 use serde_json::Value;
 
 pub(super) use self::alpha::restore_base;
+pub(super) use self::by_kind::add_kinds;
 pub(super) use self::from_gguf::{check_attention_factor, scaling_of};
 pub(super) use self::llama3::Llama3;
 pub(super) use self::long::long_attention_factor;
@@ -33,15 +35,6 @@ const BASES: &[&str] = &[
     "rotary_emb_base",
 ];
 
-/// Fields of the base in layers with a sliding window.
-const LOCAL_BASES: &[&str] = &[
-    "local_rope_theta",
-    "rope_local_theta",
-    "rope_theta_local",
-    "swa_rope_theta",
-    "rope_local_base_freq",
-];
-
 /// Fields of the part of each head that rotates.
 const PARTIAL: &[&str] = &[
     "partial_rotary_factor",
@@ -58,6 +51,10 @@ const FIXED_BASE: f64 = 10_000.0;
 pub(super) struct Rope {
     pub base: Option<f64>,
     pub local_base: Option<f64>,
+    /// Whether `rope_parameters` is stated by the kind of the layers, if it says anything.
+    pub is_by_kind: Option<bool>,
+    /// Whether `rope_scaling` has `type`, and no `rope_type`.
+    pub has_old_type: bool,
     /// Whether the config says more of layers with a sliding window than their base.
     pub has_local_scaling: bool,
     /// Name of the scaling; `default` if there is none.
@@ -98,10 +95,7 @@ impl Rope {
             _ => value.is_null() || value.as_f64() == Some(1.0),
         };
         let has_local_scaling = !local.into_iter().flatten().all(is_plain);
-        let local_base = match local {
-            Some(local) => Fields(local.clone()).number(&["rope_theta"])?,
-            None => fields.number(LOCAL_BASES)?,
-        };
+        let local_base = by_kind::local_base(local, fields)?;
         let kind = scaling.get(&["rope_type", "type"]).map(|(_, kind)| kind);
         let kind = match kind {
             None => "default".to_owned(),
@@ -118,6 +112,8 @@ impl Rope {
         Ok(Self {
             base,
             local_base,
+            is_by_kind: by_kind::is_by_kind(fields),
+            has_old_type: by_kind::has_old_type(fields),
             has_local_scaling,
             kind,
             partial,
@@ -263,7 +259,7 @@ impl Rope {
         if let Some(base) = self.base {
             add("freq_base", float(base));
         }
-        if let Some(base) = self.local_base {
+        if let Some(base) = self.own_local_base(class) {
             add("freq_base_swa", float(base));
         }
         Ok(keys)

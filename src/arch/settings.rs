@@ -9,7 +9,7 @@ mod unread;
 use serde_json::Value;
 
 pub(super) use self::from_gguf::{FULL_ATTENTION, config_of, float};
-pub(super) use self::unread::causal_note;
+pub(super) use self::unread::{causal_note, may_have_groups};
 use super::dims::{Dims, EXPERTS, EXPERTS_USED, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS};
 use super::fields::{Fields, wrong};
 use super::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS};
@@ -150,7 +150,8 @@ fn value(
         Kind::Sum => Some(count(all(0)?.into_iter().fold(0, usize::saturating_add))?),
         Kind::Product => Some(count(all(1)?.into_iter().fold(1, usize::saturating_mul))?),
         Kind::Fixed(n) => Some(GgufMetadataValue::U32(n)),
-        Kind::Number => fields.number(setting.fields)?.map(number),
+        // A class reads one of the names, and ignores the others.
+        Kind::Number => fields.agreed(setting.fields)?.map(number),
         Kind::Flag => fields
             .boolean(setting.fields[0])?
             .map(GgufMetadataValue::Bool),
@@ -365,6 +366,11 @@ fn gating(class: &ModelClass, fields: &Fields) -> Result<Option<KeyValue>> {
             format_args!("{value} is no function that GGUF has"),
         ));
     };
+    let is_own = class.settings().any(|own| own.key == "expert_gating_func");
+    if !is_own && unread::gating_of(class) != *number {
+        let what = format!("{value} is not the function that {} has", class.classes[0]);
+        return Err(wrong(field, what));
+    }
     let key = format!("{}.expert_gating_func", class.gguf);
     Ok(Some((key, GgufMetadataValue::U32(*number))))
 }

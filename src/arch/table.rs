@@ -70,6 +70,10 @@ pub(super) struct Traits {
     pub window_layers: Option<usize>,
     /// The factors of Llama 3's rope are stored as a tensor.
     pub stores_rope_factors: bool,
+    /// Layers with a window have a rope of their own in transformers.
+    pub has_local_rope: bool,
+    /// Where a config states no base of rope, transformers 4 takes another than transformers 5.
+    pub has_two_bases: bool,
     /// GGUF has no settings of rope: llama.cpp takes the class's defaults.
     pub has_fixed_rope: bool,
     /// The embedding may have more rows than there are tokens, which GGUF does not get.
@@ -151,6 +155,8 @@ pub(super) struct Traits {
     pub default_window: Option<u32>,
     /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which llama.cpp has the approximation.
     pub approximates_gelu: bool,
+    /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these, too. A note says so.
+    pub lost_epsilon: Option<[&'static str; 2]>,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -201,7 +207,7 @@ pub(super) enum Sign {
     Experts,
     /// The pre-tokenizer is this one.
     PreTokenizer(&'static str),
-    /// A key, without the architecture's name, is this number.
+    /// A key, without the architecture's name, is this number, or true for 1.
     Key(&'static str, u64),
     /// It has a key, without the architecture's name.
     Has(&'static str),
@@ -223,6 +229,8 @@ impl Traits {
         needs_output: false,
         window_layers: None,
         stores_rope_factors: false,
+        has_local_rope: false,
+        has_two_bases: false,
         has_fixed_rope: false,
         cuts_embedding: false,
         full_attention_every: None,
@@ -262,6 +270,7 @@ impl Traits {
         approximates_gelu: false,
         lost_windows: LostWindows::Nowhere,
         default_window: None,
+        lost_epsilon: None,
         sign: Sign::Rest,
     };
 }

@@ -77,6 +77,8 @@ pub(crate) fn to_gguf<'m>(
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     checks::add_default_window(class, &config, &mut fields);
+    // Before the defaults of the class: what a config does not state differs by the version of transformers.
+    Rope::new(&fields)?.check_bases(class)?;
     fields.complete(class)?;
     let mut lost_modules = None;
     if class.settings().any(|setting| setting.key == POOLING) {

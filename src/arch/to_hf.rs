@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use self::class::class_of;
-use super::checks::WINDOW;
+use super::checks::{WINDOW, check_yarn};
 use super::dims::{Dims, HEADS, KV_HEADS};
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::fused;
@@ -20,7 +20,9 @@ use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
 use super::periods;
 use super::pooling;
 use super::prediction;
-use super::rope::{ROPE_FACTORS, check_attention_factor, is_factors, restore_base, scaling_of};
+use super::rope::{
+    ROPE_FACTORS, Rope, add_kinds, check_attention_factor, is_factors, restore_base, scaling_of,
+};
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
 use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
@@ -100,7 +102,9 @@ pub(crate) fn to_hf<'m>(
         config.insert("rope_parameters".to_owned(), rope);
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
         config.insert("rope_scaling".to_owned(), scaling);
+        check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;
     }
+    add_kinds(&mut config, class);
     restore_base(&mut config);
     let sources = items.into_iter().map(SourceTensor::new);
     let mapping = Mapping { class, dims: &dims };

@@ -16,6 +16,8 @@ pub(super) fn check_experts(fields: &Fields, experts: usize) -> Result<()> {
         }
     };
     outside(EXPERTS_USED, experts)?;
+    // A class may have a name of its own, beside which transformers reads another.
+    fields.agreed(EXPERTS_USED)?;
     if let Some(groups) = outside(&["n_group"], experts)? {
         outside(&["topk_group"], groups)?;
         if !experts.is_multiple_of(groups) {

@@ -58,6 +58,7 @@ pub(super) const COHERE: ModelClass = ModelClass {
     ]],
     traits: Traits {
         ties_output: true,
+        has_two_bases: true,
         ..Traits::PLAIN
     },
 };

@@ -121,6 +121,7 @@ pub(super) const GEMMA3: ModelClass = ModelClass {
     ]],
     traits: Traits {
         cuts_embedding: true,
+        has_local_rope: true,
         full_attention_every: Some(6),
         scaled_by_hidden_size: Some(62),
         ..TRAITS

@@ -163,6 +163,7 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ),
     ]],
     traits: Traits {
+        has_local_rope: true,
         ties_output: true,
         layer_kinds: Some(("sliding_attention", 5)),
         full_attention_every: Some(5),

@@ -195,6 +195,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
         setting(Kind::Required, "rope.dimension_count_swa", &["head_dim"]),
     ]],
     traits: Traits {
+        has_local_rope: true,
         has_layer_sizes: true,
         layer_kinds: Some(("sliding_attention", 6)),
         partial_rotary: Some(1.0),

@@ -73,7 +73,7 @@ pub(super) const GLM_OCR: ModelClass = ModelClass {
     ],
     settings: &[GLM4.settings[0], SECTIONS, PREDICTION_SETTINGS],
     traits: Traits {
-        prediction: Prediction::Kept,
+        prediction: Prediction::KeptInGguf,
         sign: Sign::All(&[Sign::Has(SECTIONS_KEY), Sign::Has("nextn_predict_layers")]),
         ..GLM4.traits
     },

@@ -70,7 +70,10 @@ pub(super) const GPT_NEOX: ModelClass = ModelClass {
         ("tie_word_embeddings", Default::Bool(false)),
     ],
     implied: &[("hidden_act", Default::Text("gelu"))],
-    own_fields: &[("partial_rotary_factor", "rotary_pct")],
+    own_fields: &[
+        ("partial_rotary_factor", "rotary_pct"),
+        ("rope_theta", "rotary_emb_base"),
+    ],
     equal_fields: &[],
     biases: &[
         (

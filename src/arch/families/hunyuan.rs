@@ -31,7 +31,10 @@ pub(super) const HUNYUAN: ModelClass = ModelClass {
         ("rope_theta", Default::Float(10_000.0)),
         ("tie_word_embeddings", Default::Bool(false)),
     ],
-    implied: &[("hidden_act", Default::Text("silu"))],
+    implied: &[
+        ("hidden_act", Default::Text("silu")),
+        ("attention_bias", Default::Bool(false)),
+    ],
     own_fields: &[],
     equal_fields: &[],
     biases: &[],
@@ -79,10 +82,6 @@ pub(super) const HUNYUAN_MOE: ModelClass = ModelClass {
     gguf: "hunyuan-moe",
     classes: &["HunYuanMoEV1ForCausalLM"],
     model_type: "hunyuan_v1_moe",
-    implied: &[
-        ("hidden_act", Default::Text("silu")),
-        ("attention_bias", Default::Bool(false)),
-    ],
     own_fields: &[
         ("num_local_experts", "num_experts"),
         ("num_experts_per_tok", "moe_topk"),

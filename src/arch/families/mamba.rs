@@ -4,8 +4,8 @@
 
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, Traits, Transform, count, number, optional,
-    parameter, same, setting,
+    Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count, number,
+    optional, parameter, same, setting,
 };
 
 /// Embedding, last norm, output, and the norm in front of each layer.
@@ -107,6 +107,11 @@ const SETTINGS: &[Setting] = &[
     count("ssm.state_size", &["state_size"]),
 ];
 
+const RANKS: &[Setting] = &[
+    setting(Kind::Required, "ssm.inner_size", &["intermediate_size"]),
+    setting(Kind::Required, "ssm.time_step_rank", &["time_step_rank"]),
+];
+
 pub(super) const MAMBA: ModelClass = ModelClass {
     gguf: "mamba",
     classes: &["MambaForCausalLM"],
@@ -130,17 +135,38 @@ pub(super) const MAMBA: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[
         SETTINGS,
-        &[
-            setting(Kind::Required, "ssm.inner_size", &["intermediate_size"]),
-            setting(Kind::Required, "ssm.time_step_rank", &["time_step_rank"]),
-            setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[]),
-        ],
+        RANKS,
+        &[setting(Kind::FixedFlag(false), "ssm.dt_b_c_rms", &[])],
     ],
     traits: Traits {
         has_fixed_rope: true,
         is_recurrent: true,
         ..Traits::PLAIN
     },
+};
+
+/// Falcon Mamba, in which steps, inputs and outputs of states are normed without weights.
+pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
+    classes: &["FalconMambaForCausalLM"],
+    model_type: "falcon_mamba",
+    defaults: &[
+        ("layer_norm_epsilon", Default::Float(1e-5)),
+        ("mixer_rms_eps", Default::Float(1e-6)),
+        ("conv_kernel", Default::Int(4)),
+        ("state_size", Default::Int(16)),
+        ("tie_word_embeddings", Default::Bool(true)),
+    ],
+    settings: &[
+        SETTINGS,
+        RANKS,
+        &[setting(Kind::FixedFlag(true), "ssm.dt_b_c_rms", &[])],
+    ],
+    traits: Traits {
+        lost_epsilon: Some(["mixer_rms_eps", "layer_norm_epsilon"]),
+        sign: Sign::Key("ssm.dt_b_c_rms", 1),
+        ..MAMBA.traits
+    },
+    ..MAMBA
 };
 
 /// The mixer of Mamba 2 in the layers that `need` names. `prefix` is what its names in transformers begin with; `output` is the

@@ -108,6 +108,14 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         // An encoder has no `lm_head`.
         ties_output: true,
         prefix: Some("model."),
+        has_local_rope: true,
+        also_implied: &[
+            ("attention_bias", Default::Bool(false)),
+            ("mlp_bias", Default::Bool(false)),
+            ("norm_bias", Default::Bool(false)),
+            // transformers 5 takes twice the number for `local_attention`.
+            ("sliding_window", Default::Absent),
+        ],
         full_from_first: Some("global_attn_every_n_layers"),
         ..Traits::PLAIN
     },

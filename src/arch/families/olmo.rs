@@ -92,6 +92,8 @@ pub(super) const OLMO3: ModelClass = ModelClass {
         ),
     ]],
     traits: Traits {
+        has_local_rope: true,
+        has_two_bases: true,
         layer_kinds: Some(("sliding_attention", 4)),
         sign: Sign::Has("attention.sliding_window"),
         also_implied: &[CAUSAL],

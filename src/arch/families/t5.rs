@@ -259,9 +259,23 @@ pub(super) const T5: ModelClass = ModelClass {
     traits: Traits {
         config_text: GATED,
         sign: HAS_GATES,
+        also_implied: WITH_GATES,
         ..TRAITS
     },
 };
+
+/// What `feed_forward_proj` says a second time, of layers with gates, and whether transformers divides what goes into the output.
+const WITH_GATES: &[(&str, Default)] = &[
+    ("dense_act_fn", Default::Text("gelu_new")),
+    ("is_gated_act", Default::Bool(true)),
+    ("scale_decoder_outputs", Default::Bool(false)),
+];
+
+/// As [`WITH_GATES`], of layers without gates.
+const WITHOUT_GATES: &[(&str, Default)] = &[
+    ("dense_act_fn", Default::Text("relu")),
+    ("is_gated_act", Default::Bool(false)),
+];
 
 /// What configs say of gates.
 const GATED: Option<(&str, &str)> = Some(("feed_forward_proj", "gated-gelu"));
@@ -288,6 +302,7 @@ pub(super) const T5_UNGATED: ModelClass = ModelClass {
     traits: Traits {
         ties_output: true,
         scales_output: true,
+        also_implied: WITHOUT_GATES,
         ..TRAITS
     },
     ..T5
@@ -318,6 +333,7 @@ pub(super) const UMT5: ModelClass = ModelClass {
     ],
     traits: Traits {
         sign: EVERY_LAYER,
+        also_implied: WITH_GATES,
         ..TRAITS
     },
     ..T5
@@ -349,6 +365,7 @@ pub(super) const T5_ENCODER: ModelClass = ModelClass {
         ties_output: true,
         config_text: GATED,
         sign: HAS_GATES,
+        also_implied: &[WITH_GATES[0], WITH_GATES[1]],
         ..TRAITS
     },
     ..T5
@@ -362,6 +379,7 @@ pub(super) const T5_UNGATED_ENCODER: ModelClass = ModelClass {
     tensors: &[ENCODER_ENDS, ENCODER, ENCODER_UNGATED, ENCODER_BIAS],
     traits: Traits {
         ties_output: true,
+        also_implied: WITHOUT_GATES,
         ..TRAITS
     },
     ..T5_ENCODER
@@ -375,6 +393,7 @@ pub(super) const UMT5_ENCODER: ModelClass = ModelClass {
     traits: Traits {
         ties_output: true,
         sign: EVERY_LAYER,
+        also_implied: &[WITH_GATES[0], WITH_GATES[1]],
         ..TRAITS
     },
     ..T5_ENCODER

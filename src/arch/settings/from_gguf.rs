@@ -62,6 +62,10 @@ pub(in crate::arch) fn config_of(
         ("freq_base", "rope_theta"),
         ("freq_base_swa", "rope_local_base_freq"),
     ] {
+        let is_local = key == "freq_base_swa";
+        if is_local && !unread::says_local_base(class) {
+            continue;
+        }
         let base = metadata.get(&format!("{}.rope.{key}", class.gguf));
         let base = base.as_ref().and_then(float);
         let own = class.own_fields.iter().find(|(usual, _)| *usual == field);
@@ -93,6 +97,10 @@ pub(in crate::arch) fn config_of(
         }
         config.insert((*field).to_owned(), value);
     }
+    if let Some([field, other]) = class.traits.lost_epsilon {
+        let epsilon = config.get(other).cloned();
+        config.extend(epsilon.map(|epsilon| (field.to_owned(), epsilon)));
+    }
     if let Some(most) = class.traits.normed_unless_experts {
         let experts = EXPERTS
             .iter()
@@ -112,7 +120,7 @@ fn rope_by_axes(config: &mut Map<String, Value>, sections: Value) -> Value {
     rope.insert("rope_type".to_owned(), "default".into());
     rope.insert("mrope_interleaved".to_owned(), true.into());
     rope.insert(SECTIONS.to_owned(), sections);
-    for field in ["rope_theta", "partial_rotary_factor"] {
+    for field in ["rope_theta", ROTATING] {
         rope.extend(config.remove(field).map(|value| (field.to_owned(), value)));
     }
     Value::Object(rope)
@@ -144,6 +152,8 @@ impl ConfigFields {
             }
             Kind::FlagIfTrue => false.into(),
             Kind::Nullable => Value::Null,
+            // llama.cpp turns whole heads then.
+            Kind::Rotating => return self.set(ROTATING, 1.0.into(), key),
             _ => return Ok(()),
         };
         self.set(setting.fields[0], value, key)
@@ -226,7 +236,7 @@ impl ConfigFields {
             },
             Kind::Rotating => {
                 let part = self.rotating_part(count()?).ok_or_else(other_type)?;
-                ("partial_rotary_factor", part)
+                (ROTATING, part)
             }
             Kind::Sum | Kind::Product | Kind::ProductToo => {
                 (field, self.first_of(setting, key, count()?)?)
@@ -366,6 +376,9 @@ impl ConfigFields {
         (part > 0.0 && part <= 1.0).then(|| part.into())
     }
 }
+
+/// Field of the part of a head that rotates.
+const ROTATING: &str = "partial_rotary_factor";
 
 /// What `layer_types` calls a layer that sees the whole text.
 pub(in crate::arch) const FULL_ATTENTION: &str = "full_attention";

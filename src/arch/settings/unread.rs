@@ -20,7 +20,7 @@ const KEYS: &[(&str, &[f64])] = &[
     ("attention.max_alibi_bias", &[0.0]),
     ("attention.temperature_scale", &[0.0]),
     ("attention.temperature_length", &[0.0]),
-    ("attention.scale", &[0.0]),
+    (SCALE, &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
     ("logit_scale", &[0.0, 1.0]),
@@ -29,6 +29,11 @@ const KEYS: &[(&str, &[f64])] = &[
     ("expert_weights_scale", &[0.0, 1.0]),
     ("swin_norm", &[0.0]),
 ];
+
+/// Whether the class chooses among groups of experts.
+pub(in crate::arch) fn may_have_groups(class: &ModelClass) -> bool {
+    GROUPED.contains(&class.gguf)
+}
 
 /// Architectures whose classes choose among groups of experts.
 const GROUPED: &[&str] = &[
@@ -41,13 +46,24 @@ const GROUPED: &[&str] = &[
     "nemotron_h_moe",
 ];
 
+/// Key of what scores of attention are multiplied by.
+const SCALE: &str = "attention.scale";
+
+/// The base of rope that llama.cpp takes where a file states none.
+const UNSTATED_BASE: f64 = 10_000.0;
+
 /// Keys that a class has and a file need not have, with the field and the value that llama.cpp takes then. A class may have
 /// another default.
 const MISSING: &[(&str, &str, f64)] = &[
-    ("rope.freq_base", "rope_theta", 10_000.0),
+    ("rope.freq_base", "rope_theta", UNSTATED_BASE),
     ("logit_scale", "logit_scale", 1.0),
     ("expert_weights_scale", "routed_scaling_factor", 1.0),
 ];
+
+/// Whether a field of the config is the base of rope in layers with a window alone.
+pub(super) fn says_local_base(class: &ModelClass) -> bool {
+    class.traits.has_local_rope && !class.traits.has_two_bases
+}
 
 /// Fails if a key changes what llama.cpp computes and a model of `class` cannot say so.
 ///
@@ -74,19 +90,52 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
             return Err(refused(key, &value));
         }
     }
-    if let Some(value) = get("expert_group_count").filter(|_| !GROUPED.contains(&class.gguf))
+    if let Some(value) = get("expert_group_count").filter(|_| !may_have_groups(class))
         && number(&value).is_none_or(|n| n > 1.0)
     {
         return Err(refused("expert_group_count", &value));
     }
+    let is_own = |key: &str| class.settings().any(|setting| setting.key == key);
+    let key = "rope.scaling.finetuned";
+    if class.gguf.starts_with("granite")
+        && !is_own(key)
+        && let Some(value) = get(key).filter(|value| number(value) == Some(0.0))
+    {
+        // llama.cpp turns no heads of Granite then.
+        return Err(refused(key, &value));
+    }
+    let key = "rope.dimension_count";
+    if let (Some(value), Some(head)) = (get(key).filter(|_| !is_own(key)), head_size(get))
+        && number(&value) != Some(head)
+    {
+        return Err(refused(key, &value));
+    }
+    let key = "rope.freq_base_swa";
+    if let Some(value) = get(key).filter(|_| !says_local_base(class)) {
+        let base = get("rope.freq_base");
+        let base = base.as_ref().map_or(Some(UNSTATED_BASE), number);
+        if number(&value) != base {
+            return Err(refused(key, &value));
+        }
+    }
     let key = "expert_gating_func";
-    let is_read = class.settings().any(|setting| setting.key == key);
-    match get(key).filter(|_| !is_read) {
-        Some(value) if number(&value) != Some(0.0) && number(&value) != Some(gating_of(class)) => {
+    match get(key).filter(|_| !is_own(key)) {
+        Some(value)
+            if number(&value) != Some(0.0) && number(&value) != Some(gating_of(class).into()) =>
+        {
             Err(refused(key, &value))
         }
         _ => Ok(()),
     }
+}
+
+/// The size of a head, by the keys that `get` gets; `None` if they do not say it, or not for all layers.
+fn head_size(get: impl Fn(&str) -> Option<GgufMetadataValue>) -> Option<f64> {
+    let count = |key: &str| get(key)?.as_unsigned();
+    let derived = || count("embedding_length")?.checked_div(count("attention.head_count")?);
+    count("attention.key_length")
+        .or_else(derived)
+        .map(|head| head as f64)
 }
 
 /// Adds to the `config` of a class that reads it that tokens see those behind them. What all decoders are is not written.
@@ -129,14 +178,23 @@ pub(super) fn add_missing(
         let mut defaults = class.defaults.iter();
         let has_other = defaults
             .any(|(name, default)| *name == field && Value::from(default).as_f64() != Some(value));
-        if has_other && metadata.get(&format!("{}.{key}", class.gguf)).is_none() {
+        let is_open = field == "rope_theta" && class.traits.has_two_bases;
+        if (has_other || is_open) && metadata.get(&format!("{}.{key}", class.gguf)).is_none() {
             config.entry(field).or_insert(value.into());
         }
+    }
+    // Without a scale of scores, or with 0, llama.cpp divides them by the root of the size of a head.
+    let get = |key: &str| metadata.get(&format!("{}.{key}", class.gguf));
+    let is_unscaled = || get(SCALE).is_none_or(|scale| number(&scale) == Some(0.0));
+    if let Some(setting) = class.settings().find(|setting| setting.key == SCALE)
+        && let Some(head) = head_size(get).filter(|_| is_unscaled())
+    {
+        config.insert(setting.fields[0].to_owned(), head.sqrt().recip().into());
     }
 }
 
 /// The number of the function that turns scores of experts into weights, in a class without a setting for it.
-fn gating_of(class: &ModelClass) -> f64 {
+pub(super) fn gating_of(class: &ModelClass) -> u32 {
     let fields = class.implied.iter().chain(class.defaults);
     let mut named = fields.filter_map(|(field, value)| match value {
         Default::Text(name) if GATING.contains(field) => Some(*name),
@@ -144,7 +202,7 @@ fn gating_of(class: &ModelClass) -> f64 {
     });
     let name = named.next().unwrap_or("softmax");
     let known = GATING_FUNCTIONS.iter().find(|(known, _)| *known == name);
-    known.map_or(1.0, |(_, number)| f64::from(*number))
+    known.map_or(1, |(_, number)| *number)
 }
 
 /// A number, or a flag as one.

@@ -9,6 +9,8 @@ pub(in crate::arch) enum Prediction {
     LeftOut,
     /// They are layers of the GGUF file. `num_nextn_predict_layers` counts them.
     Kept,
+    /// As [`Kept`](Self::Kept), and the class that a file comes back as has none.
+    KeptInGguf,
     /// They are layers of the GGUF file, and have names of their own in transformers.
     Apart(&'static PredictionNames),
 }

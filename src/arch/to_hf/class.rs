@@ -42,7 +42,9 @@ pub(super) fn class_of(
         .is_some_and(|n| n > 0);
     let is_number = |key: &str, number: u64| {
         let found = metadata.get(&format!("{name}.{key}"));
-        found.and_then(|value| value.as_unsigned()) == Some(number)
+        let found = found.as_ref();
+        let flag = || found?.as_bool().map(u64::from);
+        found.and_then(|value| value.as_unsigned()).or_else(flag) == Some(number)
     };
     let is_text = |key: &str, text: &str| {
         let found = metadata.get(key);

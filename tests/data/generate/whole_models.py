@@ -71,7 +71,7 @@ MODELS.update({
     "granitemoe": ("granitemoe", dict(TIED, attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
                                       num_local_experts=4, num_experts_per_tok=2), "llama3"),
     "olmo2": ("olmo2", dict(BASE, pad_token_id=0), "llama3"),
-    "olmo3": ("olmo3", dict(BASE, num_hidden_layers=4, sliding_window=128, pad_token_id=0), "llama3"),
+    "olmo3": ("olmo3", dict(BASE, num_hidden_layers=4, sliding_window=128, pad_token_id=0, rope_theta=500000.0), "llama3"),
     "olmoe": ("olmoe", dict(BASE, num_key_value_heads=4, num_experts=4, num_experts_per_tok=2, pad_token_id=0), "llama3"),
     "starcoder2": ("starcoder2", dict(TIED), "llama3"),
     "stablelm": ("stablelm", dict(BASE), "llama3"),
@@ -111,6 +111,7 @@ STATES = dict(TIED, num_hidden_layers=3, layer_types=["mamba", "attention", "mam
               attention_multiplier=0.0625, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0)
 MODELS.update({
     "mamba": ("mamba", dict(hidden_size=32, num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, state_size=8, time_step_rank=6), "llama3"),
+    "falcon_mamba": ("falcon_mamba", dict(hidden_size=32, num_hidden_layers=2, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1, state_size=8, time_step_rank=6), "llama3"),
     "granite_hybrid": ("granitemoehybrid", dict(STATES, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48), "llama3"),
     "granite_hybrid_moe": ("granitemoehybrid", dict(STATES, intermediate_size=20, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=24), "llama3"),
 })

@@ -10,7 +10,7 @@ use crate::common::data;
 
 #[test]
 fn keys_that_the_class_does_not_have() {
-    let rows: [(&str, &str, GgufMetadataValue); 22] = [
+    let rows: [(&str, &str, GgufMetadataValue); 27] = [
         ("mistral", "rope.scale_linear", F32(4.0)),
         ("llama", "rope.scaling.alpha", F32(50.0)),
         ("qwen2", "rope.scaling.attn_factor", F32(0.5)),
@@ -22,6 +22,11 @@ fn keys_that_the_class_does_not_have() {
         ("deepseek_v3", "attention.temperature_scale", F32(0.1)),
         ("deepseek_v3", "attention.temperature_length", U32(8192)),
         ("qwen2", "attention.scale", F32(0.5)),
+        ("qwen2_yarn", "rope.scaling.yarn_attn_factor", F32(1.5)),
+        ("qwen2_yarn", "rope.scaling.yarn_beta_fast", F32(16.0)),
+        ("qwen2", "rope.dimension_count", U32(4)),
+        ("qwen2", "rope.freq_base_swa", F32(444.0)),
+        ("granitemoe", "rope.scaling.finetuned", Bool(false)),
         ("llama", "attn_logit_softcapping", F32(50.0)),
         ("qwen3", "final_logit_softcapping", F32(30.0)),
         ("llama", "logit_scale", F32(0.5)),
@@ -110,6 +115,25 @@ fn keys_that_are_missing() {
         ),
         ("cohere", "command-r.logit_scale", "logit_scale", json!(1.0)),
         (
+            "cohere",
+            "command-r.rope.freq_base",
+            "rope_theta",
+            json!(10_000.0),
+        ),
+        // Heads of eight dimensions, which rotate as a whole.
+        (
+            "granite",
+            "granite.attention.scale",
+            "attention_multiplier",
+            json!(8f64.sqrt().recip()),
+        ),
+        (
+            "phi2",
+            "phi2.rope.dimension_count",
+            "partial_rotary_factor",
+            json!(1.0),
+        ),
+        (
             "deepseek_v3",
             "deepseek2.expert_weights_scale",
             "routed_scaling_factor",
@@ -119,9 +143,34 @@ fn keys_that_are_missing() {
     for (model, key, field, expected) in rows {
         assert_eq!(config_without(model, key)[field], expected, "{model} {key}");
     }
+    // transformers 5 has 500000 in layers with a window unless it is stated for them.
+    let config = config_without("olmo3", "olmo2.rope.freq_base");
+    let plain = json!({"rope_type": "default", "rope_theta": 10_000.0});
+    let kinds = json!({"full_attention": plain, "sliding_attention": plain});
+    assert_eq!(config["rope_parameters"], kinds);
     let config = config_without("exaone4", "exaone4.vocab_size");
     assert_eq!(config.get("sliding_window"), Some(&Value::Null));
     // Without a type llama.cpp scales linearly.
     let config = config_without("gpt_oss", "gpt-oss.rope.scaling.type");
     assert_eq!(config["rope_scaling"]["rope_type"], "linear");
+}
+
+/// GPT-NeoX has a name of its own for the base of rope, which llama.cpp reads in its files as in all others.
+#[test]
+fn base_of_gpt_neox() {
+    let directory = tempfile::tempdir().unwrap();
+    let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
+    let canonical = data().join("whole/gpt_neox/canonical.gguf");
+    let base = ("gptneox.rope.freq_base".to_owned(), F32(555.0));
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(vec![base]);
+    parse(&canonical)
+        .unwrap()
+        .convert(&edited, options)
+        .unwrap();
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    parse(&edited).unwrap().convert(&output, options).unwrap();
+    let config = std::fs::read(output.join("config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!(config["rotary_emb_base"], json!(555.0));
+    assert!(config.get("rope_theta").is_none());
 }
