@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::loaders;
 use super::mlx::Mlx;
 use super::seam::names;
 use super::{Forget, Method, Scope, WeightInfo};
@@ -100,7 +101,7 @@ fn decide_by(
                 Some(EncodedAs::Nothing) => Some("no weight of a layer".to_owned()),
                 Some(_) => None,
                 None => names::objection(name, scope).or_else(|| match scope {
-                    Scope::Linear => objection_of_diffusers(model, name),
+                    Scope::Linear => loaders::objection_of_diffusers(model, name),
                     _ => None,
                 }),
             };
@@ -112,48 +113,13 @@ fn decide_by(
             };
             let mut all: Vec<Decision> = candidates.iter().map(decision).collect();
             if model.config.is_of_diffusers() && method.is_skipped_by_last_part() {
-                keep_namesakes(candidates, &mut all);
+                loaders::keep_namesakes(candidates, &mut all);
             }
-            Ok(Decisions { all, notes: vec![] })
+            let notes = loaders::notes(model, candidates, &all, &*method, &label);
+            Ok(Decisions { all, notes })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and layer.
         None => super::gguf::decide(model, candidates, forget, filter),
-    }
-}
-
-/// The reason why a tensor called `name` stays in a model of a class of diffusers.
-fn objection_of_diffusers(model: &ParsedModel, name: &str) -> Option<String> {
-    let module = name.strip_suffix(".weight")?;
-    let is_kept = model.config.keeps_unquantized(module);
-    is_kept.then(|| "no quantized layer in its class of diffusers".to_owned())
-}
-
-/// Keeps the weights of layers that diffusers does not replace: those that end in the name of a module at the top of the model that
-/// is not encoded. Its list of such modules has their full names, but it compares them with the last part of every name, too.
-///
-/// Source: diffusers 0.42.1 `quantizers/bitsandbytes/utils.py` (`_replace_with_bnb_linear`).
-fn keep_namesakes(candidates: &[Candidate<'_>], decisions: &mut [Decision]) {
-    let modules = candidates.iter().map(|candidate| {
-        let module = candidate.name.strip_suffix(".weight")?;
-        (candidate.weight.shape.len() == 2).then_some(module)
-    });
-    let modules: Vec<Option<&str>> = modules.collect();
-    let kept = modules
-        .iter()
-        .zip(&*decisions)
-        .filter_map(|(module, decision)| {
-            let is_kept = matches!(decision, Decision::Keep(_));
-            module.filter(|module| is_kept && !module.contains('.'))
-        });
-    let kept: HashSet<&str> = kept.collect();
-    for (module, decision) in modules.iter().zip(decisions) {
-        let last = module.and_then(|module| module.rsplit('.').next());
-        if let (Decision::Encode { .. }, Some(last)) = (&*decision, last)
-            && kept.contains(last)
-        {
-            let reason = format!("diffusers quantizes no layer called `{last}` if one is not");
-            *decision = Decision::Keep(reason);
-        }
     }
 }
 
