@@ -39,7 +39,7 @@ def classes():
             module = importlib.import_module(f"tests.models.{path.parent.name}.{path.stem}")
         except ImportError:
             continue
-        testers = inspect.getmembers(module, inspect.isclass)
+        testers = [t for t in inspect.getmembers(module, inspect.isclass) if t[1].__module__ == module.__name__]
         for _, tester in sorted(testers, key=lambda pair: "TesterConfig" not in pair[0]):
             try:
                 tester = tester()
