@@ -228,10 +228,11 @@ impl ImageModel {
     /// The model that has tensors of these names. Checkpoints have the whole pipeline, with the model below a prefix.
     pub(crate) fn of<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'static Self> {
         let names: HashSet<&str> = names.map(below_prefix).collect();
-        let is_there = |marks: &&[&str]| marks.iter().all(|mark| names.contains(mark));
+        let is_there =
+            |marks: &&'static [&'static str]| marks.iter().all(|mark| names.contains(mark));
         MODELS
             .iter()
-            .find(|model| model.marks.iter().any(|marks| is_there(marks)))
+            .find(|model| model.marks.iter().any(&is_there))
     }
 
     /// What becomes of the weight called `name`, which has `rank` dimensions.
