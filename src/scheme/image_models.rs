@@ -4,7 +4,7 @@
 //! The names are those of the models' own checkpoints. Files with the names of diffusers are not among them, except for UNets of
 //! Stable Diffusion: ComfyUI-GGUF loads no others.
 //!
-//! Source: [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/tree/795e451) `tools/convert.py` (`arch_list`, `keys_hiprec`) and
+//! Source: [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/tree/795e45156ece99afbc3efef911e63fcb46e6a20d) `tools/convert.py` (`arch_list`, `keys_hiprec`) and
 //! `tools/lcpp.patch` (`llama_model_quantize_internal`).
 
 use std::collections::HashSet;

@@ -125,8 +125,8 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 /// The metadata of the output.
 ///
 /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
-/// keys, and the architecture of an image model. Keys of a split and of rotations are dropped, the file type and quantization version are set to what the output holds, and the
-/// caller's keys replace all others.
+/// keys, and the architecture of an image model. Keys of a split and of rotations are dropped, the file type and quantization
+/// version are set to what the output holds, and the caller's keys replace all others.
 fn keys(
     model: &ParsedModel,
     drafts: &[BoxedOutput<'_>],

@@ -2,7 +2,7 @@
 //!
 //! Rows that are not whole blocks get the type that llama.cpp falls back to; that program falls back to F16.
 //!
-//! Source: [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/blob/795e451/tools/lcpp.patch) (`img_tensor_get_type`).
+//! Source: [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/blob/795e45156ece99afbc3efef911e63fcb46e6a20d/tools/lcpp.patch) (`img_tensor_get_type`).
 
 use super::rules::Category;
 use super::{FileType, LlamaTensor, Mixture, MixtureTensor, TypeChoice, fallback, overrides};
