@@ -21,6 +21,7 @@ mod fp8;
 mod ggml;
 mod gguf;
 mod gptq;
+mod loaders;
 mod mlx;
 mod mx;
 mod nvfp4;

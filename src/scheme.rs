@@ -21,6 +21,7 @@ mod ggml;
 mod gptq;
 mod higgs;
 mod hqq;
+pub(crate) mod image_models;
 mod int8;
 pub(crate) mod layout;
 mod marlin;

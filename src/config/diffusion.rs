@@ -1,7 +1,10 @@
-//! [`DiffusionClass`]: shapes of linear layers of diffusers' transformers without biases, as far as a class, its width and names tell.
+//! Classes of diffusers.
+//!
+//! - [`DiffusionClass`]: shapes of linear layers of transformers without biases, as far as a class, its width and names tell.
+//! - [`unquantized_modules`]: modules of which a class makes no quantized layers.
 //!
 //! Source: diffusers 0.42.1 `models/transformers/transformer_z_image.py`, `transformer_flux2.py`,
-//! `transformer_hidream_image.py`, `transformer_lumina2.py`.
+//! `transformer_hidream_image.py`, `transformer_lumina2.py`; `_keep_in_fp32_modules` of all classes in `models`.
 
 use serde_json::Value;
 
@@ -79,6 +82,86 @@ static CLASSES: [DiffusionClass; 4] = [
         outputs: &["attn.to_out.0", "feed_forward.linear_2"],
     },
 ];
+
+/// Modules with layers of which diffusers makes no quantized ones, by class: those that the class keeps in F32
+/// (`_keep_in_fp32_modules`, as far as they have linear layers), and modules that are no linear layers by another name than usual.
+static UNQUANTIZED: &[(&[&str], &[&str])] = &[
+    (
+        &[
+            "AnyFlowTransformer3DModel",
+            "AnyFlowFARTransformer3DModel",
+            "ChronoEditTransformer3DModel",
+            "Cosmos3OmniTransformer",
+            "HeliosTransformer3DModel",
+            "JoyImageEditTransformer3DModel",
+            "JoyImageEditPlusTransformer3DModel",
+            "SkyReelsV2Transformer3DModel",
+            "WanTransformer3DModel",
+            "WanVACETransformer3DModel",
+        ],
+        &["time_embedder"],
+    ),
+    // Linear layers of a class of its own.
+    (
+        &["WanAnimateTransformer3DModel"],
+        &["time_embedder", "motion_network"],
+    ),
+    (
+        &["WanAnimate2Transformer3DModel"],
+        &["time_embedding", "time_projection", "modulation"],
+    ),
+    (
+        &[
+            "Kandinsky5Transformer3DModel",
+            "Kandinsky6Transformer3DModel",
+            "Kandinsky6SRTransformer3DModel",
+        ],
+        &[
+            "time_embeddings",
+            "modulation",
+            "visual_modulation",
+            "text_modulation",
+            "pooled_bias",
+        ],
+    ),
+    (
+        &["MiniMaxH3Transformer3DModel"],
+        &[
+            "proj_in",
+            "audio_proj_in",
+            "time_embedder",
+            "proj_out",
+            "audio_proj_out",
+        ],
+    ),
+    (
+        &["AutoencoderKLMiniMaxH3Audio"],
+        &[
+            "encoder",
+            "decoder",
+            "pre_block",
+            "dec_in_proj",
+            "mean_proj",
+            "logs_proj",
+        ],
+    ),
+    (&["AutoencoderKLMiniMaxH3"], &["encoder"]),
+    (&["RFD4ProteinaTransformer"], &["cond_factory"]),
+    // A table of embeddings, and frequencies.
+    (&["HunyuanDiT2DModel"], &["style_embedder"]),
+    (
+        &["ConsistencyDecoderVAE", "MiniMaxMusic3Transformer1DModel"],
+        &["time_proj"],
+    ),
+];
+
+/// The modules of which the class that the config `root` names makes no quantized layers, as parts of names.
+pub(super) fn unquantized_modules(root: &Value) -> &'static [&'static str] {
+    let name = root.get("_class_name").and_then(Value::as_str);
+    let of_class = |(classes, _): &&(&[&str], _)| name.is_some_and(|name| classes.contains(&name));
+    let found = UNQUANTIZED.iter().find(of_class);
+    found.map_or(&[], |(_, modules)| modules)
+}
 
 impl DiffusionClass {
     /// The class that the config `root` names, and its width.

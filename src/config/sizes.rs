@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::diffusion::DiffusionClass;
+use super::diffusion::{DiffusionClass, unquantized_modules};
 
 /// Keys that are read besides the quantization config, at the top of `config.json` and in its `text_config`: sizes and
 /// the architecture.
@@ -49,6 +49,10 @@ pub(super) struct LayerSizes {
     pub(super) scales_values: bool,
     /// The class of a transformer of diffusers, and its width.
     diffusion: Option<(&'static DiffusionClass, usize)>,
+    /// Parts of the names of modules of which a class of diffusers makes no quantized layers.
+    pub(super) unquantized: &'static [&'static str],
+    /// Whether the config is of a class of diffusers.
+    pub(super) is_of_diffusers: bool,
 }
 
 /// Whether `module` is of attention to another tower, which makes keys and values of what that one gives.
@@ -115,6 +119,8 @@ impl LayerSizes {
                 .filter_map(|config| config.get("attention_value_scale")?.as_f64())
                 .any(|factor| factor != 1.0),
             diffusion: DiffusionClass::of(root),
+            unquantized: unquantized_modules(root),
+            is_of_diffusers: root.get("_class_name").is_some(),
         }
     }
 

@@ -37,6 +37,17 @@ impl QuantConfig {
         self.sizes.scales_values
     }
 
+    /// Whether the class of diffusers that `config.json` names makes no quantized layer of `module`.
+    pub(crate) fn keeps_unquantized(&self, module: &str) -> bool {
+        let kept = self.sizes.unquantized;
+        module.split('.').any(|part| kept.contains(&part))
+    }
+
+    /// Whether `config.json` is that of a component of a pipeline of diffusers.
+    pub(crate) fn is_of_diffusers(&self) -> bool {
+        self.sizes.is_of_diffusers
+    }
+
     /// `[out_features, in_features]` of the linear layer `module`, as far as `config.json` and the layer's name tell.
     pub(crate) fn layer_sizes(&self, module: &str) -> [Option<usize>; 2] {
         self.sizes.layer(module)

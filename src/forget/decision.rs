@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::loaders;
 use super::mlx::Mlx;
 use super::seam::names;
 use super::{Forget, Method, Scope, WeightInfo};
@@ -99,7 +100,10 @@ fn decide_by(
             let by_default = |candidate: &Candidate<'_>, name: &str| match candidate.encoded_as {
                 Some(EncodedAs::Nothing) => Some("no weight of a layer".to_owned()),
                 Some(_) => None,
-                None => names::objection(name, scope),
+                None => names::objection(name, scope).or_else(|| match scope {
+                    Scope::Linear => loaders::objection_of_diffusers(model, name),
+                    _ => None,
+                }),
             };
             let decision = |candidate: &Candidate<'_>| match filter
                 .objection(candidate, |name| by_default(candidate, name))
@@ -107,10 +111,12 @@ fn decide_by(
                 Some(reason) => Decision::Keep(reason),
                 None => encode_as_class(&method, &label, candidate),
             };
-            Ok(Decisions {
-                all: candidates.iter().map(decision).collect(),
-                notes: vec![],
-            })
+            let mut all: Vec<Decision> = candidates.iter().map(decision).collect();
+            if model.config.is_of_diffusers() && method.is_skipped_by_last_part() {
+                loaders::keep_namesakes(candidates, &mut all);
+            }
+            let notes = loaders::notes(model, candidates, &all, &*method, &label);
+            Ok(Decisions { all, notes })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and layer.
         None => super::gguf::decide(model, candidates, forget, filter),

@@ -66,7 +66,7 @@ pub(crate) fn decide(
         imatrix,
         all: HashMap::new(),
     };
-    let mut notes = Vec::new();
+    let mut notes = FallbackNotes::default();
     // Choices come in the order of the candidates, whatever the order in which llama.cpp visits
     // them.
     let decisions = candidates.iter().zip(choices).map(|(candidate, choice)| {
@@ -85,7 +85,32 @@ pub(crate) fn decide(
     if forget.refuses_requantizing {
         require_unquantized(candidates, &all)?;
     }
-    Ok(Decisions { all, notes })
+    Ok(Decisions {
+        all,
+        notes: notes.lines(),
+    })
+}
+
+/// Why tensors have other types than the rules give: of each reason one tensor and the number of tensors, for a UNet has a hundred
+/// tensors with the same.
+#[derive(Default)]
+struct FallbackNotes(Vec<(String, String, usize)>);
+
+impl FallbackNotes {
+    fn add(&mut self, name: &str, reason: String) {
+        match self.0.iter_mut().find(|(there, ..)| *there == reason) {
+            Some((.., count)) => *count += 1,
+            None => self.0.push((reason, name.to_owned(), 1)),
+        }
+    }
+
+    fn lines(self) -> Vec<String> {
+        let line = |(reason, name, count): (String, String, usize)| match count {
+            1 => format!("tensor `{name}`: {reason}"),
+            _ => format!("{count} tensors, e.g. `{name}`: {reason}"),
+        };
+        self.0.into_iter().map(line).collect()
+    }
 }
 
 /// Whether `label`, the name of a type that tensors are encoded to, is one of blocks.
@@ -120,7 +145,7 @@ fn settle(
     candidate: &Candidate<'_>,
     filter: &TensorFilter,
     main: Dtype,
-    notes: &mut Vec<String>,
+    notes: &mut FallbackNotes,
 ) -> std::result::Result<Dtype, String> {
     let kept = match &choice {
         TypeChoice::Keep(reason) => Some(reason.clone()),
@@ -133,8 +158,9 @@ fn settle(
     }
     let dtype = match choice {
         TypeChoice::Type { dtype, note } => {
-            let name = candidate.weight.name;
-            notes.extend(note.map(|note| format!("tensor `{name}`: {note}")));
+            if let Some(reason) = note {
+                notes.add(candidate.weight.name, reason);
+            }
             dtype
         }
         // llama.cpp would keep it, but the user asked for it.

@@ -269,6 +269,11 @@ pub(crate) trait Method: Send + Sync {
         false
     }
 
+    /// Whether diffusers takes a module that is not to be quantized for every one whose name ends in that name.
+    fn is_skipped_by_last_part(&self) -> bool {
+        false
+    }
+
     /// If the size of an encoded tensor depends on its values: how it may be cut into tiles, whose exponents are counted while
     /// planning. [`with_exponents`](Self::with_exponents) then makes the method that encodes it.
     fn counting_grid(&self, weight: &WeightInfo<'_>) -> Option<Grid> {

@@ -5,6 +5,7 @@
 mod common;
 
 mod dfloat11;
+mod diffusion;
 mod directories;
 mod models;
 mod module_forms;

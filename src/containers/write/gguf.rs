@@ -11,8 +11,11 @@ use crate::containers::model::gguf::{
 use crate::containers::model::gguf_keys::is_split_key;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Most dimensions of a tensor (`GGML_MAX_DIMS`).
-const MAX_DIMS: usize = 4;
+/// Most dimensions of a tensor that llama.cpp reads (`GGML_MAX_DIMS`).
+pub(crate) const GGML_MAX_DIMS: usize = 4;
+
+/// Most dimensions of a tensor that is read back. Convolutions of video models have five.
+const MAX_DIMS: usize = 8;
 
 /// The metadata of an output, encoded.
 #[derive(Debug, Default, Clone)]
@@ -140,7 +143,7 @@ pub(crate) fn stored_dtype(name: &str, dtype: Dtype, shape: &[usize]) -> Result<
         return refuse("ggml has no such type".to_owned());
     }
     if shape.len() > MAX_DIMS {
-        return refuse(format!("ggml has at most {MAX_DIMS} dimensions"));
+        return refuse(format!("more than {MAX_DIMS} dimensions"));
     }
     Ok(stored)
 }

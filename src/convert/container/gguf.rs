@@ -9,11 +9,12 @@ use crate::containers::model::gguf_keys::{
     FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
 use crate::containers::parse::gguf::{MAX_PARTS, from_text};
-use crate::containers::write::gguf::{GgufKeys, layout as lay_out, stored_dtype};
+use crate::containers::write::gguf::{GGML_MAX_DIMS, GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
 use crate::convert::output::BoxedOutput;
+use crate::scheme::image_models::ImageModel;
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 pub(super) const WRITER: ContainerWriter = ContainerWriter {
@@ -27,6 +28,8 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
         directory: None,
     }),
 };
+
+const ARCHITECTURE: &str = "general.architecture";
 
 /// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final zero.
 const LONGEST_NAME: usize = 63;
@@ -64,6 +67,15 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     if long > 0 {
         let note = format!(
             "{long} names are longer than {LONGEST_NAME} bytes, which llama.cpp does not read"
+        );
+        report.notes.push(note);
+    }
+    let deep = entries.iter().filter(|e| e.shape.len() > GGML_MAX_DIMS);
+    let deep: Vec<&str> = deep.map(|e| e.name).collect();
+    if let Some(first) = deep.first() {
+        let note = format!(
+            "{} tensors have more than {GGML_MAX_DIMS} dimensions, e.g. `{first}`; ComfyUI-GGUF and diffusers read them, llama.cpp does not",
+            deep.len()
         );
         report.notes.push(note);
     }
@@ -113,8 +125,8 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 /// The metadata of the output.
 ///
 /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
-/// keys. Keys of a split and of rotations are dropped, the file type and quantization version are set to what the output holds, and the
-/// caller's keys replace all others.
+/// keys, and the architecture of an image model. Keys of a split and of rotations are dropped, the file type and quantization
+/// version are set to what the output holds, and the caller's keys replace all others.
 fn keys(
     model: &ParsedModel,
     drafts: &[BoxedOutput<'_>],
@@ -147,6 +159,11 @@ fn keys(
             !is_split_key(key) && (!quantized || key != FILE_TYPE && key != VERSION)
         });
         all.sort_by(|a, b| a.0.cmp(&b.0));
+        let image = ImageModel::of(drafts.iter().map(|draft| &*draft.name));
+        if let Some(image) = image.filter(|_| all.iter().all(|(key, _)| key != ARCHITECTURE)) {
+            let value = GgufMetadataValue::String(image.architecture.into());
+            all.insert(0, (ARCHITECTURE.to_owned(), value));
+        }
         if quantized {
             all.push((
                 FILE_TYPE.to_owned(),

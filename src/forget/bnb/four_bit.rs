@@ -88,6 +88,10 @@ impl Method for Bnb4 {
         true
     }
 
+    fn is_skipped_by_last_part(&self) -> bool {
+        true
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         if !BLOCKS.contains(&self.block) {
             return Some(format!(

@@ -25,6 +25,10 @@ impl Method for BnbInt8 {
         true
     }
 
+    fn is_skipped_by_last_part(&self) -> bool {
+        true
+    }
+
     fn objection(&self, weight: &WeightInfo<'_>) -> Option<String> {
         linear_layer_objection(weight)
     }

@@ -11,6 +11,7 @@
 
 mod facts;
 mod file_type;
+mod image;
 mod names;
 mod overrides;
 mod rules;
@@ -24,6 +25,7 @@ pub(crate) use self::file_type::FileType;
 pub(crate) use self::names::{LlamaName, llama_name};
 pub(crate) use self::overrides::TypeOverrides;
 use self::rules::{Category, Counters, TypeRules};
+use crate::scheme::image_models::ImageModel;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor of the model before it is encoded.
@@ -83,6 +85,9 @@ impl Mixture<'_> {
         facts: &ModelFacts,
         tensors: &[MixtureTensor<'_>],
     ) -> Result<Vec<TypeChoice>> {
+        if let Some(image) = ImageModel::of(tensors.iter().map(|tensor| tensor.name)) {
+            return self.choose_of_image(image, tensors);
+        }
         let mut stacked = stack(tensors);
         // A GGUF file holds one model, whatever its tensors are called.
         stacked
