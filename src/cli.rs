@@ -1,6 +1,5 @@
 //! The command line: arguments, listings, progress, and exit codes.
 
-mod applies;
 mod args;
 mod batch;
 mod check;
@@ -15,6 +14,7 @@ mod listing;
 mod logger;
 mod ls;
 mod merge;
+mod option_checks;
 mod outcome;
 mod outputs;
 mod plan;
@@ -83,7 +83,7 @@ fn parse_arguments() -> Args {
     let matches = program.get_matches_mut();
     let command = matches.subcommand_name().unwrap_or_default().to_owned();
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if let Err(what) = applies::check(&args.command) {
+    if let Err(what) = option_checks::check(&args.command) {
         let command = match program.find_subcommand_mut(command) {
             Some(command) => command,
             None => &mut program,

@@ -7,7 +7,7 @@ use super::batch::write_all;
 use super::finish::finish;
 use super::plan::OutputStyle;
 use super::write::run_options;
-use super::{CommandResult, applies};
+use super::{CommandResult, option_checks};
 use crate::{AnamnesisError, ConvertOptions, Forget, Result};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
@@ -22,7 +22,7 @@ pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResu
     let run = run_options(args.to, &args.run)?.with_cast(args.cast.cast());
     let mut options = ConvertOptions::from(run);
     let output = args.run.output.path.as_deref();
-    options.target = applies::remembered_as(output).unwrap_or_default();
+    options.target = option_checks::remembered_as(output).unwrap_or_default();
     write_all(
         &args.input,
         &options,

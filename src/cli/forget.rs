@@ -6,7 +6,7 @@ use super::args::ForgetArgs;
 use super::batch::write_all;
 use super::plan::OutputStyle;
 use super::write::run_options;
-use super::{CommandResult, applies};
+use super::{CommandResult, option_checks};
 use crate::{ConvertOptions, Forget, ForgetScheme, Result};
 
 /// Encodes a model and prints the error that this introduced; with `--list`, prints the schemes.
@@ -24,7 +24,7 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     if args.pure {
         scheme = scheme.pure();
     }
-    applies::require_files(args)?;
+    option_checks::require_files(args)?;
     let suffix = scheme.suffix();
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);

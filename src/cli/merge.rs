@@ -7,7 +7,7 @@ use super::args::{ConvertTo, InputsArgs, MergeArgs, MergeTo};
 use super::batch::write_all;
 use super::plan::OutputStyle;
 use super::write::run_options;
-use super::{CommandResult, applies};
+use super::{CommandResult, option_checks};
 use crate::{Adapter, ConvertOptions, Forget, RememberOptions, Result, TargetDtype};
 
 /// Merges adapters into a model and prints a summary.
@@ -22,7 +22,7 @@ pub(super) fn merge(args: &MergeArgs, out: &mut impl Write) -> CommandResult {
         MergeTo::Dtype(to) => {
             let mut options = ConvertOptions::from(RememberOptions::default());
             let output = args.run.output.path.as_deref();
-            options.target = applies::remembered_as(output).unwrap_or_default();
+            options.target = option_checks::remembered_as(output).unwrap_or_default();
             (options, Some(*to))
         }
         MergeTo::Other(ConvertTo::Container(container)) => {

@@ -53,6 +53,9 @@ pub(crate) enum Framing {
     Safetensors(Arc<HashMap<String, String>>),
 }
 
+/// Pieces of a file with their offsets in it.
+pub(crate) type FilePieces<'a> = Cow<'a, [(u64, Vec<u8>)]>;
+
 impl Framing {
     /// The pieces with their offsets in the file. `entries` gives what was laid out, and is called only if that is needed.
     ///
@@ -61,7 +64,7 @@ impl Framing {
     pub(crate) fn pieces<'a>(
         &self,
         entries: impl FnOnce() -> Vec<OutputEntry<'a>>,
-    ) -> Result<Cow<'_, [(u64, Vec<u8>)]>> {
+    ) -> Result<FilePieces<'_>> {
         match self {
             Self::Pieces(pieces) => Ok(Cow::Borrowed(pieces)),
             Self::Safetensors(metadata) => {

@@ -6,7 +6,6 @@
 //! offsets, in any order and without waiting for each other. And what is wrong with the model, or does not fit on the disk,
 //! shows before any work is done.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -18,7 +17,7 @@ use super::output::{BoxedOutput, PlannedPlace};
 use super::report::Report;
 use super::whole::WholeModel;
 use crate::containers::model::ParsedModel;
-use crate::containers::write::Framing;
+use crate::containers::write::{FilePieces, Framing};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ConvertTarget, Result};
 
@@ -164,7 +163,7 @@ impl<'m> Plan<'m> {
     ///
     /// # Errors
     /// Those of [`Framing::pieces`].
-    pub(super) fn pieces(&self, file: usize) -> Result<Cow<'_, [(u64, Vec<u8>)]>> {
+    pub(super) fn pieces(&self, file: usize) -> Result<FilePieces<'_>> {
         let outputs = &self.outputs[self.outputs_of(file)];
         let entries = || outputs.iter().map(container::entry).collect();
         self.files[file].framing.pieces(entries)

@@ -12,7 +12,6 @@ pub(crate) mod bnb;
 pub(crate) mod cast;
 pub(crate) mod codebook;
 pub(crate) mod codebook_groups;
-pub(crate) mod decided;
 pub(crate) mod dfloat11;
 pub(crate) mod exl2;
 pub(crate) mod exl3;
@@ -34,6 +33,7 @@ pub(crate) mod qnat;
 pub(crate) mod rescale;
 pub(crate) mod rotated;
 pub(crate) mod rotated_pairs;
+pub(crate) mod rounding_margin;
 pub(crate) mod scale_grid;
 pub(crate) mod sdnq;
 #[cfg(feature = "gguf")]

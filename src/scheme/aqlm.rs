@@ -13,7 +13,7 @@ use std::ops::Range;
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};
 use crate::scheme::layout::vectors::{Codebooks, VectorCodes, VectorWeight, WeightNorm};
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile, base_of, read, refused,
     require_shape, wrong,

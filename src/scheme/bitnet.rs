@@ -9,9 +9,9 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::{per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
+use crate::scheme::seam::scale_layout::{per_tensor, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     base_of, refused, wrong,

@@ -21,11 +21,11 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{GroupIndexed, Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_layout::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{GroupIndexed, Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
     Sibling, TensorRole, module_of, wrong,

@@ -18,7 +18,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     base_of, read, refused, require_shape, wrong,

@@ -8,9 +8,9 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::NamePattern::{Ends, Is};
-use crate::scheme::seam::fit::{granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped};
-use crate::scheme::seam::numbers::{Matrix, Ones, ScaleMatrix};
+use crate::scheme::seam::scale_layout::{granularity, per_tensor, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{Matrix, Ones, ScaleMatrix};
 use crate::scheme::seam::{
     Floats, Fp8Format, Group, Identity, Index, Prepared, QuantScheme, Scheme, Sibling, TensorRole,
 };
@@ -295,7 +295,7 @@ fn fit(
     format: Fp8Format,
     all: &Index<'_>,
 ) -> Result<(QuantScheme, ScaleGrid)> {
-    let grid = crate::scheme::seam::fit::fit(t, t.shape(), scale, all)?;
+    let grid = crate::scheme::seam::scale_layout::fit(t, t.shape(), scale, all)?;
     let (_, cols) = rows_and_cols(t.shape());
     // The microscaling formats of OCP have 32 values to an exponent. Exponents of blocks are DeepSeek's.
     let is_mx = grid.block_rows == 1 && grid.block_cols == cols.min(MX_BLOCK);

@@ -17,7 +17,7 @@ use crate::scheme::layout::hadamard::HadamardRotated;
 use crate::scheme::mxfp4;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     CodeType, Decode, Floats, Granularity, Group, Identity, Index, PlainFloats, QuantScheme,
     Scheme, TensorRole, base_of, refused, wrong,

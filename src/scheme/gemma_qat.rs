@@ -8,9 +8,9 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::granularity;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_layout::granularity;
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, base_of, module_of,
     refused, wrong,

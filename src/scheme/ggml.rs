@@ -18,7 +18,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::ggml::interleaved::RowsDecoder;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder, row_scale};
-use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::scale_layout::rows_and_cols;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Floats, Grid, Group, GroupCodes, Identity, Index,
     QuantScheme, RelaySource, Scheme, TensorRole, Tile, TopExponent,

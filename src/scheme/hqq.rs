@@ -19,10 +19,10 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::strided::StridedRows;
-use crate::scheme::seam::fit::granularity;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::grouped::{ComputeDtype, GroupFormula, GroupOffsets, RoundedMatrices};
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_layout::granularity;
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, base_of, refused, wrong,
 };

@@ -8,9 +8,9 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
-use crate::scheme::seam::numbers::{Integers, Matrix};
+use crate::scheme::seam::scale_layout::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{Integers, Matrix};
 use crate::scheme::seam::{
     CodeType, Floats, Group, Identity, Index, QuantScheme, Scheme, Sibling, TensorRole, base_of,
     module_of, wrong,

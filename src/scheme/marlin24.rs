@@ -17,7 +17,7 @@ use crate::kernels::remember::marlin::{
 use crate::scheme::layout::marlin_tiles::{PermutedScales, ScaleOrder};
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, StoredRows,
     TensorRole, Tile, base_of, read, refused, require_shape, wrong,

@@ -20,11 +20,11 @@ use crate::config::{MFLUX_LEVEL, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{
     CodeFamily, CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme,
     Scheme, Sibling, TensorRole, TopExponent, base_of, module_of, refused, wrong,

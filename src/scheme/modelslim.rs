@@ -26,7 +26,7 @@ use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
     base_of, is_plain_float, refused, require_shape, wrong,

@@ -16,9 +16,9 @@ use crate::containers::model::Tensor;
 pub(super) use crate::kernels::remember::fp4_pairs::BLOCK;
 use crate::kernels::remember::grouped::E2M1;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     CodeFamily, CodeType, Decode, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme,
     TensorRole, TopExponent, base_of, wrong,

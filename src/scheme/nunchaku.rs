@@ -41,7 +41,7 @@ use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
-use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
     TensorRole, base_of, refused, require_shape, wrong,

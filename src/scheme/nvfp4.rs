@@ -28,9 +28,9 @@ use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::low_rank::{LowRankFactors, LowRankSum};
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
-use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales};
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::{Matrix, NestedOp, NestedScales};
 use crate::scheme::seam::{
     CodeType, Decode, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
     wrong,

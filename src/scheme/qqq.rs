@@ -20,7 +20,7 @@ use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
     base_of, require_shape, wrong,

@@ -11,11 +11,11 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::seam::NamePattern::{Ends, Is};
-use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Integers, Matrix, Negated};
+use crate::scheme::seam::scale_layout::{by_dimension, granularity, per_tensor, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{Integers, Matrix, Negated};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
     module_of, refused, wrong,

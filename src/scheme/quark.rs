@@ -32,9 +32,9 @@ use crate::config::{FP8_SCALES, NVFP4, OF_FP8, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::scheme::layout::e5m3::E5M3Scales;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_layout::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     Floats, Group, Identity, Index, Scheme, TensorRole, module_of, refused, wrong,
 };

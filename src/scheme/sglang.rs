@@ -15,9 +15,9 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::{E2M1, Int};
 use crate::scheme::seam::NamePattern::{Ends, Is};
-use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_layout::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
     module_of, wrong,

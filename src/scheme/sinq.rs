@@ -18,7 +18,7 @@ use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
     base_of, refused, require_shape, wrong,

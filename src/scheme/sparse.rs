@@ -14,9 +14,9 @@ use crate::element::Out;
 use crate::kernels::remember::grouped::Int;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::{fit, granularity};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_layout::{fit, granularity};
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Granularity, Grid, Group, Identity, Index, QuantScheme, Scheme,
     TensorRole, Tile, read, refused, wrong,

@@ -24,9 +24,9 @@ use self::metadata::{TorchaoDescription, TorchaoParameter, TorchaoParts, parts_p
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::fit::{by_dimension, granularity, per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
-use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_layout::{by_dimension, granularity, per_tensor, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{Integers, Matrix, ScaleMatrix};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
     TensorRole, refused, wrong,

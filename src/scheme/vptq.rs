@@ -25,7 +25,7 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::vectors::{Codebooks, VectorWeight, WeightNorm};
 use crate::scheme::seam::NamePattern::Ends;
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     Floats, Group, Identity, Index, QuantScheme, Scheme, TensorRole, base_of, refused,
     require_shape, wrong,

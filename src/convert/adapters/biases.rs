@@ -8,7 +8,7 @@ use super::peft_tensors::{LoraTensors, SortedTensors};
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::adapted::ScaledProduct;
-use crate::scheme::seam::numbers::Ones;
+use crate::scheme::seam::scale_matrix::Ones;
 use crate::scheme::seam::wrong;
 
 impl Collector<'_, '_> {

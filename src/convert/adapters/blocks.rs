@@ -6,7 +6,7 @@ use super::matrices::AdapterTensor;
 use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::ggml::{GgmlDecoder, decoder};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::simd::Level;
 
 /// A matrix in blocks.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[cfg(feature = "gguf")]
 use super::blocks::FactorBlocks;
 use crate::containers::model::Tensor;
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{Floats, wrong};
 use crate::{ParsedModel, Result};
 

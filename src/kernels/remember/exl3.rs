@@ -20,7 +20,7 @@ pub(crate) use self::rings::{RING, RingRows, ring_bytes};
 use self::stream::Words;
 pub(crate) use self::stream::{BitRate, MAX_BITS};
 use crate::element::Element;
-use crate::kernels::remember::decided::is_decided;
+use crate::kernels::remember::rounding_margin::is_decided;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{InMemory, Kernel, Routine, Transpose};

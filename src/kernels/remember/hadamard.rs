@@ -9,8 +9,8 @@
 
 use std::ops::{Add, Sub};
 
-use super::decided::is_decided;
 use super::rotated::{is_group, rotate};
+use super::rounding_margin::is_decided;
 use crate::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx2;
@@ -175,7 +175,7 @@ impl StoredHadamard {
     ///
     /// For types of 16 bits, a product of three roundings in F32 is enough: of the sum, of the factor and of the product. Each is
     /// within 2^-24 of its number, and so is the value in F32 that is wanted; the quotient in F64 is within 2^-52. So the
-    /// product is less than 5 * 2^-24 of it off, which is less than [`MARGIN`](super::decided::MARGIN) last places, each 2^-24 of a number or more. Below
+    /// product is less than 5 * 2^-24 of it off, which is less than [`MARGIN`](super::rounding_margin::MARGIN) last places, each 2^-24 of a number or more. Below
     /// the normal numbers a sum is exact, as all are multiples of the least number, and a product loses half a place. If
     /// no number halfway between two of the output's is as near as that, both products are rounded to the same.
     #[inline(always)]

@@ -169,7 +169,7 @@ impl MarlinTiles<'_> {
             TileOrder::Halves => self.unpack_tiles(transpose, TileOrder::Halves),
             TileOrder::HalvesOfBytes => self.unpack_tiles(transpose, TileOrder::HalvesOfBytes),
             TileOrder::UpperHalvesOfBytes => {
-                self.unpack_tiles(transpose, TileOrder::UpperHalvesOfBytes)
+                self.unpack_tiles(transpose, TileOrder::UpperHalvesOfBytes);
             }
         }
     }

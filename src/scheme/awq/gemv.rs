@@ -17,7 +17,7 @@ use crate::scheme::layout::packed::{PackedLayer, PackedLayout};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     read, refused, wrong,

@@ -13,7 +13,7 @@ use crate::kernels::remember::bnb::Int8Rows;
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::{NestedOp, NestedScales, Ones};
+use crate::scheme::seam::scale_matrix::{NestedOp, NestedScales, Ones};
 use crate::scheme::seam::{
     Buffers, Decode, Floats, Grid, Group, Identity, Index, QuantScheme, Scheme, TensorRole, Tile,
     refused, wrong,

@@ -9,7 +9,7 @@ use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::tiled::{TILE_COLS, TILE_ROWS, TiledScales};
 use crate::scheme::modelopt::pre_quant_scale;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
-use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales};
+use crate::scheme::seam::scale_matrix::{Matrix, NestedOp, NestedScales};
 use crate::scheme::seam::{
     CodeType, Floats, Granularity, Group, Index, QuantScheme, TensorRole, Tile, read, refused,
     wrong,

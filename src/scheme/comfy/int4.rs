@@ -29,7 +29,7 @@ use crate::scheme::layout::shifted_bias::ShiftedBias;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, Unpack, row_groups,
 };
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     CodeType, Decode, Floats, Granularity, Group, Index, QuantScheme, TensorRole, base_of, read,
     refused, require_shape, wrong,

@@ -9,8 +9,8 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::E2M1;
 use crate::kernels::remember::nvfp4::BLOCK;
 use crate::scheme::layout::e5m3::E5M3Scales;
-use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
+use crate::scheme::seam::scale_layout::rows_and_cols;
 use crate::scheme::seam::{
     CodeType, Granularity, Group, Index, QuantScheme, TensorRole, module_of, wrong,
 };

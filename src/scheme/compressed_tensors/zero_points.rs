@@ -1,8 +1,8 @@
 //! Zero points of compressed-tensors' packed integers.
 
 use crate::containers::model::Tensor;
-use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::numbers::{ColumnPackedInts, Integers, ScaleMatrix};
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::{ColumnPackedInts, Integers, ScaleMatrix};
 use crate::scheme::seam::wrong;
 use crate::{Dtype, Result};
 

@@ -14,8 +14,8 @@
 
 use crate::containers::model::Tensor;
 use crate::scheme::layout::rescaled::{Rescale, Rescaled};
-use crate::scheme::seam::fit::rows_and_cols;
-use crate::scheme::seam::numbers::NestedOp;
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::NestedOp;
 use crate::scheme::seam::{
     Decode, Floats, Group, Index, PlainFloats, QuantScheme, TensorRole, refused, wrong,
 };

@@ -7,7 +7,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::ggml::interleaved::RowsDecoder;
 use crate::kernels::remember::ggml::row_scale;
-use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::scale_layout::rows_and_cols;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile, read};
 use crate::simd::Level;
 

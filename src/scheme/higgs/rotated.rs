@@ -8,7 +8,7 @@ use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::rotated_pairs::{IntegerPairs, RotatedPairs};
 use crate::scheme::layout::hadamard::HadamardRotated;
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{Buffers, Decode, Floats, Grid, Tile};
 use crate::simd::{Level, dispatch};
 

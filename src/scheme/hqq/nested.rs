@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::containers::model::Part;
 use crate::element::Element;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Floats, read};
 use crate::{Result, TargetDtype};
 

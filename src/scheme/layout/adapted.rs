@@ -22,7 +22,7 @@ use super::strips::LoadedRows;
 use crate::element::Out;
 use crate::kernels::remember::low_rank::AddedSums;
 use crate::kernels::remember::low_rank::panels::PANEL;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::{Level, perform};
 use crate::{AnamnesisError, Result, TargetDtype};

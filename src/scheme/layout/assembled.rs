@@ -18,7 +18,7 @@ pub(crate) use self::order::{Change, RowOrder, Tiles};
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
 use crate::scheme::seam::decode::Assembly;
-use crate::scheme::seam::values::aligned;
+use crate::scheme::seam::widening::aligned;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::containers::model::Tensor;
-use crate::scheme::seam::numbers::{Integers, ScaleMatrix};
+use crate::scheme::seam::scale_matrix::{Integers, ScaleMatrix};
 use crate::scheme::seam::wrong;
 use crate::{Dtype, Result};
 

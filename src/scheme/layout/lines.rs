@@ -7,7 +7,7 @@ use crate::Result;
 use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::{CodeValue, Int};
 use crate::scheme::seam::grouped::Unpack;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{StoredRows, Tile, read};
 
 /// Most codes of a unit.

@@ -10,7 +10,7 @@ use crate::kernels::remember::low_rank::panels::{
     DivideValue, LowRankRows, MAX_RANK, PANEL, ScaleSum, TILE_ROWS, pack_panels,
 };
 use crate::kernels::remember::low_rank::{ColumnStep, Corrected, add_product};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, TensorRole, Tile, TileTable, lcm};
 use crate::simd::{Level, dispatch};
 

@@ -13,7 +13,7 @@ use crate::kernels::remember::marlin::{
     MarlinTiles, OutputOrder, TILE_BYTES, TILE_INPUTS, TILE_OUTPUTS, TileOrder,
 };
 use crate::scheme::seam::grouped::Unpack;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Floats, StoredRows, Tile, read};
 use crate::simd::Level;
 

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::containers::model::Tensor;
 use crate::element::Out;
 use crate::kernels::remember::rescale::{divide, multiply, sign_columns};
-use crate::scheme::seam::numbers::NestedOp;
+use crate::scheme::seam::scale_matrix::NestedOp;
 use crate::scheme::seam::{Buffers, Decode, Floats, Grid, Tile, wrong};
 use crate::simd::Level;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::assembled::{decode_values, load_values};
 use crate::Result;
 use crate::element::Out;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::Level;
 

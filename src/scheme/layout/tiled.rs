@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::scheme::seam::Floats;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 
 /// Rows, columns and scales of a tile.
 pub(crate) const TILE_ROWS: usize = 128;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::assembled::{decode_values, load_values, read_elements};
 use crate::element::Out;
 use crate::scheme::seam::decode::Assembly;
-use crate::scheme::seam::values::aligned;
+use crate::scheme::seam::widening::aligned;
 use crate::scheme::seam::{Buffers, Decode, Grid, StoredRows, Tile, Widening};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};

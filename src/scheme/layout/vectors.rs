@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::vectors::{MAX_VECTOR, VectorBlocks, VectorNorm};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Floats, Grid, TableOwner, Tile, lcm};
 use crate::simd::{Level, dispatch};
 

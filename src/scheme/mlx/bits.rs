@@ -2,7 +2,7 @@
 
 use super::{MlxLayer, OF_MODULE, bits_per_group, mflux};
 use crate::config::is_cross_attention;
-use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::scale_layout::rows_and_cols;
 use crate::scheme::seam::{Index, base_of, module_of, wrong};
 use crate::{AnamnesisError, Dtype, Result};
 

@@ -14,9 +14,9 @@ use crate::Result;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::rescaled::{Rescale, Rescaled};
 use crate::scheme::layout::transformed::{BlockTransform, SharedMatrix, Transformed};
-use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::Grouped;
-use crate::scheme::seam::numbers::NestedOp;
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::NestedOp;
 use crate::scheme::seam::{CodeType, Decode, Floats, Index, TensorRole, refused, wrong};
 use crate::scheme::transforms::check_block;
 

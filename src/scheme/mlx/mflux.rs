@@ -9,7 +9,7 @@
 use crate::config::{MFLUX_LEVEL, Module};
 use crate::containers::model::Tensor;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{Floats, Group, Index, QuantScheme, TensorRole, wrong};
 use crate::{Dtype, Fp8Format, Result};
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use super::CompanionNames;
 use crate::Result;
 use crate::containers::model::Tensor;
-use crate::scheme::seam::numbers::{Repeated, ScaleMatrix};
+use crate::scheme::seam::scale_matrix::{Repeated, ScaleMatrix};
 use crate::scheme::seam::{CodeType, Floats, Index, refused, wrong};
 
 /// Names of the companions, behind the name of the weight.

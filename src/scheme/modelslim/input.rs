@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::containers::model::{Part, Tensor};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Floats, read, require_shape, wrong};
 use crate::{Dtype, Result};
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::Result;
 use crate::scheme::awq::Quads;
 use crate::scheme::seam::grouped::Unpack;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Floats, Tile};
 
 /// Where the outputs of a modulation are stored.

@@ -10,7 +10,7 @@ use crate::scheme::layout::low_rank::{LowRankFactors, LowRankSum};
 use crate::scheme::layout::shifted_bias::ShiftedBias;
 use crate::scheme::layout::vector::VectorValues;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{
     CodeType, Decode, Floats, Group, TensorRole, refused, require_shape, wrong,
 };

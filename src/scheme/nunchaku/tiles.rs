@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::Result;
 use crate::containers::model::Part;
 use crate::scheme::seam::grouped::Unpack;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Floats, Tile, read};
 
 /// Outputs of a tile.

@@ -6,7 +6,7 @@
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::low_rank::LowRankFactors;
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{Floats, Index, base_of, wrong};
 
 /// Names of both factors, after the module's and without the last letter.

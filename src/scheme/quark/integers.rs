@@ -8,11 +8,11 @@ use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::lines::{
     CodeLines, CodeRows, LinePacking, LineZeroPoints, TransposedCodes,
 };
-use crate::scheme::seam::fit::{fit, granularity, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{
+use crate::scheme::seam::scale_layout::{fit, granularity, rows_and_cols};
+use crate::scheme::seam::scale_matrix::{
     Integers, Matrix, NestedOp, NestedScales, Repeated, ScaleMatrix, Transposed,
 };
 use crate::scheme::seam::{Floats, Group, Index, TensorRole, wrong};

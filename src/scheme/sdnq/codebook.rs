@@ -6,7 +6,7 @@ use crate::Result;
 use crate::element::Out;
 use crate::kernels::remember::codebook_groups::CodebookGroups;
 use crate::scheme::seam::grouped::Unpack;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
 

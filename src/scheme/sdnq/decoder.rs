@@ -6,9 +6,9 @@ use super::scales::KernelScales;
 use super::shape::SdnqShape;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::Decode;
-use crate::scheme::seam::fit::per_tensor;
 use crate::scheme::seam::grouped::{Codes, GroupFormula, GroupOffsets, Grouped, row_groups};
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_layout::per_tensor;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 
 /// The decoder of `codes` with scales, and with zero points if they have any.
 pub(super) fn grouped<'m>(

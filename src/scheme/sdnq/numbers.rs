@@ -8,8 +8,8 @@ use super::{FAMILY, SdnqWeight, decoder};
 use crate::Result;
 use crate::config::SdnqDtype;
 use crate::containers::model::Tensor;
-use crate::scheme::seam::fit::per_tensor;
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix};
+use crate::scheme::seam::scale_layout::per_tensor;
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{Decode, Floats, refused, wrong};
 
 /// Tensors of numbers that may be codes themselves: names of the numbers, of their scale and of their zero point, and their dtype.

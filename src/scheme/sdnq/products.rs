@@ -6,7 +6,7 @@ use crate::Result;
 use crate::kernels::remember::hadamard::LEAST_GROUP;
 use crate::kernels::remember::rotated::{MAX_GROUP, is_group};
 use crate::scheme::layout::low_rank::LowRankFactors;
-use crate::scheme::seam::numbers::{Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{Floats, refused, wrong};
 
 /// The first version with today's matrix for rotations of a power of four columns.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::element::Out;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Tile, aligned};
 use crate::simd::Level;
 

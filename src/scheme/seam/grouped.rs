@@ -15,7 +15,7 @@ use crate::kernels::remember::grouped::{
 };
 use crate::kernels::remember::packed::CHUNK;
 use crate::kernels::remember::scale_grid::ScaleGrid;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{
     Buffers, CodeFamily, Decode, ExtractCodes, Fp8Format, Grid, GroupCodes, RelaySource,
     StoredRows, Tile,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::containers::model::{Part, Tensor};
 use crate::element::Out;
 use crate::kernels::remember::widen::Widen;
-use crate::scheme::seam::fit::rows_and_cols;
+use crate::scheme::seam::scale_layout::rows_and_cols;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};

@@ -6,9 +6,9 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 #[cfg(feature = "lethe")]
 use crate::scheme::seam::EncodedAs;
+use crate::scheme::seam::config_check::check_stated;
 use crate::scheme::seam::leftover::Leftovers;
-use crate::scheme::seam::sizes::check_shape;
-use crate::scheme::seam::stated::check_stated;
+use crate::scheme::seam::shape_check::check_shape;
 use crate::scheme::seam::{
     Group, Index, QuantScheme, Registry, Scheme, TensorRole, refused, wrong,
 };

@@ -8,9 +8,9 @@ use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::E2M1;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::tiled::{self, TiledScales};
-use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
-use crate::scheme::seam::numbers::{Matrix, NestedOp, NestedScales, ScaleMatrix};
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::{Matrix, NestedOp, NestedScales, ScaleMatrix};
 use crate::scheme::seam::{CodeType, Floats, Granularity, TensorRole, refused, wrong};
 use crate::{Dtype, Result};
 

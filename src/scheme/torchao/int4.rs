@@ -5,11 +5,11 @@ use super::{FAMILY, TorchaoDecoder, TorchaoLayer};
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
-use crate::scheme::seam::fit::rows_and_cols;
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::{Integers, Matrix, ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_layout::rows_and_cols;
+use crate::scheme::seam::scale_matrix::{Integers, Matrix, ScaleMatrix, Transposed};
 use crate::scheme::seam::{CodeType, Floats, Granularity, TensorRole, refused, wrong};
 
 impl<'m> TorchaoLayer<'_, 'm> {

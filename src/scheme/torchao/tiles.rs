@@ -11,7 +11,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::grouped::Int;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, Unpack, row_groups};
 use crate::scheme::seam::grouped::{GroupFormula, GroupOffsets};
-use crate::scheme::seam::numbers::{PairMember, ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{PairMember, ScaleMatrix, Transposed};
 use crate::scheme::seam::{CodeType, Floats, Granularity, Tile, read, wrong};
 use crate::scheme::torchao::TorchaoDecoder;
 use crate::{Dtype, Result, TargetDtype};

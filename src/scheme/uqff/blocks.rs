@@ -9,7 +9,7 @@ use crate::containers::model::{Part, Tensor};
 use crate::kernels::remember::fp8::{E4M3, Float8};
 use crate::scheme::layout::ggml_blocks::ggml_blocks;
 use crate::scheme::seam::grouped::Unpack;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Decode, PlainFloats, Tile, read, refused, wrong};
 use crate::{Dtype, Result};
 

@@ -8,11 +8,11 @@ use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::compressed_tensors::read_shape;
 use crate::scheme::layout::strided::StridedRows;
 use crate::scheme::mxfp4::BLOCK;
-use crate::scheme::seam::fit::{per_tensor, rows_and_cols};
 use crate::scheme::seam::grouped::{
     CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped, row_groups,
 };
-use crate::scheme::seam::numbers::Matrix;
+use crate::scheme::seam::scale_layout::{per_tensor, rows_and_cols};
+use crate::scheme::seam::scale_matrix::Matrix;
 use crate::scheme::seam::{
     CodeType, Decode, Floats, Fp8Format, Granularity, Group, Index, PlainFloats, QuantScheme,
     TensorRole, refused, wrong,

@@ -3,7 +3,7 @@
 use super::{RotatedKind, RotatedWeight, matrix, one_a_row};
 use crate::containers::model::Tensor;
 use crate::scheme::comfy::description::ComfyDescription;
-use crate::scheme::seam::numbers::{ScaleMatrix, Transposed};
+use crate::scheme::seam::scale_matrix::{ScaleMatrix, Transposed};
 use crate::scheme::seam::{
     Buffers, CodeType, Floats, Granularity, Group, Index, QuantScheme, TensorRole, Tile, wrong,
 };

@@ -8,7 +8,7 @@ use super::super::strips::LoadedRows;
 use crate::element::{Element, Out};
 use crate::kernels::remember::low_rank::panels::{InDouble, LowRankRows, have_exact_products};
 use crate::scheme::seam::decode::AdapterFactors;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, Tile};
 use crate::simd::dispatch;
 use crate::{Result, TargetDtype};

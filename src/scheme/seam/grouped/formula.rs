@@ -2,7 +2,7 @@
 
 use crate::TargetDtype;
 use crate::kernels::remember::grouped::Formula;
-use crate::scheme::seam::numbers::ScaleMatrix;
+use crate::scheme::seam::scale_matrix::ScaleMatrix;
 
 /// How code values `v` and the scale `s` of their group become weights, with what the formula needs besides.
 pub(crate) enum GroupFormula<'m> {

@@ -2,7 +2,7 @@
 //! names, dtypes and shapes; a config that says something else proves that one of the two was changed.
 
 use crate::config::{Module, QuantMethod};
-use crate::scheme::seam::fit::{has_halves, rows_and_cols};
+use crate::scheme::seam::scale_layout::{has_halves, rows_and_cols};
 use crate::scheme::seam::{
     CodeType, Fp8Format, Granularity, Group, Index, QuantScheme, module_of, wrong,
 };
