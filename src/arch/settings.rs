@@ -172,15 +172,7 @@ fn value(
         Kind::TextSections => Some(array(GgufMetadataArray::I32(
             rope.sections(None, rope.rotating(class, dims))?,
         ))),
-        Kind::Length => {
-            let [object, list] = setting.fields else {
-                return Ok(None);
-            };
-            let list = fields
-                .get(&[object])
-                .and_then(|(_, object)| object.get(list));
-            Some(count(list.and_then(Value::as_array).map_or(0, Vec::len))?)
-        }
+        Kind::Length => Some(count(list_len(setting, fields))?),
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
         Kind::TimesHidden(n) => {
             let size = (n as usize).saturating_mul(dims.hidden);
@@ -192,21 +184,7 @@ fn value(
             }
             Some(count(size)?)
         }
-        Kind::SharedWidth => {
-            let quotient = fields.need(&setting.fields[..1])? as usize / dims.kv_heads;
-            let width = dims.need(setting.fields[1])?;
-            let shared = width.saturating_mul(dims.need(setting.fields[2])?);
-            if quotient != shared {
-                let [first, ..] = setting.fields else {
-                    return Ok(None);
-                };
-                let what = format!(
-                    "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
-                );
-                return Err(wrong(first, what));
-            }
-            Some(count(shared)?)
-        }
+        Kind::SharedWidth => Some(count(shared_width(setting, fields, dims)?)?),
         Kind::LastLayer => match fields.get(setting.fields) {
             Some((field, last)) if *last != -1 && last.as_u64() != Some(dims.layers as u64 - 1) => {
                 return Err(wrong(field, "it is not the last layer"));
@@ -222,18 +200,8 @@ fn value(
             }
         },
         Kind::Trained(lengths) => {
-            let stated = fields.need(setting.fields)?;
-            let found = lengths.iter().find(|(known, _)| *known == stated);
-            let unknown = || {
-                wrong(
-                    setting.fields[0],
-                    format_args!(
-                        "it is {stated}, and {} has one of {lengths:?}, each with that of its training",
-                        class.gguf
-                    ),
-                )
-            };
-            Some(GgufMetadataValue::U32(found.ok_or_else(unknown)?.1))
+            let trained = trained(setting, fields, class, lengths)?;
+            Some(GgufMetadataValue::U32(trained))
         }
         Kind::TrueOf(text) => match fields.get(setting.fields) {
             Some((_, found)) if found == text => Some(GgufMetadataValue::Bool(true)),
@@ -250,13 +218,7 @@ fn value(
             }
             labels => labels.map(|all| array(GgufMetadataArray::String(all))),
         },
-        Kind::Positions => {
-            let positions = (fields.need(setting.fields)? as usize)
-                .checked_sub(dims.unused_positions()?)
-                .filter(|positions| *positions > 0);
-            let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
-            Some(count(positions.ok_or_else(too_few)?)?)
-        }
+        Kind::Positions => Some(count(positions(setting, fields, dims)?)?),
         Kind::Layers(kind) => {
             let has_all = setting
                 .fields
@@ -267,13 +229,11 @@ fn value(
         }
         Kind::InEachLayer(text) => {
             let expected = Value::from(vec![text; dims.layers]);
-            match fields.get(setting.fields) {
-                Some((field, list)) if *list != expected => {
-                    let what = format!("it is not `{text}` for each layer");
-                    return Err(wrong(field, what));
-                }
-                _ => Some(array(GgufMetadataArray::Bool(vec![true; dims.layers]))),
+            let other = fields.get(setting.fields);
+            if let Some((field, _)) = other.filter(|(_, list)| **list != expected) {
+                return Err(wrong(field, format!("it is not `{text}` for each layer")));
             }
+            Some(array(GgufMetadataArray::Bool(vec![true; dims.layers])))
         }
         Kind::Inner if fields.flag(DOUBLE_WIDE) => {
             let widths = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();
@@ -304,6 +264,62 @@ fn value(
         }
     };
     Ok(value)
+}
+
+/// The length of the list whose object and key in it are the fields of `setting`.
+fn list_len(setting: &Setting, fields: &Fields) -> usize {
+    let [object, key] = setting.fields else {
+        return 0;
+    };
+    let object = fields.get(&[object]);
+    let list = object.and_then(|(_, object)| object.get(key));
+    list.and_then(Value::as_array).map_or(0, Vec::len)
+}
+
+/// The width of all shared experts together. The fields of `setting` are a width, that of one expert, and their number.
+///
+/// # Errors
+/// llama.cpp takes another width for it.
+fn shared_width(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize> {
+    let quotient = fields.need(&setting.fields[..1])? as usize / dims.kv_heads;
+    let width = dims.need(setting.fields[1])?;
+    let shared = width.saturating_mul(dims.need(setting.fields[2])?);
+    match quotient == shared {
+        true => Ok(shared),
+        false => {
+            let what = format!(
+                "divided by num_key_value_heads it is {quotient}, and shared experts are {shared} wide; llama.cpp takes the one for the other"
+            );
+            Err(wrong(setting.fields[0], what))
+        }
+    }
+}
+
+/// The length of the training that belongs to the length that the config states, as `lengths` has both.
+fn trained(
+    setting: &Setting,
+    fields: &Fields,
+    class: &ModelClass,
+    lengths: &[(u32, u32)],
+) -> Result<u32> {
+    let stated = fields.need(setting.fields)?;
+    let found = lengths.iter().find(|(known, _)| *known == stated);
+    let unknown = || {
+        let what = format!(
+            "it is {stated}, and {} has one of {lengths:?}, each with that of its training",
+            class.gguf
+        );
+        wrong(setting.fields[0], what)
+    };
+    Ok(found.ok_or_else(unknown)?.1)
+}
+
+/// The number of positions behind the padding token.
+fn positions(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize> {
+    let all = fields.need(setting.fields)? as usize;
+    let positions = all.checked_sub(dims.unused_positions()?);
+    let too_few = || wrong(setting.fields[0], "no position is behind the padding token");
+    positions.filter(|n| *n > 0).ok_or_else(too_few)
 }
 
 /// Field of the names of classes.

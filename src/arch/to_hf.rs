@@ -115,34 +115,8 @@ pub(crate) fn to_hf<'m>(
     config.extend(mapping.biases(&mapped)?);
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
-    let mut maker = Maker {
-        class,
-        dims: &dims,
-        main,
-        to: decoded,
-        waiting: WaitingParts::default(),
-        out: Vec::with_capacity(mapped.len()),
-    };
-    mapped
-        .into_iter()
-        .try_for_each(|tensor| maker.add(tensor))?;
-    if let Some((name, _)) = maker.waiting.into_waiting() {
-        let what = format!("tensor `{name}`: one of the projections that it is made of is missing");
-        return Err(AnamnesisError::parse(what));
-    }
-    let letters = class.traits.layer_letters;
-    if !letters.is_empty() {
-        let kinds = config.remove(LAYER_KINDS).unwrap_or_default();
-        let letter = |kind: &Value| {
-            letters
-                .iter()
-                .find(|(name, _)| kind == name)
-                .map(|(_, c)| *c)
-        };
-        let kinds = kinds.as_array().map(Vec::as_slice).unwrap_or_default();
-        let text: String = kinds.iter().filter_map(letter).collect();
-        config.insert(LETTERS.to_owned(), text.into());
-    }
+    let items = make_items(mapped, class, &dims, (main, decoded))?;
+    restore_letters(&mut config, class);
     prediction::rename_count(&mut config, class.traits.prediction);
     lists::restore(&mut config, class, dims.layers);
     let context = config
@@ -155,6 +129,63 @@ pub(crate) fn to_hf<'m>(
     tokenizer.notes.extend(image_note(class));
     let ids = token_ids(metadata);
     config.extend(ids.clone());
+    Ok(DirectoryModel {
+        items: items.into_iter().map(ResolvedItem::from).collect(),
+        files: files_of(config, ids, tokenizer.files),
+        notes: tokenizer.notes,
+    })
+}
+
+/// The tensors of Hugging Face that are made of those in `mapped`. `main` is the type of weights, and what is quantized is decoded
+/// to `to`.
+fn make_items<'m>(
+    mapped: Vec<Mapped<'m>>,
+    class: &ModelClass,
+    dims: &Dims,
+    (main, to): (TargetDtype, TargetDtype),
+) -> Result<Vec<Group<'m>>> {
+    let mut maker = Maker {
+        class,
+        dims,
+        main,
+        to,
+        waiting: WaitingParts::default(),
+        out: Vec::with_capacity(mapped.len()),
+    };
+    mapped
+        .into_iter()
+        .try_for_each(|tensor| maker.add(tensor))?;
+    if let Some((name, _)) = maker.waiting.into_waiting() {
+        let what = format!("tensor `{name}`: one of the projections that it is made of is missing");
+        return Err(AnamnesisError::parse(what));
+    }
+    Ok(maker.out)
+}
+
+/// Writes the kinds of layers as letters, if the config of the class has them so.
+fn restore_letters(config: &mut Map<String, Value>, class: &ModelClass) {
+    let letters = class.traits.layer_letters;
+    if letters.is_empty() {
+        return;
+    }
+    let kinds = config.remove(LAYER_KINDS).unwrap_or_default();
+    let letter = |kind: &Value| {
+        letters
+            .iter()
+            .find(|(name, _)| kind == name)
+            .map(|(_, c)| *c)
+    };
+    let kinds = kinds.as_array().map(Vec::as_slice).unwrap_or_default();
+    let text: String = kinds.iter().filter_map(letter).collect();
+    config.insert(LETTERS.to_owned(), text.into());
+}
+
+/// The files of a model: its configs, and those of the tokenizer.
+fn files_of(
+    config: Map<String, Value>,
+    ids: Map<String, Value>,
+    of_tokenizer: Vec<(&'static str, String)>,
+) -> Vec<(String, String)> {
     let mut files = vec![("config.json".to_owned(), pretty(&Value::Object(config)))];
     if !ids.is_empty() {
         files.push((
@@ -162,13 +193,9 @@ pub(crate) fn to_hf<'m>(
             pretty(&Value::Object(ids)),
         ));
     }
-    let of_tokenizer = tokenizer.files.into_iter();
+    let of_tokenizer = of_tokenizer.into_iter();
     files.extend(of_tokenizer.map(|(name, text)| (name.to_owned(), text)));
-    Ok(DirectoryModel {
-        items: maker.out.into_iter().map(ResolvedItem::from).collect(),
-        files,
-        notes: tokenizer.notes,
-    })
+    files
 }
 
 /// What a user should know of the language model of a class for images.

@@ -45,10 +45,8 @@ pub(super) fn to_gguf<'m>(
             return Ok(sources.swap_remove(0).renamed(name, dtype));
         }
         Transform::Transposed => {
-            return Ok(sources
-                .swap_remove(0)
-                .transposed(dtype)
-                .renamed(name, dtype));
+            let source = sources.swap_remove(0).transposed(dtype);
+            return Ok(source.renamed(name, dtype));
         }
         Transform::Filters => {
             let shape = vec![shape[0], shape[2]];
@@ -90,44 +88,18 @@ pub(super) fn to_gguf<'m>(
             (moved, [&[count], &shape[..]].concat())
         }
         Transform::TransposedHalf(first) => {
-            let transposed = sources.swap_remove(0).transposed(dtype);
-            require_even(&transposed.name, transposed.shape[1])?;
-            let half = [
-                transposed.shape[0],
-                transposed.shape[1] / 2,
-                transposed.shape[2],
-            ];
-            if transposed.decoder.grid().cols == half[2] {
-                // Codes can be moved as they are then.
-                let inner = transposed.decoder.clone();
-                let rows = Box::new(AlternateRows { inner, first });
-                return Ok(made_of([transposed], (name, half.to_vec()), dtype, rows));
-            }
-            sources = vec![transposed];
-            let size = (half[0] * half[1], half[2]);
-            (every_second(first, size), half.to_vec())
+            let source = sources.swap_remove(0).transposed(dtype);
+            return transposed_half(source, first, name, dtype);
         }
         Transform::Half(first) => {
             require_even(&sources[0].name, shape[1])?;
             let half = [shape[0], shape[1] / 2];
             (every_second(first, (half[0] * half[1], 1)), half.to_vec())
         }
-        Transform::Halves(half) | Transform::TransposedHalves(half) => {
-            let mut shape = shape;
-            if let Transform::TransposedHalves(_) = rule.transform {
-                sources = vec![sources.swap_remove(0).transposed(dtype)];
-                shape.clone_from(&sources[0].shape);
-            }
-            // Of a stack, or of one matrix.
-            let axis = shape.len() - 2;
-            require_even(&sources[0].name, shape[axis])?;
-            let mut made = shape;
-            made[axis] /= 2;
-            let len = made[axis];
-            let (first, of) = (half * len, 2 * len);
-            let order = RowOrder::Slice { first, len, of };
-            let size = (made[..=axis].iter().product(), made[axis + 1]);
-            (Rearrangement::of_each(1, order, size), made)
+        Transform::Halves(part) => half_of(&sources[0], &shape, part)?,
+        Transform::TransposedHalves(part) => {
+            sources = vec![sources.swap_remove(0).transposed(dtype)];
+            half_of(&sources[0], &sources[0].shape, part)?
         }
         Transform::Latent(part) => {
             let (moved, made) = latent(part, &shape, dims)?;
@@ -164,6 +136,44 @@ pub(super) fn to_gguf<'m>(
         Transform::Linear(part) => linear(part, &shape, dims)?,
     };
     Ok(assembled(sources, (name, made), dtype, &moved))
+}
+
+/// Every second column of the matrices of a stack that is transposed already, from column `first` on.
+fn transposed_half<'m>(
+    transposed: SourceTensor<'m>,
+    first: usize,
+    name: String,
+    dtype: TargetDtype,
+) -> Result<Group<'m>> {
+    require_even(&transposed.name, transposed.shape[1])?;
+    let shape = &transposed.shape;
+    let half = [shape[0], shape[1] / 2, shape[2]];
+    if transposed.decoder.grid().cols == half[2] {
+        // Codes can be moved as they are then.
+        let inner = transposed.decoder.clone();
+        let rows = Box::new(AlternateRows { inner, first });
+        return Ok(made_of([transposed], (name, half.to_vec()), dtype, rows));
+    }
+    let moved = every_second(first, (half[0] * half[1], half[2]));
+    let sources = vec![transposed];
+    Ok(assembled(sources, (name, half.to_vec()), dtype, &moved))
+}
+
+/// Half `part`, 0 or 1, of the rows of `source`, which is one matrix or a stack of them, and its shape.
+fn half_of(
+    source: &SourceTensor<'_>,
+    shape: &[usize],
+    part: usize,
+) -> Result<(Rearrangement, Vec<usize>)> {
+    let axis = shape.len() - 2;
+    require_even(&source.name, shape[axis])?;
+    let mut made = shape.to_vec();
+    made[axis] /= 2;
+    let len = made[axis];
+    let (first, of) = (part * len, 2 * len);
+    let order = RowOrder::Slice { first, len, of };
+    let size = (made[..=axis].iter().product(), made[axis + 1]);
+    Ok((Rearrangement::of_each(1, order, size), made))
 }
 
 /// The rows of `kv_b_proj` that are those of `part`, head by head, and their shape.

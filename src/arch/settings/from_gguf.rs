@@ -2,17 +2,18 @@
 
 mod by_layer;
 
+use std::fmt::Display;
+
 use serde_json::{Map, Value, json};
 
-use self::by_layer::kinds;
 use super::{HEAD_SIZES, NORMS_AND_EXPERTS, SIZES, unread, wrong_key};
 use crate::Result;
 use crate::arch::dims::{EXPERTS, HEADS, HIDDEN};
-use crate::arch::fields::{LAYER_KINDS, NORMS_HEADS, is_same};
+use crate::arch::fields::{NORMS_HEADS, is_same};
 use crate::arch::prediction;
 use crate::arch::rope::SECTIONS;
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
-use crate::containers::model::gguf::{GgufMetadata, GgufMetadataArray, GgufMetadataValue};
+use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 
 /// The fields of the config of a model of `class`, as the metadata of its GGUF file has them.
 ///
@@ -165,13 +166,7 @@ impl ConfigFields {
             let what = format!("{} is not what the architecture has", value.type_name());
             wrong_key(key, what)
         };
-        let fixed = |is_same: bool, expected: &dyn std::fmt::Display| match is_same {
-            true => Ok(()),
-            false => {
-                let name = self.class.classes[0];
-                Err(wrong_key(key, format_args!("{name} has {expected} there")))
-            }
-        };
+        let fixed = |is_same, expected: &dyn Display| self.require_fixed(key, is_same, expected);
         let count = || value.as_unsigned().ok_or_else(other_type);
         let field = setting.fields.first().copied().unwrap_or_default();
         let (field, value) = match setting.kind {
@@ -187,9 +182,8 @@ impl ConfigFields {
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
             Kind::TimesHidden(n) => {
-                let size = self
-                    .size(HIDDEN)
-                    .map(|size| u64::from(n).saturating_mul(size));
+                let size = self.size(HIDDEN);
+                let size = size.map(|size| u64::from(n).saturating_mul(size));
                 let size = size.ok_or_else(other_type)?;
                 fixed(value.as_unsigned() == Some(size), &size)?;
                 if setting.fields.is_empty() {
@@ -202,25 +196,8 @@ impl ConfigFields {
                 let found = names.iter().find(|(_, known)| u64::from(*known) == number);
                 (field, found.ok_or_else(other_type)?.0.into())
             }
-            Kind::Labels(_) => match value.as_array() {
-                Some(GgufMetadataArray::String(labels)) => {
-                    let labels = labels.iter().enumerate();
-                    let labels = labels.map(|(i, label)| (i.to_string(), label.as_str().into()));
-                    ("id2label", Value::Object(labels.collect()))
-                }
-                _ => return Err(other_type()),
-            },
             Kind::Positions => {
-                let missing = || {
-                    wrong_key(
-                        "tokenizer.ggml.padding_token_id",
-                        "positions begin behind it",
-                    )
-                };
-                let padding = self.padding.ok_or_else(missing)?;
-                self.set("pad_token_id", padding.into(), key)?;
-                let positions = count()?.checked_add(padding);
-                let positions = positions.and_then(|positions| positions.checked_add(1));
+                let positions = self.positions(key, count()?)?;
                 (field, positions.ok_or_else(other_type)?.into())
             }
             Kind::Number => (field, float(value).ok_or_else(other_type)?),
@@ -253,71 +230,48 @@ impl ConfigFields {
                 (field, text.into())
             }
             Kind::FixedFlag(flag) => return fixed(value.as_bool() == Some(flag), &flag),
-            Kind::Sections(_) => match value.as_array() {
-                Some(GgufMetadataArray::I32(sections)) if sections.len() == 4 => {
-                    let count = if sections[3] == 0 { 3 } else { 4 };
-                    (SECTIONS, sections[..count].into())
-                }
-                _ => return Err(other_type()),
-            },
-            Kind::Layers(kind) => match value.as_array() {
-                Some(GgufMetadataArray::Bool(layers)) => {
-                    let layers = self.last_left_out(layers).iter().copied();
-                    (LAYER_KINDS, kinds(layers, (kind, FULL_ATTENTION)))
-                }
-                _ => return Err(other_type()),
-            },
-            Kind::InEachLayer(text) => match value.as_array() {
-                Some(GgufMetadataArray::Bool(layers)) => {
-                    fixed(layers.iter().all(|is_so| *is_so), &true)?;
-                    (field, vec![text; layers.len()].into())
-                }
-                _ => return Err(other_type()),
-            },
-            Kind::Inner => match value.as_array() {
-                Some(GgufMetadataArray::I32(widths)) => (field, self.least_width(key, widths)?),
-                _ => (field, count()?.into()),
-            },
-            Kind::InnerOfEach => match value.as_array() {
-                Some(GgufMetadataArray::I32(widths))
-                    if widths.windows(2).all(|pair| pair[0] == pair[1]) && !widths.is_empty() =>
-                {
-                    (field, widths[0].into())
-                }
-                _ => return Err(other_type()),
-            },
             Kind::LayersBehind(_) => (field, count()?.into()),
-            Kind::SparseLayers(first) => match value.as_array() {
-                Some(GgufMetadataArray::F32(found)) => {
-                    let layers = found.len();
-                    let is_same = *found == super::by_layer::cuts(first, layers);
-                    fixed(is_same, &"other layers that cut activations")?;
-                    (field, super::by_layer::pattern(first, layers))
-                }
-                _ => return Err(other_type()),
+            Kind::Inner | Kind::KvHeads => match self.of_list(setting, key, value)? {
+                Some(found) => found,
+                None => (field, count()?.into()),
             },
-            Kind::InnerOf(kind) => match value.as_array() {
-                Some(GgufMetadataArray::I32(widths)) => (
-                    field,
-                    self.inner_of(key, (kind, self.last_left_out(widths)))?,
-                ),
-                _ => return Err(other_type()),
-            },
-            Kind::KvHeads => match value.as_array() {
-                Some(GgufMetadataArray::I32(heads)) => (field, self.kv_heads(key, heads)?),
-                _ => (field, count()?.into()),
-            },
-            Kind::KvHeadsBut(kind, other) => match value.as_array() {
-                Some(GgufMetadataArray::I32(heads)) => {
-                    let layers = self.last_left_out(heads).iter();
-                    let layers = kinds(layers.map(|n| *n == 0), (kind, other));
-                    self.set(LAYER_KINDS, layers, key)?;
-                    (field, heads.iter().copied().max().unwrap_or(0).into())
-                }
-                _ => return Err(other_type()),
-            },
+            Kind::Labels(_)
+            | Kind::Sections(_)
+            | Kind::Layers(_)
+            | Kind::InEachLayer(_)
+            | Kind::InnerOfEach
+            | Kind::SparseLayers(_)
+            | Kind::InnerOf(_)
+            | Kind::KvHeadsBut(..) => {
+                let found = self.of_list(setting, key, value)?;
+                found.ok_or_else(other_type)?
+            }
         };
         self.set(field, value, key)
+    }
+
+    /// Fails unless the value of `key` is `expected`, which all models of the class have.
+    fn require_fixed(&self, key: &str, is_same: bool, expected: &dyn Display) -> Result<()> {
+        match is_same {
+            true => Ok(()),
+            false => {
+                let name = self.class.classes[0];
+                Err(wrong_key(key, format_args!("{name} has {expected} there")))
+            }
+        }
+    }
+
+    /// Adds the padding token, behind which positions begin. Returns the number of all positions if `count` are behind it, unless it
+    /// is too large.
+    fn positions(&mut self, key: &str, count: u64) -> Result<Option<u64>> {
+        let missing = || {
+            let key = "tokenizer.ggml.padding_token_id";
+            wrong_key(key, "positions begin behind it")
+        };
+        let padding = self.padding.ok_or_else(missing)?;
+        self.set("pad_token_id", padding.into(), key)?;
+        let positions = count.checked_add(padding);
+        Ok(positions.and_then(|positions| positions.checked_add(1)))
     }
 
     /// Adds the field `name`, which key `key` says.

@@ -1,4 +1,4 @@
-//! Keys that are lists with a value for each layer.
+//! Keys that are lists, most of which have a value for each layer.
 
 use serde_json::Value;
 
@@ -7,9 +7,70 @@ use crate::Result;
 use crate::arch::dims::LAYERS;
 use crate::arch::fields::LAYER_KINDS;
 use crate::arch::layer_sizes::{DOUBLE_WIDE, FULL_KV_HEADS, SHARED};
-use crate::arch::settings::wrong_key;
+use crate::arch::rope::SECTIONS;
+use crate::arch::settings::{by_layer, wrong_key};
+use crate::arch::table::{Kind, Setting};
+use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 impl ConfigFields {
+    /// The field and its value that a list says; `None` if `value` is no list as the kind of `setting` has it.
+    pub(super) fn of_list(
+        &mut self,
+        setting: &Setting,
+        key: &str,
+        value: &GgufMetadataValue,
+    ) -> Result<Option<(&'static str, Value)>> {
+        let field = setting.fields.first().copied().unwrap_or_default();
+        let Some(list) = value.as_array() else {
+            return Ok(None);
+        };
+        Ok(Some(match (setting.kind, list) {
+            (Kind::Labels(_), GgufMetadataArray::String(labels)) => {
+                let labels = labels.iter().enumerate();
+                let labels = labels.map(|(i, label)| (i.to_string(), label.as_str().into()));
+                ("id2label", Value::Object(labels.collect()))
+            }
+            (Kind::Sections(_), GgufMetadataArray::I32(sections)) if sections.len() == 4 => {
+                let count = if sections[3] == 0 { 3 } else { 4 };
+                (SECTIONS, sections[..count].into())
+            }
+            (Kind::Layers(kind), GgufMetadataArray::Bool(layers)) => {
+                let layers = self.last_left_out(layers).iter().copied();
+                (LAYER_KINDS, kinds(layers, (kind, FULL_ATTENTION)))
+            }
+            (Kind::InEachLayer(text), GgufMetadataArray::Bool(layers)) => {
+                self.require_fixed(key, layers.iter().all(|is_so| *is_so), &true)?;
+                (field, vec![text; layers.len()].into())
+            }
+            (Kind::Inner, GgufMetadataArray::I32(widths)) => {
+                (field, self.least_width(key, widths)?)
+            }
+            (Kind::InnerOfEach, GgufMetadataArray::I32(widths))
+                if widths.windows(2).all(|pair| pair[0] == pair[1]) && !widths.is_empty() =>
+            {
+                (field, widths[0].into())
+            }
+            (Kind::SparseLayers(first), GgufMetadataArray::F32(found)) => {
+                let layers = found.len();
+                let is_same = *found == by_layer::cuts(first, layers);
+                self.require_fixed(key, is_same, &"other layers that cut activations")?;
+                (field, by_layer::pattern(first, layers))
+            }
+            (Kind::InnerOf(kind), GgufMetadataArray::I32(widths)) => {
+                let inner = self.inner_of(key, (kind, self.last_left_out(widths)))?;
+                (field, inner)
+            }
+            (Kind::KvHeads, GgufMetadataArray::I32(heads)) => (field, self.kv_heads(key, heads)?),
+            (Kind::KvHeadsBut(kind, other), GgufMetadataArray::I32(heads)) => {
+                let layers = self.last_left_out(heads).iter();
+                let layers = kinds(layers.map(|n| *n == 0), (kind, other));
+                self.set(LAYER_KINDS, layers, key)?;
+                (field, heads.iter().copied().max().unwrap_or(0).into())
+            }
+            _ => return Ok(None),
+        }))
+    }
+
     /// `layers` without those behind the last one that predict further tokens.
     pub(super) fn last_left_out<'a, T>(&self, layers: &'a [T]) -> &'a [T] {
         &layers[..layers.len().saturating_sub(self.prediction)]
