@@ -1,5 +1,5 @@
-//! Listing a PyTorch checkpoint, and views of all its tensors, each from opening the file on. `benches/checkpoint.py` makes
-//! the file and times `torch.load`.
+//! Listing a PyTorch checkpoint, and views of all its tensors, each from opening the file on.
+//! `benches/checkpoint.py` makes the file and times `torch.load`.
 //!
 //! `CHECKPOINT=/dev/shm/checkpoint.pth cargo bench --bench checkpoint`
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Every scheme that is encoded to × CPU level: one BF16 tensor of 512 × 4096, read from memory, encoded on one thread,
-//! compared with what it decodes to, written nowhere.
+//! Every scheme that is encoded to × CPU level: one BF16 tensor of 512 × 4096, read from memory,
+//! encoded on one thread, compared with what it decodes to, written nowhere.
 //!
 //! `cargo bench --features benchmarks --bench encode`, or with a filter: `… -- nf4/`.
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Every scheme × output type × CPU level: one tensor of 1024 × 4096, read from memory, decoded on one
-//! thread, written nowhere.
+//! Every scheme × output type × CPU level: one tensor of 1024 × 4096, read from memory, decoded on
+//! one thread, written nowhere.
 //!
 //! `cargo bench --features benchmarks`, or with a filter: `… -- gptq4/BF16`.
 #![allow(missing_docs, clippy::unwrap_used)]

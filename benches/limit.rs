@@ -1,11 +1,13 @@
-//! What threads that only copy need: the time of reading a file and writing as many bytes as a decoder would, with nothing in
-//! between. It is the limit of a conversion on the machine.
+//! What threads that only copy need: the time of reading a file and writing as many bytes as a
+//! decoder would, with nothing in between. It is the limit of a conversion on the machine.
 //!
-//! `cargo bench --bench limit -- INPUT OUTPUT BYTES [THREADS]` reads INPUT and writes BYTES bytes to the new file OUTPUT, in the
-//! block sizes of [`copying::BLOCKS`]. It prints the least time of [`ROUNDS`] rounds for each.
+//! `cargo bench --bench limit -- INPUT OUTPUT BYTES [THREADS]` reads INPUT and writes BYTES bytes
+//! to the new file OUTPUT, in the block sizes of [`copying::BLOCKS`]. It prints the least time of
+//! [`ROUNDS`] rounds for each.
 //!
-//! With `synced` or `direct` behind THREADS it does so once in blocks of 256 KiB, and syncs the file; with `direct` past the system's
-//! cache (Linux). For files on a disk, whose cache is emptied before.
+//! With `synced` or `direct` behind THREADS it does so once in blocks of 256 KiB, and syncs the
+//! file; with `direct` past the system's cache (Linux). For files on a disk, whose cache is emptied
+//! before.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod copying;

@@ -1,5 +1,5 @@
-//! The functions for single tensors: slices in, BF16 or codes out, at 4 Ki, 1 Mi and 16 Mi values. The time includes the
-//! allocation of the result.
+//! The functions for single tensors: slices in, BF16 or codes out, at 4 Ki, 1 Mi and 16 Mi values.
+//! The time includes the allocation of the result.
 //!
 //! `cargo bench --bench single_tensor`, or with a filter: `… -- nf4`.
 #![allow(missing_docs, clippy::unwrap_used)]

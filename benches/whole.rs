@@ -1,10 +1,13 @@
-//! Whole runs of every scheme: parsing a file, decoding its tensor and writing it, with two threads, beside a copy of the output and
-//! beside two threads that only read the input and write as many bytes. In the rows `merge-…` a LoRA adapter is merged into the tensor,
-//! and in the rows `forget/…` a tensor in BF16 is encoded.
+//! Whole runs of every scheme: parsing a file, decoding its tensor and writing it, with two
+//! threads, beside a copy of the output and beside two threads that only read the input and write
+//! as many bytes. In the rows `merge-…` a LoRA adapter is merged into the tensor, and in the rows
+//! `forget/…` a tensor in BF16 is encoded.
 //!
-//! `cargo bench --features benchmarks --bench whole -- DIRECTORY [FILTER [ROWSxCOLS]]` works in DIRECTORY, which had better be in
-//! memory. FILTER is part of `SCHEME/TYPE`. Figures are medians of [`ROUNDS`] rounds, in each of which all three are done once: the
-//! time of the run divided by that of the copy and by that of the two threads, and the bytes that it read and wrote in a second.
+//! `cargo bench --features benchmarks --bench whole -- DIRECTORY [FILTER [ROWSxCOLS]]` works in
+//! DIRECTORY, which had better be in memory. FILTER is part of `SCHEME/TYPE`. Figures are medians
+//! of [`ROUNDS`] rounds, in each of which all three are done once: the time of the run divided by
+//! that of the copy and by that of the two threads, and the bytes that it read and wrote in a
+//! second.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod copying;
@@ -63,8 +66,8 @@ fn decoding(target: TargetDtype) -> ConvertOptions {
     run.with_threads(THREADS).into()
 }
 
-/// Measures the run from `input`, whose tensors are in the file `data`, with the adapter in the directory `adapter` merged if there is
-/// one, and prints its figures.
+/// Measures the run from `input`, whose tensors are in the file `data`, with the adapter in the
+/// directory `adapter` merged if there is one, and prints its figures.
 fn measure(
     name: &str,
     [input, data]: [&Path; 2],
@@ -118,7 +121,8 @@ fn file(tensors: &[(&str, Dtype, [usize; 2], &[u8])]) -> Vec<u8> {
     serialize(views, None).unwrap()
 }
 
-/// In F8_E4M3 these are finite, and as the low bytes of BF16 behind 0x3f they make numbers from 0.5 to 1.
+/// In F8_E4M3 these are finite, and as the low bytes of BF16 behind 0x3f they make numbers from 0.5
+/// to 1.
 fn base_codes() -> Vec<u8> {
     (0..rows() * cols())
         .map(|i| ((i * 97) >> 3) as u8 & 0x57)
@@ -189,7 +193,8 @@ fn normal_weight() -> Vec<u8> {
     file(&[(name, Dtype::BF16, [rows(), cols()], &bytes)])
 }
 
-/// Encoding to every scheme whose name has `filter` in it. Those that need an importance matrix are left out.
+/// Encoding to every scheme whose name has `filter` in it. Those that need an importance matrix are
+/// left out.
 fn measure_encoders(scratch: &Path, filter: &str) {
     let [input, data] = schemes::write(scratch, "forget", &normal_weight());
     let ggml = ForgetScheme::all_gguf().map(|name| format!("gguf:{}", name.to_lowercase()));

@@ -1,8 +1,9 @@
-//! Whole models between a Hugging Face directory and GGUF: what an architecture's tensors and settings are called on either
-//! side, and how their rows lie.
+//! Whole models between a Hugging Face directory and GGUF: what an architecture's tensors and
+//! settings are called on either side, and how their rows lie.
 //!
-//! An architecture is a row of a table ([`table::ModelClass`]): classes of transformers, llama.cpp's name, tensors with their
-//! transforms, and keys with the fields of `config.json` that they come from. Both directions read the same rows.
+//! An architecture is a row of a table ([`table::ModelClass`]): classes of transformers,
+//! llama.cpp's name, tensors with their transforms, and keys with the fields of `config.json` that
+//! they come from. Both directions read the same rows.
 
 mod biases;
 mod checks;

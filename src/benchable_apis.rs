@@ -1,4 +1,5 @@
-//! Functions for the benchmarks in `benches/`. They are not part of the stable API and may change at any time.
+//! Functions for the benchmarks in `benches/`. They are not part of the stable API and may change
+//! at any time.
 
 pub use crate::simd::Level;
 use crate::{Recovery, Result};

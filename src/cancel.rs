@@ -8,7 +8,8 @@ use crate::{AnamnesisError, Result};
 /// Stops a running conversion. Clones share the flag; once set it stays set.
 ///
 /// Workers check it before every job, so a conversion ends within a few milliseconds. It returns
-/// [`AnamnesisError::Cancelled`] and leaves no output file. An unfinished directory stays and can be resumed.
+/// [`AnamnesisError::Cancelled`] and leaves no output file. An unfinished directory stays and can
+/// be resumed.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -21,7 +22,8 @@ impl CancelToken {
 
     /// Asks every conversion that holds this token to stop.
     pub fn cancel(&self) {
-        // Relaxed suffices: the flag orders no other memory access, and workers check it again and again.
+        // Relaxed suffices: the flag orders no other memory access, and workers check it again and
+        // again.
         self.0.store(true, Ordering::Relaxed);
     }
 

@@ -1,4 +1,5 @@
-//! Checking a model: structure, companions, configs, checksums; on request every value, and the SHA-256 of its files.
+//! Checking a model: structure, companions, configs, checksums; on request every value, and the
+//! SHA-256 of its files.
 
 mod digest;
 mod tally;
@@ -17,10 +18,12 @@ use crate::{AnamnesisError, Container, ParsedModel, RememberOptions, Result};
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct CheckOptions {
-    /// Threads and cancellation. The element type has no effect: quantized values are decoded to F32.
+    /// Threads and cancellation. The element type has no effect: quantized values are decoded to
+    /// F32.
     pub run: RememberOptions,
-    /// Whether every value is read: NaN, infinities, scales, and codes that cannot be decoded. Files in the caches of Hugging
-    /// Face and Ollama, which are named by their SHA-256, are compared with it.
+    /// Whether every value is read: NaN, infinities, scales, and codes that cannot be decoded.
+    /// Files in the caches of Hugging Face and Ollama, which are named by their SHA-256, are
+    /// compared with it.
     pub data: bool,
     /// A list of SHA-256 sums as `sha256sum` writes it, with paths relative to its directory.
     pub manifest: Option<PathBuf>,
@@ -164,10 +167,11 @@ impl CheckReport {
 impl ParsedModel {
     /// Looks for everything that is wrong with the model.
     ///
-    /// Parsing has compared offsets with the files, and the index of a directory with its shards. This also finds tensors that
-    /// cannot be decoded, parts of quantized weights that are missing or belong to nothing, contradictions of configs, bytes
-    /// behind the last tensor, and wrong checksums of NPZ and PyTorch archives. The options can ask for every value and for
-    /// the SHA-256 of files. Memory does not grow with the model.
+    /// Parsing has compared offsets with the files, and the index of a directory with its shards.
+    /// This also finds tensors that cannot be decoded, parts of quantized weights that are missing
+    /// or belong to nothing, contradictions of configs, bytes behind the last tensor, and wrong
+    /// checksums of NPZ and PyTorch archives. The options can ask for every value and for the
+    /// SHA-256 of files. Memory does not grow with the model.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -253,7 +257,8 @@ impl ParsedModel {
             let (Some(len), Some(path)) = (source.len(), source.path()) else {
                 continue;
             };
-            // A file without tensors has a header alone, of a length that is not kept for each file.
+            // A file without tensors has a header alone, of a length that is not kept for each
+            // file.
             if end > 0 && len >= end + padding.max(1) {
                 let what = format!("{} bytes lie behind the last tensor", len - end);
                 findings.push(Finding::of_file(Severity::Warning, path, what));

@@ -37,10 +37,12 @@ use self::args::{Args, Command, ProgressMode};
 use crate::AnamnesisError;
 use crate::error::printable;
 
-/// Runs the program with the arguments of this process. Results go to stdout, progress and errors to stderr.
+/// Runs the program with the arguments of this process. Results go to stdout, progress and errors
+/// to stderr.
 ///
-/// Exit codes: 0 success, 1 something was found (`scan`, `diff`, `check`), 2 usage, 3 malformed input, 4 limit, 5 refused pickle
-/// global, 6 unsupported, 7 I/O, 8 something dangerous was found, 130 interrupted.
+/// Exit codes: 0 success, 1 something was found (`scan`, `diff`, `check`), 2 usage, 3 malformed
+/// input, 4 limit, 5 refused pickle global, 6 unsupported, 7 I/O, 8 something dangerous was found,
+/// 130 interrupted.
 pub fn run() -> ExitCode {
     signals::survive_file_size_limit();
     let args = parse_arguments();
@@ -164,8 +166,8 @@ fn run_command(command: Command, out: &mut impl Write) -> CommandResult<u8> {
     Ok(0)
 }
 
-/// Prints an error as a line of text. It begins with the path of the model at fault, or of `input` if that is the only model,
-/// unless the message names the file itself.
+/// Prints an error as a line of text. It begins with the path of the model at fault, or of `input`
+/// if that is the only model, unless the message names the file itself.
 fn print_error(
     failed: &CommandError,
     input: Option<&Path>,

@@ -1,7 +1,8 @@
-//! The interface of the published crate: thin views on the one model, and functions for single tensors. No second
-//! reader, decoder or encoder lies behind them.
+//! The interface of the published crate: thin views on the one model, and functions for single
+//! tensors. No second reader, decoder or encoder lies behind them.
 //!
-//! `paths` has the public modules `parse`, `remember`, `lethe` and `model`, which hold more than the rooms of those names.
+//! `paths` has the public modules `parse`, `remember`, `lethe` and `model`, which hold more than
+//! the rooms of those names.
 
 #[cfg(feature = "bnb")]
 pub mod bnb_file;

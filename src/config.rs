@@ -1,7 +1,9 @@
-//! [`QuantConfig`]: the quantization config of a model, from `config.json` and other files beside the weights.
+//! [`QuantConfig`]: the quantization config of a model, from `config.json` and other files beside
+//! the weights.
 //!
-//! Names, dtypes and shapes of tensors decide which scheme decodes them. The config supplies what they cannot tell
-//! (zero-point convention, block size of ragged blocks), and is checked against them.
+//! Names, dtypes and shapes of tensors decide which scheme decodes them. The config supplies what
+//! they cannot tell (zero-point convention, block size of ragged blocks), and is checked against
+//! them.
 
 mod agreement;
 mod dfloat11;
@@ -57,8 +59,8 @@ use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;
 use crate::{ParseLimits, Result};
 
-/// Where a quantization config can be: a file and the path of keys in it (empty: the whole file). Earlier places take
-/// precedence.
+/// Where a quantization config can be: a file and the path of keys in it (empty: the whole file).
+/// Earlier places take precedence.
 const PLACES: &[(&str, &[&str])] = &[
     ("config.json", &["quantization_config"]),
     ("config.json", &["text_config", "quantization_config"]),
@@ -90,7 +92,8 @@ pub(crate) const TEXT_CONFIGS: &[&str] =
 /// The index of a sharded model, in which a shard that is parsed alone looks for companions.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file has a config.
+/// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file
+/// has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
 
 /// Key of the safetensors metadata in which mflux says how many bits most weights have.
@@ -100,7 +103,8 @@ pub(crate) const MFLUX_LEVEL: &str = "quantization_level";
 #[derive(Debug, Clone, Default)]
 pub struct QuantConfig {
     places: Vec<ConfigPlace>,
-    /// The files that configs are read from, whether they exist or not, with their states before that.
+    /// The files that configs are read from, whether they exist or not, with their states before
+    /// that.
     companions: Vec<CompanionFile>,
     /// Directory of the model; `None` if it was parsed from memory.
     directory: Option<PathBuf>,
@@ -139,7 +143,8 @@ impl QuantConfig {
         &self.companions
     }
 
-    /// Whether two configs say the same in the same places, about quantization and about the architecture.
+    /// Whether two configs say the same in the same places, about quantization and about the
+    /// architecture.
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         self.places == other.places
             && self.sizes == other.sizes
@@ -147,7 +152,8 @@ impl QuantConfig {
             && self.hadamard == other.hadamard
     }
 
-    /// The files that configs were read from, as JSON by name. A file that does not exist is left out.
+    /// The files that configs were read from, as JSON by name. A file that does not exist is left
+    /// out.
     ///
     /// # Errors
     /// `Io` if a file cannot be read; `Parse` if it is no JSON; `LimitExceeded`.
@@ -177,8 +183,8 @@ impl QuantConfig {
     /// Reads the configs in `dir`: the files of [`PLACES`] and quanto's maps.
     ///
     /// # Errors
-    /// `Io` if a file that is there cannot be read; `Parse` if it is no JSON, or repeats a key that counts with another
-    /// value; `LimitExceeded`.
+    /// `Io` if a file that is there cannot be read; `Parse` if it is no JSON, or repeats a key that
+    /// counts with another value; `LimitExceeded`.
     pub(crate) fn read(dir: &Path, budget: &Budget) -> Result<Self> {
         let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
         let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
@@ -260,8 +266,8 @@ impl QuantConfig {
         })
     }
 
-    /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) and mflux's in any case, and a
-    /// whole config as JSON if no file has one.
+    /// Adds the config in a safetensors file's own metadata: AutoGPTQ's keys (`gptq_bits`, …) and
+    /// mflux's in any case, and a whole config as JSON if no file has one.
     ///
     /// # Errors
     /// `Parse` if the JSON repeats a key with another value.
@@ -315,8 +321,8 @@ impl QuantConfig {
         Ok(())
     }
 
-    /// Whether `model.safetensors.index.json` beside this file lists a tensor of `names`. A shard that is parsed alone
-    /// may lack a companion because it is in another shard.
+    /// Whether `model.safetensors.index.json` beside this file lists a tensor of `names`. A shard
+    /// that is parsed alone may lack a companion because it is in another shard.
     ///
     /// # Errors
     /// Those of reading the index, at the first call.
@@ -329,7 +335,8 @@ impl QuantConfig {
             None => {
                 let path = directory.join(INDEX);
                 let index = read_json(&path, &Budget::new(&self.limits))?;
-                // Read only now: an index that was there, and is gone, is not one that lists nothing.
+                // Read only now: an index that was there, and is gone, is not one that lists
+                // nothing.
                 let known = self.companions.iter().find(|file| file.path == path);
                 if let (None, Some(known)) = (&index, known) {
                     known.require_absent()?;

@@ -1,5 +1,5 @@
-//! Containers, in and out: the one model, the readers that make it, and the writers that lay a file out.
-//! Nothing here knows a quantization scheme.
+//! Containers, in and out: the one model, the readers that make it, and the writers that lay a file
+//! out. Nothing here knows a quantization scheme.
 
 pub(crate) mod model;
 pub(crate) mod parse;

@@ -1,4 +1,5 @@
-//! The conversion pipeline: options, a plan of every output tensor and its offset, workers that write the data, and a report.
+//! The conversion pipeline: options, a plan of every output tensor and its offset, workers that
+//! write the data, and a report.
 
 mod adapters;
 mod ahead;
@@ -66,11 +67,13 @@ use crate::containers::model::{NameIndex, ParsedModel};
 use crate::limits::Budget;
 
 impl ParsedModel {
-    /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied unchanged.
+    /// Decodes every quantized tensor and writes a safetensors file. Other tensors are copied
+    /// unchanged.
     ///
-    /// The file appears under its name only when it is complete and synced; it then replaces an older file. Besides the
-    /// header, a thread needs 4 to 8 MiB of memory, and at most 16 MiB more for codebooks or factors of low rank, whatever the size of the model. A model in a directory becomes a
-    /// directory, which replaces an older one if that has weights.
+    /// The file appears under its name only when it is complete and synced; it then replaces an
+    /// older file. Besides the header, a thread needs 4 to 8 MiB of memory, and at most 16 MiB more
+    /// for codebooks or factors of low rank, whatever the size of the model. A model in a directory
+    /// becomes a directory, which replaces an older one if that has weights.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -84,15 +87,15 @@ impl ParsedModel {
     /// ```
     ///
     /// # Errors
-    /// - `Parse`, `Unsupported` or `LimitExceeded`: the first tensor that cannot be decoded. It is found before
-    ///   anything is written, unless the fault is in the tensor's data.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: the first tensor that cannot be decoded. It is
+    ///   found before anything is written, unless the fault is in the tensor's data.
     /// - `Io`: the output is the input, or does not fit on the disk; it exists and the options say
-    ///   [`no_replace`](RememberOptions::no_replace); a file of the input has changed since it was parsed; or the operating
-    ///   system fails.
+    ///   [`no_replace`](RememberOptions::no_replace); a file of the input has changed since it was
+    ///   parsed; or the operating system fails.
     /// - `Cancelled`: the token of the options is set.
     ///
-    /// After an error there is no output under its name. An unfinished directory stays beside it, hidden, and
-    /// can be resumed.
+    /// After an error there is no output under its name. An unfinished directory stays beside it,
+    /// hidden, and can be resumed.
     pub fn remember(
         &self,
         output: impl AsRef<Path>,
@@ -101,11 +104,12 @@ impl ParsedModel {
         self.recovery(options.into())?.write(output)
     }
 
-    /// Decodes every quantized tensor and returns the bytes of a safetensors file, the same bytes that
-    /// [`remember`](Self::remember) writes to one file.
+    /// Decodes every quantized tensor and returns the bytes of a safetensors file, the same bytes
+    /// that [`remember`](Self::remember) writes to one file.
     ///
     /// # Errors
-    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or no memory for the file.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or no memory
+    ///   for the file.
     /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     pub fn remember_to_bytes(&self, options: impl Into<RememberOptions>) -> Result<Vec<u8>> {
@@ -116,8 +120,8 @@ impl ParsedModel {
 
     /// Writes the model into the container that the options name, in constant memory.
     ///
-    /// From GGUF to GGUF, quantized blocks are copied, unless the options ask for decoding. Every other quantized
-    /// tensor is decoded.
+    /// From GGUF to GGUF, quantized blocks are copied, unless the options ask for decoding. Every
+    /// other quantized tensor is decoded.
     ///
     /// # Errors
     /// - `Unsupported`: the container cannot hold a tensor, or this build leaves it out.
@@ -132,8 +136,8 @@ impl ParsedModel {
 
     /// Encodes the model's weights to a quantization scheme, which also determines the container.
     ///
-    /// Tensors that are quantized already are decoded first. The report lists the tensors that were encoded, those that were
-    /// not with the reason, and the error that encoding introduced.
+    /// Tensors that are quantized already are decoded first. The report lists the tensors that were
+    /// encoded, those that were not with the reason, and the error that encoding introduced.
     ///
     /// ```
     /// use anamnesis::ForgetScheme;
@@ -160,11 +164,12 @@ impl ParsedModel {
         self.recovery(options)?.write(output)
     }
 
-    /// Plans a conversion: every output tensor with its type, size and place. Reads no tensor data except the small
-    /// tensors that describe a quantization.
+    /// Plans a conversion: every output tensor with its type, size and place. Reads no tensor data
+    /// except the small tensors that describe a quantization.
     ///
     /// # Errors
-    /// - `Parse` or `Unsupported`: the first tensor that cannot be converted, or options that contradict each other.
+    /// - `Parse` or `Unsupported`: the first tensor that cannot be converted, or options that
+    ///   contradict each other.
     /// - `LimitExceeded`: the output's tensors are larger than the limits of the model allow.
     /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     pub fn recovery(&self, options: impl Into<ConvertOptions>) -> Result<Recovery<'_>> {

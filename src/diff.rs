@@ -20,12 +20,13 @@ use crate::{ConvertOptions, ParsedModel, Recovery, RememberOptions, Result, Targ
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DiffOptions {
-    /// Element type that quantized values are decoded to, threads, cancellation and progress. By default F32, which holds
-    /// what most schemes decode to without rounding.
+    /// Element type that quantized values are decoded to, threads, cancellation and progress. By
+    /// default F32, which holds what most schemes decode to without rounding.
     pub run: RememberOptions,
     /// Largest absolute difference of two values that count as equal.
     pub tolerance: f64,
-    /// Whether only names, shapes and values are compared: dtypes, schemes, metadata and configs may differ.
+    /// Whether only names, shapes and values are compared: dtypes, schemes, metadata and configs
+    /// may differ.
     pub values_only: bool,
     /// Names of the tensors to compare, as [`ConvertOptions::include`]. If empty, all are.
     pub include: Vec<String>,
@@ -76,11 +77,12 @@ impl DiffOptions {
 }
 
 impl ParsedModel {
-    /// Compares this model (`a`) with `other` (`b`): tensors that only one has, and what differs between tensors of one name.
-    /// Values are compared after decoding, whatever they are stored in, and read in pieces: memory does not grow with the
-    /// models.
+    /// Compares this model (`a`) with `other` (`b`): tensors that only one has, and what differs
+    /// between tensors of one name. Values are compared after decoding, whatever they are stored
+    /// in, and read in pieces: memory does not grow with the models.
     ///
-    /// NaN equals NaN and differs from every number; 0 equals -0. Sums are in F64 and do not depend on the number of threads.
+    /// NaN equals NaN and differs from every number; 0 equals -0. Sums are in F64 and do not depend
+    /// on the number of threads.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -98,7 +100,8 @@ impl ParsedModel {
     /// ```
     ///
     /// # Errors
-    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or an invalid pattern.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or an invalid
+    ///   pattern.
     /// - `Io`: an input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {

@@ -83,8 +83,8 @@ macro_rules! dtypes {
             /// Every dtype but `UnknownGgml`.
             pub(crate) const ALL: &[Self] = &[$(Self::$variant,)* $(Self::$block,)* $(Self::$ik,)* $(Self::$mixed),*];
 
-            /// How many rows are interleaved, and the type of their blocks when they are not, or `self` if there is none; `None` if the
-            /// type interleaves no rows.
+            /// How many rows are interleaved, and the type of their blocks when they are not, or
+            /// `self` if there is none; `None` if the type interleaves no rows.
             #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
             pub(crate) fn interleaved_rows(self) -> Option<(usize, Self)> {
                 match self {
@@ -199,11 +199,12 @@ impl Dtype {
         self.bits().div_ceil(8)
     }
 
-    /// Bytes that `n` consecutive elements take: of a type whose rows begin with a scale, those of one row.
+    /// Bytes that `n` consecutive elements take: of a type whose rows begin with a scale, those of
+    /// one row.
     ///
     /// # Errors
-    /// `Unsupported` if the type is unknown; `Parse` if `n` elements are not whole blocks and bytes, or their size
-    /// overflows.
+    /// `Unsupported` if the type is unknown; `Parse` if `n` elements are not whole blocks and
+    /// bytes, or their size overflows.
     pub fn byte_size_for_n_elements(self, n: u64) -> Result<u64> {
         if self.row().kind == DtypeKind::Unknown {
             return Err(AnamnesisError::unsupported(
@@ -224,8 +225,9 @@ impl Dtype {
         self.row().block
     }
 
-    /// Bytes of [`block_size`](Self::block_size) elements, without the scale that rows of some types of ik_llama.cpp
-    /// begin with; `None` if the type is unknown or an element ends within a byte.
+    /// Bytes of [`block_size`](Self::block_size) elements, without the scale that rows of some
+    /// types of ik_llama.cpp begin with; `None` if the type is unknown or an element ends within a
+    /// byte.
     #[must_use]
     pub fn type_size(self) -> Option<usize> {
         let bits = self.row().bits;
@@ -255,14 +257,15 @@ impl Dtype {
         self.row().kind == DtypeKind::SmallFloat || self.is_ggml_block()
     }
 
-    /// Whether this is one of ggml's block types, which store values together with their scales. Those of
-    /// forks of llama.cpp count.
+    /// Whether this is one of ggml's block types, which store values together with their scales.
+    /// Those of forks of llama.cpp count.
     #[must_use]
     pub fn is_ggml_block(self) -> bool {
         matches!(self.row().kind, DtypeKind::GgmlBlock | DtypeKind::ForkBlock)
     }
 
-    /// The fork of llama.cpp that has this block type, which ggml has not; `None` for any other type.
+    /// The fork of llama.cpp that has this block type, which ggml has not; `None` for any other
+    /// type.
     #[cfg_attr(not(any(feature = "gguf", feature = "lethe")), allow(dead_code))]
     pub(crate) fn fork(self) -> Option<&'static str> {
         match self {
@@ -305,8 +308,9 @@ impl Dtype {
         self.row().safetensors.is_some()
     }
 
-    /// Bytes of a tensor of this dtype. `None` if the type is unknown, if they do not end on a byte, if the last dimension is
-    /// not whole blocks, or if the dimensions that are not zero multiply to more than any memory has.
+    /// Bytes of a tensor of this dtype. `None` if the type is unknown, if they do not end on a
+    /// byte, if the last dimension is not whole blocks, or if the dimensions that are not zero
+    /// multiply to more than any memory has.
     pub(crate) fn byte_len(self, shape: &[usize]) -> Option<usize> {
         let DtypeRow {
             block,
@@ -320,8 +324,8 @@ impl Dtype {
         {
             return None;
         }
-        // A zero must not hide what overflows: later, any part of the shape is multiplied without a check, and codes are
-        // unpacked to as many as 32 times their number.
+        // A zero must not hide what overflows: later, any part of the shape is multiplied without a
+        // check, and codes are unpacked to as many as 32 times their number.
         let nonzero = |n: u64, &d: &usize| n.checked_mul(d.max(1) as u64);
         let bound = shape.iter().try_fold(1, nonzero)?;
         if bound > MAX_ELEMENTS {

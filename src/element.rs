@@ -1,4 +1,5 @@
-//! Output elements: exact rounding from F32 and widening to it, without branches, so that LLVM vectorises both.
+//! Output elements: exact rounding from F32 and widening to it, without branches, so that LLVM
+//! vectorises both.
 
 use half::{bf16, f16};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -60,11 +61,12 @@ impl Element for bf16 {
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
         let bits = x.to_bits();
-        // Half of the last place that stays, less one bit if that place is even: ties go to even. A carry into the exponent
-        // is the next binade, or infinity, as it should be.
+        // Half of the last place that stays, less one bit if that place is even: ties go to even. A
+        // carry into the exponent is the next binade, or infinity, as it should be.
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-        // Adding could carry a NaN's payload into the sign, so NaN is truncated and made quiet. The select is before the
-        // shift, so that LLVM does it on vectors of 32 bits: on those of 16 it would pack both operands and the mask.
+        // Adding could carry a NaN's payload into the sign, so NaN is truncated and made quiet. The
+        // select is before the shift, so that LLVM does it on vectors of 32 bits: on those of 16 it
+        // would pack both operands and the mask.
         let out = if x.is_nan() {
             bits | 0x40_0000
         } else {
@@ -123,7 +125,8 @@ impl Element for f16 {
         f32_from_f16(self.to_bits())
     }
 
-    /// Stays in F32, which takes half of the operations that rebiasing the exponent to and fro would.
+    /// Stays in F32, which takes half of the operations that rebiasing the exponent to and fro
+    /// would.
     #[inline(always)]
     fn rounded(x: f32) -> f32 {
         let bits = x.to_bits();
@@ -131,7 +134,8 @@ impl Element for f16 {
         let abs = bits ^ sign;
         // Below 2^-14: the last place of 0.5 is the smallest f16, and the difference is exact.
         let small = ((f32::from_bits(abs) + 0.5) - 0.5).to_bits();
-        // To nearest even at the last place of an f16. From 65520 on this carries to 65536, which is infinity.
+        // To nearest even at the last place of an f16. From 65520 on this carries to 65536, which
+        // is infinity.
         let normal = abs.wrapping_add(0xfff + ((abs >> 13) & 1)) & !0x1fff;
         let special = if abs > 0x7f80_0000 {
             0x7fc0_0000
@@ -154,7 +158,8 @@ pub(crate) fn f32_from_f16(bits: u16) -> f32 {
     // The exponent's bias goes from 15 to 127; infinity and NaN keep the largest exponent.
     let normal = shifted + (112 << 23);
     let special = shifted + (224 << 23);
-    // With the exponent of 2^-14 a subnormal has an implicit bit too much. The difference takes it away, exactly.
+    // With the exponent of 2^-14 a subnormal has an implicit bit too much. The difference takes it
+    // away, exactly.
     let subnormal =
         (f32::from_bits(normal + (1 << 23)) - f32::from_bits(SUBNORMAL_MAGIC)).to_bits();
     let out = if exponent == 0x7c00 << 13 {

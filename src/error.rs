@@ -14,9 +14,9 @@ const TENSOR: &str = "tensor `";
 
 /// Error of every function of this crate; its variant says who is to blame.
 ///
-/// [`kind`](Self::kind) returns the variant without its fields. Messages name the tensor or file at fault.
-/// `Display` escapes control, bidirectional and zero-width characters, which a name in a file may hold; the
-/// fields keep the raw text.
+/// [`kind`](Self::kind) returns the variant without its fields. Messages name the tensor or file at
+/// fault. `Display` escapes control, bidirectional and zero-width characters, which a name in a
+/// file may hold; the fields keep the raw text.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnamnesisError {
@@ -94,10 +94,11 @@ impl AnamnesisError {
         }
     }
 
-    /// Returns the name of the tensor that the error is about, as the file has it, or `None` if it is about
-    /// something else.
+    /// Returns the name of the tensor that the error is about, as the file has it, or `None` if it
+    /// is about something else.
     ///
-    /// Every message about a tensor begins with its name in backticks, so a name that holds a backtick ends there.
+    /// Every message about a tensor begins with its name in backticks, so a name that holds a
+    /// backtick ends there.
     #[must_use]
     pub fn tensor(&self) -> Option<&str> {
         let message = match self {
@@ -135,8 +136,8 @@ impl AnamnesisError {
         }
     }
 
-    /// The [`Unsupported`](Self::Unsupported) error for `what`, which needs a feature that this build leaves out. Several
-    /// features are passed as one text, with backticks between them.
+    /// The [`Unsupported`](Self::Unsupported) error for `what`, which needs a feature that this
+    /// build leaves out. Several features are passed as one text, with backticks between them.
     pub(crate) fn missing_feature(what: impl Into<String>, feature: &str) -> Self {
         Self::unsupported(
             what,
@@ -144,8 +145,8 @@ impl AnamnesisError {
         )
     }
 
-    /// Prefixes the message of a `Parse` or `LimitExceeded` error with `what` and a colon. Other variants are
-    /// returned unchanged.
+    /// Prefixes the message of a `Parse` or `LimitExceeded` error with `what` and a colon. Other
+    /// variants are returned unchanged.
     pub(crate) fn about(self, what: impl Display) -> Self {
         match self {
             Self::Parse { reason } => Self::parse(format!("{what}: {reason}")),
@@ -158,8 +159,8 @@ impl AnamnesisError {
     }
 
     /// The operating system's code of an [`Io`](Self::Io) error, as
-    /// [`std::io::Error::raw_os_error`] returns it, even if the message begins with a path. `None` if the error has
-    /// another origin, such as the caller's reader.
+    /// [`std::io::Error::raw_os_error`] returns it, even if the message begins with a path. `None`
+    /// if the error has another origin, such as the caller's reader.
     ///
     /// ```
     /// # #[cfg(unix)] {
@@ -184,7 +185,8 @@ impl AnamnesisError {
         )
     }
 
-    /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with `what` and a colon.
+    /// An [`Io`](Self::Io) error of the kind of `error`, whose message begins with `what` and a
+    /// colon.
     pub(crate) fn io_in(what: impl Display, error: &std::io::Error) -> Self {
         let context = error.get_ref().and_then(|e| e.downcast_ref::<IoContext>());
         Self::io_with(
@@ -204,8 +206,8 @@ impl AnamnesisError {
     }
 }
 
-/// Payload of an `io::Error` whose message says where it happened. An `io::Error` holds a code or a payload, never both,
-/// so the code stays in the payload's source.
+/// Payload of an `io::Error` whose message says where it happened. An `io::Error` holds a code or a
+/// payload, never both, so the code stays in the payload's source.
 #[derive(Debug)]
 struct IoContext {
     message: String,

@@ -2,7 +2,8 @@
 
 use crate::{AnamnesisError, Result};
 
-/// An item that needs a feature. Tables hold it, so that each row is there in every build and needs no condition.
+/// An item that needs a feature. Tables hold it, so that each row is there in every build and needs
+/// no condition.
 pub(crate) struct Gated<T> {
     /// Name of the feature; empty if the item is always built in.
     feature: &'static str,
@@ -35,8 +36,8 @@ impl<T> Gated<T> {
     }
 }
 
-/// A [`Gated`] item: `gated!("gguf", item)`, or with a condition and what messages name. Without the feature, the item's path
-/// is not looked up, so its module can be left out, too.
+/// A [`Gated`] item: `gated!("gguf", item)`, or with a condition and what messages name. Without
+/// the feature, the item's path is not looked up, so its module can be left out, too.
 macro_rules! gated {
     ($feature:literal, $item:expr) => {
         $crate::features::gated!(feature = $feature, $feature, $item)

@@ -1,7 +1,9 @@
-//! Encoding: what a tensor becomes under each scheme that models are encoded to. The mirror image of `scheme`.
+//! Encoding: what a tensor becomes under each scheme that models are encoded to. The mirror image
+//! of `scheme`.
 //!
-//! A scheme's file knows the names, types and shapes of the stored tensors, the order of their bytes, and what
-//! `config.json` says of them. The arithmetic (scales, rounding, searches) is in `kernels/lethe/`.
+//! A scheme's file knows the names, types and shapes of the stored tensors, the order of their
+//! bytes, and what `config.json` says of them. The arithmetic (scales, rounding, searches) is in
+//! `kernels/lethe/`.
 //!
 //! - `scheme`, `schemes`: schemes by name, and the table of them.
 //! - `decision`: which tensors of a model are encoded, and why the others are not.

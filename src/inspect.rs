@@ -1,5 +1,5 @@
-//! [`InspectInfo`], a summary of a model: its schemes, the roles of its tensors, and its size before and after recovery.
-//! All summaries of single containers are views of it.
+//! [`InspectInfo`], a summary of a model: its schemes, the roles of its tensors, and its size
+//! before and after recovery. All summaries of single containers are views of it.
 
 mod description;
 mod display;
@@ -25,7 +25,8 @@ use crate::containers::model::Tensor;
 use crate::scheme::{Resolution, module_names};
 use crate::{Container, Dtype, ParsedModel, QuantScheme, SchemeCount, TargetDtype, TensorRole};
 
-/// Summary of a model: what it stores, and what [`remember`](ParsedModel::remember) would make of it.
+/// Summary of a model: what it stores, and what [`remember`](ParsedModel::remember) would make of
+/// it.
 #[derive(Debug, Clone, serde::Serialize)]
 #[non_exhaustive]
 pub struct InspectInfo {
@@ -47,8 +48,8 @@ pub struct InspectInfo {
     pub scale_dtypes: Vec<Dtype>,
     /// Dtypes of the tensors that are not quantized.
     pub passthrough_dtypes: Vec<Dtype>,
-    /// What the tensors that are not quantized are by their names: `norms`, `embeddings`, `lm_head`, …, and `others` if
-    /// some names tell and some do not. Empty if no name tells.
+    /// What the tensors that are not quantized are by their names: `norms`, `embeddings`,
+    /// `lm_head`, …, and `others` if some names tell and some do not. Empty if no name tells.
     pub passthrough_kinds: Vec<&'static str>,
     /// Number of tensors with zero points.
     pub zeropoints: usize,
@@ -56,8 +57,8 @@ pub struct InspectInfo {
     pub offsets: usize,
     /// Number of maps from columns to groups (`g_idx`).
     pub group_indices: usize,
-    /// Whether columns of a weight are grouped in another order than they lie (GPTQ's activation order), by the data of the maps.
-    /// `None` if there is no map, or only the header was read.
+    /// Whether columns of a weight are grouped in another order than they lie (GPTQ's activation
+    /// order), by the data of the maps. `None` if there is no map, or only the header was read.
     pub activation_order: Option<bool>,
     /// Number of codebooks.
     pub quant_maps: usize,
@@ -81,8 +82,8 @@ pub struct InspectInfo {
     pub dequantized_size: u64,
     /// Element type that `dequantized_size` assumes for quantized weights.
     pub output_dtype: TargetDtype,
-    /// The tensors after recovery by dtype, the dtype with the most bytes first: `dequantized_size` bytes in all. Tensors that
-    /// are not quantized keep their dtype.
+    /// The tensors after recovery by dtype, the dtype with the most bytes first: `dequantized_size`
+    /// bytes in all. Tensors that are not quantized keep their dtype.
     pub output_dtypes: Vec<DtypeCount>,
     /// The tensors grouped by module class.
     pub modules: Vec<ModuleClass>,
@@ -107,8 +108,8 @@ impl InspectInfo {
 }
 
 impl ParsedModel {
-    /// Summarizes the model. Reads no tensor data except maps from columns to groups (`g_idx`) and the small tensors in which
-    /// some schemes describe themselves.
+    /// Summarizes the model. Reads no tensor data except maps from columns to groups (`g_idx`) and
+    /// the small tensors in which some schemes describe themselves.
     #[must_use]
     pub fn inspect(&self) -> InspectInfo {
         self.inspect_roles().0
@@ -138,7 +139,8 @@ impl ParsedModel {
             dtypes::stored(self),
             dtypes::recovered(&resolution, output_dtype),
         );
-        // `max_by_key` returns the last of several maxima. Reversed, that is the scheme that appears first in the file.
+        // `max_by_key` returns the last of several maxima. Reversed, that is the scheme that
+        // appears first in the file.
         let most_used = schemes.iter().rev().max_by_key(|s| s.tensors);
         let info = InspectInfo {
             container: self.container,
@@ -150,7 +152,8 @@ impl ParsedModel {
             scale_dtypes: dtypes_of(TensorRole::Scale),
             passthrough_dtypes: dtypes_of(TensorRole::Passthrough),
             passthrough_kinds: match self.container {
-                // Arrays are parameters of anything: their names say nothing of layers of a language model.
+                // Arrays are parameters of anything: their names say nothing of layers of a
+                // language model.
                 Container::Npz | Container::Npy => Vec::new(),
                 _ => kinds(with_role(TensorRole::Passthrough)),
             },
@@ -179,7 +182,8 @@ impl ParsedModel {
     }
 }
 
-/// Whether some of `maps` from columns to groups is not in ascending order; `None` if there are none, or one cannot be read.
+/// Whether some of `maps` from columns to groups is not in ascending order; `None` if there are
+/// none, or one cannot be read.
 fn activation_order<'m>(maps: impl Iterator<Item = Tensor<'m>>) -> Option<bool> {
     let mut is_any = None;
     for map in maps {
@@ -227,7 +231,8 @@ fn is_optimizer(name: &str) -> bool {
         .is_some_and(|(root, _)| OPTIMIZER_KEYS.contains(&root))
 }
 
-/// Number of values of a tensor of `shape`. Saturating, because a malformed file can claim any shape.
+/// Number of values of a tensor of `shape`. Saturating, because a malformed file can claim any
+/// shape.
 fn product(shape: &[usize]) -> u64 {
     shape.iter().fold(1, |n, &d| n.saturating_mul(d as u64))
 }

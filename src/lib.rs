@@ -1,9 +1,9 @@
 //! Parses any tensor format and recovers any precision.
 //!
-//! A model file is [parsed](parse()) into one [`ParsedModel`]: a flat list of named tensors with the
-//! quantization config found beside it. Each quantized tensor is recognized by itself, so a file may mix
-//! schemes. [`remember`](ParsedModel::remember) decodes them bit-exactly to BF16, F16 or F32, in constant
-//! memory and on all cores.
+//! A model file is [parsed](parse()) into one [`ParsedModel`]: a flat list of named tensors with
+//! the quantization config found beside it. Each quantized tensor is recognized by itself, so a
+//! file may mix schemes. [`remember`](ParsedModel::remember) decodes them bit-exactly to BF16, F16
+//! or F32, in constant memory and on all cores.
 //!
 //! ```
 //! # fn main() -> anamnesis::Result<()> {
@@ -15,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! If a tensor cannot be decoded faithfully, the result is an [error](AnamnesisError) that names the tensor and the
-//! reason. Quantization codes are never passed on as if they were weights.
+//! If a tensor cannot be decoded faithfully, the result is an [error](AnamnesisError) that names
+//! the tensor and the reason. Quantization codes are never passed on as if they were weights.
 //!
 //! # By task
 //!
@@ -35,8 +35,8 @@
 //! | decode or encode slices of bytes | the functions of [`remember`] and [`lethe`] |
 //! | bound what a file may claim | [`ParseLimits`]; every function that parses has a form that takes them |
 //!
-//! Functions and types of single containers are in the modules of [`parse`](mod@parse). The crate's root exports all of
-//! these names as well.
+//! Functions and types of single containers are in the modules of [`parse`](mod@parse). The crate's
+//! root exports all of these names as well.
 
 #[cfg(target_endian = "big")]
 compile_error!("tensor data is little-endian, and so must the host be");

@@ -1,5 +1,5 @@
-//! Bounds on the memory that a file may claim: [`ParseLimits`], set by the caller, and `Budget`, the running account that
-//! every reader charges before it allocates.
+//! Bounds on the memory that a file may claim: [`ParseLimits`], set by the caller, and `Budget`,
+//! the running account that every reader charges before it allocates.
 //!
 //! Independent of the caller, each reader has permanent caps, far above what real files need.
 
@@ -16,11 +16,11 @@ use crate::{AnamnesisError, Result};
 
 /// Bounds on the memory and the items that a file may claim.
 ///
-/// The default bounds decompression alone. The crate's permanent caps, which are far above what any model needs, hold in
-/// any case.
+/// The default bounds decompression alone. The crate's permanent caps, which are far above what any
+/// model needs, hold in any case.
 ///
-/// Every bound is checked before memory is allocated. Each call has an account of its own: parsing has one, and so
-/// has each later call that materialises tensors of the parsed model.
+/// Every bound is checked before memory is allocated. Each call has an account of its own: parsing
+/// has one, and so has each later call that materialises tensors of the parsed model.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -45,12 +45,13 @@ pub struct ParseLimits {
     opaque: Vec<String>,
 }
 
-/// Default of [`ParseLimits::with_max_decompressed_bytes`]: a file of 1 MiB can be as large as this.
+/// Default of [`ParseLimits::with_max_decompressed_bytes`]: a file of 1 MiB can be as large as
+/// this.
 const DECOMPRESSED_BYTES: u64 = 1 << 30;
 
 impl ParseLimits {
-    /// Limits of which only [`with_max_decompressed_bytes`](Self::with_max_decompressed_bytes) has a bound, its default;
-    /// besides it only the crate's permanent caps hold.
+    /// Limits of which only [`with_max_decompressed_bytes`](Self::with_max_decompressed_bytes) has
+    /// a bound, its default; besides it only the crate's permanent caps hold.
     #[must_use]
     pub const fn unbounded() -> Self {
         Self {
@@ -77,7 +78,8 @@ impl ParseLimits {
         self
     }
 
-    /// Sets the largest number of items that a file may declare: tensors, metadata keys, members of an archive.
+    /// Sets the largest number of items that a file may declare: tensors, metadata keys, members of
+    /// an archive.
     #[must_use]
     pub const fn with_max_item_count(mut self, count: u64) -> Self {
         self.items = count;
@@ -91,17 +93,19 @@ impl ParseLimits {
         self
     }
 
-    /// Sets the most bytes that all compressed members of one call may have together after decompression, of those that are
-    /// more than 100 times as long as stored. The default is 1 GiB: 1 MiB of a file can become as much.
+    /// Sets the most bytes that all compressed members of one call may have together after
+    /// decompression, of those that are more than 100 times as long as stored. The default is 1
+    /// GiB: 1 MiB of a file can become as much.
     #[must_use]
     pub const fn with_max_decompressed_bytes(mut self, bytes: u64) -> Self {
         self.decompressed = bytes;
         self
     }
 
-    /// Lets pickles name the global `name`, such as `argparse.Namespace`, which by default is an error. Its objects become
-    /// values without content: tensors in them are not found, and a note of the model says so. Nothing is imported or called. Globals
-    /// that are known to be dangerous (`PickleRisk`) stay errors.
+    /// Lets pickles name the global `name`, such as `argparse.Namespace`, which by default is an
+    /// error. Its objects become values without content: tensors in them are not found, and a note
+    /// of the model says so. Nothing is imported or called. Globals that are known to be dangerous
+    /// (`PickleRisk`) stay errors.
     #[must_use]
     pub fn with_opaque_global(mut self, name: impl Into<String>) -> Self {
         self.opaque.push(name.into());
@@ -155,11 +159,12 @@ impl Default for ParseLimits {
     }
 }
 
-/// Returns a zeroed buffer of `len` bytes, all of whose pages exist. So threads that write to it under a lock do not hold
-/// the lock while the system makes a page.
+/// Returns a zeroed buffer of `len` bytes, all of whose pages exist. So threads that write to it
+/// under a lock do not hold the lock while the system makes a page.
 ///
 /// # Errors
-/// `LimitExceeded` (`available_memory`) if the allocation fails, where `vec![0; len]` would abort the process.
+/// `LimitExceeded` (`available_memory`) if the allocation fails, where `vec![0; len]` would abort
+/// the process.
 pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     match usize::try_from(len)
@@ -175,8 +180,9 @@ pub(crate) fn zeroed(len: u64, what: impl Display) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Returns a zeroed buffer of `len` bytes. The system makes and zeroes the pages of a large one when they are first
-/// written, by whichever thread that is, and so there is no pass over it before.
+/// Returns a zeroed buffer of `len` bytes. The system makes and zeroes the pages of a large one
+/// when they are first written, by whichever thread that is, and so there is no pass over it
+/// before.
 ///
 /// # Errors
 /// `LimitExceeded` (`available_memory`) if the allocation fails.

@@ -1,5 +1,6 @@
-//! Records for the crate `log`, with the feature `log`: the files that are opened, what is decided for each tensor, and what an
-//! interrupted conversion goes on with. Texts hold names from files, which nothing has escaped.
+//! Records for the crate `log`, with the feature `log`: the files that are opened, what is decided
+//! for each tensor, and what an interrupted conversion goes on with. Texts hold names from files,
+//! which nothing has escaped.
 
 #[cfg(feature = "log")]
 pub(crate) use log::{debug, info};

@@ -74,8 +74,8 @@ use self::seam::{Registry, Scheme};
 pub(crate) use self::seam::{covering, is_kept};
 use crate::ParsedModel;
 
-/// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands before those that would
-/// take its tensors for theirs.
+/// Every scheme. The first that claims or refuses a tensor settles it, so that a scheme stands
+/// before those that would take its tensors for theirs.
 const SCHEMES: &[&dyn Scheme] = &[
     #[cfg(feature = "gguf")]
     &ggml::Ggml,
@@ -137,7 +137,8 @@ impl ParsedModel {
     /// Sorts every tensor into groups, plain tensors, dropped ones and problems.
     pub(crate) fn resolve(&self) -> Resolution<'_> {
         let mut resolution = Resolution::new(self, &REGISTRY);
-        // A container that states the types of its tensors has no layers whose inputs are multiplied.
+        // A container that states the types of its tensors has no layers whose inputs are
+        // multiplied.
         if REGISTRY.owner(self).is_none() {
             transforms::undo(self, &mut resolution);
             rotations::undo(self, &mut resolution);
@@ -154,7 +155,8 @@ pub(crate) fn role_of_dropped(name: &str) -> TensorRole {
     REGISTRY.role_of_dropped(name)
 }
 
-/// Keys of a file's metadata that describe the quantization of its tensors, and are untrue of tensors decoded from them.
+/// Keys of a file's metadata that describe the quantization of its tensors, and are untrue of
+/// tensors decoded from them.
 pub(crate) fn descriptions(metadata: &HashMap<String, String>) -> HashSet<String> {
     REGISTRY.descriptions(metadata)
 }

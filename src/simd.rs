@@ -1,21 +1,25 @@
 //! CPU levels, detected once, and the entry to kernels.
 //!
-//! Kernels are plain Rust that LLVM vectorises. [`dispatch`] and [`perform`] compile a kernel's body once for each level
-//! (and output type), and pick one at run time. The pick is made once for a slab or a tile, never for a value.
+//! Kernels are plain Rust that LLVM vectorises. [`dispatch`] and [`perform`] compile a kernel's
+//! body once for each level (and output type), and pick one at run time. The pick is made once for
+//! a slab or a tile, never for a value.
 //!
-//! **Rule for authors of kernels.** A function marked `#[target_feature]` has its instruction set only for what is inlined
-//! into it. So a kernel's `run` and everything that it calls is `#[inline(always)]`: a call that stays a call runs code of
-//! the baseline, and splits the loop around it. That goes for closures as well, and for library functions that take one:
-//! combinators on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for` loop does
-//! not.
+//! **Rule for authors of kernels.** A function marked `#[target_feature]` has its instruction set
+//! only for what is inlined into it. So a kernel's `run` and everything that it calls is
+//! `#[inline(always)]`: a call that stays a call runs code of the baseline, and splits the loop
+//! around it. That goes for closures as well, and for library functions that take one: combinators
+//! on arrays (`map`, `from_fn`) and `for_each` on long chains of iterators may stay calls, a `for`
+//! loop does not.
 //!
-//! The instructions that LLVM does not make of plain Rust are look-ups in a register ([`Avx2::table`], [`LookUp`], [`Ranks`]), moves
-//! within one ([`Transpose`], [`Butterflies`]) and sums of products of 16 bits ([`PairSums`]). A kernel that gains from them has a body of its own for AVX2 (`run_avx2`) and the same twin
-//! in the tests as the other body.
+//! The instructions that LLVM does not make of plain Rust are look-ups in a register
+//! ([`Avx2::table`], [`LookUp`], [`Ranks`]), moves within one ([`Transpose`], [`Butterflies`]) and
+//! sums of products of 16 bits ([`PairSums`]). A kernel that gains from them has a body of its own
+//! for AVX2 (`run_avx2`) and the same twin in the tests as the other body.
 //!
-//! All levels give the same bits, except for the sign and the payload of a NaN that comes of two NaN or infinite operands. The
-//! level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel writes `mul_add` in its body for AVX2 where the product is
-//! exact, or where the library rounds a product and a sum once.
+//! All levels give the same bits, except for the sign and the payload of a NaN that comes of two
+//! NaN or infinite operands. The level of AVX2 has FMA, and LLVM fuses nothing by itself: a kernel
+//! writes `mul_add` in its body for AVX2 where the product is exact, or where the library rounds a
+//! product and a sum once.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -107,39 +111,42 @@ impl Default for Level {
 
 /// A decoder's inner loop over one slab of output.
 ///
-/// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
-/// of its caller.
+/// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled
+/// with the instruction set of its caller.
 pub(crate) trait Kernel {
-    /// Whether the body has a copy for AVX-512. LLVM makes some loops twice as fast with it and others half as fast, so the
-    /// benches decide.
+    /// Whether the body has a copy for AVX-512. LLVM makes some loops twice as fast with it and
+    /// others half as fast, so the benches decide.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
 
     /// Decodes into `out`, whose length the kernel's own fields imply.
     fn run<E: Element>(&self, out: &mut [E]);
 
-    /// Whether the copy for AVX-512 is the faster one for output of type `E`. It is asked of kernels that have one.
+    /// Whether the copy for AVX-512 is the faster one for output of type `E`. It is asked of
+    /// kernels that have one.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     fn gains_from_avx512<E: Element>(&self) -> bool {
         true
     }
 
-    /// Whether values in `f16` are those in F32, rounded, and take longer to round than to decode. Then they are decoded to F32
-    /// and rounded by an instruction, where the CPU has it. `false` if something else is rounded to the output's type on the way,
-    /// if more is made than values, or if rounded values are looked up.
+    /// Whether values in `f16` are those in F32, rounded, and take longer to round than to decode.
+    /// Then they are decoded to F32 and rounded by an instruction, where the CPU has it. `false` if
+    /// something else is rounded to the output's type on the way, if more is made than values, or
+    /// if rounded values are looked up.
     fn is_rounded_last(&self) -> bool {
         true
     }
 
-    /// The body at [`Level::Avx2`], for kernels with a step that LLVM does not vectorise. It gives the bits of
-    /// [`run`](Self::run).
+    /// The body at [`Level::Avx2`], for kernels with a step that LLVM does not vectorise. It gives
+    /// the bits of [`run`](Self::run).
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], _: Avx2) {
         self.run(out);
     }
 
-    /// The body at [`Level::Avx512`], of kernels that have a copy for it. It gives the bits of [`run`](Self::run).
+    /// The body at [`Level::Avx512`], of kernels that have a copy for it. It gives the bits of
+    /// [`run`](Self::run).
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx512<E: Element>(&self, out: &mut [E], _: Avx512) {
@@ -147,10 +154,11 @@ pub(crate) trait Kernel {
     }
 }
 
-/// An inner loop whose slices of input and output are fields: of encoders and comparisons, and of a decoder that appends.
+/// An inner loop whose slices of input and output are fields: of encoders and comparisons, and of a
+/// decoder that appends.
 ///
-/// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled with the instruction set
-/// of its caller.
+/// `run` and everything that it calls must be `#[inline(always)]`, so that the body is compiled
+/// with the instruction set of its caller.
 pub(crate) trait Routine {
     /// Whether the body has a copy for AVX-512, as [`Kernel::HAS_AVX512`] says of kernels.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -174,8 +182,9 @@ pub(crate) trait Routine {
     }
 }
 
-/// What begins with a line of the cache. A load of 64 bytes from elsewhere takes two lines, so that loops over an array on the
-/// stack take up to twice as long wherever the compiler happens to put it.
+/// What begins with a line of the cache. A load of 64 bytes from elsewhere takes two lines, so that
+/// loops over an array on the stack take up to twice as long wherever the compiler happens to put
+/// it.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -195,7 +204,8 @@ pub(crate) fn perform<R: Routine>(level: Level, routine: &mut R) {
     }
 }
 
-/// Runs `kernel` at `level`, or at the best level of this CPU if that is lower, into a typed destination.
+/// Runs `kernel` at `level`, or at the best level of this CPU if that is lower, into a typed
+/// destination.
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: &K, out: Out<'_>) {
     match out {
         Out::F32(out) => enter(level, kernel, out),
@@ -212,7 +222,8 @@ thread_local! {
     static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C or NEON.
+/// As [`enter`]. Rounding to a half takes ten operations in plain Rust, and one instruction of F16C
+/// or NEON.
 fn enter_halves<K: Kernel>(level: Level, kernel: &K, out: &mut [f16]) {
     if let Some(round) = rounding_to_halves(level)
         && kernel.is_rounded_last()

@@ -1,4 +1,5 @@
-//! [`Source`]: where a model's bytes are: a file, a stream or memory. The only module that maps files.
+//! [`Source`]: where a model's bytes are: a file, a stream or memory. The only module that maps
+//! files.
 
 #[cfg(any(feature = "npz", feature = "pth"))]
 mod deflated;
@@ -84,7 +85,8 @@ impl Source {
         Ok(source)
     }
 
-    /// Opens a regular file as file `number` of `pool`, which closes and reopens files as they are read.
+    /// Opens a regular file as file `number` of `pool`, which closes and reopens files as they are
+    /// read.
     pub(crate) fn open_pooled(pool: &Arc<FilePool>, number: usize, path: &Path) -> Result<Self> {
         let file = open_regular(path)?;
         info!("opened {}", path.display());
@@ -117,7 +119,8 @@ impl Source {
         })
     }
 
-    /// Whether [`view`](Self::view) copies the bytes of a stream, or of several pieces, into memory.
+    /// Whether [`view`](Self::view) copies the bytes of a stream, or of several pieces, into
+    /// memory.
     pub(crate) fn is_copied_to_be_viewed(&self) -> bool {
         matches!(self, Self::Stream { .. } | Self::Pieced(_))
     }
@@ -127,8 +130,9 @@ impl Source {
         matches!(self, Self::Pieced(_))
     }
 
-    /// Returns another source of the same bytes: with the same file handle, but a mapping of its own. Of a compressed
-    /// member and of a tensor in pieces it is [`HeaderOnly`](Self::HeaderOnly), for neither is nested.
+    /// Returns another source of the same bytes: with the same file handle, but a mapping of its
+    /// own. Of a compressed member and of a tensor in pieces it is
+    /// [`HeaderOnly`](Self::HeaderOnly), for neither is nested.
     #[cfg_attr(not(any(feature = "npz", feature = "pth")), allow(dead_code))]
     pub(crate) fn share(&self) -> Self {
         match self {
@@ -158,7 +162,8 @@ impl Source {
         }
     }
 
-    /// Whether `path` leads to this file, under whatever name (a link, another spelling). False if that cannot be told.
+    /// Whether `path` leads to this file, under whatever name (a link, another spelling). False if
+    /// that cannot be told.
     pub(crate) fn is_file_at(&self, path: &Path) -> bool {
         let Self::File { file, .. } = self else {
             return false;
@@ -190,16 +195,16 @@ impl Source {
             Self::Pieced(tensor) => return tensor.require_unchanged(),
             _ => return Ok(()),
         };
-        // While the name leads to the same inode, in the same state, so does the open handle. A file that was replaced is
-        // refused even though the handle still reads the old one: the files of a model belong together, and those that are
-        // opened later are new.
+        // While the name leads to the same inode, in the same state, so does the open handle. A
+        // file that was replaced is refused even though the handle still reads the old one: the
+        // files of a model belong together, and those that are opened later are new.
         if let Some(path) = path
             && let Some(now) = state_of_name(path).map_err(|e| AnamnesisError::io_at(path, &e))?
         {
             return state.require(&now, path).map_err(Into::into);
         }
-        // Without a name nobody can open the file any more. Losing the name has set the change time, so that only length and
-        // modification time are left to compare.
+        // Without a name nobody can open the file any more. Losing the name has set the change
+        // time, so that only length and modification time are left to compare.
         let now = FileState::of(&file.get()?.metadata()?);
         let now = match path {
             Some(_) => FileState {
@@ -212,8 +217,8 @@ impl Source {
         state.require(&now, shown).map_err(Into::into)
     }
 
-    /// Length in bytes; `None` if only the header was read. Of a compressed member, its decompressed length; of a tensor in pieces,
-    /// that of the tensor.
+    /// Length in bytes; `None` if only the header was read. Of a compressed member, its
+    /// decompressed length; of a tensor in pieces, that of the tensor.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
             Self::File { state, .. } => Some(state.len),
@@ -225,8 +230,8 @@ impl Source {
         }
     }
 
-    /// Fills `out` with the bytes from `offset` on. It reads positionally and never through a mapping, so that a file
-    /// that shrinks meanwhile is an I/O error and not a SIGBUS.
+    /// Fills `out` with the bytes from `offset` on. It reads positionally and never through a
+    /// mapping, so that a file that shrinks meanwhile is an I/O error and not a SIGBUS.
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self {
             Self::File { file, .. } => {
@@ -252,8 +257,9 @@ impl Source {
         }
     }
 
-    /// Fills each of `pieces` with the bytes from its offset on, as [`read_at`](Self::read_at) does. The file is looked up once: threads that
-    /// did so for each of many short pieces would wait for each other.
+    /// Fills each of `pieces` with the bytes from its offset on, as [`read_at`](Self::read_at)
+    /// does. The file is looked up once: threads that did so for each of many short pieces would
+    /// wait for each other.
     pub(crate) fn read_each<'o>(
         &self,
         mut pieces: impl Iterator<Item = (u64, &'o mut [u8])>,
@@ -265,7 +271,8 @@ impl Source {
         pieces.try_for_each(|(offset, out)| Ok(read_exact_at(&file, offset, out)?))
     }
 
-    /// Has the system copy `len` bytes from `offset` on to `to.1` of a file. `false` if this is no file, or the system cannot.
+    /// Has the system copy `len` bytes from `offset` on to `to.1` of a file. `false` if this is no
+    /// file, or the system cannot.
     pub(crate) fn copy_to(&self, offset: u64, to: (&File, u64), len: u64) -> bool {
         match self {
             Self::File { file, .. } => file
@@ -275,7 +282,8 @@ impl Source {
         }
     }
 
-    /// CRC-32 of `len` bytes from `offset` on, behind others of which `before` gives the number and the CRC-32.
+    /// CRC-32 of `len` bytes from `offset` on, behind others of which `before` gives the number and
+    /// the CRC-32.
     pub(crate) fn crc32(&self, offset: u64, len: u64, before: (u64, u32)) -> Result<u32> {
         let mut sum = crc32fast::Hasher::new_with_initial_len(before.1, before.0);
         let mut piece = vec![0; (256 << 10).min(len as usize)];
@@ -289,8 +297,8 @@ impl Source {
         Ok(sum.finalize())
     }
 
-    /// `len` bytes from `offset` on, if the source is in memory and has them. A mapped file does not count: what reads
-    /// through this must not meet a file that shrinks.
+    /// `len` bytes from `offset` on, if the source is in memory and has them. A mapped file does
+    /// not count: what reads through this must not meet a file that shrinks.
     pub(crate) fn shared(&self, offset: u64, len: u64) -> Option<SharedBytes> {
         let Self::Bytes(all) = self else {
             return None;
@@ -303,15 +311,15 @@ impl Source {
         })
     }
 
-    /// Returns the bytes of `range`: borrowed from a mapping or from memory, and copied of a compressed member or a stream.
-    /// The file is mapped at the first call.
+    /// Returns the bytes of `range`: borrowed from a mapping or from memory, and copied of a
+    /// compressed member or a stream. The file is mapped at the first call.
     pub(crate) fn view(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
         let bytes: &[u8] = match self {
             Self::File { file, map, .. } => match map.get() {
                 Some(map) => map,
                 None => {
-                    // Two threads may both map the file; the second mapping is dropped. `get_or_init` alone cannot
-                    // return the error.
+                    // Two threads may both map the file; the second mapping is dropped.
+                    // `get_or_init` alone cannot return the error.
                     let new = map_file(file.get()?.as_ref())?;
                     map.get_or_init(|| new)
                 }
@@ -374,8 +382,8 @@ fn header_only() -> AnamnesisError {
 
 #[expect(unsafe_code, reason = "mapping a file")]
 fn map_file(file: &File) -> Result<Mmap> {
-    // SAFETY: the map is read-only and private to this process. A file that another process shortens
-    // while it is mapped raises SIGBUS on access, which `parse` documents; conversions never get here,
-    // and callers who do not trust the file's other writers use `parse_bytes`.
+    // SAFETY: the map is read-only and private to this process. A file that another process
+    // shortens while it is mapped raises SIGBUS on access, which `parse` documents; conversions
+    // never get here, and callers who do not trust the file's other writers use `parse_bytes`.
     Ok(unsafe { Mmap::map(file)? })
 }

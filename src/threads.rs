@@ -2,8 +2,8 @@
 
 use std::thread;
 
-/// Calls `work` on `threads` threads at once, each with its number; the calling thread is number 0. It shares out what is to be
-/// done by itself: threads that cannot be started are done without.
+/// Calls `work` on `threads` threads at once, each with its number; the calling thread is number 0.
+/// It shares out what is to be done by itself: threads that cannot be started are done without.
 pub(crate) fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     let work = &work;
     thread::scope(|scope| {

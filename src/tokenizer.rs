@@ -1,5 +1,5 @@
-//! Tokenizers between the files of Hugging Face (tokenizer.json, tokenizer.model and their configs) and the keys
-//! `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
+//! Tokenizers between the files of Hugging Face (tokenizer.json, tokenizer.model and their configs)
+//! and the keys `tokenizer.*` of a GGUF file, as llama.cpp's converter writes them.
 
 pub(crate) mod pre;
 mod to_gguf;

@@ -1,4 +1,5 @@
-//! Reading one file and writing another, with nothing in between: what a conversion of the same bytes can at best take.
+//! Reading one file and writing another, with nothing in between: what a conversion of the same
+//! bytes can at best take.
 
 use std::fs::{File, OpenOptions, remove_file};
 use std::path::Path;
@@ -26,7 +27,8 @@ fn share(whole: u64, done: u64, all: u64) -> u64 {
     (u128::from(whole) * u128::from(done) / u128::from(all.max(1))) as u64
 }
 
-/// Reads all of `input` and writes `bytes` bytes to a new file, in blocks of `block` bytes that `threads` threads take in turn.
+/// Reads all of `input` and writes `bytes` bytes to a new file, in blocks of `block` bytes that
+/// `threads` threads take in turn.
 pub fn copy(
     [input, output]: [&Path; 2],
     bytes: u64,

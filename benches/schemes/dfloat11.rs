@@ -1,4 +1,5 @@
-//! A model of DFloat11: the codes of its exponents have as many bits as those of models, two and a half for a value.
+//! A model of DFloat11: the codes of its exponents have as many bits as those of models, two and a
+//! half for a value.
 
 use super::{Part, PartsOf, codes, cols, rows};
 

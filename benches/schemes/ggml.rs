@@ -16,8 +16,8 @@ const GGML: &[(&str, u32, usize, usize, &[usize])] = &[
     ("q2_0", 42, 64, 18, &[0]),
 ];
 
-/// Types of ik_llama.cpp: name, number, values and bytes of a block, and bytes before each row. Without these, a block begins
-/// with an f16 scale.
+/// Types of ik_llama.cpp: name, number, values and bytes of a block, and bytes before each row.
+/// Without these, a block begins with an f16 scale.
 #[rustfmt::skip]
 const IK: &[(&str, u32, usize, usize, usize)] = &[
     ("q6_0", 133, 32, 26, 0), ("iq1_bn", 134, 64, 13, 2), ("iq2_bn", 135, 64, 16, 4), ("iq2_k", 137, 256, 76, 0),
@@ -27,8 +27,8 @@ const IK: &[(&str, u32, usize, usize, usize)] = &[
     ("iq3_ks", 156, 256, 102, 2), ("iq2_kl", 157, 256, 86, 2), ("iq1_kt", 158, 256, 56, 4),
 ];
 
-/// Types with interleaved rows: name, number, values and bytes of a block, and bytes before each row: an F32 or f16 scale. Scales of
-/// blocks may be anything.
+/// Types with interleaved rows: name, number, values and bytes of a block, and bytes before each
+/// row: an F32 or f16 scale. Scales of blocks may be anything.
 #[rustfmt::skip]
 const INTERLEAVED: &[(&str, u32, usize, usize, usize)] = &[
     ("q4_0_r8", 202, 32, 18, 0), ("q5_0_r4", 206, 32, 22, 0), ("q8_0_r8", 208, 32, 34, 0), ("q2_k_r4", 210, 256, 84, 0),
@@ -47,7 +47,8 @@ pub fn interleaved_files() -> impl Iterator<Item = (&'static str, MakeFile)> {
         .map(|&(name, number, block, size, header)| {
             let make: MakeFile = Box::new(move || {
                 let mut bytes = codes(rows() * cols() / block * size + rows() * header);
-                // The headers of the rows that are stored together precede their blocks. Types with headers interleave four rows or eight.
+                // The headers of the rows that are stored together precede their blocks. Types with
+                // headers interleave four rows or eight.
                 let stored_rows = if name.ends_with("r8") { 8 } else { 4 };
                 for stored in bytes.chunks_exact_mut(stored_rows * (header + cols() / block * size))
                 {

@@ -1,4 +1,5 @@
-//! The models that are decoded: one tensor of `rows()` × `cols()` in each scheme. The program says how many these are.
+//! The models that are decoded: one tensor of `rows()` × `cols()` in each scheme. The program says
+//! how many these are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,8 @@ type PartsOf = (&'static str, fn() -> Vec<Part>);
 /// The name of a scheme, and what makes the file of its model.
 type FileOf = (&'static str, fn() -> Vec<u8>);
 
-/// Makes the file of a model. That takes long, so it is called for the models alone that are measured.
+/// Makes the file of a model. That takes long, so it is called for the models alone that are
+/// measured.
 pub type MakeFile = Box<dyn Fn() -> Vec<u8>>;
 
 /// Every model, by the name of its scheme.
@@ -133,8 +135,8 @@ pub fn config(name: &str) -> Option<(&'static str, String)> {
     })
 }
 
-/// Writes the file of the scheme `name` with what belongs beside it into a directory of its own in `scratch`. Returns the path to
-/// parse, and that of the file.
+/// Writes the file of the scheme `name` with what belongs beside it into a directory of its own in
+/// `scratch`. Returns the path to parse, and that of the file.
 pub fn write(scratch: &Path, name: &str, file: &[u8]) -> [PathBuf; 2] {
     let dir = scratch.join(name);
     let write = |path: &str, bytes: &[u8]| {

@@ -1,4 +1,5 @@
-//! A model in Ollama's layers of tensors: a manifest in a store, and one blob with a weight of four bits.
+//! A model in Ollama's layers of tensors: a manifest in a store, and one blob with a weight of four
+//! bits.
 
 use super::{FileOf, Part, bf16s, codes, cols, file_with, rows};
 

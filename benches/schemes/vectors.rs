@@ -1,4 +1,5 @@
-//! Models of vectors of codebooks, of SpQR and of EETQ, each with its config in the file's metadata.
+//! Models of vectors of codebooks, of SpQR and of EETQ, each with its config in the file's
+//! metadata.
 
 use super::{FileOf, Part, codes, cols, f16s, file_with, rows};
 

@@ -1,4 +1,5 @@
-//! Decodes a model with a progress line, and stops when a time is over. An interrupted conversion leaves no output.
+//! Decodes a model with a progress line, and stops when a time is over. An interrupted conversion
+//! leaves no output.
 //!
 //! cargo run --example progress -- [MODEL [SECONDS]]
 

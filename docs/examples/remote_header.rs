@@ -1,4 +1,5 @@
-//! Lists the tensors of a safetensors file that is not here: only its header is read, never its data.
+//! Lists the tensors of a safetensors file that is not here: only its header is read, never its
+//! data.
 //!
 //! The reader below stands for an HTTP client with range requests; it counts what it is asked for.
 //!

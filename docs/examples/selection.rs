@@ -1,4 +1,5 @@
-//! Quantizes the MLP weights of a model to NF4, leaves everything else as it is, and shows what it cost.
+//! Quantizes the MLP weights of a model to NF4, leaves everything else as it is, and shows what it
+//! cost.
 //!
 //! cargo run --example selection -- [MODEL]
 

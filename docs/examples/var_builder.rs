@@ -1,4 +1,5 @@
-//! A candle `VarBuilder` over a quantized model: each weight is decoded when a layer asks for it by name.
+//! A candle `VarBuilder` over a quantized model: each weight is decoded when a layer asks for it by
+//! name.
 //!
 //! cargo run --example var_builder -- [MODEL]
 

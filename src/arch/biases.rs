@@ -12,7 +12,8 @@ impl Mapping<'_> {
     /// Fields that say which projections have biases.
     ///
     /// # Errors
-    /// `Unsupported` if a projection has one, and none has it in transformers; `Parse` if it has one in some layers alone.
+    /// `Unsupported` if a projection has one, and none has it in transformers; `Parse` if it has
+    /// one in some layers alone.
     pub(super) fn biases(&self, tensors: &[Mapped<'_>]) -> Result<Map<String, Value>> {
         let (class, mut fields) = (self.class, Map::new());
         let biases = || tensors.iter().filter(|tensor| tensor.suffix == ".bias");
@@ -48,7 +49,8 @@ impl Mapping<'_> {
         }
     }
 
-    /// Fails unless the projections of a directory with the config `fields` have the biases that transformers has.
+    /// Fails unless the projections of a directory with the config `fields` have the biases that
+    /// transformers has.
     ///
     /// # Errors
     /// As [`biases`](Self::biases), and `Parse` if a bias is missing, or the config denies it.

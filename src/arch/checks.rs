@@ -1,5 +1,5 @@
-//! What a config says that llama.cpp does not compute as transformers does. It is an error, or a note where only some texts
-//! differ, or where the difference is one of llama.cpp's own converter.
+//! What a config says that llama.cpp does not compute as transformers does. It is an error, or a
+//! note where only some texts differ, or where the difference is one of llama.cpp's own converter.
 
 use serde_json::Value;
 
@@ -29,7 +29,8 @@ fn activation(fields: &Fields) -> Option<&str> {
     (!APPROXIMATIONS.contains(&name)).then_some(name)
 }
 
-/// Fails if the config says something that a GGUF file of `class` cannot say, beside what [`Fields::check_implied`] looks at.
+/// Fails if the config says something that a GGUF file of `class` cannot say, beside what
+/// [`Fields::check_implied`] looks at.
 ///
 /// # Errors
 /// `Parse` that names the field.
@@ -43,7 +44,8 @@ pub(super) fn check(
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let has_output = rules.any(|rule| rule.gguf == "output");
     let tied = "tie_word_embeddings";
-    // Of a nested config and the one around it, transformers goes by one or the other, by its version.
+    // Of a nested config and the one around it, transformers goes by one or the other, by its
+    // version.
     let is_untied = fields.boolean(tied)? == Some(false) || config.get(tied) == Some(&false.into());
     if class.traits.ties_output && has_output && is_untied {
         let what = format!("it is false, and {owner} takes the embedding for `lm_head`");
@@ -77,8 +79,8 @@ pub(super) fn check(
     check_rope(class, fields, rope)
 }
 
-/// Fails if `config` has null for what llama.cpp has in all models of `class`. transformers takes null for none of it, and its
-/// default only where the field is missing.
+/// Fails if `config` has null for what llama.cpp has in all models of `class`. transformers takes
+/// null for none of it, and its default only where the field is missing.
 ///
 /// # Errors
 /// `Parse` that names the field.
@@ -95,8 +97,8 @@ pub(super) fn check_nulls(class: &ModelClass, config: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Adds the window that transformers has where `config` has no field for it, not even null, to the `fields` of a model of `class`, if
-/// GGUF has one.
+/// Adds the window that transformers has where `config` has no field for it, not even null, to the
+/// `fields` of a model of `class`, if GGUF has one.
 pub(super) fn add_default_window(class: &ModelClass, config: &Value, fields: &mut Fields) {
     let has_window = class.has_setting(Kind::Nullable);
     if let Some(window) = class.traits.default_window
@@ -107,14 +109,16 @@ pub(super) fn add_default_window(class: &ModelClass, config: &Value, fields: &mu
     }
 }
 
-/// What `config` says of `field`, null included: the nested config of the language model, or else the one around it.
+/// What `config` says of `field`, null included: the nested config of the language model, or else
+/// the one around it.
 fn said<'c>(config: &'c Value, field: &str) -> Option<&'c Value> {
     let mut nested = TEXT_CONFIGS.iter().filter_map(|text| config.get(text));
     let found = nested.find_map(|text| text.get(field));
     found.or_else(|| config.get(field))
 }
 
-/// Fails if the part of a head that rotates is no whole number of pairs: transformers rounds their number up then, and llama.cpp down.
+/// Fails if the part of a head that rotates is no whole number of pairs: transformers rounds their
+/// number up then, and llama.cpp down.
 fn check_pairs(class: &ModelClass, fields: &Fields, (dims, rope): (&Dims, &Rope)) -> Result<()> {
     let rotary = fields.count(&["rotary_dim"])?.map(|rotary| rotary as usize);
     let part = Some(rope.rotating(class, dims)).filter(|part| *part != dims.head);
@@ -132,7 +136,8 @@ fn check_pairs(class: &ModelClass, fields: &Fields, (dims, rope): (&Dims, &Rope)
     }
 }
 
-/// Fails if experts are in groups, and not chosen by them: llama.cpp goes by the number of groups alone.
+/// Fails if experts are in groups, and not chosen by them: llama.cpp goes by the number of groups
+/// alone.
 fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
     if has_groups(fields) && !may_have_groups(class) {
         let what = format!("{} has no groups of experts", class.classes[0]);
@@ -153,7 +158,8 @@ fn check_groups(class: &ModelClass, fields: &Fields) -> Result<()> {
     }
 }
 
-/// Fails if the config states the length of the training twice, and differently: transformers 5 goes by the one outside of rope.
+/// Fails if the config states the length of the training twice, and differently: transformers 5
+/// goes by the one outside of rope.
 fn check_original(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
     let field = "original_max_position_embeddings";
     let (outer, inner) = (fields.number(&[field])?, rope.scaling.number(&[field])?);
@@ -187,7 +193,8 @@ fn lost_bounds(class: &ModelClass, rope: &Rope) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Fails if YaRN has other parameters than llama.cpp takes for granted: it does not read their keys in any class of the table.
+/// Fails if YaRN has other parameters than llama.cpp takes for granted: it does not read their keys
+/// in any class of the table.
 ///
 /// Source: `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
 pub(super) fn check_yarn(class: &ModelClass, rope: &Rope) -> Result<()> {
@@ -232,7 +239,8 @@ fn has_groups(fields: &Fields) -> bool {
 fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
     let of = |name: &str| fields.0.get(name).and_then(Value::as_object);
     let Some(scaling) = of(SCALING) else {
-        // gpt-oss, the class of exact YaRN, has YaRN of factor 32 then. transformers 4 has no scaling if the field is null.
+        // gpt-oss, the class of exact YaRN, has YaRN of factor 32 then. transformers 4 has no
+        // scaling if the field is null.
         let is_silent = class.traits.has_exact_yarn && of(PARAMETERS).is_none();
         let what = "it is missing or null: transformers has YaRN with `factor` 32 then, or no scaling, by its version";
         return match is_silent {
@@ -243,7 +251,8 @@ fn check_rope(class: &ModelClass, fields: &Fields, rope: &Rope) -> Result<()> {
     if of(PARAMETERS).is_none() {
         return Ok(());
     }
-    // transformers 5 takes `rope_scaling` where there are both, transformers 4 knows no other, and `rope` is of the second.
+    // transformers 5 takes `rope_scaling` where there are both, transformers 4 knows no other, and
+    // `rope` is of the second.
     let scaling = Fields::of(scaling.clone());
     let kind = scaling.get(&["rope_type", "type"]);
     let kind = kind.map_or("default", |(_, kind)| kind.as_str().unwrap_or_default());
@@ -301,7 +310,8 @@ pub(super) fn notes(
     Ok(notes)
 }
 
-/// The note that `owner` has `rms_norm_eps` in the norms of latent vectors as well, where transformers has a constant.
+/// The note that `owner` has `rms_norm_eps` in the norms of latent vectors as well, where
+/// transformers has a constant.
 pub(super) fn latent_norms(fields: &Fields, owner: &str) -> Result<Option<String>> {
     // Of the norms in `DeepseekV3Attention` and `Glm4MoeLiteAttention`.
     const CONSTANT: f64 = 1e-6;
@@ -328,8 +338,8 @@ fn lost_window(
     }
 }
 
-/// The note that `owner` sees the whole text where transformers sees a window of it, in the layers `lost` of a model of `class`;
-/// `None` if there are none, or no text is longer than the window.
+/// The note that `owner` sees the whole text where transformers sees a window of it, in the layers
+/// `lost` of a model of `class`; `None` if there are none, or no text is longer than the window.
 ///
 /// # Errors
 /// `Parse` that names a field of another type.

@@ -343,7 +343,8 @@ impl Dims {
         }
     }
 
-    /// Positions of a model whose texts begin behind the position of the padding token: those that no text has.
+    /// Positions of a model whose texts begin behind the position of the padding token: those that
+    /// no text has.
     ///
     /// # Errors
     /// `Parse` if the config has no padding token.
@@ -371,7 +372,8 @@ impl Dims {
         layer >= self.dense && layer % every == first
     }
 
-    /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it may.
+    /// Whether layer `layer` has a weight of which `need` says which layers have it; `None`: it
+    /// may.
     pub(super) fn has(&self, need: Need, layer: usize) -> Option<bool> {
         let has_field = |name: &str| self.fields.get(&[name]).is_some();
         match need {

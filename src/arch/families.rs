@@ -146,7 +146,8 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &distilbert::DISTILBERT,
 ];
 
-/// The class that `config` names `name`; `None` if there is none. What transformers has in one class may be several in GGUF.
+/// The class that `config` names `name`; `None` if there is none. What transformers has in one
+/// class may be several in GGUF.
 pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass> {
     let is_true = |field: &str| match config.get(field) {
         Some(Value::Bool(flag)) => *flag,
@@ -164,7 +165,8 @@ pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass
     let is_nested = |expected| nested_type.is_none_or(|found| found == expected);
     let fits = |class: &&&ModelClass| {
         let traits = &class.traits;
-        // A language model for images is written as the class without them, which has a row of its own.
+        // A language model for images is written as the class without them, which has a row of its
+        // own.
         let first = usize::from(class.has_setting(Kind::TextSections));
         class.classes[first..].contains(&name)
             && traits.nested_type.is_none_or(is_nested)
@@ -177,7 +179,8 @@ pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass
     CLASSES.iter().find(fits).copied()
 }
 
-/// Of classes that compute something else than transformers if tokens see those behind them, as in windows.
+/// Of classes that compute something else than transformers if tokens see those behind them, as in
+/// windows.
 const CAUSAL: (&str, Default) = ("is_causal", Default::Bool(true));
 
 /// Embedding, last norm and output.
@@ -335,7 +338,8 @@ const DENSE_MLP: &[TensorRule] = &[
 /// Width of all experts that every token sees.
 const SHARED: Dim = Dim::Product(&[Dim::ExpertInner, Dim::Field("n_shared_experts")]);
 
-/// Experts behind the dense layers, with a bias that only chooses among them, and some that every token sees.
+/// Experts behind the dense layers, with a bias that only chooses among them, and some that every
+/// token sees.
 const SPARSE_MLP: &[TensorRule] = &[
     only(
         Need::Sparse,

@@ -1,4 +1,5 @@
-//! `config.json` as a set of fields: the text model's over the root's, and the defaults of the class under both.
+//! `config.json` as a set of fields: the text model's over the root's, and the defaults of the
+//! class under both.
 
 mod complete;
 
@@ -143,7 +144,8 @@ impl Fields {
             .map(Vec::as_slice);
         match limits {
             None => Ok(()),
-            // Infinity is no number of JSON: files have a name, an object with the name, or what it is read as.
+            // Infinity is no number of JSON: files have a name, an object with the name, or what it
+            // is read as.
             Some([least, most]) if least.as_f64() == Some(0.0) && !most.is_number() => Ok(()),
             Some(limits) => {
                 let what = format!("it is {limits:?}, and llama.cpp has no limits");

@@ -1,12 +1,13 @@
-//! Tensors that llama.cpp's converter fuses if it is asked to (`--fuse-qkv`, `--fuse-gate-up-exps`), in files of architectures whose
-//! class has a tensor for each part.
+//! Tensors that llama.cpp's converter fuses if it is asked to (`--fuse-qkv`,
+//! `--fuse-gate-up-exps`), in files of architectures whose class has a tensor for each part.
 
 use super::dims::Dim;
 use super::mapping::Mapping;
 use super::names::{find, split_suffix};
 use super::source::SourceTensor;
 
-/// Names and rows of the parts of a fused tensor, in their order, and whether each matrix of a stack has them.
+/// Names and rows of the parts of a fused tensor, in their order, and whether each matrix of a
+/// stack has them.
 type Parts = (Vec<(&'static str, usize)>, bool);
 
 /// Queries, keys and values behind one another, and gates and inner projections of each expert.
@@ -44,7 +45,8 @@ pub(super) fn taken_apart<'m>(
     parts.into_iter().map(part).collect()
 }
 
-/// The parts of the tensor `fused` of `layer`, which has this shape, with their rows; `None` if it has others.
+/// The parts of the tensor `fused` of `layer`, which has this shape, with their rows; `None` if it
+/// has others.
 fn parts_of(mapping: &Mapping<'_>, fused: &str, layer: usize, shape: &[usize]) -> Option<Parts> {
     if fused == "ffn_gate_up_exps" {
         let &[experts, rows, _] = shape else {

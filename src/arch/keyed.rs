@@ -1,5 +1,5 @@
-//! Single values of each layer that are tensors in transformers and lists of the metadata in GGUF, as the parameters of Apertus'
-//! activation function.
+//! Single values of each layer that are tensors in transformers and lists of the metadata in GGUF,
+//! as the parameters of Apertus' activation function.
 
 use super::mapping::Mapped;
 use super::names::{Place, fill};

@@ -1,8 +1,8 @@
-//! Sizes that differ by layer, as of Gemma 4: layers that see the whole text have other heads than those with a window, and
-//! the last layers use keys and values of earlier ones.
+//! Sizes that differ by layer, as of Gemma 4: layers that see the whole text have other heads than
+//! those with a window, and the last layers use keys and values of earlier ones.
 //!
-//! Source: `Gemma4TextConfig` and `Gemma4TextAttention` of transformers 5.23; `Gemma4Model` in `conversion/gemma.py` and
-//! `src/models/gemma4.cpp` of llama.cpp.
+//! Source: `Gemma4TextConfig` and `Gemma4TextAttention` of transformers 5.23; `Gemma4Model` in
+//! `conversion/gemma.py` and `src/models/gemma4.cpp` of llama.cpp.
 
 use serde_json::{Map, Value, json};
 
@@ -47,11 +47,12 @@ pub(super) struct SizesByLayer {
 }
 
 impl SizesByLayer {
-    /// The sizes that `fields` state of a model with `layers` layers and so many `heads`, `kv_heads` of them of keys and values
-    /// in layers with a window.
+    /// The sizes that `fields` state of a model with `layers` layers and so many `heads`,
+    /// `kv_heads` of them of keys and values in layers with a window.
     ///
     /// # Errors
-    /// `Parse` that names the field which is missing, contradicts another, or is what llama.cpp cannot be told.
+    /// `Parse` that names the field which is missing, contradicts another, or is what llama.cpp
+    /// cannot be told.
     pub(super) fn new(
         fields: &Fields,
         layers: usize,
@@ -97,7 +98,8 @@ impl SizesByLayer {
             let what = format!("llama.cpp needs two layers before the last {shared} of {layers}");
             return Err(wrong(SHARED, what));
         };
-        // llama.cpp takes keys and values of the last two layers that have them: a full one behind one with a window.
+        // llama.cpp takes keys and values of the last two layers that have them: a full one behind
+        // one with a window.
         if shared > 0 && is_full[first_shared - 2..first_shared] != [false, true] {
             let what = format!(
                 "llama.cpp needs one layer of {WINDOWED} and one of {FULL_ATTENTION} in front of the last {shared}"
@@ -130,7 +132,8 @@ impl SizesByLayer {
         if self.is_full(layer) { self.head } else { head }
     }
 
-    /// Heads of keys and values of layer `layer`, of which there are `kv_heads` in layers with a window.
+    /// Heads of keys and values of layer `layer`, of which there are `kv_heads` in layers with a
+    /// window.
     pub(super) fn kv_heads_of(&self, layer: usize, kv_heads: usize) -> usize {
         if self.is_full(layer) {
             self.kv_heads
@@ -158,7 +161,8 @@ impl SizesByLayer {
     }
 }
 
-/// Adds what transformers takes for granted, and states the sizes of single layers in the fields of all such layers.
+/// Adds what transformers takes for granted, and states the sizes of single layers in the fields of
+/// all such layers.
 ///
 /// # Errors
 /// `Parse` if layers of one kind have different sizes, or a layer sees what is behind it.
@@ -192,7 +196,8 @@ pub(super) fn complete(fields: &mut Fields) -> Result<()> {
     Ok(())
 }
 
-/// Sets the fields of layers that see the whole text to the sizes that `sizes` states of each of them.
+/// Sets the fields of layers that see the whole text to the sizes that `sizes` states of each of
+/// them.
 fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
     let refuse = |what: String| Err(wrong(BY_LAYER, what));
     let (Some(sizes), Some(kinds)) = (
@@ -235,7 +240,8 @@ fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Adds to the fields `config` of a GGUF file what its tensors say, of which `shape` gives the shapes.
+/// Adds to the fields `config` of a GGUF file what its tensors say, of which `shape` gives the
+/// shapes.
 pub(super) fn from_tensors<'a>(
     config: &mut Map<String, Value>,
     shape: impl Fn(&str) -> Option<&'a [usize]>,
@@ -253,7 +259,8 @@ pub(super) fn from_tensors<'a>(
     config.insert(KEYS_ARE_VALUES.to_owned(), is_without.into());
 }
 
-/// The field `rope_parameters` of a config, from the tensors of `factors` and the bases in `config`, which are taken out.
+/// The field `rope_parameters` of a config, from the tensors of `factors` and the bases in
+/// `config`, which are taken out.
 ///
 /// # Errors
 /// `Parse` if something is missing; `Unsupported` if the factors are not those of a part of a head.
@@ -283,8 +290,8 @@ pub(super) fn rope_parameters(
     Ok(parameters(&full, &windowed, part))
 }
 
-/// Rotary positions with the base `full` of layers that see the whole text, of whose heads a `part` rotates, and with
-/// `windowed` of the others.
+/// Rotary positions with the base `full` of layers that see the whole text, of whose heads a `part`
+/// rotates, and with `windowed` of the others.
 fn parameters(full: &Value, windowed: &Value, part: f64) -> Value {
     json!({
         (FULL_ATTENTION): {"rope_type": "proportional", "rope_theta": full, "partial_rotary_factor": part},
@@ -292,8 +299,8 @@ fn parameters(full: &Value, windowed: &Value, part: f64) -> Value {
     })
 }
 
-/// What the frequencies of a head of length `head` are divided by, of which a `part` rotates: so much that the others stand
-/// still. `None`: `part` is none.
+/// What the frequencies of a head of length `head` are divided by, of which a `part` rotates: so
+/// much that the others stand still. `None`: `part` is none.
 pub(super) fn proportional(head: usize, part: f64) -> Option<Vec<f32>> {
     let (pairs, rotating) = (head / 2, (head as f64 * part / 2.0) as usize);
     let still = pairs.checked_sub(rotating)?;

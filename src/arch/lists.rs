@@ -1,4 +1,5 @@
-//! Fields that are a list of the same number for each layer, as of Hunyuan with experts. GGUF has the number.
+//! Fields that are a list of the same number for each layer, as of Hunyuan with experts. GGUF has
+//! the number.
 
 use serde_json::{Map, Value};
 

@@ -61,7 +61,8 @@ impl Mapping<'_> {
     /// The tensors `items` of a model of the class `name`, under their names in GGUF.
     ///
     /// # Errors
-    /// `Parse` that names a tensor which is none of the class or has another shape than the config says, or one that is missing.
+    /// `Parse` that names a tensor which is none of the class or has another shape than the config
+    /// says, or one that is missing.
     pub(super) fn to_gguf<'m>(
         &self,
         sources: Vec<SourceTensor<'m>>,
@@ -116,7 +117,8 @@ impl Mapping<'_> {
                 let what = format!("no tensor of {class_name} is called so");
                 return Err(refused(&source.name, what));
             }
-            // Only projections that are fused here are made into several tensors: this clones all but the last.
+            // Only projections that are fused here are made into several tensors: this clones all
+            // but the last.
             let sources = std::iter::repeat_n(source, found.len());
             for ((rule, place, suffix), source) in found.into_iter().zip(sources) {
                 if rule.gguf == "output" && self.class.traits.ties_output {
@@ -207,7 +209,8 @@ impl Mapping<'_> {
         rules.any(|rule| find(rule.gguf, base).is_some())
     }
 
-    /// The rule of the tensor that is called `base` in GGUF, without `.weight` or `.bias`, if its layer may have one.
+    /// The rule of the tensor that is called `base` in GGUF, without `.weight` or `.bias`, if its
+    /// layer may have one.
     pub(super) fn rule_in_layer(&self, base: &str, layer: usize) -> Option<&'static TensorRule> {
         let mut rules = self.class.tensors.iter().flat_map(|rules| rules.iter());
         rules.find(|rule| {
@@ -227,8 +230,8 @@ impl Mapping<'_> {
         }
     }
 
-    /// The rules whose name on one side, `side`, is `name`, with the numbers in it and what follows. Projections that are fused
-    /// on one side have a rule each.
+    /// The rules whose name on one side, `side`, is `name`, with the numbers in it and what
+    /// follows. Projections that are fused on one side have a rule each.
     fn rules(
         &self,
         name: &str,
@@ -290,7 +293,8 @@ impl Mapping<'_> {
                 let what = format!("its shape is {shape:?}, and {} is {size}", fields());
                 Err(refused(name, what))
             }
-            // Neither program loads a model without the width: transformers has a default, and GGUF none.
+            // Neither program loads a model without the width: transformers has a default, and GGUF
+            // none.
             None if matches!(dim, Dim::Inner | Dim::TwoInner) => {
                 let what = format!("its shape is {shape:?}, and {} is not stated", fields());
                 Err(refused(name, what))
@@ -299,7 +303,8 @@ impl Mapping<'_> {
         }
     }
 
-    /// Fails unless every layer has the tensors that it needs and no others, and there is no layer more.
+    /// Fails unless every layer has the tensors that it needs and no others, and there is no layer
+    /// more.
     fn require_layers(&self, tensors: &[Mapped<'_>]) -> Result<()> {
         let layers = self.dims.layers + self.dims.prediction;
         let names: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();

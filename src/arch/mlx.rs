@@ -1,9 +1,10 @@
 //! What mlx-lm calls the tensors of a class of transformers, and what it encodes them as.
 //!
-//! Names are given for rules of the class's table, which names in GGUF tell apart. All other tensors are called as transformers
-//! calls them.
+//! Names are given for rules of the class's table, which names in GGUF tell apart. All other
+//! tensors are called as transformers calls them.
 //!
-//! Source: `sanitize` and `quant_predicate` in `mlx_lm/models` of mlx-lm 0.32.2, a file for each `model_type`.
+//! Source: `sanitize` and `quant_predicate` in `mlx_lm/models` of mlx-lm 0.32.2, a file for each
+//! `model_type`.
 
 mod classes;
 mod config;
@@ -40,11 +41,13 @@ struct MlxClass {
     gguf: Option<&'static str>,
     /// `model_type` in MLX, where mlx-lm does not know that of the class.
     mlx_type: Option<&'static str>,
-    /// Tensors with other names: of a rule the name in GGUF, and mlx-lm's; both without `.weight` unless the rule's is whole.
+    /// Tensors with other names: of a rule the name in GGUF, and mlx-lm's; both without `.weight`
+    /// unless the rule's is whole.
     ///
     /// A projection of which GGUF has the parts is taken apart only if they have names here.
     renamed: &'static [(&'static str, &'static str)],
-    /// Parts of tensors that GGUF has whole, in place of the class's rule for the same tensor of transformers.
+    /// Parts of tensors that GGUF has whole, in place of the class's rule for the same tensor of
+    /// transformers.
     parts: &'static [TensorRule],
     /// Matrices that mlx-lm quantizes otherwise than the model, by the rule's name in GGUF.
     modes: &'static [(&'static str, EncodedAs)],
@@ -62,18 +65,21 @@ struct MlxClass {
     scalings: &'static [&'static str],
     /// Fields that say whether projections have biases.
     bias_fields: &'static [&'static str],
-    /// Fields that mlx-lm needs, or takes for something else than transformers, where a config is silent: the output states them.
+    /// Fields that mlx-lm needs, or takes for something else than transformers, where a config is
+    /// silent: the output states them.
     stated_fields: &'static [&'static [&'static str]],
     /// Sizes that mlx-lm computes from others, each with what it has for them.
     equal_sizes: &'static [(Dim, Dim)],
-    /// What mlx-lm goes by in place of `layer_types`: the field that says every how many layers one sees the whole text, and what
-    /// the others are.
+    /// What mlx-lm goes by in place of `layer_types`: the field that says every how many layers one
+    /// sees the whole text, and what the others are.
     counted_kind: Option<(&'static str, &'static str)>,
     /// Windows of attention of transformers that mlx-lm does not have.
     lost_windows: LostWindows,
-    /// Whether mlx-lm has windows in layers that `layer_types` calls so, and transformers does not read that field.
+    /// Whether mlx-lm has windows in layers that `layer_types` calls so, and transformers does not
+    /// read that field.
     reads_kinds: bool,
-    /// Whether mlx-lm looks for the number of tokens in the config around that of the language model.
+    /// Whether mlx-lm looks for the number of tokens in the config around that of the language
+    /// model.
     reads_outer_vocab: bool,
     /// Whether norms of latent vectors have `rms_norm_eps`, and those of transformers a constant.
     has_latent_eps: bool,
@@ -167,7 +173,8 @@ impl<'a> NamedClass<'a> {
         }
     }
 
-    /// mlx-lm's name of what `rule` describes, and what follows it; `None`: it is that of transformers.
+    /// mlx-lm's name of what `rule` describes, and what follows it; `None`: it is that of
+    /// transformers.
     fn name_of(&self, rule: &TensorRule) -> Option<(&'static str, &'static str)> {
         let find = |gguf: &str| self.mlx.renamed.iter().find(|(name, _)| *name == gguf);
         if let Some((_, name)) = find(rule.gguf) {

@@ -1,10 +1,12 @@
-//! What the model card says: licence, tags and languages, in the YAML between the first two lines `---` of `README.md`.
+//! What the model card says: licence, tags and languages, in the YAML between the first two lines
+//! `---` of `README.md`.
 //!
-//! Of YAML it reads scalars and lists of scalars at the top level, which is what cards have. Whatever else it meets where it
-//! could change one of the fields makes it leave the card out: a guess would be a wrong licence.
+//! Of YAML it reads scalars and lists of scalars at the top level, which is what cards have.
+//! Whatever else it meets where it could change one of the fields makes it leave the card out: a
+//! guess would be a wrong licence.
 //!
-//! Source: `Metadata.load_model_card` and `apply_metadata_heuristic` in `gguf-py/gguf/metadata.py` of llama.cpp, PyYAML's
-//! `SafeLoader`.
+//! Source: `Metadata.load_model_card` and `apply_metadata_heuristic` in `gguf-py/gguf/metadata.py`
+//! of llama.cpp, PyYAML's `SafeLoader`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -169,7 +171,8 @@ fn item_of(line: &str) -> &str {
     }
 }
 
-/// Whether a text in quotes or brackets, which could go on in the lines below, ends where it begins.
+/// Whether a text in quotes or brackets, which could go on in the lines below, ends where it
+/// begins.
 fn is_closed(value: &str) -> bool {
     let count = |c: char| value.matches(c).count();
     let is_even = |quote: char| count(quote).is_multiple_of(2);
@@ -185,8 +188,8 @@ fn is_closed(value: &str) -> bool {
     }
 }
 
-/// The value of a field with `value` behind its name and the lines `block` below; `None` if it is no text and no list of texts,
-/// and `Some(None)` if it is null.
+/// The value of a field with `value` behind its name and the lines `block` below; `None` if it is
+/// no text and no list of texts, and `Some(None)` if it is null.
 fn value_of(value: &str, block: &[&str]) -> Option<Option<CardValue>> {
     let mut items = block.iter().filter(|line| !is_blank(line)).peekable();
     if !value.is_empty() && !value.starts_with('#') {

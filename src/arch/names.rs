@@ -1,5 +1,5 @@
-//! Names of tensors as patterns: `{i}` stands for the number of a layer, and `{e}` for that of an expert; and parts of names that say of what a
-//! tensor is.
+//! Names of tensors as patterns: `{i}` stands for the number of a layer, and `{e}` for that of an
+//! expert; and parts of names that say of what a tensor is.
 
 /// The numbers in a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -60,7 +60,8 @@ pub(super) fn split_suffix(name: &str) -> (&str, &'static str) {
     found.next_back().unwrap_or((name, ""))
 }
 
-/// What names of classes end with whose tensors lack the [`BASE_PREFIX`] that they have in models with an output.
+/// What names of classes end with whose tensors lack the [`BASE_PREFIX`] that they have in models
+/// with an output.
 pub(super) const BASE_MODEL: &str = "Model";
 
 /// What names of tensors begin with that belong to the model without its output.

@@ -1,6 +1,7 @@
 //! Layers that come back every so often: those with attention, and those with experts, as of Jamba.
 //!
-//! Source: `JambaConfig` of transformers 4.57.6; `JambaModel.modify_tensors` in `conversion/jamba.py` of llama.cpp.
+//! Source: `JambaConfig` of transformers 4.57.6; `JambaModel.modify_tensors` in
+//! `conversion/jamba.py` of llama.cpp.
 
 use serde_json::{Map, Value};
 
@@ -56,8 +57,8 @@ pub(super) fn complete(fields: &mut Fields, periods: &Periods) -> Result<()> {
     Ok(())
 }
 
-/// Puts the fields of periods in the place of `layer_types`, of a model in whose GGUF file `has_experts` tells which layers have
-/// experts.
+/// Puts the fields of periods in the place of `layer_types`, of a model in whose GGUF file
+/// `has_experts` tells which layers have experts.
 ///
 /// # Errors
 /// `Parse` if these layers do not come back every so often.
@@ -83,8 +84,8 @@ pub(super) fn restore(
     Ok(())
 }
 
-/// Period and first of the layers that are marked. Of a single one, the period is the number of layers; of none, the first one
-/// would be behind the last layer.
+/// Period and first of the layers that are marked. Of a single one, the period is the number of
+/// layers; of none, the first one would be behind the last layer.
 fn regular(layers: &[bool]) -> Option<(usize, usize)> {
     let mut marked = (0..layers.len()).filter(|layer| layers[*layer]);
     let Some(first) = marked.next() else {

@@ -1,5 +1,5 @@
-//! How the states of a text's tokens become one vector: what sentence-transformers has in a file beside the model, and GGUF in a
-//! key.
+//! How the states of a text's tokens become one vector: what sentence-transformers has in a file
+//! beside the model, and GGUF in a key.
 //!
 //! Source: `TextModel._try_set_pooling_type` in `conversion/base.py` of llama.cpp.
 
@@ -9,19 +9,20 @@ use super::fields::Fields;
 use crate::config::Texts;
 use crate::{AnamnesisError, Result};
 
-/// Field of a config that has the number of GGUF. Only directories that were GGUF have it: transformers knows no such field.
+/// Field of a config that has the number of GGUF. Only directories that were GGUF have it:
+/// transformers knows no such field.
 pub(super) const POOLING: &str = "pooling_type";
 
-/// The fields of sentence-transformers with the names that later versions have, and their numbers in GGUF
-/// (`LLAMA_POOLING_TYPE_*`), in the order in which llama.cpp's converter looks for them.
+/// The fields of sentence-transformers with the names that later versions have, and their numbers
+/// in GGUF (`LLAMA_POOLING_TYPE_*`), in the order in which llama.cpp's converter looks for them.
 const MODES: &[(&str, &str, u64)] = &[
     ("pooling_mode_mean_tokens", "mean", 1),
     ("pooling_mode_cls_token", "cls", 2),
     ("pooling_mode_lasttoken", "lasttoken", 3),
 ];
 
-/// Sets the field of pooling to what the files of sentence-transformers say. They go before the config. Returns what a user should
-/// know of modules that GGUF does not get.
+/// Sets the field of pooling to what the files of sentence-transformers say. They go before the
+/// config. Returns what a user should know of modules that GGUF does not get.
 ///
 /// # Errors
 /// `Unsupported` if llama.cpp has no such pooling; `Parse` if a file is missing or malformed.
@@ -60,7 +61,8 @@ fn lost_modules(modules: &[(String, String)]) -> Option<String> {
     (!lost.is_empty()).then(|| format!("{what}: {}", lost.join(", ")))
 }
 
-/// Kind and directory of each module of sentence-transformers, in their order; none without its file.
+/// Kind and directory of each module of sentence-transformers, in their order; none without its
+/// file.
 fn modules(texts: &Texts) -> Result<Vec<(String, String)>> {
     let modules = texts.json("modules.json")?;
     let text = |module: &Value, field: &str| {

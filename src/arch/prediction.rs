@@ -1,4 +1,5 @@
-//! Layers that predict further tokens. They are behind the last layer in GGUF, and there in transformers as well, or `mtp.*`.
+//! Layers that predict further tokens. They are behind the last layer in GGUF, and there in
+//! transformers as well, or `mtp.*`.
 
 use serde_json::{Map, Value};
 
@@ -22,7 +23,8 @@ impl PredictionNames {
         })
     }
 
-    /// The name in transformers of `name`, a tensor of the layer behind `layers` others; `None`: it is of another layer.
+    /// The name in transformers of `name`, a tensor of the layer behind `layers` others; `None`: it
+    /// is of another layer.
     pub(super) fn of_transformers(&self, name: &str, layers: usize) -> Option<String> {
         let rest = name.strip_prefix(&format!("{}{layers}.", self.layers))?;
         let mut names = self.names.iter();
@@ -40,7 +42,8 @@ fn is_apart(name: &str) -> bool {
     name.starts_with("mtp.")
 }
 
-/// Whether the tensor `name` of transformers is of a layer that predicts further tokens, behind `layers` others.
+/// Whether the tensor `name` of transformers is of a layer that predicts further tokens, behind
+/// `layers` others.
 pub(super) fn is_predicting(prediction: Prediction, name: &str, layers: usize) -> bool {
     let name = of_language_model(name);
     match prediction {
@@ -51,8 +54,8 @@ pub(super) fn is_predicting(prediction: Prediction, name: &str, layers: usize) -
     }
 }
 
-/// Sets the number of layers that predict further tokens to that of the model, if GGUF has them: configs count layers, too, that
-/// transformers has not saved.
+/// Sets the number of layers that predict further tokens to that of the model, if GGUF has them:
+/// configs count layers, too, that transformers has not saved.
 ///
 /// # Errors
 /// `Parse` if llama.cpp has no place for as many.
@@ -79,7 +82,8 @@ pub(super) fn count_layers(
     Ok(())
 }
 
-/// The number of layers in GGUF that predict further tokens, of classes that name them apart in transformers.
+/// The number of layers in GGUF that predict further tokens, of classes that name them apart in
+/// transformers.
 ///
 /// # Errors
 /// `Parse` if there are more than one.
@@ -102,8 +106,9 @@ pub(super) fn rename_count(config: &mut Map<String, Value>, prediction: Predicti
     }
 }
 
-/// Takes the layers that predict further tokens out of `config` and `items`, of classes that leave them out. Returns a note of the
-/// tensors, if there are any. Of other classes, forgets a number of such layers that the file does not have.
+/// Takes the layers that predict further tokens out of `config` and `items`, of classes that leave
+/// them out. Returns a note of the tensors, if there are any. Of other classes, forgets a number of
+/// such layers that the file does not have.
 ///
 /// # Errors
 /// `Parse` that names the key, if there are as many as all layers.

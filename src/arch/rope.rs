@@ -1,7 +1,8 @@
-//! Rotary positions: their base, and how they are scaled to texts longer than those of the training.
+//! Rotary positions: their base, and how they are scaled to texts longer than those of the
+//! training.
 //!
-//! Source: `TextModel.__init__` and `set_gguf_parameters` in `conversion/base.py`, `LlamaModel.generate_extra_tensors` in
-//! `conversion/llama.py` of llama.cpp.
+//! Source: `TextModel.__init__` and `set_gguf_parameters` in `conversion/base.py`,
+//! `LlamaModel.generate_extra_tensors` in `conversion/llama.py` of llama.cpp.
 
 mod alpha;
 mod by_kind;
@@ -289,7 +290,8 @@ impl Rope {
         }
     }
 
-    /// How many pairs of a head, of which `rotating` dimensions rotate, do so by each axis of an image: four numbers.
+    /// How many pairs of a head, of which `rotating` dimensions rotate, do so by each axis of an
+    /// image: four numbers.
     ///
     /// # Errors
     /// `Parse` if the config says something else, or nothing and there is no `default`.
@@ -326,10 +328,11 @@ impl Rope {
         numbers.filter(fits).ok_or_else(wrong)
     }
 
-    /// The factors by which Llama 3's scaling divides each frequency of a head of which `rotating` dimensions rotate.
+    /// The factors by which Llama 3's scaling divides each frequency of a head of which `rotating`
+    /// dimensions rotate.
     ///
-    /// Waves shorter than `original / high` stay, those longer than `original / low` are stretched by the factor, and between
-    /// them the stretching grows.
+    /// Waves shorter than `original / high` stay, those longer than `original / low` are stretched
+    /// by the factor, and between them the stretching grows.
     fn llama3_factors(&self, rotating: usize) -> Result<Vec<f32>> {
         let or =
             |name, default| -> Result<f64> { Ok(self.scaling.number(&[name])?.unwrap_or(default)) };

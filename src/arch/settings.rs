@@ -1,4 +1,5 @@
-//! Settings that all architectures have: keys of the metadata, and the fields of `config.json` that they come from.
+//! Settings that all architectures have: keys of the metadata, and the fields of `config.json` that
+//! they come from.
 //!
 //! Source: `TextModel.set_gguf_parameters` in `conversion/base.py` of llama.cpp.
 
@@ -21,7 +22,8 @@ use crate::{AnamnesisError, Result};
 /// A key with its value.
 pub(super) type KeyValue = (String, GgufMetadataValue);
 
-/// Key of whether a token sees only those in front of it, as all decoders do unless a config says otherwise.
+/// Key of whether a token sees only those in front of it, as all decoders do unless a config says
+/// otherwise.
 const CAUSAL: &str = "attention.causal";
 
 /// Field of the same. transformers 5 reads it of most decoders, and transformers 4 of none.
@@ -276,7 +278,8 @@ fn list_len(setting: &Setting, fields: &Fields) -> usize {
     list.and_then(Value::as_array).map_or(0, Vec::len)
 }
 
-/// The width of all shared experts together. The fields of `setting` are a width, that of one expert, and their number.
+/// The width of all shared experts together. The fields of `setting` are a width, that of one
+/// expert, and their number.
 ///
 /// # Errors
 /// llama.cpp takes another width for it.
@@ -295,7 +298,8 @@ fn shared_width(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize
     }
 }
 
-/// The length of the training that belongs to the length that the config states, as `lengths` has both.
+/// The length of the training that belongs to the length that the config states, as `lengths` has
+/// both.
 fn trained(
     setting: &Setting,
     fields: &Fields,
@@ -325,7 +329,8 @@ fn positions(setting: &Setting, fields: &Fields, dims: &Dims) -> Result<usize> {
 /// Field of the names of classes.
 pub(super) const LABELS: &str = "id2label";
 
-/// The names of classes in the order of their numbers; `None` if there are none, or the two that transformers makes up.
+/// The names of classes in the order of their numbers; `None` if there are none, or the two that
+/// transformers makes up.
 ///
 /// Source: `BertModel.__init__` in `conversion/bert.py` of llama.cpp.
 fn labels(fields: &Fields) -> Result<Option<Vec<String>>> {

@@ -20,7 +20,8 @@ pub(super) struct SourceTensor<'m> {
     /// Whether it is a whole stored tensor, whose bytes can be copied.
     is_plain: bool,
     pub decoder: Arc<dyn Decode + 'm>,
-    /// Shape and decoder of a stack with its matrices transposed, `[…, out, in]`, if codes lie like that.
+    /// Shape and decoder of a stack with its matrices transposed, `[…, out, in]`, if codes lie like
+    /// that.
     transposed: Option<(Vec<usize>, Arc<dyn Decode + 'm>)>,
 }
 
@@ -88,7 +89,8 @@ impl<'m> SourceTensor<'m> {
         }
     }
 
-    /// `rows` rows from `first` on, of the tensor or of each matrix of a stack, as a tensor called `name`.
+    /// `rows` rows from `first` on, of the tensor or of each matrix of a stack, as a tensor called
+    /// `name`.
     pub(super) fn rows_of(
         &self,
         name: String,
@@ -129,7 +131,8 @@ impl<'m> SourceTensor<'m> {
         }
     }
 
-    /// A stack `[n, rows, cols]` with its matrices transposed, `[n, cols, rows]`, as values of type `dtype`.
+    /// A stack `[n, rows, cols]` with its matrices transposed, `[n, cols, rows]`, as values of type
+    /// `dtype`.
     pub(super) fn transposed(self, dtype: TargetDtype) -> Self {
         if let Some((shape, decoder)) = self.transposed {
             return Self {

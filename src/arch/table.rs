@@ -27,13 +27,15 @@ pub(super) struct ModelClass {
     pub own_fields: &'static [(&'static str, &'static str)],
     /// Fields that are not in GGUF, each with the one that it is equal to.
     pub equal_fields: &'static [(&'static str, &'static str)],
-    /// Projections that all have a bias or all have none, by their names in GGUF, and the field that says so. Without a field
-    /// they always have one.
+    /// Projections that all have a bias or all have none, by their names in GGUF, and the field
+    /// that says so. Without a field they always have one.
     pub biases: &'static [(&'static str, &'static [&'static str])],
     pub tensors: &'static [&'static [TensorRule]],
-    /// Tensors that some checkpoints have in place of others, under the same names in GGUF. They are not written.
+    /// Tensors that some checkpoints have in place of others, under the same names in GGUF. They
+    /// are not written.
     pub other_tensors: &'static [TensorRule],
-    /// The architecture's own settings, behind those that all have. One of the same key takes the place of theirs.
+    /// The architecture's own settings, behind those that all have. One of the same key takes the
+    /// place of theirs.
     pub settings: &'static [&'static [Setting]],
     pub traits: Traits,
 }
@@ -78,24 +80,29 @@ pub(super) struct Traits {
     pub has_fixed_rope: bool,
     /// The embedding may have more rows than there are tokens, which GGUF does not get.
     pub cuts_embedding: bool,
-    /// Every so many layers one sees the whole text, and the others a window of it. llama.cpp knows no other pattern.
+    /// Every so many layers one sees the whole text, and the others a window of it. llama.cpp knows
+    /// no other pattern.
     pub full_attention_every: Option<usize>,
-    /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden size / heads. llama.cpp knows
-    /// no other.
+    /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden
+    /// size / heads. llama.cpp knows no other.
     pub scaled_by_hidden_size: Option<usize>,
     /// Models of the class do not round YaRN's bounds (`truncate` is false). GGUF does not say it.
     pub has_exact_yarn: bool,
-    /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp does not read them.
+    /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp
+    /// does not read them.
     pub has_lost_bounds: bool,
-    /// Fields with a default that are null where the model has none of what they say, and llama.cpp always has it.
+    /// Fields with a default that are null where the model has none of what they say, and llama.cpp
+    /// always has it.
     pub never_null: &'static [&'static str],
-    /// transformers 5 reads `is_causal`, and no layer of the class has a window of attention. In other classes both may differ.
+    /// transformers 5 reads `is_causal`, and no layer of the class has a window of attention. In
+    /// other classes both may differ.
     pub reads_causal: bool,
     /// What becomes of layers behind the last one, which predict further tokens.
     pub prediction: Prediction,
     /// Every so many layers one has no rotary positions. llama.cpp knows no other pattern.
     pub no_rope_every: Option<usize>,
-    /// What layers are unless `layer_types` says it: all of this kind, and every so many layers one of full attention.
+    /// What layers are unless `layer_types` says it: all of this kind, and every so many layers one
+    /// of full attention.
     pub layer_kinds: Option<(&'static str, usize)>,
     /// The feed-forward layer may be adjusted to a width that is not `intermediate_size`.
     pub adjusts_inner: bool,
@@ -103,7 +110,8 @@ pub(super) struct Traits {
     pub has_long_factors: bool,
     /// `topk_method` of models whose experts are in groups. GGUF does not say it.
     pub group_method: Option<&'static str>,
-    /// The part of each head that rotates where a config does not say it; `None`: all of it, always.
+    /// The part of each head that rotates where a config does not say it; `None`: all of it,
+    /// always.
     pub partial_rotary: Option<f64>,
     /// Layers that see the whole text have other sizes than those with a window, as of Gemma 4.
     pub has_layer_sizes: bool,
@@ -111,37 +119,44 @@ pub(super) struct Traits {
     pub is_recurrent: bool,
     /// Names of kinds of layers that mean others, each with the other.
     pub kind_names: &'static [(&'static str, &'static str)],
-    /// Letters of the kinds of layers, of classes whose config has a text (`hybrid_override_pattern`) or `layers_block_type` in
-    /// place of `layer_types`.
+    /// Letters of the kinds of layers, of classes whose config has a text
+    /// (`hybrid_override_pattern`) or `layers_block_type` in place of `layer_types`.
     pub layer_letters: &'static [(&'static str, char)],
     /// A kind of which there must be a layer.
     pub needs_kind: Option<&'static str>,
-    /// A kind of which there is no layer, although the class has it. With such a layer it is another class here.
+    /// A kind of which there is no layer, although the class has it. With such a layer it is
+    /// another class here.
     pub lacks_kind: Option<&'static str>,
     /// What names of tensors may begin with: models have it in some files, and not in others.
     pub prefix: Option<&'static str>,
-    /// Queries and keys are normed (`use_qk_norm`) unless there are so many experts. GGUF does not say it.
+    /// Queries and keys are normed (`use_qk_norm`) unless there are so many experts. GGUF does not
+    /// say it.
     pub normed_unless_experts: Option<usize>,
     /// Fields of which layers have attention, and which have experts.
     pub periods: Option<&'static Periods>,
     /// The field of how many layers there are from one with experts to the next.
     pub experts_every: Option<&'static str>,
-    /// The field of how many layers there are from one that sees the whole text to the next, of which the first layer is one.
-    /// llama.cpp knows no other pattern.
+    /// The field of how many layers there are from one that sees the whole text to the next, of
+    /// which the first layer is one. llama.cpp knows no other pattern.
     pub full_from_first: Option<&'static str>,
     /// Fields that configs have as a list of the same number for each layer.
     pub listed_by_layer: &'static [&'static str],
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
-    /// Rope may be `dynamic`, which scales only texts longer than those of the training. llama.cpp does not, and a note says so.
+    /// Rope may be `dynamic`, which scales only texts longer than those of the training. llama.cpp
+    /// does not, and a note says so.
     pub scales_long_texts: bool,
-    /// A field that is true, or above 0, in models of this class. Others of the same name in transformers are another class here.
+    /// A field that is true, or above 0, in models of this class. Others of the same name in
+    /// transformers are another class here.
     pub config_sign: Option<&'static str>,
-    /// A field, and its text in models of this class. Others of the same name in transformers are another class here.
+    /// A field, and its text in models of this class. Others of the same name in transformers are
+    /// another class here.
     pub config_text: Option<(&'static str, &'static str)>,
-    /// transformers divides the state in front of the tied output by the root of its length, and llama.cpp does not.
+    /// transformers divides the state in front of the tied output by the root of its length, and
+    /// llama.cpp does not.
     pub scales_output: bool,
-    /// `model_type` of the nested config, of classes of multimodal models whose language models are of several classes.
+    /// `model_type` of the nested config, of classes of multimodal models whose language models are
+    /// of several classes.
     pub nested_type: Option<&'static str>,
     /// All heads share one of keys and values if `multi_query` is true, and none do else.
     pub may_be_multi_query: bool,
@@ -149,19 +164,23 @@ pub(super) struct Traits {
     pub left_out: &'static [&'static str],
     /// As [`ModelClass::implied`], of fields that few configs have. They are not written from GGUF.
     pub also_implied: &'static [(&'static str, Default)],
-    /// Windows of attention of the class in transformers that llama.cpp does not have. A note says so.
+    /// Windows of attention of the class in transformers that llama.cpp does not have. A note says
+    /// so.
     pub lost_windows: LostWindows,
     /// The window of transformers where a config has no field for it, not even null.
     pub default_window: Option<u32>,
-    /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which llama.cpp has the approximation.
+    /// `hidden_act` counts as well, and early configs say that it is the exact GELU, for which
+    /// llama.cpp has the approximation.
     pub approximates_gelu: bool,
-    /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these, too. A note says so.
+    /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these,
+    /// too. A note says so.
     pub lost_epsilon: Option<[&'static str; 2]>,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
 
-/// Which layers have a window of attention in transformers, and none in llama.cpp, or none in mlx-lm.
+/// Which layers have a window of attention in transformers, and none in llama.cpp, or none in
+/// mlx-lm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LostWindows {
     /// None.
@@ -170,11 +189,13 @@ pub(super) enum LostWindows {
     Everywhere,
     /// If `use_sliding_window` is true, those that `layer_types` calls so, or all.
     Flagged,
-    /// Those that `layer_types` calls so, or else those from the number in `max_window_layers` on, which is this by default.
+    /// Those that `layer_types` calls so, or else those from the number in `max_window_layers` on,
+    /// which is this by default.
     From(u32),
 }
 
-/// Fields that say by a period, and by the first of them, which layers have attention and which have experts, as of Jamba.
+/// Fields that say by a period, and by the first of them, which layers have attention and which
+/// have experts, as of Jamba.
 #[derive(Debug, PartialEq)]
 pub(super) struct Periods {
     /// Kinds of layers with attention, and of all others.
@@ -286,7 +307,8 @@ pub(super) enum Default {
     Absent,
 }
 
-/// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides have alike.
+/// A tensor, or those of its name in all layers, without `.weight` or `.bias`, which both sides
+/// have alike.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TensorRule {
     /// Name in GGUF; `{i}` is the layer.
@@ -296,7 +318,8 @@ pub(super) struct TensorRule {
     pub transform: Transform,
     /// The shape that the config prescribes for the weight, as transformers has it.
     pub shape: &'static [Dim],
-    /// The same as GGUF has it, where its dimensions are others. Of stacks it is that of one expert.
+    /// The same as GGUF has it, where its dimensions are others. Of stacks it is that of one
+    /// expert.
     pub gguf_shape: Option<&'static [Dim]>,
     /// Whether the names are whole, and no `.weight` or `.bias` follows.
     pub is_whole_name: bool,
@@ -323,7 +346,8 @@ pub(super) enum Need {
     Above0(&'static str),
     /// All, unless a flag of the config is true.
     Unless(&'static str),
-    /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has the weight.
+    /// All, if a flag of the config is true. Coming back, the flag is true if the first layer has
+    /// the weight.
     If(&'static str),
     /// Layers that `layer_types` calls so.
     Kind(&'static str),

@@ -1,4 +1,5 @@
-//! Names, titles and rope of the tables; expected values come from llama.cpp's converter and torch 2.6.
+//! Names, titles and rope of the tables; expected values come from llama.cpp's converter and torch
+//! 2.6.
 
 use super::families::CLASSES;
 use super::general::{size_label, title};

@@ -1,4 +1,5 @@
-//! A Hugging Face model as GGUF: its tensors under GGUF's names and in its order of rows, and its metadata.
+//! A Hugging Face model as GGUF: its tensors under GGUF's names and in its order of rows, and its
+//! metadata.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,8 +61,8 @@ pub(crate) struct GgufModel<'m> {
 /// The model of `items` as GGUF; `None` if no `config.json` names its class.
 ///
 /// # Errors
-/// `Unsupported` if the class is unknown; `Parse` that names the field, the file or the tensor which is missing, contradicts
-/// another, or is none of the class.
+/// `Unsupported` if the class is unknown; `Parse` that names the field, the file or the tensor
+/// which is missing, contradicts another, or is none of the class.
 pub(crate) fn to_gguf<'m>(
     items: &mut Vec<ResolvedItem<'m>>,
     request: &GgufRequest<'_>,
@@ -77,7 +78,8 @@ pub(crate) fn to_gguf<'m>(
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     checks::add_default_window(class, &config, &mut fields);
-    // Before the defaults of the class: what a config does not state differs by the version of transformers.
+    // Before the defaults of the class: what a config does not state differs by the version of
+    // transformers.
     Rope::new(&fields)?.check_bases(class)?;
     fields.complete(class)?;
     let mut lost_modules = None;
@@ -171,7 +173,8 @@ pub(crate) fn to_gguf<'m>(
 /// The embedding of tokens.
 const EMBEDDING: &str = "token_embd.weight";
 
-/// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the embedding for it.
+/// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the
+/// embedding for it.
 fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
     let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
     let has_output = tensors
@@ -226,7 +229,8 @@ fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
     })
 }
 
-/// Element type of matrices: the one that is asked for, or that of the first matrix that is stored in two bytes.
+/// Element type of matrices: the one that is asked for, or that of the first matrix that is stored
+/// in two bytes.
 fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype {
     let sources = || tensors.iter().flat_map(|tensor| &tensor.sources);
     let stored = || {
@@ -281,7 +285,8 @@ fn tensor_of<'m>(
     transform::to_gguf(tensor, dtype, change, dims)
 }
 
-/// Whether the norm `name` is stored with 1 added in classes that do so. That of linear attention is not.
+/// Whether the norm `name` is stored with 1 added in classes that do so. That of linear attention
+/// is not.
 pub(super) fn has_offset(name: &str) -> bool {
     name.ends_with("norm.weight") && !name.ends_with("ssm_norm.weight")
 }

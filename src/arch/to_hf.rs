@@ -1,5 +1,5 @@
-//! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows of transformers, and the
-//! configs beside them.
+//! A GGUF model as a Hugging Face directory: its tensors under the names and in the order of rows
+//! of transformers, and the configs beside them.
 
 mod class;
 
@@ -43,11 +43,12 @@ pub(crate) struct DirectoryModel<'m> {
     pub notes: Vec<String>,
 }
 
-/// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`, by way of `decoded`.
+/// The model of `items`, whose metadata is `metadata`; what is quantized is decoded to `to`, by way
+/// of `decoded`.
 ///
 /// # Errors
-/// `Unsupported` if the architecture is unknown; `Parse` that names the key or the tensor which is missing, contradicts another,
-/// or is none of the architecture.
+/// `Unsupported` if the architecture is unknown; `Parse` that names the key or the tensor which is
+/// missing, contradicts another, or is none of the architecture.
 pub(crate) fn to_hf<'m>(
     mut items: Vec<ResolvedItem<'m>>,
     metadata: &GgufMetadata,
@@ -136,8 +137,8 @@ pub(crate) fn to_hf<'m>(
     })
 }
 
-/// The tensors of Hugging Face that are made of those in `mapped`. `main` is the type of weights, and what is quantized is decoded
-/// to `to`.
+/// The tensors of Hugging Face that are made of those in `mapped`. `main` is the type of weights,
+/// and what is quantized is decoded to `to`.
 fn make_items<'m>(
     mapped: Vec<Mapped<'m>>,
     class: &ModelClass,
@@ -205,7 +206,8 @@ fn image_note(class: &ModelClass) -> Option<String> {
     is_for_images.then(|| format!("{} is written as {}, {what}", class.gguf, class.classes[0]))
 }
 
-/// Adds the kinds of the layers of a model whose window is null: without them transformers takes the number of each layer modulo 0.
+/// Adds the kinds of the layers of a model whose window is null: without them transformers takes
+/// the number of each layer modulo 0.
 fn add_full_layers(config: &mut Map<String, Value>, layers: usize) {
     if config.get(WINDOW).is_some_and(Value::is_null) && !config.contains_key(LAYER_KINDS) {
         let kinds: Value = std::iter::repeat_n(FULL_ATTENTION, layers).collect();
@@ -263,7 +265,8 @@ fn shape_of<'a>(item: &'a ResolvedItem<'_>) -> &'a [usize] {
     }
 }
 
-/// Element type of what is not quantized: that of the first matrix in two bytes, or `to` if anything is quantized.
+/// Element type of what is not quantized: that of the first matrix in two bytes, or `to` if
+/// anything is quantized.
 fn main_dtype(mapped: &[Mapped<'_>], to: TargetDtype) -> TargetDtype {
     let stored = || {
         mapped
@@ -338,7 +341,8 @@ impl<'m> Maker<'_, 'm> {
             .try_for_each(|group| self.push(group, rule))
     }
 
-    /// Adds a tensor. A vector that GGUF has widened gets the model's type back, where no value changes by that.
+    /// Adds a tensor. A vector that GGUF has widened gets the model's type back, where no value
+    /// changes by that.
     fn push(&mut self, mut group: Group<'m>, rule: &TensorRule) -> Result<()> {
         let is_stored = group.scheme == QuantScheme::Unquantized;
         let is_wide =

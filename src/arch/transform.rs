@@ -21,10 +21,12 @@ use crate::scheme::layout::assembled::{Change, RowOrder, Tiles};
 use crate::scheme::{Group, ResolvedItem, Window};
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// The tensor of GGUF that is made of `tensor`, in the type `dtype`, with `change` made to each value.
+/// The tensor of GGUF that is made of `tensor`, in the type `dtype`, with `change` made to each
+/// value.
 ///
 /// # Errors
-/// `Parse` if its rows are not those of heads that can be halved, or of two projections, or a size is missing in the config.
+/// `Parse` if its rows are not those of heads that can be halved, or of two projections, or a size
+/// is missing in the config.
 pub(super) fn to_gguf<'m>(
     tensor: Mapped<'m>,
     dtype: TargetDtype,
@@ -138,7 +140,8 @@ pub(super) fn to_gguf<'m>(
     Ok(assembled(sources, (name, made), dtype, &moved))
 }
 
-/// Every second column of the matrices of a stack that is transposed already, from column `first` on.
+/// Every second column of the matrices of a stack that is transposed already, from column `first`
+/// on.
 fn transposed_half<'m>(
     transposed: SourceTensor<'m>,
     first: usize,
@@ -159,7 +162,8 @@ fn transposed_half<'m>(
     Ok(assembled(sources, (name, half.to_vec()), dtype, &moved))
 }
 
-/// Half `part`, 0 or 1, of the rows of `source`, which is one matrix or a stack of them, and its shape.
+/// Half `part`, 0 or 1, of the rows of `source`, which is one matrix or a stack of them, and its
+/// shape.
 fn half_of(
     source: &SourceTensor<'_>,
     shape: &[usize],
@@ -219,7 +223,8 @@ fn fused_heads(shape: &[usize], tiles: Tiles) -> Rearrangement {
     Rearrangement::of_each(1, RowOrder::Tiled { first: 0, tiles }, size)
 }
 
-/// A tensor of `shape` whose heads of values are in the order `tiles`, with `decay` made to the values of decays.
+/// A tensor of `shape` whose heads of values are in the order `tiles`, with `decay` made to the
+/// values of decays.
 fn value_heads(
     (part, decay): (ValuePart, Change),
     tiles: Tiles,

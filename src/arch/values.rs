@@ -10,7 +10,8 @@ use crate::{AnamnesisError, Result, TargetDtype};
 /// Values that are compared at once.
 const PIECE: usize = 1 << 16;
 
-/// Whether all values fit `dtype`. The logarithm of a value fits if the value comes back from what it is rounded to.
+/// Whether all values fit `dtype`. The logarithm of a value fits if the value comes back from what
+/// it is rounded to.
 pub(super) fn is_exact(
     decoder: &dyn Decode,
     dtype: TargetDtype,

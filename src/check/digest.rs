@@ -21,8 +21,8 @@ pub(super) struct Expected {
     origin: &'static str,
 }
 
-/// The files that have a SHA-256 to be compared. Adds findings for weight files without one in the manifest, and for lines of
-/// it without a file.
+/// The files that have a SHA-256 to be compared. Adds findings for weight files without one in the
+/// manifest, and for lines of it without a file.
 ///
 /// # Errors
 /// The manifest cannot be read, or is malformed.
@@ -49,7 +49,8 @@ pub(super) fn byte_len(expected: &[Expected]) -> u64 {
     expected.iter().map(len).sum()
 }
 
-/// Compares files with the SHA-256 that they should have and adds what differs. Adds the bytes that are read to `done`.
+/// Compares files with the SHA-256 that they should have and adds what differs. Adds the bytes that
+/// are read to `done`.
 ///
 /// # Errors
 /// `Cancelled`.
@@ -89,8 +90,9 @@ fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The SHA-256 that a file of a cache is named by: `blobs/HEX` of Hugging Face's, to which the names in a snapshot are links, or
-/// `blobs/sha256-HEX` of Ollama's. Small files of the hub are named by a hash of Git's, which is shorter.
+/// The SHA-256 that a file of a cache is named by: `blobs/HEX` of Hugging Face's, to which the
+/// names in a snapshot are links, or `blobs/sha256-HEX` of Ollama's. Small files of the hub are
+/// named by a hash of Git's, which is shorter.
 fn named_by_sha256(file: &Path) -> Option<Expected> {
     let real = std::fs::canonicalize(file).ok()?;
     let name = real.file_name()?.to_str()?;
@@ -103,8 +105,8 @@ fn named_by_sha256(file: &Path) -> Option<Expected> {
     })
 }
 
-/// Adds the lines of `manifest` that are about files of the model, and findings for weight files without a line and for lines
-/// without a file.
+/// Adds the lines of `manifest` that are about files of the model, and findings for weight files
+/// without a line and for lines without a file.
 fn from_manifest(
     manifest: &Path,
     model: &ParsedModel,
@@ -143,8 +145,9 @@ fn from_manifest(
     Ok(())
 }
 
-/// Names and SHA-256 of a manifest: lines `HEX  NAME`, or `HEX *NAME`, as `sha256sum` writes them. A line that begins with a
-/// backslash has a name in which backslashes and ends of lines are escaped.
+/// Names and SHA-256 of a manifest: lines `HEX  NAME`, or `HEX *NAME`, as `sha256sum` writes them.
+/// A line that begins with a backslash has a name in which backslashes and ends of lines are
+/// escaped.
 ///
 /// # Errors
 /// `Io`; `Parse` for another line; `LimitExceeded`.

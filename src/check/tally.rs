@@ -94,13 +94,14 @@ struct TallyBytes<'a> {
 impl Routine for TallyBytes<'_> {
     #[inline(always)]
     fn run(&mut self) {
-        /// Values that are counted in the type of their bits, so that a vector has as many counters as values.
+        /// Values that are counted in the type of their bits, so that a vector has as many counters
+        /// as values.
         const CHUNK: usize = 128;
         macro_rules! count {
             ($type:ty) => {{
                 let sign: $type = 1 << (<$type>::BITS - 1);
-                // A bound that this type does not hold, such as the infinity of a format without one, is cut to all ones. No
-                // value without its sign has them.
+                // A bound that this type does not hold, such as the infinity of a format without
+                // one, is cut to all ones. No value without its sign has them.
                 let [infinity, largest, normal] = [
                     self.format.infinity,
                     self.format.largest,

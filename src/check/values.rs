@@ -17,8 +17,8 @@ use crate::{
 /// A tensor that is being counted: its counts so far, or why it cannot be read.
 type Outcome = std::result::Result<Tally, String>;
 
-/// Adds what the values show. Errors of single tensors are findings. Returns the progress, to which the caller adds
-/// `more_bytes` bytes.
+/// Adds what the values show. Errors of single tensors are findings. Returns the progress, to which
+/// the caller adds `more_bytes` bytes.
 ///
 /// # Errors
 /// `Cancelled`.
@@ -67,8 +67,9 @@ pub(super) fn check(
     Ok(done)
 }
 
-/// Indices of the scales that are negative in models that are fine: MLX makes a scale negative where the bound of the larger
-/// magnitude is the upper one (`mlx/backend/cpu/quantized.cpp`, `quantize`).
+/// Indices of the scales that are negative in models that are fine: MLX makes a scale negative
+/// where the bound of the larger magnitude is the upper one (`mlx/backend/cpu/quantized.cpp`,
+/// `quantize`).
 fn signed_scales(resolution: &Resolution<'_>) -> HashSet<usize> {
     let is_signed = |scheme| matches!(scheme, QuantScheme::Grouped { family: "MLX", .. });
     let groups = resolution.groups().filter(|group| is_signed(group.scheme));
@@ -133,8 +134,8 @@ fn check_decoded(
     Ok(())
 }
 
-/// Counts the values of tensors that are read in so many jobs each. `work` does a job of a tensor and returns the bytes that it
-/// has read with what it has counted.
+/// Counts the values of tensors that are read in so many jobs each. `work` does a job of a tensor
+/// and returns the bytes that it has read with what it has counted.
 fn tally_all<S: Default>(
     jobs: &[usize],
     run: &RememberOptions,
@@ -176,7 +177,8 @@ fn add(total: &mut Outcome, later: Outcome) {
     }
 }
 
-/// Adds what is wrong with values: NaN, infinities, and a matrix of zeros. Vectors of zeros are usual: biases begin as such.
+/// Adds what is wrong with values: NaN, infinities, and a matrix of zeros. Vectors of zeros are
+/// usual: biases begin as such.
 fn judge(t: &Tensor<'_>, what: &str, tally: &Tally, findings: &mut Vec<Finding>) {
     let counts = [
         (Severity::Error, tally.nan, "NaN"),
@@ -190,7 +192,8 @@ fn judge(t: &Tensor<'_>, what: &str, tally: &Tally, findings: &mut Vec<Finding>)
     }
 }
 
-/// Adds what is wrong with scales. Eight-bit scales are subnormal in models that are fine, for they have a second scale.
+/// Adds what is wrong with scales. Eight-bit scales are subnormal in models that are fine, for they
+/// have a second scale.
 fn judge_scales(t: &Tensor<'_>, is_signed: bool, tally: &Tally, findings: &mut Vec<Finding>) {
     let is_narrow = matches!(t.dtype(), Dtype::F8E4M3 | Dtype::F8E5M2);
     let subnormal = if is_narrow { 0 } else { tally.subnormal };
@@ -205,7 +208,8 @@ fn judge_scales(t: &Tensor<'_>, is_signed: bool, tally: &Tally, findings: &mut V
     add_counts(t, &format!("{} scales", tally.values), &counts, findings);
 }
 
-/// Adds a finding for each count that is not zero. `all` names the values that were counted, with their number.
+/// Adds a finding for each count that is not zero. `all` names the values that were counted, with
+/// their number.
 fn add_counts(
     t: &Tensor<'_>,
     all: &str,

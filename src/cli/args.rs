@@ -50,7 +50,8 @@ pub(super) enum Command {
     /// Show values, range and distribution of tensors, decoded from whatever they are stored in
     #[command(after_help = examples::SHOW)]
     Show(ShowArgs),
-    /// Grade what files could do to somebody who opens them with Python: safe, suspicious or dangerous
+    /// Grade what files could do to somebody who opens them with Python: safe, suspicious or
+    /// dangerous
     #[command(after_help = examples::SCAN)]
     Scan(ScanArgs),
     /// Show a model's format and sizes, before and after recovery
@@ -170,7 +171,8 @@ pub(super) struct ManArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or ollama:MODEL[:TAG]
+    /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or
+    /// ollama:MODEL[:TAG]
     pub file: PathBuf,
     /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
     #[arg(long, visible_alias = "prefix", value_name = "KEY", help_heading = INPUT)]
@@ -180,8 +182,8 @@ pub(super) struct FileArgs {
 /// The inputs of a command that writes an output for each.
 #[derive(Debug, clap::Args)]
 pub(super) struct InputsArgs {
-    /// Model files, directories of models, ORG/MODEL in the cache of Hugging Face, or ollama:MODEL[:TAG]; with several, -o is
-    /// a directory
+    /// Model files, directories of models, ORG/MODEL in the cache of Hugging Face, or
+    /// ollama:MODEL[:TAG]; with several, -o is a directory
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Take only what is below this key of a checkpoint, e.g. state_dict; names lose it
@@ -201,7 +203,8 @@ pub(super) struct LimitArgs {
     /// Largest single allocation whose size a file declares [default: none]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub max_single_alloc: Option<u64>,
-    /// Memory of all allocations for the headers of a model, and for what is made from it in memory [default: none]
+    /// Memory of all allocations for the headers of a model, and for what is made from it in memory
+    /// [default: none]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub max_total_bytes: Option<u64>,
     /// Tensors, metadata keys and members of archives together [default: none]
@@ -210,10 +213,12 @@ pub(super) struct LimitArgs {
     /// How many times longer than stored a compressed member may be [default: none]
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     pub max_decompression_ratio: Option<u64>,
-    /// Let pickles name this global, e.g. argparse.Namespace; what its objects hold is not read; may be repeated
+    /// Let pickles name this global, e.g. argparse.Namespace; what its objects hold is not read;
+    /// may be repeated
     #[arg(long, value_name = "MODULE.NAME", help_heading = LIMITS)]
     pub allow_opaque: Vec<String>,
-    /// Length of all compressed members together that are more than 100 times longer than stored [default: 1GiB]
+    /// Length of all compressed members together that are more than 100 times longer than stored
+    /// [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = LIMITS)]
     pub max_decompressed_bytes: Option<u64>,
 }
@@ -273,7 +278,8 @@ pub(super) struct ConvertArgs {
     pub input: InputsArgs,
     #[arg(long, value_name = "FORMAT", help_heading = OUTPUT, value_parser = parse_target, help = help_of_containers())]
     pub to: ConvertTo,
-    /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for GGUF too
+    /// Element type of what is decoded: bf16, f16 or f32 [default: bf16]; decodes GGUF blocks for
+    /// GGUF too
     #[arg(long, value_name = "DTYPE", help_heading = OUTPUT, value_parser = parse_dtype)]
     pub out_dtype: Option<TargetDtype>,
     #[command(flatten)]
@@ -292,12 +298,15 @@ pub(super) struct ConvertArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct MergeArgs {
-    /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or ollama:MODEL[:TAG]
+    /// Model file, directory of a model, ORG/MODEL in the cache of Hugging Face, or
+    /// ollama:MODEL[:TAG]
     pub base: PathBuf,
-    /// Directories of adapters, as PEFT saves them, or GGUF files; ADAPTER=WEIGHT multiplies what one adds
+    /// Directories of adapters, as PEFT saves them, or GGUF files; ADAPTER=WEIGHT multiplies what
+    /// one adds
     #[arg(value_name = "ADAPTER", required = true, value_parser = parse_adapter)]
     pub adapters: Vec<(PathBuf, f64)>,
-    /// Element type of what is quantized now: bf16, f16 or f32; or a container or a scheme, as for convert
+    /// Element type of what is quantized now: bf16, f16 or f32; or a container or a scheme, as for
+    /// convert
     #[arg(long, value_name = "DTYPE", default_value = "bf16", help_heading = OUTPUT, value_parser = parse_merge_target)]
     pub to: MergeTo,
     #[command(flatten)]
@@ -332,10 +341,12 @@ pub(super) struct ForgetArgs {
     /// Importance matrix of llama.cpp's, for GGUF
     #[arg(long, value_name = "FILE", help_heading = ENCODING)]
     pub imatrix: Option<PathBuf>,
-    /// Values that share a scale, where a scheme leaves a choice: the group or the block [default: what is usual]
+    /// Values that share a scale, where a scheme leaves a choice: the group or the block [default:
+    /// what is usual]
     #[arg(long, value_name = "N", help_heading = ENCODING, value_parser = clap::value_parser!(u32).range(1..))]
     pub group_size: Option<u32>,
-    /// Whose scales MXFP4 and MXFP8 get: compressed-tensors, modelopt, floor, ceil, even, rceil or ggml
+    /// Whose scales MXFP4 and MXFP8 get: compressed-tensors, modelopt, floor, ceil, even, rceil or
+    /// ggml
     #[arg(long, value_name = "RULE", help_heading = ENCODING)]
     pub scale_rule: Option<String>,
     /// Give all tensors of a GGUF file the same type

@@ -71,8 +71,8 @@ pub(super) fn write_all(
     Ok(())
 }
 
-/// Fails if `output`, that of the input `file`, is that of another input, too, or is there already. `outputs` has the
-/// outputs of the inputs before.
+/// Fails if `output`, that of the input `file`, is that of another input, too, or is there already.
+/// `outputs` has the outputs of the inputs before.
 fn require_own<'a>(
     file: &'a Path,
     output: &Path,

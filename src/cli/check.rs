@@ -148,8 +148,8 @@ fn print_finding(finding: &Finding, model: &Path, out: &mut impl Write) -> crate
     Ok(())
 }
 
-/// Adds the models in `directory` and below: each directory that has weights and a config or an index, and each file of weights
-/// anywhere else. Links to directories are not followed.
+/// Adds the models in `directory` and below: each directory that has weights and a config or an
+/// index, and each file of weights anywhere else. Links to directories are not followed.
 fn find_models(directory: &Path, models: &mut Vec<PathBuf>) -> crate::Result<()> {
     let error = |e: std::io::Error| AnamnesisError::io_at(directory, &e);
     let (mut files, mut below) = (BTreeSet::new(), BTreeSet::new());

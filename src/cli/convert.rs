@@ -71,8 +71,8 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
     )
 }
 
-/// The GGUF metadata of `--gguf-metadata`, followed by that of `--gguf-kv`. Of two values for a key the last one counts, so single
-/// values override the file.
+/// The GGUF metadata of `--gguf-metadata`, followed by that of `--gguf-kv`. Of two values for a key
+/// the last one counts, so single values override the file.
 fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)>> {
     let mut all = Vec::new();
     if let Some(path) = &args.gguf_metadata {

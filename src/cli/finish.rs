@@ -12,8 +12,8 @@ use crate::convert::{hashed, is_input_of, partial_path};
 use crate::error::printable;
 use crate::{AnamnesisError, CancelToken, Result};
 
-/// Gives the directory `output` its name, now that all its parts are made, and prints the sums that the options ask for. That
-/// it has its name already is no error.
+/// Gives the directory `output` its name, now that all its parts are made, and prints the sums that
+/// the options ask for. That it has its name already is no error.
 pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> CommandResult {
     let (is_quiet, force) = (args.messages.quiet, args.output.force);
     refuse_unfinished_name(output)?;
@@ -51,8 +51,8 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
     Ok(())
 }
 
-/// Refuses the name of a hidden directory of parts. It looks like an output whose last steps were interrupted, and settling that
-/// would remove the records of its parts.
+/// Refuses the name of a hidden directory of parts. It looks like an output whose last steps were
+/// interrupted, and settling that would remove the records of its parts.
 ///
 /// # Errors
 /// `Io` with the name that is expected.
@@ -68,10 +68,12 @@ fn refuse_unfinished_name(output: &Path) -> Result<()> {
     })
 }
 
-/// Fails unless `output`, of which no part is there, is a directory that can have been finished before.
+/// Fails unless `output`, of which no part is there, is a directory that can have been finished
+/// before.
 ///
 /// # Errors
-/// `Io` that says what was expected: the output is missing, or is the input of a conversion whose output is not finished.
+/// `Io` that says what was expected: the output is missing, or is the input of a conversion whose
+/// output is not finished.
 fn require_finished(output: &Path) -> Result<()> {
     let refuse =
         |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(output, &Error::new(kind, what)));

@@ -1,4 +1,5 @@
-//! Opens the input, which is a path or the name of a model in Ollama's store, and derives the output's name from it.
+//! Opens the input, which is a path or the name of a model in Ollama's store, and derives the
+//! output's name from it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,12 +11,13 @@ use crate::{AnamnesisError, ParseLimits, ParsedModel, Result};
 /// A parsed model with the path that its output is named after.
 pub(super) struct NamedModel {
     pub model: ParsedModel,
-    /// Path of the input. For a model in Ollama's store, a file name in the current directory: the blobs of the store are
-    /// named by their hash.
+    /// Path of the input. For a model in Ollama's store, a file name in the current directory: the
+    /// blobs of the store are named by their hash.
     pub named: PathBuf,
 }
 
-/// Opens the model that the arguments name within `limits`, restricted to the tensors below `--root`.
+/// Opens the model that the arguments name within `limits`, restricted to the tensors below
+/// `--root`.
 ///
 /// # Errors
 /// The errors of [`parse`](crate::parse()), or `Parse` if there is nothing below the root.
@@ -48,11 +50,12 @@ pub(super) fn open_path(path: &Path, limits: &LimitArgs) -> Result<ParsedModel> 
     Ok(open_file(path, &limits.limits())?.model)
 }
 
-/// The snapshot of a model that `path` names in the cache of Hugging Face, `ORG/MODEL[@REVISION]`; `None` if it is a path. A file
-/// or a directory of that name comes first.
+/// The snapshot of a model that `path` names in the cache of Hugging Face, `ORG/MODEL[@REVISION]`;
+/// `None` if it is a path. A file or a directory of that name comes first.
 ///
 /// # Errors
-/// Those of [`resolve_hub_model`](crate::resolve_hub_model), unless the text is a path to something that is missing.
+/// Those of [`resolve_hub_model`](crate::resolve_hub_model), unless the text is a path to something
+/// that is missing.
 pub(super) fn hub_snapshot(path: &Path) -> Result<Option<PathBuf>> {
     let spec = path
         .to_str()
@@ -89,7 +92,8 @@ fn open_file(path: &Path, limits: &ParseLimits) -> Result<NamedModel> {
     Ok(NamedModel { model, named })
 }
 
-/// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` or `dir/NAME-FP8`, and the suffix `bf16`.
+/// Default output directory: `dir/NAME-BF16` for the input `dir/NAME` or `dir/NAME-FP8`, and the
+/// suffix `bf16`.
 pub(super) fn output_directory(input: &Path, suffix: &str) -> PathBuf {
     let better = canonical_name(input);
     let path = better.as_ref().map_or(input, |name| &name.path);
@@ -111,8 +115,9 @@ struct CanonicalName {
 
 /// A better name for the input at `input`; `None` for a file outside the Hugging Face cache.
 ///
-/// A directory without a name, such as `.`, is resolved to its real one. For a directory in the Hugging Face cache, which is named by
-/// its hash, it is the model's name in the current directory, and for a file there its own: outputs do not belong into the cache.
+/// A directory without a name, such as `.`, is resolved to its real one. For a directory in the
+/// Hugging Face cache, which is named by its hash, it is the model's name in the current directory,
+/// and for a file there its own: outputs do not belong into the cache.
 fn canonical_name(input: &Path) -> Option<CanonicalName> {
     let full = std::fs::canonicalize(input).ok()?;
     let is_of_directory = full.is_dir();
@@ -139,8 +144,9 @@ const PRECISIONS: &[&str] = &[
     "bf16", "f16", "f32", "fp16", "fp32", "gguf", "gptq4", "gptq8", "bnb", "4bit", "8bit", "q6_k_l",
 ];
 
-/// `stem` without the ending that names the precision of the input, which is not the output's. Of several endings the longest
-/// counts. A name that is nothing else stays. The rest of the name need not be Unicode.
+/// `stem` without the ending that names the precision of the input, which is not the output's. Of
+/// several endings the longest counts. A name that is nothing else stays. The rest of the name need
+/// not be Unicode.
 fn without_precision(stem: &OsStr) -> OsString {
     let bytes = stem.as_encoded_bytes();
     let cut = |ending: &str| {
@@ -157,8 +163,9 @@ fn without_precision(stem: &OsStr) -> OsString {
     beginning_of(stem, shortest.unwrap_or(bytes.len()))
 }
 
-/// Default output file: `dir/model-bf16.gguf` for the input `dir/model-fp8.safetensors`, the suffix `bf16` and the extension
-/// `gguf`. The number in the name of a split model's first file is removed.
+/// Default output file: `dir/model-bf16.gguf` for the input `dir/model-fp8.safetensors`, the suffix
+/// `bf16` and the extension `gguf`. The number in the name of a split model's first file is
+/// removed.
 ///
 /// `keep` keeps the name of the quantization, for an output that is quantized in the same way.
 pub(super) fn output_file(input: &Path, suffix: &str, extension: &str, keep: bool) -> PathBuf {

@@ -15,7 +15,8 @@ use crate::{
     TensorRole,
 };
 
-/// Prints the number of tensors of each role, for a GGUF file its header, and a line for each tensor.
+/// Prints the number of tensors of each role, for a GGUF file its header, and a line for each
+/// tensor.
 pub(super) fn parse(args: &ParseArgs, out: &mut impl Write) -> Result<()> {
     let model = input::open(&args.input, &args.limits)?.model;
     let (info, roles) = model.inspect_roles();
@@ -143,7 +144,8 @@ struct Inspection<'a> {
     model: &'a ModelDescription,
 }
 
-/// Prints the format and the sizes before and after recovery; with `--globals`, the globals of a pickle.
+/// Prints the format and the sizes before and after recovery; with `--globals`, the globals of a
+/// pickle.
 pub(super) fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<()> {
     if args.globals {
         return print_globals(args, out);

@@ -23,7 +23,8 @@ const COLUMNS: [Column; 4] = [
     Column::text(""),
 ];
 
-/// Prints a line for each tensor with name, dtype, shape and size, and a last line with their number and bytes.
+/// Prints a line for each tensor with name, dtype, shape and size, and a last line with their
+/// number and bytes.
 pub(super) fn print_tensors(model: &ParsedModel, out: &mut impl Write) -> Result<()> {
     let row = |t: crate::Tensor<'_>| {
         [
@@ -44,7 +45,8 @@ pub(super) fn print_tensors(model: &ParsedModel, out: &mut impl Write) -> Result
     Ok(())
 }
 
-/// A shape as the container's own tools print it: of GGUF, the innermost dimension first, as ggml has it.
+/// A shape as the container's own tools print it: of GGUF, the innermost dimension first, as ggml
+/// has it.
 pub(super) fn shape_text(container: Container, shape: &[usize]) -> String {
     let mut shape = shape.to_vec();
     if container == Container::Gguf {

@@ -23,7 +23,8 @@ impl Log for RecordPrinter {
     fn flush(&self) {}
 }
 
-/// Begins to print records. A program that embeds this crate may have a logger of its own, which stays.
+/// Begins to print records. A program that embeds this crate may have a logger of its own, which
+/// stays.
 pub(super) fn print_records() {
     if log::set_logger(&RecordPrinter).is_ok() {
         log::set_max_level(LevelFilter::Debug);

@@ -1,5 +1,6 @@
-//! Which options apply to what is asked for. An option that would have no effect is refused before the input is opened, and so is
-//! an output whose name says another container than the one that is written.
+//! Which options apply to what is asked for. An option that would have no effect is refused before
+//! the input is opened, and so is an output whose name says another container than the one that is
+//! written.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -162,7 +163,8 @@ const OPTIONS: &[Applicability] = &[
 ];
 
 impl<'a> Request<'a> {
-    /// The request of `command`, or why its output cannot be called what it is to be called; `None` of other commands.
+    /// The request of `command`, or why its output cannot be called what it is to be called; `None`
+    /// of other commands.
     fn of(command: &'a Command) -> Option<std::result::Result<Self, String>> {
         let (command, run, target, scheme, inputs) = match command {
             // With --finish nothing is converted.
@@ -306,7 +308,8 @@ fn stated_container(output: &Path) -> std::result::Result<Option<ConvertTarget>,
     Ok(all.find(|target| extension.eq_ignore_ascii_case(target.extension())))
 }
 
-/// The container that `remember` writes to `output`: the one that its extension states, or safetensors.
+/// The container that `remember` writes to `output`: the one that its extension states, or
+/// safetensors.
 ///
 /// # Errors
 /// The container holds codes alone.

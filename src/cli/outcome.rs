@@ -66,7 +66,8 @@ pub(super) fn with_advice(
     failed
 }
 
-/// An error of writing to stdout. A pipe that is closed ends listings quietly, but here the output is not complete.
+/// An error of writing to stdout. A pipe that is closed ends listings quietly, but here the output
+/// is not complete.
 pub(super) fn not_quietly(error: AnamnesisError) -> AnamnesisError {
     match error {
         AnamnesisError::Io(e) if e.kind() == ErrorKind::BrokenPipe => {
@@ -77,7 +78,8 @@ pub(super) fn not_quietly(error: AnamnesisError) -> AnamnesisError {
     }
 }
 
-/// The note that floats which are not quantized keep their types; `None` if there are none but of the type that was asked for.
+/// The note that floats which are not quantized keep their types; `None` if there are none but of
+/// the type that was asked for.
 pub(super) fn kept_note(report: &Report) -> Option<String> {
     let kept = report.kept_floats();
     let n: usize = kept.iter().map(|(_, n)| n).sum();

@@ -1,4 +1,5 @@
-//! What a command is going to write: [`WriteRequest`], what is asked for, and [`PlannedOutput`], what that makes of one input.
+//! What a command is going to write: [`WriteRequest`], what is asked for, and [`PlannedOutput`],
+//! what that makes of one input.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -17,7 +18,8 @@ use crate::{
 
 /// How a command names its output and reports its work.
 pub(super) struct OutputStyle<'a> {
-    /// Suffix of the output's default name, such as `nf4`; `None`: the element type of its tensors, such as `bf16`.
+    /// Suffix of the output's default name, such as `nf4`; `None`: the element type of its tensors,
+    /// such as `bf16`.
     pub suffix: Option<&'a str>,
     /// Whether the user has said, or the command says, which element type the output has.
     pub asks_dtype: bool,
@@ -103,8 +105,8 @@ impl WriteRequest<'_> {
         options
     }
 
-    /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for; some of its tensors are
-    /// none.
+    /// Whether the output is a whole model. A GGUF file becomes one where a directory is asked for;
+    /// some of its tensors are none.
     fn scope(&self, model: &ParsedModel, options: &ConvertOptions) -> ModelScope {
         let select = &self.args.select;
         let is_some = !(select.include.is_empty() && select.exclude.is_empty());
@@ -137,7 +139,8 @@ impl PlannedOutput<'_> {
         ConversionReport::new(input, &self.recovery, &self.output, scheme, report, seconds)
     }
 
-    /// Prints the plan: the tensors by what becomes of them, the output, its memory and the free space.
+    /// Prints the plan: the tensors by what becomes of them, the output, its memory and the free
+    /// space.
     pub(super) fn print(
         &self,
         input: &NamedModel,
@@ -219,8 +222,8 @@ fn schemes(input: &NamedModel, report: &Report) -> String {
     }
 }
 
-/// End of the default name of an output that is not encoded: the element type that was asked for, if a tensor has been decoded or
-/// cast to it, else the one that most bytes have.
+/// End of the default name of an output that is not encoded: the element type that was asked for,
+/// if a tensor has been decoded or cast to it, else the one that most bytes have.
 fn dtype_suffix(recovery: &Recovery<'_>) -> String {
     let (report, mut bytes) = (recovery.report(), BTreeMap::new());
     for tensor in recovery.outputs() {

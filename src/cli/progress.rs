@@ -117,7 +117,8 @@ impl Meter {
         }
     }
 
-    /// A function that takes the progress of several passes, each of which begins anew, and adds it up.
+    /// A function that takes the progress of several passes, each of which begins anew, and adds it
+    /// up.
     pub(super) fn summing_listener(&self) -> impl Fn(Progress) + Send + Sync + 'static {
         let state = self.0.clone();
         move |progress| {

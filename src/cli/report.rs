@@ -11,7 +11,8 @@ use super::input::NamedModel;
 use crate::error::printable;
 use crate::{AnamnesisError, ErrorKind, Errors, Recovery, Report, Result};
 
-/// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed it.
+/// Prints a line and ignores errors: the conversion goes on even if the reader of a pipe has closed
+/// it.
 pub(super) fn print_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
@@ -96,7 +97,8 @@ struct ErrorReport<'a> {
     file: Cow<'a, str>,
 }
 
-/// Prints an error about `input`, or about the model that it names itself, as JSON; in one line if `is_line`.
+/// Prints an error about `input`, or about the model that it names itself, as JSON; in one line if
+/// `is_line`.
 pub(super) fn print_error(
     failed: &CommandError,
     input: &Path,
@@ -116,8 +118,9 @@ pub(super) fn print_error(
     }
 }
 
-/// Prints the number of tensors that are not encoded for each reason, the most frequent reason first; if `verbose`, also their
-/// names. Prints nothing if all are encoded, or if the conversion does not encode.
+/// Prints the number of tensors that are not encoded for each reason, the most frequent reason
+/// first; if `verbose`, also their names. Prints nothing if all are encoded, or if the conversion
+/// does not encode.
 pub(super) fn print_kept(report: &Report, verbose: bool, out: &mut impl Write) {
     if report.kept.is_empty() {
         return;

@@ -11,7 +11,8 @@ use super::{CommandError, CommandResult};
 use crate::error::printable;
 use crate::{AnamnesisError, GradedGlobal, PickleRisk, PickleScan, Result, scan_pickles};
 
-/// Most directories below each other. Symbolic links are not followed, so it bounds the stack alone.
+/// Most directories below each other. Symbolic links are not followed, so it bounds the stack
+/// alone.
 const MOST_LEVELS: usize = 128;
 
 /// A file and what was found in it.
@@ -29,7 +30,8 @@ struct Scans {
     files: Vec<ScannedFile>,
 }
 
-/// Grades files and returns the exit code: 0 if all are safe, 1 if some are suspicious, 8 if some are dangerous.
+/// Grades files and returns the exit code: 0 if all are safe, 1 if some are suspicious, 8 if some
+/// are dangerous.
 pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     let mut paths = Vec::new();
     for path in &args.paths {
@@ -62,7 +64,8 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     })
 }
 
-/// Adds the regular files in `directory` and below it, in alphabetical order, and links to files: the hub's cache has those.
+/// Adds the regular files in `directory` and below it, in alphabetical order, and links to files:
+/// the hub's cache has those.
 fn add_files(directory: &Path, level: usize, paths: &mut Vec<PathBuf>) -> Result<()> {
     let failed = |e: std::io::Error| AnamnesisError::io_at(directory, &e);
     if level == MOST_LEVELS {
@@ -92,7 +95,8 @@ fn name(risk: PickleRisk) -> &'static str {
     }
 }
 
-/// Prints a file with what makes it suspicious or dangerous. Without `is_verbose`, a safe file has no line.
+/// Prints a file with what makes it suspicious or dangerous. Without `is_verbose`, a safe file has
+/// no line.
 fn print(file: &str, scan: &PickleScan, is_verbose: bool, out: &mut impl Write) -> Result<()> {
     if scan.risk == PickleRisk::Safe && !is_verbose {
         return Ok(());

@@ -40,8 +40,8 @@ pub(super) fn check_place(manifest: &Path, output: &Path, force: bool) -> Result
     Ok(())
 }
 
-/// Writes the list of `sums`. Paths are relative to the list's directory if the files are below it, as `amn check --manifest`
-/// and `sha256sum -c` in that directory take them.
+/// Writes the list of `sums`. Paths are relative to the list's directory if the files are below it,
+/// as `amn check --manifest` and `sha256sum -c` in that directory take them.
 ///
 /// # Errors
 /// `Io` if it cannot be written, or a path is not UTF-8.
@@ -71,8 +71,8 @@ pub(super) fn write(manifest: &Path, sums: &[FileSum], force: bool) -> Result<()
     file.commit()
 }
 
-/// A line of a manifest. Coreutils mark names that have backslashes or ends of lines with a backslash before the line, and
-/// escape these.
+/// A line of a manifest. Coreutils mark names that have backslashes or ends of lines with a
+/// backslash before the line, and escape these.
 fn line(sha256: &str, name: &str) -> String {
     let escaped = name
         .replace('\\', "\\\\")

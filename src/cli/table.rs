@@ -1,5 +1,6 @@
-//! Tables of text. Rows are made twice, once to measure the columns and once to print them, so that no text is kept: a table
-//! crate would hold the cells of all rows, of which a model can have hundreds of thousands.
+//! Tables of text. Rows are made twice, once to measure the columns and once to print them, so that
+//! no text is kept: a table crate would hold the cells of all rows, of which a model can have
+//! hundreds of thousands.
 
 use std::io::{IsTerminal, Write};
 
@@ -8,7 +9,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::Result;
 
-/// Most character cells of a column. It holds the names of all common models; one longer text does not widen every line.
+/// Most character cells of a column. It holds the names of all common models; one longer text does
+/// not widen every line.
 const WIDEST: usize = 120;
 
 /// A column, as wide as its longest text.
@@ -74,7 +76,8 @@ impl<const N: usize> Table<N> {
         self.write_row("", &self.columns.map(|column| column.title.to_owned()), out)
     }
 
-    /// Writes a row behind `margin`. A text that is longer than its column moves what follows it in its line.
+    /// Writes a row behind `margin`. A text that is longer than its column moves what follows it in
+    /// its line.
     pub(super) fn write_row(
         &self,
         margin: &str,

@@ -17,8 +17,8 @@ use super::{CommandResult, signals, sums};
 use crate::error::printable;
 use crate::{CancelToken, RememberOptions, Report, Result, TargetDtype, format_bytes};
 
-/// The options that all commands share. Ctrl-C cancels the conversion instead of ending the process, so that temporary files are
-/// removed.
+/// The options that all commands share. Ctrl-C cancels the conversion instead of ending the
+/// process, so that temporary files are removed.
 pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOptions> {
     let cancel = CancelToken::new();
     signals::cancel_at_termination(&cancel)?;
@@ -32,8 +32,8 @@ pub(super) fn run_options(to: TargetDtype, args: &RunArgs) -> Result<RememberOpt
     })
 }
 
-/// Converts the model and prints what is done; with `--dry-run`, only prints the plan. What is printed goes to stderr if the output
-/// goes to stdout.
+/// Converts the model and prints what is done; with `--dry-run`, only prints the plan. What is
+/// printed goes to stderr if the output goes to stdout.
 pub(super) fn write(
     request: &WriteRequest<'_>,
     input: &NamedModel,
@@ -46,7 +46,8 @@ pub(super) fn write(
     }
 }
 
-/// Converts the model to `stdout` or, without it, to a file or directory, and prints to `out` what is done.
+/// Converts the model to `stdout` or, without it, to a file or directory, and prints to `out` what
+/// is done.
 fn carry_out(
     request: &WriteRequest<'_>,
     input: &NamedModel,
@@ -116,7 +117,8 @@ fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
     make_directory(request.place, &plan.output)
 }
 
-/// Prints a report as JSON. Of several inputs each gets its line, so that a program can read them one by one.
+/// Prints a report as JSON. Of several inputs each gets its line, so that a program can read them
+/// one by one.
 fn print_report(
     request: &WriteRequest<'_>,
     report: &ConversionReport<'_>,
@@ -179,8 +181,9 @@ fn work(plan: &PlannedOutput<'_>, report: &Report) -> Work {
     }
 }
 
-/// Finishes or undoes what an interrupted run left at its end, and unless `is_quiet` says so on stderr at once: the run that
-/// follows may be refused. Returns whether that run's output has its name now.
+/// Finishes or undoes what an interrupted run left at its end, and unless `is_quiet` says so on
+/// stderr at once: the run that follows may be refused. Returns whether that run's output has its
+/// name now.
 pub(super) fn settle(output: &Path, is_quiet: bool) -> Result<bool> {
     let Some(settled) = crate::convert::settle(output)? else {
         return Ok(false);

@@ -1,7 +1,9 @@
-//! Writes a safetensors file of NF4 weights from BF16 tensors in memory: part of the published interface.
+//! Writes a safetensors file of NF4 weights from BF16 tensors in memory: part of the published
+//! interface.
 //!
-//! Each matrix is encoded as a single tensor, and stored under the names of `forget/bnb.rs`, which goes through the
-//! pipeline and is not compiled with the feature `bnb` alone. Other tensors stay BF16.
+//! Each matrix is encoded as a single tensor, and stored under the names of `forget/bnb.rs`, which
+//! goes through the pipeline and is not compiled with the feature `bnb` alone. Other tensors stay
+//! BF16.
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +25,8 @@ pub const NF4_BLOCK_SIZE: usize = 64;
 /// A tensor for [`write_bnb_nf4_safetensors`].
 #[derive(Debug, Clone, Copy)]
 pub struct BnbWriteInput<'a> {
-    /// Name in the model. A weight that is quantized is stored as `X.weight`, whether it is called so here or only `X`.
+    /// Name in the model. A weight that is quantized is stored as `X.weight`, whether it is called
+    /// so here or only `X`.
     pub name: &'a str,
     /// Outermost dimension first; none is 0.
     pub shape: &'a [usize],
@@ -42,7 +45,8 @@ pub struct BnbNf4WriteStats {
     pub passthrough: usize,
 }
 
-/// Whether a tensor of this shape is quantized to NF4: a matrix whose values are a multiple of [`NF4_BLOCK_SIZE`].
+/// Whether a tensor of this shape is quantized to NF4: a matrix whose values are a multiple of
+/// [`NF4_BLOCK_SIZE`].
 ///
 /// ```
 /// use anamnesis::is_eligible_for_nf4;
@@ -71,8 +75,8 @@ pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
     }
 }
 
-/// Writes a safetensors file in which matrices are NF4 as bitsandbytes stores it, and other tensors BF16. The file
-/// appears at `output` only when it is complete, and replaces an existing one.
+/// Writes a safetensors file in which matrices are NF4 as bitsandbytes stores it, and other tensors
+/// BF16. The file appears at `output` only when it is complete, and replaces an existing one.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -87,8 +91,8 @@ pub fn classify_inputs(inputs: &[BnbWriteInput<'_>]) -> BnbNf4WriteStats {
 /// ```
 ///
 /// # Errors
-/// `Parse` for data that do not fit their shape, dimensions of 0, values that are not finite and names that occur twice,
-/// before anything is written. `Io` if the file cannot be written.
+/// `Parse` for data that do not fit their shape, dimensions of 0, values that are not finite and
+/// names that occur twice, before anything is written. `Io` if the file cannot be written.
 pub fn write_bnb_nf4_safetensors(
     inputs: &[BnbWriteInput<'_>],
     output: impl AsRef<Path>,
@@ -100,7 +104,8 @@ pub fn write_bnb_nf4_safetensors(
 /// The bytes of the file that [`write_bnb_nf4_safetensors`] writes.
 ///
 /// # Errors
-/// `Parse` for data that do not fit their shape, dimensions of 0, values that are not finite and names that occur twice.
+/// `Parse` for data that do not fit their shape, dimensions of 0, values that are not finite and
+/// names that occur twice.
 pub fn write_bnb_nf4_safetensors_bytes(inputs: &[BnbWriteInput<'_>]) -> Result<Vec<u8>> {
     let all = encoded(inputs)?;
     to_bytes(&borrowed(&all, inputs))

@@ -1,8 +1,9 @@
-//! Decodes single tensors from slices to BF16, for callers who read containers themselves: part of the published
-//! interface.
+//! Decodes single tensors from slices to BF16, for callers who read containers themselves: part of
+//! the published interface.
 //!
-//! Slices whose lengths fit go to the kernels as they are (`direct`), without a model. All others go through a model of one
-//! weight (`model`), whose checks say what is wrong, and which also decodes layouts that are seldom asked for.
+//! Slices whose lengths fit go to the kernels as they are (`direct`), without a model. All others
+//! go through a model of one weight (`model`), whose checks say what is wrong, and which also
+//! decodes layouts that are seldom asked for.
 
 mod direct;
 #[cfg(feature = "gguf")]
@@ -16,8 +17,8 @@ use self::direct::{Bnb4Slices, NestedAbsmax, PackedSlices};
 pub use self::gguf::{dequantize_gguf_blocks_to_bf16, dequantize_gguf_to_bf16};
 use crate::{Dtype, Result};
 
-/// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`, `scale` row-major,
-/// of type `scale_dtype`: F32, F16 or BF16.
+/// Decodes FP8 (E4M3) with a scale for each block of 128 × 128 values: `weight` is `[rows, cols]`,
+/// `scale` row-major, of type `scale_dtype`: F32, F16 or BF16.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -65,7 +66,8 @@ pub fn dequantize_per_tensor_fp8_to_bf16(weight: &[u8], scale: f32) -> Result<Ve
     direct::fp8_per_tensor(weight, scale)
 }
 
-/// Decodes FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or BF16.
+/// Decodes FP8 (E4M3) with a scale for each row: `weight` is `[rows, cols]`, `scale` F32, F16 or
+/// BF16.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -92,8 +94,9 @@ pub fn dequantize_per_channel_fp8_to_bf16(
     }
 }
 
-/// Decodes GPTQ of version 1, whose zero points are stored less one, to `[in_features, out_features]`. `qweight` and
-/// `qzeros` are packed 32-bit words, `scales` has type `scale_dtype`, `g_idx` is I32: the group of each input.
+/// Decodes GPTQ of version 1, whose zero points are stored less one, to `[in_features,
+/// out_features]`. `qweight` and `qzeros` are packed 32-bit words, `scales` has type `scale_dtype`,
+/// `g_idx` is I32: the group of each input.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -137,8 +140,8 @@ pub fn dequantize_gptq_to_bf16(
     }
 }
 
-/// Decodes AWQ in its GEMM layout of four bits to `[in_features, out_features]`. `qweight` and `qzeros` are packed
-/// 32-bit words, `scales` has type `scale_dtype`.
+/// Decodes AWQ in its GEMM layout of four bits to `[in_features, out_features]`. `qweight` and
+/// `qzeros` are packed 32-bit words, `scales` has type `scale_dtype`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -189,8 +192,8 @@ fn check_groups(inputs: usize, size: usize) -> Result<()> {
     Err(crate::AnamnesisError::parse(what))
 }
 
-/// Decodes BitsAndBytes NF4 or FP4 with scales in F32: `weight` has two codes in a byte, `absmax` is F32, one for each
-/// block, `quant_map` F32 `[16]`.
+/// Decodes BitsAndBytes NF4 or FP4 with scales in F32: `weight` has two codes in a byte, `absmax`
+/// is F32, one for each block, `quant_map` F32 `[16]`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -220,9 +223,9 @@ pub fn dequantize_bnb4_to_bf16(
     })
 }
 
-/// Decodes BitsAndBytes NF4 or FP4 with double-quantized scales: as [`dequantize_bnb4_to_bf16`], but `absmax` is U8, one
-/// for each block, with levels `nested_quant_map` (F32 `[256]`), scales `nested_absmax` (F32, one for each
-/// `nested_block_size` of them), and an offset.
+/// Decodes BitsAndBytes NF4 or FP4 with double-quantized scales: as [`dequantize_bnb4_to_bf16`],
+/// but `absmax` is U8, one for each block, with levels `nested_quant_map` (F32 `[256]`), scales
+/// `nested_absmax` (F32, one for each `nested_block_size` of them), and an offset.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -273,7 +276,8 @@ fn bnb4(slices: Bnb4Slices<'_>) -> Result<Vec<u8>> {
     }
 }
 
-/// Decodes BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32, one for each row.
+/// Decodes BitsAndBytes INT8: `weight` is `[out_features, in_features]`, `scb` F32, one for each
+/// row.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {

@@ -1,8 +1,8 @@
-//! The encoders of BitsAndBytes on plain bytes, from BF16 values to the bytes of stored tensors: part of the published
-//! interface.
+//! The encoders of BitsAndBytes on plain bytes, from BF16 values to the bytes of stored tensors:
+//! part of the published interface.
 //!
-//! Functions with given scales reverse decoding: values that were decoded become the codes that they had. Functions
-//! that compute scales encode as the library does.
+//! Functions with given scales reverse decoding: values that were decoded become the codes that
+//! they had. Functions that compute scales encode as the library does.
 
 #[cfg(all(test, feature = "lethe"))]
 mod tests;
@@ -92,8 +92,9 @@ fn check_block(block: usize) -> Result<()> {
     Ok(())
 }
 
-/// Encodes BF16 values to the 4-bit codes of `quant_map` (F32 `[16]`), with given scales `absmax` (F32, one for each
-/// block). Decoded values become the codes that they were decoded from, except in blocks whose scale is 0.
+/// Encodes BF16 values to the 4-bit codes of `quant_map` (F32 `[16]`), with given scales `absmax`
+/// (F32, one for each block). Decoded values become the codes that they were decoded from, except
+/// in blocks whose scale is 0.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -145,8 +146,8 @@ fn encode_with(
     Ok(all)
 }
 
-/// Chooses among the two codes of zero of FP4, of which the second decodes to -0: the sign of a zero tells its code. A
-/// negative scale flips it.
+/// Chooses among the two codes of zero of FP4, of which the second decodes to -0: the sign of a
+/// zero tells its code. A negative scale flips it.
 fn sign_zeros(
     values: &[f32],
     absmax: &[f32],
@@ -164,8 +165,8 @@ fn sign_zeros(
     }
 }
 
-/// Encodes BF16 values to 4-bit codes as bitsandbytes does. Returns the codes, and the largest magnitude of each block
-/// as F32.
+/// Encodes BF16 values to 4-bit codes as bitsandbytes does. Returns the codes, and the largest
+/// magnitude of each block as F32.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -178,7 +179,8 @@ fn sign_zeros(
 /// ```
 ///
 /// # Errors
-/// `Parse` for lengths that do not fit, block sizes that are odd or 0, and values that are not finite.
+/// `Parse` for lengths that do not fit, block sizes that are odd or 0, and values that are not
+/// finite.
 pub fn encode_bnb4_compute_absmax(
     bf16_data: &[u8],
     quant_map_data: &[u8],
@@ -211,8 +213,9 @@ pub fn encode_bnb4_compute_absmax(
     Ok((all_codes, all_scales))
 }
 
-/// Encodes BF16 values to the 4-bit codes of `quant_map`, with given scales that are double-quantized: `absmax` U8, one
-/// for each block, with levels `nested_quant_map` (F32 `[256]`), scales `nested_absmax` (F32), and an offset.
+/// Encodes BF16 values to the 4-bit codes of `quant_map`, with given scales that are
+/// double-quantized: `absmax` U8, one for each block, with levels `nested_quant_map` (F32 `[256]`),
+/// scales `nested_absmax` (F32), and an offset.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -300,8 +303,8 @@ pub fn encode_bnb_int8(
     Ok(all)
 }
 
-/// Encodes BF16 rows to LLM.int8() codes as bitsandbytes does, which converts values to F16 first. Returns the codes,
-/// and the largest magnitude of each row as F32.
+/// Encodes BF16 rows to LLM.int8() codes as bitsandbytes does, which converts values to F16 first.
+/// Returns the codes, and the largest magnitude of each row as F32.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {

@@ -1,4 +1,5 @@
-//! [`ParsedGguf`]: one GGUF file, for callers who expect no other container. It wraps a [`ParsedModel`].
+//! [`ParsedGguf`]: one GGUF file, for callers who expect no other container. It wraps a
+//! [`ParsedModel`].
 
 mod front;
 mod write;
@@ -22,8 +23,8 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, RememberOptions, Report, Result};
 
-/// Most bytes of memory that a metadata value takes for each byte in the file. The worst case is an empty string, which is a
-/// length in the file and three words in memory.
+/// Most bytes of memory that a metadata value takes for each byte in the file. The worst case is an
+/// empty string, which is a length in the file and three words in memory.
 const VALUE_BYTES: u64 = 4;
 
 /// A tensor of a GGUF file.
@@ -49,7 +50,8 @@ pub struct ParsedGguf {
     tensors: Vec<GgufTensorInfo>,
 }
 
-/// Parses one GGUF file. Of a split model that is one part; [`parse`](crate::parse()) joins the parts.
+/// Parses one GGUF file. Of a split model that is one part; [`parse`](crate::parse()) joins the
+/// parts.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -62,8 +64,8 @@ pub struct ParsedGguf {
 /// ```
 ///
 /// # Errors
-/// `Io` if the file cannot be read or mapped; `Parse` if it is no GGUF file, or malformed; `Unsupported` if it is
-/// big-endian and has blocks for which no byte order is defined.
+/// `Io` if the file cannot be read or mapped; `Parse` if it is no GGUF file, or malformed;
+/// `Unsupported` if it is big-endian and has blocks for which no byte order is defined.
 pub fn parse_gguf(path: impl AsRef<Path>) -> Result<ParsedGguf> {
     parse_gguf_with_limits(path, &ParseLimits::default())
 }
@@ -202,7 +204,8 @@ impl ParsedGguf {
             })
     }
 
-    /// Decodes a tensor of blocks to BF16. Tensors beside it, such as the scale of NVFP4, are not applied.
+    /// Decodes a tensor of blocks to BF16. Tensors beside it, such as the scale of NVFP4, are not
+    /// applied.
     ///
     /// # Errors
     /// `Parse` if there is no tensor of this name; `Unsupported` if its dtype has no blocks.

@@ -45,8 +45,8 @@ impl NpzTensor {
     }
 }
 
-/// Reads every array of an NPZ archive into memory, by name. [`parse`](crate::parse()) reads their headers alone, and other
-/// containers too.
+/// Reads every array of an NPZ archive into memory, by name. [`parse`](crate::parse()) reads their
+/// headers alone, and other containers too.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -58,7 +58,8 @@ impl NpzTensor {
 /// ```
 ///
 /// # Errors
-/// The errors of [`parse`](crate::parse()); `Unsupported` if the file is no NPZ archive, or if an array has elements that no tensor can hold.
+/// The errors of [`parse`](crate::parse()); `Unsupported` if the file is no NPZ archive, or if an
+/// array has elements that no tensor can hold.
 pub fn parse_npz(path: impl AsRef<Path>) -> Result<HashMap<String, NpzTensor>> {
     parse_npz_with_limits(path, &ParseLimits::default())
 }
@@ -150,7 +151,8 @@ pub fn npz_to_safetensors<S: BuildHasher>(
 /// Returns the bytes of the safetensors file that [`npz_to_safetensors`] writes.
 ///
 /// # Errors
-/// `Parse` that names an array whose data does not fit its shape; `LimitExceeded` if the output does not fit.
+/// `Parse` that names an array whose data does not fit its shape; `LimitExceeded` if the output
+/// does not fit.
 pub fn npz_to_safetensors_bytes<S: BuildHasher>(
     arrays: &HashMap<String, NpzTensor, S>,
 ) -> Result<Vec<u8>> {

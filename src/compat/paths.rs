@@ -12,7 +12,8 @@ pub mod model {
 }
 
 pub mod parse {
-    //! Reading containers: each by its own functions and types, or [`parse`](crate::parse()) for all.
+    //! Reading containers: each by its own functions and types, or [`parse`](crate::parse()) for
+    //! all.
 
     #[cfg(feature = "npz")]
     pub use self::npz::*;

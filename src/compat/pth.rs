@@ -1,4 +1,5 @@
-//! [`ParsedPth`]: a PyTorch checkpoint, for callers who expect no other container. It wraps a [`ParsedModel`].
+//! [`ParsedPth`]: a PyTorch checkpoint, for callers who expect no other container. It wraps a
+//! [`ParsedModel`].
 
 mod front;
 
@@ -69,7 +70,8 @@ pub struct ParsedPth {
 /// ```
 ///
 /// # Errors
-/// The errors of [`parse`](crate::parse()); `Unsupported` if the file is of another container, or if a tensor is of a kind that is not read.
+/// The errors of [`parse`](crate::parse()); `Unsupported` if the file is of another container, or
+/// if a tensor is of a kind that is not read.
 pub fn parse_pth(path: impl AsRef<Path>) -> Result<ParsedPth> {
     parse_pth_with_limits(path, &ParseLimits::default())
 }
@@ -145,13 +147,14 @@ impl ParsedPth {
         self.model.tensors.iter().map(PthTensorInfo::of).collect()
     }
 
-    /// Every tensor with its data, in the order of the checkpoint. Storages that tensors view are not read here, and not
-    /// compared with their checksums: [`verify_checksums`](Self::verify_checksums) does that, and so do
+    /// Every tensor with its data, in the order of the checkpoint. Storages that tensors view are
+    /// not read here, and not compared with their checksums:
+    /// [`verify_checksums`](Self::verify_checksums) does that, and so do
     /// [`to_safetensors`](Self::to_safetensors) and all conversions.
     ///
     /// # Errors
-    /// `Io` if the file cannot be read; `Parse` if compressed data is malformed; `LimitExceeded` if the tensors take more memory than
-    /// the limits allow.
+    /// `Io` if the file cannot be read; `Parse` if compressed data is malformed; `LimitExceeded` if
+    /// the tensors take more memory than the limits allow.
     pub fn tensors(&self) -> Result<Vec<PthTensor<'_>>> {
         fn tensor(t: crate::Tensor<'_>) -> Result<PthTensor<'_>> {
             let (name, shape, dtype) = (t.name().to_owned(), t.shape().to_vec(), t.dtype());
@@ -175,19 +178,22 @@ impl ParsedPth {
         self.model.verify_checksums()
     }
 
-    /// Writes the tensors as a safetensors file, in constant memory; an older file is replaced. Every tensor is copied
-    /// as it is stored: nothing is decoded, left out or refused because of a quantization scheme, for which there are
-    /// [`ParsedModel::remember`] and [`ParsedModel::convert`]. Checksums are compared.
+    /// Writes the tensors as a safetensors file, in constant memory; an older file is replaced.
+    /// Every tensor is copied as it is stored: nothing is decoded, left out or refused because of a
+    /// quantization scheme, for which there are [`ParsedModel::remember`] and
+    /// [`ParsedModel::convert`]. Checksums are compared.
     ///
     /// # Errors
-    /// `Unsupported` if safetensors has no such element type; `Parse` if a checksum is wrong; `LimitExceeded`; `Io`.
+    /// `Unsupported` if safetensors has no such element type; `Parse` if a checksum is wrong;
+    /// `LimitExceeded`; `Io`.
     pub fn to_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         self.model
             .convert(path, ConvertOptions::copying(ConvertTarget::Safetensors))
             .map(drop)
     }
 
-    /// Returns the bytes of the safetensors file that [`to_safetensors`](Self::to_safetensors) writes.
+    /// Returns the bytes of the safetensors file that [`to_safetensors`](Self::to_safetensors)
+    /// writes.
     ///
     /// # Errors
     /// The errors of reading the checkpoint; `LimitExceeded` if the output does not fit.
@@ -219,7 +225,8 @@ pub fn pth_to_safetensors(tensors: &[PthTensor<'_>], path: impl AsRef<Path>) -> 
 /// Returns the bytes of the safetensors file that [`pth_to_safetensors`] writes.
 ///
 /// # Errors
-/// `Parse` that names a tensor whose data does not fit its shape; `LimitExceeded` if the output does not fit.
+/// `Parse` that names a tensor whose data does not fit its shape; `LimitExceeded` if the output
+/// does not fit.
 pub fn pth_to_safetensors_bytes(tensors: &[PthTensor<'_>]) -> Result<Vec<u8>> {
     to_bytes(&whole(tensors))
 }

@@ -1,5 +1,5 @@
-//! Assertions for tests of encoders: every code must return when its decoded value is encoded. Part of the published
-//! interface.
+//! Assertions for tests of encoders: every code must return when its decoded value is encoded. Part
+//! of the published interface.
 
 use zerocopy::IntoBytes;
 
@@ -7,11 +7,12 @@ use crate::{AnamnesisError, Result};
 
 /// Checks that each 4-bit code of `codebook` returns under each of `scales`.
 ///
-/// `decode` takes codes, `absmax`, `quant_map`, the number of values and the block size, and returns BF16. `encode`
-/// takes BF16 in place of codes, and returns codes.
+/// `decode` takes codes, `absmax`, `quant_map`, the number of values and the block size, and
+/// returns BF16. `encode` takes BF16 in place of codes, and returns codes.
 ///
 /// # Errors
-/// `Parse` if there are no scales or if blocks are no multiple of 32, and the errors of `decode` and `encode`.
+/// `Parse` if there are no scales or if blocks are no multiple of 32, and the errors of `decode`
+/// and `encode`.
 ///
 /// # Panics
 /// If a code does not return.
@@ -50,8 +51,8 @@ where
 
 /// Checks that each code of LLM.int8() returns under a scale of 127, by which it decodes to itself.
 ///
-/// `decode` takes codes, `SCB`, rows and columns, and returns BF16. `encode` takes BF16 in place of codes, and returns
-/// codes.
+/// `decode` takes codes, `SCB`, rows and columns, and returns BF16. `encode` takes BF16 in place of
+/// codes, and returns codes.
 ///
 /// # Errors
 /// The errors of `decode` and `encode`.

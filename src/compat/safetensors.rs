@@ -1,5 +1,5 @@
-//! [`SafetensorsHeader`]: a safetensors header, read from any stream without tensor data: for tools that inspect remote
-//! files.
+//! [`SafetensorsHeader`]: a safetensors header, read from any stream without tensor data: for tools
+//! that inspect remote files.
 
 mod companions;
 
@@ -40,7 +40,8 @@ pub struct SafetensorsHeader {
     pub tensors: Vec<TensorEntry>,
     /// The scheme of most quantized tensors.
     pub scheme: QuantScheme,
-    /// Entries of `__metadata__`; `None` if there are none. They are serialized in the order of the keys.
+    /// Entries of `__metadata__`; `None` if there are none. They are serialized in the order of the
+    /// keys.
     #[serde(serialize_with = "super::serialize::sorted_if_any")]
     pub metadata: Option<HashMap<String, String>>,
     /// Length of the JSON in bytes.
@@ -55,7 +56,8 @@ pub struct SafetensorsHeader {
     info: InspectInfo,
 }
 
-/// Reads a safetensors header from `reader`: its eight bytes of length and then exactly that many, and no data.
+/// Reads a safetensors header from `reader`: its eight bytes of length and then exactly that many,
+/// and no data.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -67,7 +69,8 @@ pub struct SafetensorsHeader {
 /// ```
 ///
 /// # Errors
-/// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed.
+/// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is
+/// malformed.
 pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<SafetensorsHeader> {
     parse_safetensors_header_from_reader_with_limits(reader, &ParseLimits::default())
 }
@@ -75,7 +78,8 @@ pub fn parse_safetensors_header_from_reader<R: Read>(reader: R) -> Result<Safete
 /// Reads a safetensors header as [`parse_safetensors_header_from_reader`] does, within `limits`.
 ///
 /// # Errors
-/// The errors of [`parse_safetensors_header_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
+/// The errors of [`parse_safetensors_header_from_reader`]; `LimitExceeded` if the header exceeds
+/// `limits`.
 pub fn parse_safetensors_header_from_reader_with_limits<R: Read>(
     reader: R,
     limits: &ParseLimits,
@@ -100,7 +104,8 @@ pub fn parse_safetensors_header(file: &[u8]) -> Result<SafetensorsHeader> {
     parse_safetensors_header_with_limits(file, &ParseLimits::default())
 }
 
-/// Parses the header of a whole file in memory as [`parse_safetensors_header`] does, within `limits`.
+/// Parses the header of a whole file in memory as [`parse_safetensors_header`] does, within
+/// `limits`.
 ///
 /// # Errors
 /// The errors of [`parse_safetensors_header`]; `LimitExceeded` if the header exceeds `limits`.

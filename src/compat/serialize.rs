@@ -1,4 +1,5 @@
-//! Serialization of maps in the order of their keys, so that the same file always gives the same JSON.
+//! Serialization of maps in the order of their keys, so that the same file always gives the same
+//! JSON.
 
 use std::collections::{BTreeMap, HashMap};
 

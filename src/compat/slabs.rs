@@ -8,12 +8,15 @@ use crate::threads::on_threads;
 /// Values of a slab. Its floats in F32 and its output stay in the second-level cache.
 pub(crate) const SLAB_VALUES: usize = 64 << 10;
 
-/// Values for each thread at least. They take some 300 µs, and starting a thread takes 30 µs and, on a busy machine, longer.
+/// Values for each thread at least. They take some 300 µs, and starting a thread takes 30 µs and,
+/// on a busy machine, longer.
 const VALUES_PER_THREAD: usize = 1 << 20;
 
-/// The number of values in a slab that consists of whole units, such as rows or blocks, of a tensor of `n` values.
+/// The number of values in a slab that consists of whole units, such as rows or blocks, of a tensor
+/// of `n` values.
 pub(crate) fn slab_of(unit: usize, n: usize) -> usize {
-    // One unit that is larger than the tensor is all of it. Two values share a byte, so it stays even.
+    // One unit that is larger than the tensor is all of it. Two values share a byte, so it stays
+    // even.
     let unit = unit.clamp(1, n.next_multiple_of(2).max(2));
     (SLAB_VALUES / unit).max(1) * unit
 }
@@ -28,8 +31,8 @@ pub(crate) fn is_serial(values: usize) -> bool {
     threads_of(values) <= 1
 }
 
-/// Passes each of `slabs`, which have `values` values in all, to `work`: on the calling thread, and on others if there is
-/// enough to do.
+/// Passes each of `slabs`, which have `values` values in all, to `work`: on the calling thread, and
+/// on others if there is enough to do.
 pub(crate) fn for_each_slab<T: Send>(
     values: usize,
     slabs: impl Iterator<Item = T> + Send,

@@ -34,7 +34,8 @@ const FORMAT: (&str, &str) = ("format", "pt");
 /// Lays out a file of `tensors` with one key of metadata.
 ///
 /// # Errors
-/// `Parse` that names the tensor, if its data does not fit its dtype and shape or its name is given twice.
+/// `Parse` that names the tensor, if its data does not fit its dtype and shape or its name is given
+/// twice.
 fn plan(tensors: &[WholeTensor<'_>], (key, value): (&str, &str)) -> Result<OutputLayout> {
     let mut names = HashSet::new();
     for t in tensors {

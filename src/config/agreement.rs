@@ -1,4 +1,5 @@
-//! Whether what the files beside a model say of its quantization agrees: place with place, and key with key.
+//! Whether what the files beside a model say of its quantization agrees: place with place, and key
+//! with key.
 
 use super::method::QuantMethod;
 use super::place::{ConfigPlace, pair};
@@ -6,9 +7,9 @@ use super::unique_json::UniqueJson;
 use super::{PLACES, QuantConfig, sizes};
 use crate::{AnamnesisError, Result};
 
-/// Checks that no key that decides how tensors are decoded is repeated in `file` with another value: none of a
-/// quantization config, and of `config.json` none that leads to one or gives a size. Others may be, as they are in
-/// configs that people edit.
+/// Checks that no key that decides how tensors are decoded is repeated in `file` with another
+/// value: none of a quantization config, and of `config.json` none that leads to one or gives a
+/// size. Others may be, as they are in configs that people edit.
 ///
 /// # Errors
 /// `Parse` that names the file and the path of keys.
@@ -40,8 +41,9 @@ pub(super) fn repeated(file: &str, path: &[String]) -> AnamnesisError {
 }
 
 impl QuantConfig {
-    /// Checks that the places agree on the values that decide how codes are decoded. Which place counts would otherwise
-    /// depend on the reader. Of methods only GPTQ and AWQ exclude each other; producers name the others freely.
+    /// Checks that the places agree on the values that decide how codes are decoded. Which place
+    /// counts would otherwise depend on the reader. Of methods only GPTQ and AWQ exclude each
+    /// other; producers name the others freely.
     ///
     /// # Errors
     /// `Parse` that names both places.

@@ -1,4 +1,5 @@
-//! [`DFloat11Config`]: `dfloat11_config` of `config.json`, without which nobody knows which weights a module's codes hold.
+//! [`DFloat11Config`]: `dfloat11_config` of `config.json`, without which nobody knows which weights
+//! a module's codes hold.
 //!
 //! Source: dfloat11 `dfloat11.py` (`load_and_replace_tensors`, `compress_model`).
 
@@ -99,7 +100,8 @@ impl DFloat11Config {
         })
     }
 
-    /// Paths below `module` of the modules whose weights its codes hold, in their order. None if the weight is its own.
+    /// Paths below `module` of the modules whose weights its codes hold, in their order. None if
+    /// the weight is its own.
     ///
     /// # Errors
     /// No pattern matches, or patterns say different things.

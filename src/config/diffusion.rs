@@ -1,10 +1,12 @@
 //! Classes of diffusers.
 //!
-//! - [`DiffusionClass`]: shapes of linear layers of transformers without biases, as far as a class, its width and names tell.
+//! - [`DiffusionClass`]: shapes of linear layers of transformers without biases, as far as a class,
+//!   its width and names tell.
 //! - [`unquantized_modules`]: modules of which a class makes no quantized layers.
 //!
 //! Source: diffusers 0.42.1 `models/transformers/transformer_z_image.py`, `transformer_flux2.py`,
-//! `transformer_hidream_image.py`, `transformer_lumina2.py`; `_keep_in_fp32_modules` of all classes in `models`.
+//! `transformer_hidream_image.py`, `transformer_lumina2.py`; `_keep_in_fp32_modules` of all classes
+//! in `models`.
 
 use serde_json::Value;
 
@@ -83,8 +85,9 @@ static CLASSES: [DiffusionClass; 4] = [
     },
 ];
 
-/// Modules with layers of which diffusers makes no quantized ones, by class: those that the class keeps in F32
-/// (`_keep_in_fp32_modules`, as far as they have linear layers), and modules that are no linear layers by another name than usual.
+/// Modules with layers of which diffusers makes no quantized ones, by class: those that the class
+/// keeps in F32 (`_keep_in_fp32_modules`, as far as they have linear layers), and modules that are
+/// no linear layers by another name than usual.
 static UNQUANTIZED: &[(&[&str], &[&str])] = &[
     (
         &[
@@ -155,7 +158,8 @@ static UNQUANTIZED: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-/// The modules of which the class that the config `root` names makes no quantized layers, as parts of names.
+/// The modules of which the class that the config `root` names makes no quantized layers, as parts
+/// of names.
 pub(super) fn unquantized_modules(root: &Value) -> &'static [&'static str] {
     let name = root.get("_class_name").and_then(Value::as_str);
     let of_class = |(classes, _): &&(&[&str], _)| name.is_some_and(|name| classes.contains(&name));

@@ -1,5 +1,6 @@
-//! Edits `config.json` as text: members are removed, changed or added, and all other bytes stay as they are. A parse
-//! and a new serialization would lose the order of keys, the spelling of floats, and Python's `NaN`.
+//! Edits `config.json` as text: members are removed, changed or added, and all other bytes stay as
+//! they are. A parse and a new serialization would lose the order of keys, the spelling of floats,
+//! and Python's `NaN`.
 
 use std::ops::Range;
 
@@ -17,11 +18,13 @@ const ROTATED_TYPE: [&str; 2] = ["\"prism_hadamard_qwen35\"", "\"qwen3_5\""];
 /// Keys of the weights' dtype.
 const DTYPE: &[&str] = &["torch_dtype", "dtype"];
 
-/// Deepest level of nested objects that is edited. A multimodal model nests its language model's config.
+/// Deepest level of nested objects that is edited. A multimodal model nests its language model's
+/// config.
 const MAX_DEPTH: usize = 4;
 
-/// Removes the quantization config from `json`, and from the configs nested in it, and names a type of plain layers. With `dtype`, also replaces the
-/// weights' dtype, or adds it as `torch_dtype` where the outer object has none. `None` if `json` is no object.
+/// Removes the quantization config from `json`, and from the configs nested in it, and names a type
+/// of plain layers. With `dtype`, also replaces the weights' dtype, or adds it as `torch_dtype`
+/// where the outer object has none. `None` if `json` is no object.
 pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
     // Whatever stands before the first brace, such as a byte order mark, stays as it is.
     let object = JsonObject::parse(json, json.find('{')?)?;
@@ -94,7 +97,8 @@ pub(crate) fn requantized(
     Some(out)
 }
 
-/// Whether a member describes the quantization and is removed. A string under such a key is something else.
+/// Whether a member describes the quantization and is removed. A string under such a key is
+/// something else.
 fn is_removed(json: &str, m: &JsonMember) -> bool {
     let (key, value) = (&json[m.key.clone()], &json[m.value.clone()]);
     // PrismML's list of rotated layers.
@@ -103,7 +107,8 @@ fn is_removed(json: &str, m: &JsonMember) -> bool {
     QUANTIZATION.contains(&key) && !value.starts_with('"') || is_pack()
 }
 
-/// The keys of the object at `path` in `json`, in the order of the text. `None` if there is no object.
+/// The keys of the object at `path` in `json`, in the order of the text. `None` if there is no
+/// object.
 pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
     let mut object = JsonObject::parse(json, json.find('{')?)?;
     for key in path {
@@ -122,8 +127,8 @@ pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
     object.members.iter().map(unquoted).collect()
 }
 
-/// Appends the edits of `object` and of the objects nested in it to `edits`: ranges of `json` with their replacements.
-/// Ranges do not overlap.
+/// Appends the edits of `object` and of the objects nested in it to `edits`: ranges of `json` with
+/// their replacements. Ranges do not overlap.
 fn collect(
     json: &str,
     object: &JsonObject,
@@ -143,8 +148,8 @@ fn collect(
         .enumerate()
         .filter(|(_, m)| is_removed(json, m))
     {
-        // A removed member takes the comma and the whitespace up to the next member with it; the last one takes the
-        // comma before it instead.
+        // A removed member takes the comma and the whitespace up to the next member with it; the
+        // last one takes the comma before it instead.
         let next = object.members.get(i + 1).map(|next| next.key.start - 1);
         let last_kept = kept.last().filter(|last| last.key.start < m.key.start);
         let range = match (next, last_kept) {
@@ -152,8 +157,9 @@ fn collect(
             (None, Some(last)) => last.value.end..m.value.end,
             (None, None) => m.key.start - 1..m.value.end,
         };
-        // Ranges of adjacent removed members touch, and the last one may reach back over those before it; they become
-        // one edit. Edits of other objects, before `first_edit`, are left alone.
+        // Ranges of adjacent removed members touch, and the last one may reach back over those
+        // before it; they become one edit. Edits of other objects, before `first_edit`, are left
+        // alone.
         match edits[first_edit..]
             .last_mut()
             .filter(|(other, _)| other.end >= range.start)
@@ -192,8 +198,8 @@ struct JsonMember {
 }
 
 impl JsonObject {
-    /// Finds the members of the object whose brace is at byte `start`. Values are passed over unchecked. `None` if the
-    /// text is no object.
+    /// Finds the members of the object whose brace is at byte `start`. Values are passed over
+    /// unchecked. `None` if the text is no object.
     fn parse(json: &str, start: usize) -> Option<Self> {
         let bytes = json.as_bytes();
         let mut at = skip_whitespace(bytes, start + 1);
@@ -249,8 +255,8 @@ fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The end of the value that begins at `at`. Braces and brackets are counted together, which is exact for valid JSON;
-/// a loop rather than recursion, so that nesting costs no stack.
+/// The end of the value that begins at `at`. Braces and brackets are counted together, which is
+/// exact for valid JSON; a loop rather than recursion, so that nesting costs no stack.
 fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
     let (mut i, mut depth) = (at, 0usize);
     loop {

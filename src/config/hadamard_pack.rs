@@ -1,4 +1,5 @@
-//! [`HadamardPack`]: which modules of PrismML's MLX models have rotated inputs (`modules` in `config.json`).
+//! [`HadamardPack`]: which modules of PrismML's MLX models have rotated inputs (`modules` in
+//! `config.json`).
 //!
 //! Source: mlx-lm `models/prism_hadamard_qwen35.py`.
 
@@ -14,7 +15,8 @@ const MODEL_TYPE: &str = "prism_hadamard";
 /// Module of the language model, from whose path those of `modules` lack it.
 const LANGUAGE_MODEL: &str = "language_model.";
 
-/// The size of the blocks of inputs that are rotated together, by module; 0: its inputs are not rotated.
+/// The size of the blocks of inputs that are rotated together, by module; 0: its inputs are not
+/// rotated.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct HadamardPack {
     blocks: HashMap<String, usize>,
@@ -53,8 +55,8 @@ impl HadamardPack {
 }
 
 impl QuantConfig {
-    /// How many inputs of `module` are rotated together in a model whose config lists such modules; 0: none. `None` if it lists
-    /// none.
+    /// How many inputs of `module` are rotated together in a model whose config lists such modules;
+    /// 0: none. `None` if it lists none.
     ///
     /// # Errors
     /// The list is not what mlx-lm reads.

@@ -8,11 +8,12 @@ use super::unique_json::{self, JsonError, UniqueJson};
 use crate::limits::Budget;
 use crate::{AnamnesisError, Result};
 
-/// Largest config file that is read, in bytes. Real ones have a few KiB; with tables for each layer, some MiB.
+/// Largest config file that is read, in bytes. Real ones have a few KiB; with tables for each
+/// layer, some MiB.
 const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
-/// Replaces Python's `NaN`, `Infinity` and `-Infinity` by `null`, outside of strings. JSON has no such values, but
-/// Python's `json.dump` writes them, and so they are in many `config.json`.
+/// Replaces Python's `NaN`, `Infinity` and `-Infinity` by `null`, outside of strings. JSON has no
+/// such values, but Python's `json.dump` writes them, and so they are in many `config.json`.
 fn without_python_floats(json: &[u8]) -> Vec<u8> {
     let (mut out, mut rest, mut in_string) = (Vec::with_capacity(json.len()), json, false);
     while let [first, tail @ ..] = rest {
@@ -38,8 +39,8 @@ fn without_python_floats(json: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads a file of at most [`MAX_CONFIG_BYTES`] and charges `budget` with it. `None` if there is no regular file at
-/// `path`.
+/// Reads a file of at most [`MAX_CONFIG_BYTES`] and charges `budget` with it. `None` if there is no
+/// regular file at `path`.
 ///
 /// # Errors
 /// `Io` if it cannot be read; `LimitExceeded` if it is too large.
@@ -83,8 +84,8 @@ pub(crate) fn read_small(path: &Path, budget: &Budget) -> Result<Option<Vec<u8>>
     Ok(Some(bytes))
 }
 
-/// Reads and parses a JSON file; returns the value, the keys that it repeats, and the text. `None` if there is no such
-/// file.
+/// Reads and parses a JSON file; returns the value, the keys that it repeats, and the text. `None`
+/// if there is no such file.
 ///
 /// # Errors
 /// As [`read_small`]; `Parse` if it is no JSON; `LimitExceeded` if its values take too much memory.

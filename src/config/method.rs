@@ -98,7 +98,8 @@ const SPELLINGS: &[(QuantMethod, &[&str])] = &[
     (QuantMethod::W8a8Int8, &["w8a8_int8"]),
 ];
 
-/// Beginnings of spellings. vLLM has a method for each kind of ModelOpt's: `modelopt_fp4`, `modelopt_mixed`, ….
+/// Beginnings of spellings. vLLM has a method for each kind of ModelOpt's: `modelopt_fp4`,
+/// `modelopt_mixed`, ….
 const PREFIXES: &[(QuantMethod, &str)] = &[(QuantMethod::ModelOpt, "modelopt")];
 
 impl QuantMethod {

@@ -1,6 +1,6 @@
-//! Config entries for single modules. A value for a module is that of its entry; if the entry lacks it, that of the
-//! whole config. The entry is the one under the module's path, else the first whose pattern matches (gptqmodel
-//! `dynamic_get`, auto-round `get_layer_config`).
+//! Config entries for single modules. A value for a module is that of its entry; if the entry lacks
+//! it, that of the whole config. The entry is the one under the module's path, else the first whose
+//! pattern matches (gptqmodel `dynamic_get`, auto-round `get_layer_config`).
 
 mod dialects;
 
@@ -21,8 +21,8 @@ pub(crate) struct Module<'c> {
     config: &'c QuantConfig,
     /// The module's entry.
     entry: Option<&'c ModuleSettings>,
-    /// Whether the config has entries whose patterns are not understood. One of them might match this module, so a
-    /// contradiction between config and shapes is no error then.
+    /// Whether the config has entries whose patterns are not understood. One of them might match
+    /// this module, so a contradiction between config and shapes is no error then.
     pub uncertain: bool,
     /// Whether the config says that the module is not quantized.
     pub skipped: bool,
@@ -31,8 +31,9 @@ pub(crate) struct Module<'c> {
 /// The settings of a module in a config.
 #[derive(Debug, PartialEq)]
 struct ModuleSettings {
-    /// Keys and values: texts, numbers, flags and short lists of them. A list rather than a map, which takes five times
-    /// the memory, for a config can have an entry for each of a hundred thousand modules.
+    /// Keys and values: texts, numbers, flags and short lists of them. A list rather than a map,
+    /// which takes five times the memory, for a config can have an entry for each of a hundred
+    /// thousand modules.
     values: Box<[(String, Value)]>,
     /// Name of the place that has them.
     place: Arc<str>,
@@ -63,8 +64,8 @@ impl ModuleSettings {
     }
 }
 
-/// The config entry of a module. `None`: the module is not quantized. Shared, because one entry can have many targets,
-/// and most modules have equal entries.
+/// The config entry of a module. `None`: the module is not quantized. Shared, because one entry can
+/// have many targets, and most modules have equal entries.
 type ModuleEntry = Option<Arc<ModuleSettings>>;
 
 /// All entries of a config for single modules.
@@ -78,8 +79,8 @@ pub(super) struct ModuleRules {
     last: Option<Arc<ModuleSettings>>,
     /// Whether an expression of a dialect that is not understood was left out.
     has_unread: bool,
-    /// Whether there is MLX's config, whose paths may lack the first module of a multimodal model (mlx-vlm
-    /// `_quantization_path_aliases`).
+    /// Whether there is MLX's config, whose paths may lack the first module of a multimodal model
+    /// (mlx-vlm `_quantization_path_aliases`).
     is_of_mlx: bool,
 }
 
@@ -116,8 +117,8 @@ pub(crate) fn is_embedding(module: &str) -> bool {
     EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or_default())
 }
 
-/// How each producer writes rules for single modules. Of two rules that fit a module alike, the one that is read first
-/// holds, so the order counts where a config has keys of several producers.
+/// How each producer writes rules for single modules. Of two rules that fit a module alike, the one
+/// that is read first holds, so the order counts where a config has keys of several producers.
 const DIALECTS: &[fn(&mut ModuleRules, &ConfigPlace)] = &[
     ModuleRules::read_modelopt,
     ModuleRules::read_auto_round,
@@ -140,7 +141,8 @@ impl ModuleRules {
         all
     }
 
-    /// Adds an entry: an object, or `false` for a module that is not quantized. Other values are ignored.
+    /// Adds an entry: an object, or `false` for a module that is not quantized. Other values are
+    /// ignored.
     fn add(&mut self, place: &ConfigPlace, matcher: Option<ModuleMatcher>, value: &Value) {
         match value {
             // `true` says nothing that the whole config does not, and numbers or strings are
@@ -191,9 +193,10 @@ impl ModuleRules {
             .or_else(|| self.of_class(module))
     }
 
-    /// The entry for the class of `module`. Files do not tell classes: an embedding is told by its name, and whatever
-    /// else has a weight that is quantized is a linear layer, or of a class that only the model's code knows. If no entry
-    /// is for the class, the first holds: codes have settings, and the shapes are checked against them.
+    /// The entry for the class of `module`. Files do not tell classes: an embedding is told by its
+    /// name, and whatever else has a weight that is quantized is a linear layer, or of a class that
+    /// only the model's code knows. If no entry is for the class, the first holds: codes have
+    /// settings, and the shapes are checked against them.
     fn of_class(&self, module: &str) -> Option<&ModuleEntry> {
         let (class, other) = if is_embedding(module) {
             (EMBEDDING, LINEAR)
@@ -222,8 +225,8 @@ fn expression(text: &str) -> Option<ModuleMatcher> {
         .map(ModuleMatcher::Expression)
 }
 
-/// The matcher of `text`: a path, an expression after `re:`, or a pattern with `*`. `None` if the expression does not
-/// compile.
+/// The matcher of `text`: a path, an expression after `re:`, or a pattern with `*`. `None` if the
+/// expression does not compile.
 fn matcher(text: &str) -> Option<ModuleMatcher> {
     match Pattern::of_config(text) {
         Some(pattern) => pattern.ok().map(ModuleMatcher::Expression),
@@ -270,8 +273,8 @@ impl<'c> Module<'c> {
         self.entry.is_some()
     }
 
-    /// The value that `f` reads under the first of `keys`, with the name of its place: from the module's entry, else
-    /// from the whole config.
+    /// The value that `f` reads under the first of `keys`, with the name of its place: from the
+    /// module's entry, else from the whole config.
     fn first<T>(&self, keys: &[&str], f: impl Fn(&'c Value) -> Option<T>) -> Option<(T, &'c str)> {
         // The keys are tried in the entry first, all of them, so that an alias in the entry
         // outranks the usual key of the whole config.
@@ -318,8 +321,9 @@ impl<'c> Module<'c> {
         })
     }
 
-    /// The place that says that groups are of columns in the order of their activations: compressed-tensors' `actorder` is
-    /// `group`, its alias `dynamic`, or true (`ActivationOrdering`, `validate_actorder`).
+    /// The place that says that groups are of columns in the order of their activations:
+    /// compressed-tensors' `actorder` is `group`, its alias `dynamic`, or true
+    /// (`ActivationOrdering`, `validate_actorder`).
     pub(crate) fn reorders_groups(&self) -> Option<&'c str> {
         let is_group = |value: &Value| match value {
             Value::Bool(flag) => Some(*flag),
@@ -338,8 +342,8 @@ impl<'c> Module<'c> {
             .is_some()
     }
 
-    /// `[rows, columns]` of the blocks that share a scale, with the name of its place. `None` of a module that is not
-    /// quantized.
+    /// `[rows, columns]` of the blocks that share a scale, with the name of its place. `None` of a
+    /// module that is not quantized.
     pub(crate) fn block(&self) -> Option<([usize; 2], &'c str)> {
         if self.skipped {
             return None;
@@ -352,8 +356,9 @@ impl<'c> Module<'c> {
         self.first(BLOCK_KEYS, pair)
     }
 
-    /// The side of the square blocks of ModelOpt's FP8 algorithms; `None` of one without blocks. 128, unless the module's entry has
-    /// another `group_size` (vLLM `ModelOptMixedPrecisionConfig`).
+    /// The side of the square blocks of ModelOpt's FP8 algorithms; `None` of one without blocks.
+    /// 128, unless the module's entry has another `group_size` (vLLM
+    /// `ModelOptMixedPrecisionConfig`).
     pub(crate) fn block_side(&self) -> Option<usize> {
         let (algorithm, _) = self.text(&["quant_algo"])?;
         let is_same = |name: &&&str| algorithm.eq_ignore_ascii_case(name);
@@ -367,8 +372,8 @@ impl<'c> Module<'c> {
 /// ModelOpt's algorithms for FP8 in square blocks. TensorRT-LLM has another name for it.
 const BLOCK_ALGORITHMS: &[&str] = &["FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALES"];
 
-/// Keys of the size of blocks: of transformers, compressed-tensors, Quark, and of AutoRound, whose `group_size` is a number where it
-/// has groups.
+/// Keys of the size of blocks: of transformers, compressed-tensors, Quark, and of AutoRound, whose
+/// `group_size` is a number where it has groups.
 const BLOCK_KEYS: &[&str] = &[
     "weight_block_size",
     "block_structure",

@@ -1,7 +1,8 @@
 //! `module_quant_configs`: config entries for modules under regular expressions whose order counts.
 //!
-//! transformers joins the expressions with `|` and searches a module's name for the result (`replace_with_quant_layers`).
-//! So the leftmost match wins, and among several at one position the first expression in the file.
+//! transformers joins the expressions with `|` and searches a module's name for the result
+//! (`replace_with_quant_layers`). So the leftmost match wins, and among several at one position the
+//! first expression in the file.
 
 use std::sync::OnceLock;
 
@@ -57,7 +58,8 @@ impl OrderedPatterns {
     /// The entry of the expression that wins for `module`.
     ///
     /// # Errors
-    /// `Unsupported` if an expression does not compile, `LimitExceeded` if a match is given up: which one wins is unknown then.
+    /// `Unsupported` if an expression does not compile, `LimitExceeded` if a match is given up:
+    /// which one wins is unknown then.
     fn of(&self, module: &str) -> Result<Option<&Value>> {
         let compiled = match self.compiled.get() {
             // `get_or_init` takes no fallible closure. Two threads may compile at once; the first
@@ -87,13 +89,16 @@ fn compile(written: &[(String, Value)]) -> Result<PatternList<Value>> {
 }
 
 impl QuantConfig {
-    /// The integer under `key` in the winning entry for `module`; if there is none, in the whole config.
+    /// The integer under `key` in the winning entry for `module`; if there is none, in the whole
+    /// config.
     ///
     /// # Errors
-    /// `Unsupported` if an expression of the config does not compile; `Parse` if the winning entry has no integer there.
+    /// `Unsupported` if an expression of the config does not compile; `Parse` if the winning entry
+    /// has no integer there.
     pub(crate) fn int_by_pattern(&self, module: &str, key: &str) -> Result<Option<i64>> {
         match self.patterns.of(module)?.and_then(|value| value.get(key)) {
-            // Neither a default nor the value of the whole config: the entry speaks for this module.
+            // Neither a default nor the value of the whole config: the entry speaks for this
+            // module.
             Some(value) => value.as_i64().map(Some).ok_or_else(|| {
                 AnamnesisError::parse(format!(
                     "{KEY}: {key} of module `{module}` is {value}, and no integer"

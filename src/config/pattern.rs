@@ -1,10 +1,11 @@
-//! [`Pattern`]: expressions over names of modules and tensors, in configs and in options; [`PatternList`]: several of them;
-//! [`Selection`]: the tensors that patterns choose.
+//! [`Pattern`]: expressions over names of modules and tensors, in configs and in options;
+//! [`PatternList`]: several of them; [`Selection`]: the tensors that patterns choose.
 //!
-//! Expressions are untrusted. `regex-lite` does not backtrack, so matching is linear in the name, and an expression that would
-//! take too much memory does not compile. Configs are written for Python's dialect, whose look-around and back-references it
-//! does not have. With the feature `patterns`, `fancy-regex` compiles these, and stops after a number of steps; without it
-//! they do not compile, and each caller says what that means for it.
+//! Expressions are untrusted. `regex-lite` does not backtrack, so matching is linear in the name,
+//! and an expression that would take too much memory does not compile. Configs are written for
+//! Python's dialect, whose look-around and back-references it does not have. With the feature
+//! `patterns`, `fancy-regex` compiles these, and stops after a number of steps; without it they do
+//! not compile, and each caller says what that means for it.
 
 #[cfg(feature = "patterns")]
 mod extended;
@@ -29,7 +30,8 @@ pub(crate) use self::rename::RenameRule;
 pub(crate) use self::selection::Selection;
 use crate::{AnamnesisError, Result};
 
-/// Most patterns of one list of a config that are kept. Each is tried for each module that is not listed by its path.
+/// Most patterns of one list of a config that are kept. Each is tried for each module that is not
+/// listed by its path.
 pub(super) const MAX_PATTERNS: usize = 10_000;
 
 /// Most bytes of a compiled expression. Real ones take a few KiB.
@@ -38,8 +40,8 @@ const MAX_COMPILED: usize = 64 << 10;
 /// Most bytes of all compiled expressions of a list; a config may have thousands.
 const MAX_LIST: usize = 16 << 20;
 
-/// Most steps back of one match of an expression that backtracks. Real ones take some dozens; an attack takes 2 to the power
-/// of the name's length.
+/// Most steps back of one match of an expression that backtracks. Real ones take some dozens; an
+/// attack takes 2 to the power of the name's length.
 #[cfg_attr(not(feature = "patterns"), allow(dead_code))]
 const MAX_STEPS: usize = 10_000;
 
@@ -55,7 +57,8 @@ pub(super) enum Pattern {
     /// In time that is linear in the name; with the most bytes that it takes.
     Linear(Regex, usize),
     Backtracking(Backtracking),
-    /// A text with wildcards. A name that is the text itself matches, too, whatever characters it has.
+    /// A text with wildcards. A name that is the text itself matches, too, whatever characters it
+    /// has.
     Glob(String, Regex),
 }
 
@@ -69,13 +72,14 @@ impl Pattern {
         })
     }
 
-    /// An expression that matches from a name's beginning, as Python's `re.match` does; the end may be anywhere.
+    /// An expression that matches from a name's beginning, as Python's `re.match` does; the end may
+    /// be anywhere.
     pub(super) fn from_start(expression: &str) -> Attempt<Self> {
         Self::anywhere(&format!("^(?:{expression})"))
     }
 
-    /// An entry of a config: an expression after `re:`, or a text with `*`. `None` if it is a module's path. Names of modules may
-    /// hold a `?` or brackets for all that libraries care.
+    /// An entry of a config: an expression after `re:`, or a text with `*`. `None` if it is a
+    /// module's path. Names of modules may hold a `?` or brackets for all that libraries care.
     pub(super) fn of_config(text: &str) -> Option<Attempt<Self>> {
         match text.strip_prefix("re:") {
             Some(expression) => Some(Self::from_start(expression)),
@@ -87,7 +91,8 @@ impl Pattern {
         }
     }
 
-    /// An option of the user: an expression after `re:`, else a text with wildcards, which may be a name as well.
+    /// An option of the user: an expression after `re:`, else a text with wildcards, which may be a
+    /// name as well.
     ///
     /// # Errors
     /// `Unsupported` if the expression does not compile: then it is unknown what the user wants.
@@ -131,8 +136,9 @@ impl Pattern {
         }
     }
 
-    /// The texts of the groups of a match that begins where `name` does, that of the whole match first; `None` if there is no
-    /// such match. The group of a `*` in a text with wildcards is what it stands for.
+    /// The texts of the groups of a match that begins where `name` does, that of the whole match
+    /// first; `None` if there is no such match. The group of a `*` in a text with wildcards is what
+    /// it stands for.
     pub(super) fn groups<'n>(&self, name: &'n str) -> Attempt<Option<Vec<Option<&'n str>>>> {
         let text = |range: std::ops::Range<usize>| name.get(range);
         let groups: Option<Vec<Option<&str>>> = match self {
@@ -164,8 +170,8 @@ impl Pattern {
     }
 }
 
-/// Whether an expression has look-around, a back-reference or an atomic group. One that is refused for another reason, such as
-/// its size, would only be refused once more, after more work.
+/// Whether an expression has look-around, a back-reference or an atomic group. One that is refused
+/// for another reason, such as its size, would only be refused once more, after more work.
 fn needs_backtracking(expression: &str) -> bool {
     let has_reference = || {
         let pairs = expression.as_bytes().windows(2);
@@ -179,7 +185,8 @@ fn needs_backtracking(expression: &str) -> bool {
 
 /// Compiles an expression for matching in linear time.
 fn linear(expression: &str) -> Attempt<Pattern> {
-    // The library does not say how much an expression takes, only whether it takes more than a limit.
+    // The library does not say how much an expression takes, only whether it takes more than a
+    // limit.
     let mut result = Err(String::new());
     for limit in [MAX_COMPILED / 64, MAX_COMPILED / 16, MAX_COMPILED] {
         result = compile(expression, limit).map(|compiled| Pattern::Linear(compiled, limit));
@@ -254,8 +261,9 @@ impl<T> PatternList<T> {
         Ok(found)
     }
 
-    /// The value of the first pattern that matches `name`. A match that is given up counts as none, and [`check`](Self::check)
-    /// fails from then on. No pattern is tried after that, so that an attack takes time once.
+    /// The value of the first pattern that matches `name`. A match that is given up counts as none,
+    /// and [`check`](Self::check) fails from then on. No pattern is tried after that, so that an
+    /// attack takes time once.
     pub(super) fn find(&self, name: &str) -> Option<&T> {
         if self.failure.get().is_some() {
             return None;
@@ -274,7 +282,8 @@ impl<T> PatternList<T> {
         None
     }
 
-    /// The value of the pattern that matches `name` first in it, the first of several at one position.
+    /// The value of the pattern that matches `name` first in it, the first of several at one
+    /// position.
     ///
     /// # Errors
     /// The match was given up.

@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use super::edit;
 
-/// Keys of objects whose entries have an order: patterns, of which the first that matches counts, and groups, of which the
-/// last counts. `serde_json` sorts keys, so the order is read from the text.
+/// Keys of objects whose entries have an order: patterns, of which the first that matches counts,
+/// and groups, of which the last counts. `serde_json` sorts keys, so the order is read from the
+/// text.
 const ORDERED: &[&str] = &[
     "config_groups",
     "dynamic",
@@ -30,7 +31,8 @@ impl ConfigPlace {
         self.values.get(key)
     }
 
-    /// The entries of the object under `key`; in the order of the file if `key` is one of [`ORDERED`].
+    /// The entries of the object under `key`; in the order of the file if `key` is one of
+    /// [`ORDERED`].
     pub(super) fn entries(&self, key: &str) -> Vec<(&str, &Value)> {
         let Some(map) = self.get(key).and_then(Value::as_object) else {
             return vec![];
@@ -63,8 +65,9 @@ impl ConfigPlace {
     }
 }
 
-/// Takes away every place but MLX's. Its programs write the same settings under two keys, and read no other place. What
-/// they have kept there is of the model that was converted: nested configs, and files that mlx-vlm copies.
+/// Takes away every place but MLX's. Its programs write the same settings under two keys, and read
+/// no other place. What they have kept there is of the model that was converted: nested configs,
+/// and files that mlx-vlm copies.
 pub(super) fn leave_only_mlx(places: &mut Vec<ConfigPlace>) {
     const MLX: [&str; 2] = [
         "config.json: quantization",
@@ -98,8 +101,8 @@ pub(super) fn flag(value: &Value) -> Option<bool> {
     }
 }
 
-/// For each object of [`ORDERED`] in `values`, its keys in the order of the file. `text` is the file, and `path` leads
-/// to `values` in it.
+/// For each object of [`ORDERED`] in `values`, its keys in the order of the file. `text` is the
+/// file, and `path` leads to `values` in it.
 pub(super) fn order(
     text: &[u8],
     path: &[&str],

@@ -1,4 +1,5 @@
-//! Presets of compressed-tensors, by whose names a config may call its groups: what they say of weights.
+//! Presets of compressed-tensors, by whose names a config may call its groups: what they say of
+//! weights.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,8 @@
-//! [`SdnqConfig`]: what a config of SDNQ says of a parameter's codes. Stored tensors do not tell their dtype.
+//! [`SdnqConfig`]: what a config of SDNQ says of a parameter's codes. Stored tensors do not tell
+//! their dtype.
 //!
-//! Source: sdnq `quantizer.py` (`SDNQConfig`), `utils.py` (`get_quant_kwargs`, `get_minimum_dtype`).
+//! Source: sdnq `quantizer.py` (`SDNQConfig`), `utils.py` (`get_quant_kwargs`,
+//! `get_minimum_dtype`).
 
 mod dtype;
 mod names;
@@ -15,8 +17,8 @@ use super::QuantConfig;
 use super::place::{ConfigPlace, flag, integer};
 use super::values::version_numbers;
 
-/// Keys that do not say how codes are decoded: how they were made, how the model computes, what the library does when it
-/// loads them, and lists of modules that have no codes.
+/// Keys that do not say how codes are decoded: how they were made, how the model computes, what the
+/// library does when it loads them, and lists of modules that have no codes.
 const OTHER_KEYS: &[&str] = &[
     "quant_method",
     "sdnq_version",
@@ -47,7 +49,8 @@ const OTHER_KEYS: &[&str] = &[
 /// The first version that rotates.
 const HAS_HADAMARD: [u32; 3] = [0, 2, 0];
 
-/// Most keys of `modules_dtype_dict`. All may have to be tried for a parameter; there are 176 dtypes.
+/// Most keys of `modules_dtype_dict`. All may have to be tried for a parameter; there are 176
+/// dtypes.
 const MAX_DTYPE_RULES: usize = 500;
 
 /// What a config says of the codes of a parameter.
@@ -63,7 +66,8 @@ pub(crate) struct SdnqSettings {
     pub matmul: Option<SdnqDtype>,
     /// Most columns that are rotated together, if any are.
     pub hadamard: Option<usize>,
-    /// Most inputs of a group; 0: the library chooses; -1: rows are not divided; -2: one scale is for all values.
+    /// Most inputs of a group; 0: the library chooses; -1: rows are not divided; -2: one scale is
+    /// for all values.
     pub group_size: i64,
     /// Rank of the product that is added, if one is.
     pub svd_rank: Option<usize>,
@@ -77,8 +81,8 @@ pub(crate) struct SdnqSettings {
 }
 
 impl SdnqSettings {
-    /// Whether the codes of a matrix of `rows` × `cols` are stored transposed, so that the model can multiply them
-    /// (`sdnq_quantize_layer_weight`).
+    /// Whether the codes of a matrix of `rows` × `cols` are stored transposed, so that the model
+    /// can multiply them (`sdnq_quantize_layer_weight`).
     pub(crate) fn transposes(&self, rows: usize, cols: usize) -> bool {
         let is_float = |dtype| matches!(dtype, SdnqDtype::Native(_));
         let (of_int, of_uint) = (SdnqDtype::Int(8), SdnqDtype::Uint(8));
@@ -87,7 +91,8 @@ impl SdnqSettings {
                 self.matmul.is_none_or(|dtype| dtype.is_integer())
             }
             weights => {
-                // Codes that are wider than the dtype of the product are not multiplied as they are stored.
+                // Codes that are wider than the dtype of the product are not multiplied as they are
+                // stored.
                 let is_multiplied_in =
                     |dtype: SdnqDtype| is_float(dtype) && weights.bits() <= dtype.bits();
                 is_float(weights) && self.matmul.is_none_or(is_multiplied_in)
@@ -188,7 +193,8 @@ impl QuantConfig {
     }
 }
 
-/// The rules of a config for some parameters, for a comparison: keys in their order, for the first that fits holds.
+/// The rules of a config for some parameters, for a comparison: keys in their order, for the first
+/// that fits holds.
 #[derive(PartialEq)]
 struct RuleTexts<'c> {
     modules: Vec<(&'c str, &'c Value)>,
@@ -215,7 +221,8 @@ impl SdnqConfig {
         let version = place
             .text(&["sdnq_version"])
             .map_or([0; 3], version_numbers);
-        // The library writes every key that it knows. Without these, codes would be taken for others.
+        // The library writes every key that it knows. Without these, codes would be taken for
+        // others.
         let needed = ["weights_dtype", "use_hadamard"];
         let needed = needed.iter().take(1 + usize::from(version >= HAS_HADAMARD));
         if let Some(missing) = needed.into_iter().find(|key| place.get(key).is_none()) {
@@ -340,7 +347,8 @@ fn read_settings(values: &Map<String, Value>, base: SdnqSettings) -> Result<Sdnq
     Ok(out)
 }
 
-/// A key of `modules_dtype_dict`: a dtype, or a number of bits such as `minimum_6bit` and `uint5bits`.
+/// A key of `modules_dtype_dict`: a dtype, or a number of bits such as `minimum_6bit` and
+/// `uint5bits`.
 fn dtype_rule(name: &str) -> Result<DtypeRule, String> {
     let wrong = || format!("the dtype `{name}` of `modules_dtype_dict` is not understood");
     let lower = name.to_lowercase();

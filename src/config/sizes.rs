@@ -1,12 +1,12 @@
-//! [`LayerSizes`]: sizes of a language model's linear layers, from `config.json` and the layers' names. They settle the
-//! shape of a weight whose stored shape is ambiguous.
+//! [`LayerSizes`]: sizes of a language model's linear layers, from `config.json` and the layers'
+//! names. They settle the shape of a weight whose stored shape is ambiguous.
 
 use serde_json::Value;
 
 use super::diffusion::{DiffusionClass, unquantized_modules};
 
-/// Keys that are read besides the quantization config, at the top of `config.json` and in its `text_config`: sizes and
-/// the architecture.
+/// Keys that are read besides the quantization config, at the top of `config.json` and in its
+/// `text_config`: sizes and the architecture.
 pub(super) const KEYS: &[&str] = &[
     "model_type",
     "hidden_size",
@@ -27,7 +27,8 @@ pub(super) const KEYS: &[&str] = &[
     "attention_value_scale",
 ];
 
-/// Width of a head of Gemma in configs without it (transformers `GemmaConfig` to `Gemma3nTextConfig`).
+/// Width of a head of Gemma in configs without it (transformers `GemmaConfig` to
+/// `Gemma3nTextConfig`).
 const GEMMA_HEAD: usize = 256;
 
 /// Sizes from `config.json`; of a multimodal model, those of its language model.
@@ -55,7 +56,8 @@ pub(super) struct LayerSizes {
     pub(super) is_of_diffusers: bool,
 }
 
-/// Whether `module` is of attention to another tower, which makes keys and values of what that one gives.
+/// Whether `module` is of attention to another tower, which makes keys and values of what that one
+/// gives.
 pub(crate) fn is_cross_attention(module: &str) -> bool {
     let names = ["cross", "encoder_attn"];
     names.iter().any(|name| module.contains(name))
@@ -77,14 +79,16 @@ impl LayerSizes {
         let (hidden, heads) = (size("hidden_size"), size("num_attention_heads"));
         let of_type = |config: &'_ Value| config.get("model_type")?.as_str().map(str::to_owned);
         let model_type = text.and_then(of_type).or_else(|| of_type(root));
-        // What transformers takes where a config has no `head_dim`. Configs of Gemma 3 have none, and other heads than that.
+        // What transformers takes where a config has no `head_dim`. Configs of Gemma 3 have none,
+        // and other heads than that.
         let head = size("head_dim").or_else(|| match model_type.as_deref() {
             // Its layers have heads of two lengths.
             Some(gemma) if gemma.starts_with("gemma4") => None,
             Some(gemma) if gemma.starts_with("gemma") => Some(GEMMA_HEAD),
             _ => hidden?.checked_div(heads?),
         });
-        // Where keys and values are made of a latent vector, `head_dim` is the part of a head that rotates.
+        // Where keys and values are made of a latent vector, `head_dim` is the part of a head that
+        // rotates.
         let values = size("v_head_dim");
         let head = head.filter(|_| values.is_none());
         // Names do not tell which layers have heads of another length, as of Gemma 4.

@@ -8,7 +8,8 @@ use crate::Result;
 /// The modules that a config's lists leave unquantized.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SkipLists {
-    /// Paths, or runs of their components: a module is skipped if its path has one of these between dots or ends.
+    /// Paths, or runs of their components: a module is skipped if its path has one of these between
+    /// dots or ends.
     paths: HashSet<String>,
     /// Length of the longest of `paths`, in bytes.
     longest: usize,
@@ -16,8 +17,9 @@ pub(super) struct SkipLists {
 }
 
 impl SkipLists {
-    /// Adds an entry. An expression that does not compile skips nothing, and neither do those that the list has no room for: a module that they
-    /// would skip is then reported as an error rather than decoded wrongly.
+    /// Adds an entry. An expression that does not compile skips nothing, and neither do those that
+    /// the list has no room for: a module that they would skip is then reported as an error rather
+    /// than decoded wrongly.
     pub(super) fn add(&mut self, text: &str) {
         let Some(pattern) = Pattern::of_config(text) else {
             // A dot at either end would keep the path from being found: runs are looked up without
@@ -34,8 +36,8 @@ impl SkipLists {
 
     /// Whether a list covers `module`.
     pub(super) fn has(&self, module: &str) -> bool {
-        // Paths have about ten components and lists may have thousands of entries. So every run of components is looked
-        // up in the set, in place of comparing every entry.
+        // Paths have about ten components and lists may have thousands of entries. So every run of
+        // components is looked up in the set, in place of comparing every entry.
         let dots = || module.match_indices('.').map(|(at, _)| at);
         // Runs begin at the name's start or behind a dot, and end at a dot or at the name's end, so
         // a listed `mlp` does not match `mlp2`.
@@ -61,6 +63,6 @@ impl SkipLists {
     }
 }
 
-/// Most components of a module's path that runs begin at, and most that one run has; it bounds a look-up's quadratic
-/// cost.
+/// Most components of a module's path that runs begin at, and most that one run has; it bounds a
+/// look-up's quadratic cost.
 const MAX_PARTS: usize = 64;

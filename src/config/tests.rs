@@ -119,8 +119,9 @@ fn metadata_of_autogptq() {
     assert_eq!(config.method().as_deref(), Some("gptq"));
 }
 
-/// Which of the groups that fit a module counts: by their targets' texts, expressions last, then classes; of one target in
-/// two groups the last (compressed-tensors 0.20 `match_targets`, `apply_quantization_config`).
+/// Which of the groups that fit a module counts: by their targets' texts, expressions last, then
+/// classes; of one target in two groups the last (compressed-tensors 0.20 `match_targets`,
+/// `apply_quantization_config`).
 #[test]
 fn groups_of_compressed_tensors() {
     let bits = |groups: &str, module: &str| {
@@ -141,7 +142,8 @@ fn groups_of_compressed_tensors() {
         assert_eq!(bits(&groups, "model.layers.0.mlp.up_proj"), Some(4));
         assert_eq!(bits(&groups, "lm_head"), Some(4));
     }
-    // An embedding that is quantized under the only group, as `forget` writes it, has the settings of that group.
+    // An embedding that is quantized under the only group, as `forget` writes it, has the settings
+    // of that group.
     let linear = format!(r#"{{"a":{}}}"#, classes[1]);
     assert_eq!(bits(&linear, "model.embed_tokens"), Some(4));
     assert_eq!(bits(&linear, "model.layers.0.mlp.up_proj"), Some(4));

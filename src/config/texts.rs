@@ -1,4 +1,5 @@
-//! [`Texts`]: the small files beside a model that are read when they are asked for: configs, vocabularies, templates.
+//! [`Texts`]: the small files beside a model that are read when they are asked for: configs,
+//! vocabularies, templates.
 
 use std::cell::RefCell;
 use std::path::{Component, Path, PathBuf};
@@ -14,8 +15,9 @@ use crate::{AnamnesisError, ParseLimits, Result};
 /// Most files of one suffix that [`Texts::list`] returns. Models have a handful.
 const MAX_LISTED: usize = 256;
 
-/// The small files in a directory. It keeps the state of each file that was asked for, whether the file exists or not, so
-/// that a change is noticed before an output that was made of the files gets its name.
+/// The small files in a directory. It keeps the state of each file that was asked for, whether the
+/// file exists or not, so that a change is noticed before an output that was made of the files gets
+/// its name.
 #[derive(Debug)]
 pub(crate) struct Texts {
     directory: PathBuf,
@@ -37,7 +39,8 @@ impl Texts {
     /// Bytes of the file `name`, a path below the directory; `None` if there is no such file.
     ///
     /// # Errors
-    /// `Parse` if `name` leads out of the directory; `Io`; `LimitExceeded` if the file is too large.
+    /// `Parse` if `name` leads out of the directory; `Io`; `LimitExceeded` if the file is too
+    /// large.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         read_small(&self.remember(name)?, &self.budget)
     }
@@ -48,12 +51,14 @@ impl Texts {
         metadata.is_file().then_some(metadata.len())
     }
 
-    /// Whether there is a file `name`, a path below the directory. A path that leads out of it is no file.
+    /// Whether there is a file `name`, a path below the directory. A path that leads out of it is
+    /// no file.
     pub(crate) fn exists(&self, name: &str) -> bool {
         self.remember(name).is_ok_and(|path| path.is_file())
     }
 
-    /// Text of the file `name`; `None` if there is no such file. Line ends are `\n`, as Python's text mode gives them.
+    /// Text of the file `name`; `None` if there is no such file. Line ends are `\n`, as Python's
+    /// text mode gives them.
     ///
     /// # Errors
     /// As [`read`](Self::read); `Parse` if the file is not UTF-8.
@@ -69,10 +74,12 @@ impl Texts {
         Ok(Some(text.replace("\r\n", "\n").replace('\r', "\n")))
     }
 
-    /// Value of the JSON file `name`, in which Python's `NaN` and infinities are null; `None` if there is no such file.
+    /// Value of the JSON file `name`, in which Python's `NaN` and infinities are null; `None` if
+    /// there is no such file.
     ///
     /// # Errors
-    /// As [`read`](Self::read); `Parse` if the file is no JSON, or repeats a key with another value.
+    /// As [`read`](Self::read); `Parse` if the file is no JSON, or repeats a key with another
+    /// value.
     pub(crate) fn json(&self, name: &str) -> Result<Option<Value>> {
         let Some((parsed, _)) = read_json(&self.remember(name)?, &self.budget)? else {
             return Ok(None);
@@ -83,8 +90,8 @@ impl Texts {
         }
     }
 
-    /// Names of the regular files in `below`, a directory below this one, that end in `suffix`, in alphabetical order and
-    /// without `below`. Empty if there is no such directory.
+    /// Names of the regular files in `below`, a directory below this one, that end in `suffix`, in
+    /// alphabetical order and without `below`. Empty if there is no such directory.
     ///
     /// # Errors
     /// `Parse` if `below` leads out of the directory; `Io`; `LimitExceeded` if there are too many.
@@ -135,7 +142,8 @@ impl Texts {
         Ok(path)
     }
 
-    /// Path of `name`. Names can come from files (`modules.json` names directories), hence the check.
+    /// Path of `name`. Names can come from files (`modules.json` names directories), hence the
+    /// check.
     fn path(&self, name: &str) -> Result<PathBuf> {
         let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         if name.contains('\0') || !Path::new(name).components().all(inside) {

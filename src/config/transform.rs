@@ -1,7 +1,8 @@
-//! [`TransformConfig`]: what `transform_config` of compressed-tensors says of the matrices that weights and activations are
-//! multiplied with.
+//! [`TransformConfig`]: what `transform_config` of compressed-tensors says of the matrices that
+//! weights and activations are multiplied with.
 //!
-//! Source: compressed-tensors `transform/transform_config.py`, `transform_scheme.py`, `transform_args.py`, `utils/match.py`.
+//! Source: compressed-tensors `transform/transform_config.py`, `transform_scheme.py`,
+//! `transform_args.py`, `utils/match.py`.
 
 use std::collections::HashSet;
 
@@ -14,7 +15,8 @@ use super::pattern::Pattern;
 /// Key of the config.
 const KEY: &str = "transform_config";
 
-/// Most schemes, targets and ignored names of a config. All are tried for each module; real configs have some dozens.
+/// Most schemes, targets and ignored names of a config. All are tried for each module; real configs
+/// have some dozens.
 const MAX_TARGETS: usize = 1000;
 
 /// All transforms of a model.
@@ -30,7 +32,8 @@ pub(crate) struct TransformScheme {
     pub kind: TransformKind,
     /// Whether rows and columns of the matrices are shuffled.
     pub is_randomized: bool,
-    /// Size of the matrices, of which there is one for each block; `None`: one for the whole dimension.
+    /// Size of the matrices, of which there is one for each block; `None`: one for the whole
+    /// dimension.
     pub block: Option<usize>,
     pub uses: Vec<TransformUse>,
 }
@@ -77,7 +80,8 @@ impl TransformLocation {
         }
     }
 
-    /// Whether activations are multiplied, whenever the model runs. Weights were multiplied once, before they were stored.
+    /// Whether activations are multiplied, whenever the model runs. Weights were multiplied once,
+    /// before they were stored.
     pub(crate) fn is_online(self) -> bool {
         !matches!(self, Self::WeightInput | Self::WeightOutput)
     }
@@ -115,7 +119,8 @@ impl TransformUse {
         is_same && self.targets == other.targets && self.ignored == other.ignored
     }
 
-    /// A target that is none of `modules`, or an ignored name, that may be a class other than `Linear`.
+    /// A target that is none of `modules`, or an ignored name, that may be a class other than
+    /// `Linear`.
     pub(crate) fn unknown_target(&self, modules: &HashSet<String>) -> Option<&str> {
         let is_plain = |name: &&String| !name.starts_with("re:") && *name != "Linear";
         let mut targets = self.targets.iter().filter(is_plain);
@@ -222,8 +227,8 @@ impl TransformConfig {
 }
 
 impl TransformScheme {
-    /// Whether weights can undo a use, or another use does: queries and keys are multiplied with each other, and the same orthogonal
-    /// matrix of both cancels.
+    /// Whether weights can undo a use, or another use does: queries and keys are multiplied with
+    /// each other, and the same orthogonal matrix of both cancels.
     fn is_undone(&self, found: &TransformUse) -> bool {
         let other = match found.location {
             TransformLocation::QAttn => TransformLocation::KCache,
@@ -246,7 +251,8 @@ impl TransformScheme {
         })
     }
 
-    /// Whether `module` has a matrix of the scheme at a location. Attention may be targeted by its class, which files do not tell.
+    /// Whether `module` has a matrix of the scheme at a location. Attention may be targeted by its
+    /// class, which files do not tell.
     pub(crate) fn has_matrix(&self, location: TransformLocation, module: &str) -> bool {
         let is_side = matches!(
             location,

@@ -1,5 +1,6 @@
-//! JSON values without repeated keys. Python and `serde_json` take the last value of a repeated key, and other readers the
-//! first; so a text that repeats a key with another value means two things.
+//! JSON values without repeated keys. Python and `serde_json` take the last value of a repeated
+//! key, and other readers the first; so a text that repeats a key with another value means two
+//! things.
 
 use std::fmt;
 
@@ -7,8 +8,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Value};
 
 /// Memory that parsed JSON may take for each byte of its text, besides
-/// [`FREE_JSON_BYTES`](crate::limits::FREE_JSON_BYTES). An object with one short entry takes 80 bytes for each byte,
-/// and the entry of a module in a quantization config about ten.
+/// [`FREE_JSON_BYTES`](crate::limits::FREE_JSON_BYTES). An object with one short entry takes 80
+/// bytes for each byte, and the entry of a module in a quantization config about ten.
 const BYTES_PER_BYTE: usize = 4;
 
 /// Memory of a `BTreeMap`'s node, which an object with one entry has.
@@ -75,10 +76,12 @@ pub(crate) fn parse(json: &[u8], free: &mut usize) -> Result<UniqueJson, JsonErr
     }
 }
 
-/// Parses a JSON text that stands inside a model file. Memory beyond a multiple of its length is taken from `free`.
+/// Parses a JSON text that stands inside a model file. Memory beyond a multiple of its length is
+/// taken from `free`.
 ///
 /// # Errors
-/// Says what is wrong: it is no JSON, it repeats a key with another value, or its value would take too much memory.
+/// Says what is wrong: it is no JSON, it repeats a key with another value, or its value would take
+/// too much memory.
 pub(crate) fn parse_embedded(json: &[u8], free: &mut usize) -> Result<Value, String> {
     match parse(json, free) {
         Ok(UniqueJson { value, repeated }) => match repeated.first() {

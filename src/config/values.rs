@@ -32,12 +32,14 @@ impl QuantConfig {
         self.sizes.hidden
     }
 
-    /// Whether `config.json` says that the model multiplies values by a factor (`attention_value_scale`).
+    /// Whether `config.json` says that the model multiplies values by a factor
+    /// (`attention_value_scale`).
     pub(crate) fn scales_values(&self) -> bool {
         self.sizes.scales_values
     }
 
-    /// Whether the class of diffusers that `config.json` names makes no quantized layer of `module`.
+    /// Whether the class of diffusers that `config.json` names makes no quantized layer of
+    /// `module`.
     pub(crate) fn keeps_unquantized(&self, module: &str) -> bool {
         let kept = self.sizes.unquantized;
         module.split('.').any(|part| kept.contains(&part))
@@ -48,7 +50,8 @@ impl QuantConfig {
         self.sizes.is_of_diffusers
     }
 
-    /// `[out_features, in_features]` of the linear layer `module`, as far as `config.json` and the layer's name tell.
+    /// `[out_features, in_features]` of the linear layer `module`, as far as `config.json` and the
+    /// layer's name tell.
     pub(crate) fn layer_sizes(&self, module: &str) -> [Option<usize>; 2] {
         self.sizes.layer(module)
     }
@@ -144,8 +147,8 @@ impl QuantConfig {
         .is_some()
     }
 
-    /// Whether a list of unquantized modules covers `module`. An entry is a path or a run of its components, a pattern
-    /// with `*`, or a regular expression after `re:`.
+    /// Whether a list of unquantized modules covers `module`. An entry is a path or a run of its
+    /// components, a pattern with `*`, or a regular expression after `re:`.
     #[must_use]
     pub fn skips(&self, module: &str) -> bool {
         let skipped = self.skipped.get_or_init(|| {

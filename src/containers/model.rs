@@ -84,7 +84,8 @@ pub(crate) struct TensorInfo {
     pub offset: u64,
     /// Length in bytes, as the tensor's elements take them.
     pub len: u64,
-    /// Elements between neighbours of each dimension, where that is not what follows from the shape.
+    /// Elements between neighbours of each dimension, where that is not what follows from the
+    /// shape.
     pub strides: Option<Box<ShortList>>,
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
@@ -190,8 +191,8 @@ impl ParsedModel {
         }
     }
 
-    /// Adds what a reader does not know: the config beside the file, its path, and the limits that hold for
-    /// whatever is made of the model.
+    /// Adds what a reader does not know: the config beside the file, its path, and the limits that
+    /// hold for whatever is made of the model.
     pub(crate) fn complete(
         self,
         config: QuantConfig,
@@ -225,7 +226,8 @@ impl ParsedModel {
         Some(Tensor { model: self, index })
     }
 
-    /// The part of the model below `root`, a way through a checkpoint such as `state_dict`: names lose it.
+    /// The part of the model below `root`, a way through a checkpoint such as `state_dict`: names
+    /// lose it.
     ///
     /// # Errors
     /// `Parse` if there is no tensor below it; the error lists where there are some.
@@ -271,9 +273,10 @@ impl ParsedModel {
         Ok(self)
     }
 
-    /// Compares all stored tensors with their checksums, where the container has some: CRC-32 in NPZ and PyTorch
-    /// archives. Each member is read once, however many tensors are views of it. Parsing compares none, and views of
-    /// checkpoints ([`Tensor::bytes`]) none of uncompressed storages; conversions do.
+    /// Compares all stored tensors with their checksums, where the container has some: CRC-32 in
+    /// NPZ and PyTorch archives. Each member is read once, however many tensors are views of it.
+    /// Parsing compares none, and views of checkpoints ([`Tensor::bytes`]) none of uncompressed
+    /// storages; conversions do.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -293,8 +296,9 @@ impl ParsedModel {
             .try_for_each(|part| part.verify())
     }
 
-    /// Name of every array that no tensor can hold, with what it is instead: text, objects and other elements in NPZ,
-    /// sparse and other kinds of tensors in checkpoints. They are not among [`tensors`](Self::tensors).
+    /// Name of every array that no tensor can hold, with what it is instead: text, objects and
+    /// other elements in NPZ, sparse and other kinds of tensors in checkpoints. They are not among
+    /// [`tensors`](Self::tensors).
     pub fn skipped_arrays(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.skipped.iter().map(|s| (&*s.name, &*s.what))
     }
@@ -346,7 +350,8 @@ impl ParsedModel {
         false
     }
 
-    /// Files beside the weights that say what these are: configs and the index, whether they exist or not.
+    /// Files beside the weights that say what these are: configs and the index, whether they exist
+    /// or not.
     pub(crate) fn companions(&self) -> impl Iterator<Item = &CompanionFile> {
         let index = self.directory.as_ref().and_then(|d| d.index.as_ref());
         self.config.companions().iter().chain(index)
@@ -364,7 +369,8 @@ impl ParsedModel {
             .try_for_each(CompanionFile::require_unchanged)
     }
 
-    /// Gives `shape` back what it was before a GGUF writer changed it to have rows of whole blocks, or fewer dimensions.
+    /// Gives `shape` back what it was before a GGUF writer changed it to have rows of whole blocks,
+    /// or fewer dimensions.
     pub(crate) fn restore_shape(&self, name: &str, shape: &mut Shape) -> Result<()> {
         #[cfg(feature = "gguf")]
         if let Some(gguf) = &self.gguf {

@@ -1,5 +1,5 @@
-//! Readers: one for each container, all into one [`ParsedModel`]. They know names, shapes and places of tensors, and
-//! nothing of quantization schemes.
+//! Readers: one for each container, all into one [`ParsedModel`]. They know names, shapes and
+//! places of tensors, and nothing of quantization schemes.
 
 mod detect;
 pub(crate) mod directory;
@@ -35,12 +35,12 @@ use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, Container, ParseLimits, ParsedModel, Result};
 
-/// Parses a model file, or a Hugging Face model directory with all its shards: their headers, and the quantization config
-/// beside them. No tensor data is read.
+/// Parses a model file, or a Hugging Face model directory with all its shards: their headers, and
+/// the quantization config beside them. No tensor data is read.
 ///
-/// [`Tensor::bytes`](crate::Tensor::bytes) maps the file: if another process truncates it meanwhile, the access raises
-/// SIGBUS. Conversions read positionally and report an I/O error instead. For a file that others may change, use
-/// [`parse_bytes`].
+/// [`Tensor::bytes`](crate::Tensor::bytes) maps the file: if another process truncates it
+/// meanwhile, the access raises SIGBUS. Conversions read positionally and report an I/O error
+/// instead. For a file that others may change, use [`parse_bytes`].
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -53,14 +53,15 @@ use crate::{AnamnesisError, Container, ParseLimits, ParsedModel, Result};
 /// ```
 ///
 /// # Errors
-/// `Io` if the file cannot be read; `Parse` if it is malformed; `Unsupported` if this build cannot read the container;
-/// `LimitExceeded` if it exceeds a permanent cap; `DisallowedGlobal` if a pickle names a global that is not allowed.
+/// `Io` if the file cannot be read; `Parse` if it is malformed; `Unsupported` if this build cannot
+/// read the container; `LimitExceeded` if it exceeds a permanent cap; `DisallowedGlobal` if a
+/// pickle names a global that is not allowed.
 pub fn parse(path: impl AsRef<Path>) -> Result<ParsedModel> {
     parse_with_limits(path, &ParseLimits::default())
 }
 
-/// Parses a model file or directory as [`parse`] does, within `limits`. They also hold for each later call that
-/// materialises tensors of the model.
+/// Parses a model file or directory as [`parse`] does, within `limits`. They also hold for each
+/// later call that materialises tensors of the model.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -92,7 +93,8 @@ pub(crate) fn parse_only(
 }
 
 fn read_path(path: &Path, expected: Option<Container>, budget: &Budget) -> Result<ParsedModel> {
-    // Such a file holds pieces of tensors without names; which they are is in `.metadata` of its directory.
+    // Such a file holds pieces of tensors without names; which they are is in `.metadata` of its
+    // directory.
     if path.extension().is_some_and(|ending| ending == "distcp") {
         let what = "a file of a distributed checkpoint";
         return Err(AnamnesisError::unsupported(
@@ -139,8 +141,9 @@ pub(crate) fn parse_bytes_only(
     read_alone(Source::Bytes(Arc::new(bytes)), Some(expected), limits)
 }
 
-/// Parses a container in a stream that can seek, such as a remote file: its header now, and tensor data on demand, in the
-/// pieces that are asked for. Nothing beside it, such as `config.json`, is read; of a split GGUF model only this file is.
+/// Parses a container in a stream that can seek, such as a remote file: its header now, and tensor
+/// data on demand, in the pieces that are asked for. Nothing beside it, such as `config.json`, is
+/// read; of a split GGUF model only this file is.
 ///
 /// The model keeps the stream. Threads take turns in reading it, and views copy.
 ///
@@ -179,7 +182,8 @@ fn read_alone(
     read(source, config, None, expected, &Budget::new(limits))
 }
 
-/// Detects the container of `source`, reads its header, and completes `config` with the container's metadata.
+/// Detects the container of `source`, reads its header, and completes `config` with the container's
+/// metadata.
 fn read(
     source: Source,
     mut config: QuantConfig,

@@ -1,5 +1,5 @@
-//! Writers: each container lays out its header and the offsets of all tensors before the first value is known. Workers then
-//! write the tensors' data positionally, in any order.
+//! Writers: each container lays out its header and the offsets of all tensors before the first
+//! value is known. Workers then write the tensors' data positionally, in any order.
 
 pub(crate) mod atomic;
 #[cfg(feature = "gguf")]
@@ -48,8 +48,8 @@ pub(crate) struct OutputLayout {
 pub(crate) enum Framing {
     /// Pieces with their offsets in the file.
     Pieces(Vec<(u64, Vec<u8>)>),
-    /// A safetensors header with this metadata. It is made when its file is: the headers of a thousand shards take as much
-    /// memory as the names of all tensors.
+    /// A safetensors header with this metadata. It is made when its file is: the headers of a
+    /// thousand shards take as much memory as the names of all tensors.
     Safetensors(Arc<HashMap<String, String>>),
 }
 
@@ -57,7 +57,8 @@ pub(crate) enum Framing {
 pub(crate) type FilePieces<'a> = Cow<'a, [(u64, Vec<u8>)]>;
 
 impl Framing {
-    /// The pieces with their offsets in the file. `entries` gives what was laid out, and is called only if that is needed.
+    /// The pieces with their offsets in the file. `entries` gives what was laid out, and is called
+    /// only if that is needed.
     ///
     /// # Errors
     /// None that laying out has not met before.
@@ -96,7 +97,8 @@ impl OutputLayout {
     }
 }
 
-/// The files of an output. Threads write to it concurrently, in any order, and never the same bytes.
+/// The files of an output. Threads write to it concurrently, in any order, and never the same
+/// bytes.
 pub(crate) trait Sink: Sync {
     /// Writes all of `bytes` at `offset` of file number `file`.
     fn write_at(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;

@@ -43,10 +43,11 @@ const OTHER_WEIGHTS: &[(&str, &str)] = &[
     ("pytorch_lora_weights.safetensors", "diffusers"),
 ];
 
-/// A LoRA adapter as PEFT saves it, a directory with `adapter_config.json` and `adapter_model.safetensors`, or as llama.cpp
-/// has it, a GGUF file.
+/// A LoRA adapter as PEFT saves it, a directory with `adapter_config.json` and
+/// `adapter_model.safetensors`, or as llama.cpp has it, a GGUF file.
 ///
-/// It is merged into a model by [`ConvertOptions::with_adapters`](super::ConvertOptions::with_adapters). Clones share what was
+/// It is merged into a model by
+/// [`ConvertOptions::with_adapters`](super::ConvertOptions::with_adapters). Clones share what was
 /// read.
 #[derive(Clone)]
 pub struct Adapter {
@@ -71,11 +72,13 @@ enum Settings {
 }
 
 impl Adapter {
-    /// Reads the settings of the adapter in the directory or the GGUF file `path`, and the header of its weights.
+    /// Reads the settings of the adapter in the directory or the GGUF file `path`, and the header
+    /// of its weights.
     ///
     /// # Errors
     /// - `Io`: a file is missing, or cannot be read.
-    /// - `Unsupported`: the adapter is no LoRA, or its settings have something that is not merged here.
+    /// - `Unsupported`: the adapter is no LoRA, or its settings have something that is not merged
+    ///   here.
     /// - `Parse`: a file is malformed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with_limits(path, &ParseLimits::default())
@@ -181,7 +184,8 @@ impl fmt::Debug for Adapter {
     }
 }
 
-/// Whether the adapters of `options` name weights as `model` has them, and not as a whole model that is made of it.
+/// Whether the adapters of `options` name weights as `model` has them, and not as a whole model
+/// that is made of it.
 ///
 /// # Errors
 /// `Unsupported` if some name them as Hugging Face does and others as llama.cpp.
@@ -197,7 +201,8 @@ pub(super) fn fit_stored_names(model: &ParsedModel, options: &ConvertOptions) ->
     let is_whole = options.scope == ModelScope::Model;
     Ok(match has_gguf_names {
         true => model.is_gguf(),
-        // A GGUF file with the names of Hugging Face has no others in an output that is not a whole model.
+        // A GGUF file with the names of Hugging Face has no others in an output that is not a whole
+        // model.
         false => !(model.is_gguf() && is_whole),
     })
 }

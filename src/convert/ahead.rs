@@ -8,7 +8,8 @@ use super::output::{Job, Output, ValueSource};
 use crate::Result;
 use crate::scheme::{BlockPool, Buffers, Decode, ReadAhead, StoredRectangle, Tile};
 
-/// The first rectangle of a file has a third of the usual tiles, because no thread can write while it is read.
+/// The first rectangle of a file has a third of the usual tiles, because no thread can write while
+/// it is read.
 const FIRST_SHARE: usize = 3;
 
 /// Outputs behind that of a job that are looked through for the rectangle that is read next.
@@ -16,12 +17,12 @@ const MOST_SKIPPED: usize = 16;
 
 /// What the jobs of one output file read together: one rectangle at a time, and the next one.
 ///
-/// The system lets one thread at a time write to a file. If all threads read a whole rectangle first, nobody would write meanwhile,
-/// and then they would wait for each other. So each job of a rectangle reads a share of the next one, into the memory that its own
-/// tile took before.
+/// The system lets one thread at a time write to a file. If all threads read a whole rectangle
+/// first, nobody would write meanwhile, and then they would wait for each other. So each job of a
+/// rectangle reads a share of the next one, into the memory that its own tile took before.
 ///
-/// A job that comes to the next rectangle waits until all have loaded from one before. So it waits for lower jobs alone,
-/// which wait for nobody.
+/// A job that comes to the next rectangle waits until all have loaded from one before. So it waits
+/// for lower jobs alone, which wait for nobody.
 pub(super) struct AheadSlot {
     /// The threads that work on the file, and the files that they share.
     threads: usize,
@@ -89,7 +90,8 @@ pub(super) struct NextRectangle<'a> {
 }
 
 impl AheadSlot {
-    /// For one of `files` output files that `threads` threads write side by side, from job `first_job` of the plan on.
+    /// For one of `files` output files that `threads` threads write side by side, from job
+    /// `first_job` of the plan on.
     pub(super) fn new(threads: usize, files: usize, first_job: usize) -> Self {
         let pool = Arc::default();
         Self {
@@ -100,8 +102,9 @@ impl AheadSlot {
         }
     }
 
-    /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same stored rows is read along, with the
-    /// threads that have come to them. Returns what is read next, for [`fill_next`](Self::fill_next).
+    /// Loads `tile`, which is that of `job`, into `buffers`. What other jobs take of the same
+    /// stored rows is read along, with the threads that have come to them. Returns what is read
+    /// next, for [`fill_next`](Self::fill_next).
     ///
     /// # Errors
     /// Those of [`Decode::load`].
@@ -134,7 +137,8 @@ impl AheadSlot {
         }))
     }
 
-    /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read for themselves.
+    /// Reads all of a rectangle that other threads do not read. `None` if its tiles have to read
+    /// for themselves.
     fn share(
         &self,
         together: &Together<'_>,
@@ -145,8 +149,8 @@ impl AheadSlot {
         Some(shared)
     }
 
-    /// Reads the share of `next` that is due when its job has written rows `done` of `of`: all jobs whose tiles are read together
-    /// read all of it, a little after each piece that they write.
+    /// Reads the share of `next` that is due when its job has written rows `done` of `of`: all jobs
+    /// whose tiles are read together read all of it, a little after each piece that they write.
     pub(super) fn fill_next(
         &self,
         next: &NextRectangle<'_>,
@@ -206,8 +210,9 @@ impl AheadSlot {
         })
     }
 
-    /// Begins the rectangle of `together` in the place of the earlier one, unless both are later: a thread can be late with the
-    /// last job of a rectangle. Waits until all have loaded from the earlier one, or does nothing if `waits` is false.
+    /// Begins the rectangle of `together` in the place of the earlier one, unless both are later: a
+    /// thread can be late with the last job of a rectangle. Waits until all have loaded from the
+    /// earlier one, or does nothing if `waits` is false.
     fn begin(&self, together: &Together<'_>, waits: bool) {
         let begun = |shared: &RwLock<Shared>| read(shared).begun;
         let [first, second] = self.shared.each_ref().map(begun);
@@ -225,8 +230,8 @@ impl AheadSlot {
         }
     }
 
-    /// What tile `no` of `output` is read with, whose first job is job `first` of the plan and whose jobs `jobs` the lane has.
-    /// `None` if it reads alone.
+    /// What tile `no` of `output` is read with, whose first job is job `first` of the plan and
+    /// whose jobs `jobs` the lane has. `None` if it reads alone.
     fn together<'a>(
         &self,
         (decoder, output): (&'a dyn Decode, &Output<'_>),
@@ -269,8 +274,9 @@ fn tiles_of_matrix(no: usize, (decoder, cut): (&dyn Decode, &Cut)) -> Option<Ran
     Some(start..start + of_matrix)
 }
 
-/// Those of the tiles `matrix` that are read with tile `no`, at most `most`. If they are the first of a file, the first rectangle is
-/// smaller than others, if there are several: nobody writes while it is read.
+/// Those of the tiles `matrix` that are read with tile `no`, at most `most`. If they are the first
+/// of a file, the first rectangle is smaller than others, if there are several: nobody writes while
+/// it is read.
 fn tiles_around(no: usize, matrix: Range<usize>, most: usize, is_first: bool) -> Range<usize> {
     let mut start = matrix.start;
     if is_first && matrix.len() > most {

@@ -58,8 +58,8 @@ impl<'m> Body<'m> for StreamBody<'m> {
     }
 }
 
-/// Copies elements that are not adjacent in the input: views of a storage, arrays in Fortran order. The columns of a tile are the
-/// last `inner` dimensions.
+/// Copies elements that are not adjacent in the input: views of a storage, arrays in Fortran order.
+/// The columns of a tile are the last `inner` dimensions.
 pub(super) struct GatherBody<'m> {
     pub part: Part<'m>,
     pub inner: usize,
@@ -90,7 +90,8 @@ impl<'m> Body<'m> for DecodeBody<'m> {
         let (tile, ahead) = (&job.output().cut.tile(job.no), job.ahead);
         let level = job.options.level;
         let next = ahead.load((&*self.decoder, tile), job, &mut worker.input)?;
-        // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache when it is written.
+        // A tile is loaded at once but decoded in slabs of rows, whose output is still in the cache
+        // when it is written.
         let slab_rows = slab_rows(tile.cols.len(), self.decoder.rows_together());
         let element_size = self.target.byte_size();
         for first in tile.rows.clone().step_by(slab_rows) {
@@ -123,8 +124,8 @@ impl<'m> Body<'m> for DecodeBody<'m> {
     }
 }
 
-/// Rows of `width` values that are decoded at once, by a decoder that wants a multiple of `together`. A slab may be twice as large
-/// for that.
+/// Rows of `width` values that are decoded at once, by a decoder that wants a multiple of
+/// `together`. A slab may be twice as large for that.
 fn slab_rows(width: usize, together: usize) -> usize {
     let rows = (SLAB_VALUES / width.max(1)).max(1);
     match rows >= together {
@@ -133,8 +134,8 @@ fn slab_rows(width: usize, together: usize) -> usize {
     }
 }
 
-/// Writes rows `rows` of a tile, whose elements have `element_size` bytes: at once if they are adjacent in the output, else row
-/// by row.
+/// Writes rows `rows` of a tile, whose elements have `element_size` bytes: at once if they are
+/// adjacent in the output, else row by row.
 pub(super) fn put_rows(
     job: &Job<'_, '_>,
     tile: &Tile,

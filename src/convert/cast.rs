@@ -30,8 +30,8 @@ pub(super) fn cast_target(
     (to.dtype() != dtype).then_some(to)
 }
 
-/// The type that `item` is cast to; `None` if it is quantized or keeps its type. `is_of_class`: the tables of a model's class have
-/// given the groups their types.
+/// The type that `item` is cast to; `None` if it is quantized or keeps its type. `is_of_class`: the
+/// tables of a model's class have given the groups their types.
 pub(super) fn cast_of_item(
     item: &ResolvedItem<'_>,
     is_of_class: bool,
@@ -65,7 +65,8 @@ pub(super) struct CastBody<'m> {
     pub decoder: Box<dyn Decode + 'm>,
     pub is_f64: bool,
     pub target: TargetDtype,
-    /// Whether values beyond the range become the largest finite one. Otherwise the first is an error.
+    /// Whether values beyond the range become the largest finite one. Otherwise the first is an
+    /// error.
     pub saturates: bool,
 }
 

@@ -1,7 +1,8 @@
 //! CRC-32 of bytes that arrive in pieces, in any order, from any thread.
 //!
-//! Jobs finish in any order, and keeping their bytes until they can be summed in order would take the memory of a tensor. The
-//! CRC-32 of two adjacent pieces follows from the CRC-32 and length of each, so only those are kept.
+//! Jobs finish in any order, and keeping their bytes until they can be summed in order would take
+//! the memory of a tensor. The CRC-32 of two adjacent pieces follows from the CRC-32 and length of
+//! each, so only those are kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,8 +18,8 @@ use crate::{AnamnesisError, CancelToken, Result};
 /// Bytes that are read at once to sum a file.
 const PIECE: u64 = 1 << 20;
 
-/// Offset, length and CRC-32 of the pieces so far. Adjacent pieces are merged at once. There are then at most about as many
-/// entries as pieces in flight, and one in the end.
+/// Offset, length and CRC-32 of the pieces so far. Adjacent pieces are merged at once. There are
+/// then at most about as many entries as pieces in flight, and one in the end.
 #[derive(Debug, Default)]
 pub(super) struct ChecksumAccumulator(Mutex<BTreeMap<u64, (u64, u32)>>);
 
@@ -55,8 +56,8 @@ impl ChecksumAccumulator {
             .collect()
     }
 
-    /// CRC-32 of all pieces, behind a prefix of which `before` gives length and CRC-32. The pieces must be complete: a gap would
-    /// be taken as empty.
+    /// CRC-32 of all pieces, behind a prefix of which `before` gives length and CRC-32. The pieces
+    /// must be complete: a gap would be taken as empty.
     pub(super) fn total(&self, before: (u64, u32)) -> u32 {
         let pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pieces
@@ -68,7 +69,8 @@ impl ChecksumAccumulator {
     }
 }
 
-/// CRC-32 of a file of `len` bytes whose pieces are known by offset, length and CRC-32. Bytes that are in none are zeros.
+/// CRC-32 of a file of `len` bytes whose pieces are known by offset, length and CRC-32. Bytes that
+/// are in none are zeros.
 pub(super) fn checksum_of_pieces(mut pieces: Vec<(u64, (u64, u32))>, len: u64) -> u32 {
     pieces.sort_unstable();
     pieces.push((len, (0, 0)));
@@ -135,12 +137,15 @@ pub(super) fn checksum_of_file(
     Ok(sum.total((0, 0)))
 }
 
-/// Checksums that the jobs of one output tensor accumulate in one run. A second run sums the same bytes again, so it has its own.
+/// Checksums that the jobs of one output tensor accumulate in one run. A second run sums the same
+/// bytes again, so it has its own.
 #[derive(Debug, Default)]
 pub(super) struct TensorChecksums {
-    /// Of the input's stored bytes, if they are copied as they are. It is compared with the container's checksum.
+    /// Of the input's stored bytes, if they are copied as they are. It is compared with the
+    /// container's checksum.
     pub input: ChecksumAccumulator,
-    /// Of the written bytes, if the output's container stores a checksum or the run is asked for the sum of its file.
+    /// Of the written bytes, if the output's container stores a checksum or the run is asked for
+    /// the sum of its file.
     pub output: Option<ChecksumAccumulator>,
 }
 

@@ -1,7 +1,8 @@
-//! The containers that models are written to: a table with one row each, and one file each below this module.
+//! The containers that models are written to: a table with one row each, and one file each below
+//! this module.
 //!
-//! Everything that depends on the container is in its row and its file. The rest of the pipeline asks the row, and never which
-//! container it is.
+//! Everything that depends on the container is in its row and its file. The rest of the pipeline
+//! asks the row, and never which container it is.
 
 #[cfg(feature = "gguf")]
 mod gguf;
@@ -40,7 +41,8 @@ pub(crate) struct OutputContainer {
     /// Whether the metadata options of GGUF are for it.
     #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub has_gguf_metadata: bool,
-    /// The scheme that weights are encoded to if the caller names only the container. For one that holds nothing else.
+    /// The scheme that weights are encoded to if the caller names only the container. For one that
+    /// holds nothing else.
     pub default_scheme: Option<&'static str>,
     /// How files are made, in the container's own file.
     pub(super) writer: Gated<ContainerWriter>,
@@ -55,11 +57,13 @@ pub(super) struct ContainerWriter {
     /// Whether vectors beside encoded weights are stored in F32.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub widens_vectors: bool,
-    /// Whether tensors get the shape that they had before a GGUF writer reshaped them to rows of whole blocks.
+    /// Whether tensors get the shape that they had before a GGUF writer reshaped them to rows of
+    /// whole blocks.
     pub restores_shapes: bool,
     /// Lays out the drafts, in their order, in one or several files.
     pub layout: fn(&mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>>,
-    /// How an output becomes several files; `None`: it is always one, and `max_shard_size` is refused.
+    /// How an output becomes several files; `None`: it is always one, and `max_shard_size` is
+    /// refused.
     pub sharding: Option<Sharding>,
 }
 
@@ -80,23 +84,28 @@ pub(super) struct LayoutRequest<'a, 'm> {
 
 /// How an output becomes several files.
 pub(super) struct Sharding {
-    /// Names of the files, in order. The stem begins a numbered name; the slices are the tensors of each file.
+    /// Names of the files, in order. The stem begins a numbered name; the slices are the tensors of
+    /// each file.
     pub file_names: fn(stem: &str, files: &[&[BoxedOutput<'_>]]) -> Vec<String>,
-    /// The directory of the files; `None`: they lie beside each other, and the output's name is their stem.
+    /// The directory of the files; `None`: they lie beside each other, and the output's name is
+    /// their stem.
     pub directory: Option<OutputDirectory>,
 }
 
-/// An output that is a directory. Beside the weights it gets the input's other files, and `config.json`.
+/// An output that is a directory. Beside the weights it gets the input's other files, and
+/// `config.json`.
 pub(super) struct OutputDirectory {
     /// Whether the output of a model is a directory.
     pub is_made: fn(&ConvertOptions, &ParsedModel) -> bool,
     /// Name of the index that is written for files of these names; `None` if they need none.
     pub index_name: fn(&[String]) -> Option<String>,
-    /// Whether a file of this name, weights or index, shows that a directory holds such an output. Only then is it replaced.
+    /// Whether a file of this name, weights or index, shows that a directory holds such an output.
+    /// Only then is it replaced.
     pub is_weights: fn(&str) -> bool,
 }
 
-/// Makes the table: the row of each variant of [`ConvertTarget`]. A variant without a row does not compile.
+/// Makes the table: the row of each variant of [`ConvertTarget`]. A variant without a row does not
+/// compile.
 macro_rules! containers {
     ($($variant:ident: $row:expr,)+) => {
         impl ConvertTarget {
@@ -212,21 +221,25 @@ fn directories() -> impl Iterator<Item = &'static OutputDirectory> {
     all.filter_map(OutputContainer::directory)
 }
 
-/// Whether a file of this name shows that a directory holds a model, as every output directory does.
+/// Whether a file of this name shows that a directory holds a model, as every output directory
+/// does.
 pub(super) fn is_weights_of_output(name: &str) -> bool {
     directories().any(|directory| (directory.is_weights)(name))
 }
 
-/// Name of the index of an output directory whose weights have these names; `None` if they need none.
+/// Name of the index of an output directory whose weights have these names; `None` if they need
+/// none.
 pub(super) fn index_name(names: &[String]) -> Option<String> {
     let of_names = |directory: &&OutputDirectory| names.iter().all(|n| (directory.is_weights)(n));
     (directories().find(of_names)?.index_name)(names)
 }
 
-/// Lays the drafts out in one or several files. Returns the layout of each file; files ascend with the drafts.
+/// Lays the drafts out in one or several files. Returns the layout of each file; files ascend with
+/// the drafts.
 ///
 /// # Errors
-/// `Unsupported` if the container cannot hold a tensor, cannot be split, or is left out of this build.
+/// `Unsupported` if the container cannot hold a tensor, cannot be split, or is left out of this
+/// build.
 pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let container = request.options.target.container();
     let writing = format!("writing {}", container.title);
@@ -253,8 +266,8 @@ pub(super) fn entry<'a>(d: &'a BoxedOutput<'_>) -> OutputEntry<'a> {
     }
 }
 
-/// Checks what the pipeline takes for granted of layouts, and says what is wrong. Each of these would lose a tensor's bytes, or
-/// write them over another's.
+/// Checks what the pipeline takes for granted of layouts, and says what is wrong. Each of these
+/// would lose a tensor's bytes, or write them over another's.
 fn check_layouts(
     writer: &ContainerWriter,
     is_directory: bool,
@@ -268,7 +281,8 @@ fn check_layouts(
     if layouts.len() != 1 && writer.sharding.is_none() {
         return Err(format!("{} files instead of one", layouts.len()));
     }
-    // Patches are given to tensors in their order. They are written when all files are made, and a directory's are closed then.
+    // Patches are given to tensors in their order. They are written when all files are made, and a
+    // directory's are closed then.
     match layouts.iter().map(|layout| layout.patches.len()).sum() {
         0 => {}
         _ if is_directory => return Err("checksums in the files of a directory".to_owned()),
@@ -277,7 +291,8 @@ fn check_layouts(
     }
     let mut first = 0;
     for layout in layouts {
-        // The sink of a directory is the shard that is being made: bytes of another shard would have nowhere to go.
+        // The sink of a directory is the shard that is being made: bytes of another shard would
+        // have nowhere to go.
         if let Some(d) = drafts.get(first).filter(|_| !layout.offsets.is_empty())
             && d.body.is_written_with_another()
         {
@@ -291,8 +306,8 @@ fn check_layouts(
     Ok(())
 }
 
-/// Checks the names of `count` files of an output: they are different, and each is the plain name of a file. Some are made of
-/// tensor names, which the input chooses.
+/// Checks the names of `count` files of an output: they are different, and each is the plain name
+/// of a file. Some are made of tensor names, which the input chooses.
 ///
 /// # Errors
 /// `Unsupported` with the first name that is not.

@@ -3,19 +3,20 @@
 use crate::Dtype;
 use crate::scheme::{Decode, Grid, StoredRows, Tile};
 
-/// Values that are decoded at once (a slab). 128 Ki values are at most 512 KiB of output, which stays in the L2 cache
-/// until it is written.
+/// Values that are decoded at once (a slab). 128 Ki values are at most 512 KiB of output, which
+/// stays in the L2 cache until it is written.
 pub(super) const SLAB_VALUES: usize = 128 << 10;
 
-/// Bytes that a tile loads at most, scales included. With the slab and staging buffers, a worker stays below 4 MiB, or 8 if stored
-/// codes of a whole tile are staged.
+/// Bytes that a tile loads at most, scales included. With the slab and staging buffers, a worker
+/// stays below 4 MiB, or 8 if stored codes of a whole tile are staged.
 const LOAD_BYTES: f64 = 2.5 * 1024.0 * 1024.0;
 
-/// The same for transposed matrices. Their reads are short pieces of many stored rows, so larger tiles take fewer. With its
-/// buffers, a worker stays below 8 MiB.
+/// The same for transposed matrices. Their reads are short pieces of many stored rows, so larger
+/// tiles take fewer. With its buffers, a worker stays below 8 MiB.
 const TRANSPOSED_LOAD_BYTES: f64 = 5.5 * 1024.0 * 1024.0;
 
-/// Rows that a decoder needs together from which on a tile of them loads as much as a transposed one, to have whole rows.
+/// Rows that a decoder needs together from which on a tile of them loads as much as a transposed
+/// one, to have whole rows.
 const HIGH_TILE: usize = 16;
 
 /// The same for tiles whose stored rows are read together: what a thread loads stays in its cache.
@@ -27,17 +28,21 @@ const TOGETHER_BYTES: usize = 17 << 18;
 /// Bytes of a stored row that a tile reads as fast for itself.
 const LONG_PIECE: usize = 8 << 10;
 
-/// Values of a transposed tile at most: a stream holds the output of a row of tiles for each thread.
+/// Values of a transposed tile at most: a stream holds the output of a row of tiles for each
+/// thread.
 pub(super) const TRANSPOSED_VALUES: usize = 64 * SLAB_VALUES;
 
-/// Bytes that a tile reads of each stored row of a transposed matrix, at most: bounds the staging buffer of the transposition.
+/// Bytes that a tile reads of each stored row of a transposed matrix, at most: bounds the staging
+/// buffer of the transposition.
 const STORED_ROW_BYTES: usize = 16 << 10;
 
-/// Tiles beside each other that a transposed matrix is cut into at most, unless its rows are longer than a slab.
+/// Tiles beside each other that a transposed matrix is cut into at most, unless its rows are longer
+/// than a slab.
 const MAX_ACROSS: usize = 32;
 
-/// How many reads of short pieces a write of one may replace. A write costs more: threads wait for each other when they write to
-/// one file, and a page that is written in parts is looked up for each.
+/// How many reads of short pieces a write of one may replace. A write costs more: threads wait for
+/// each other when they write to one file, and a page that is written in parts is looked up for
+/// each.
 const WRITE_COST: usize = 4;
 
 /// Parts of a matrix of a stack beyond the least number that are tried for equal ones.
@@ -49,15 +54,16 @@ pub(super) const GATHER_BYTES: usize = 2 << 20;
 /// Bytes of a tensor that are copied at once.
 const COPY_BYTES: usize = 256 << 10;
 
-/// A grid of `rows` × `cols` cut into tiles of `tile_rows` × `tile_cols`. Tiles are numbered in row-major order; those at
-/// the right and lower edges may be smaller.
+/// A grid of `rows` × `cols` cut into tiles of `tile_rows` × `tile_cols`. Tiles are numbered in
+/// row-major order; those at the right and lower edges may be smaller.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub rows: usize,
     pub cols: usize,
     pub tile_rows: usize,
     pub tile_cols: usize,
-    /// Bytes of the stored rows that a tile takes pieces of together with those below it. 0: it reads for itself.
+    /// Bytes of the stored rows that a tile takes pieces of together with those below it. 0: it
+    /// reads for itself.
     pub shared_bytes: usize,
 }
 
@@ -107,7 +113,8 @@ impl Cut {
         }
     }
 
-    /// Tiles of a decoder. Those whose stored rows are read together are so small that they stay in the cache.
+    /// Tiles of a decoder. Those whose stored rows are read together are so small that they stay in
+    /// the cache.
     pub(super) fn of_decoder(decoder: &dyn Decode) -> Self {
         let grid = decoder.grid();
         let cut = Self::of_grid(&grid);
@@ -144,7 +151,8 @@ impl Cut {
         }
         let loadable = |bytes: f64| (bytes * 8.0 / grid.load_bits) as usize;
         let usual = loadable(LOAD_BYTES).min(2 * SLAB_VALUES);
-        // Tiles of many rows, all of which are needed together, are wide if they can be: short rows take many writes.
+        // Tiles of many rows, all of which are needed together, are wide if they can be: short rows
+        // take many writes.
         let whole = grid.row_align.saturating_mul(grid.cols);
         let values = match grid.row_align >= HIGH_TILE && grid.cols <= SLAB_VALUES {
             true if whole <= loadable(TRANSPOSED_LOAD_BYTES) => whole.max(usual),
@@ -167,8 +175,8 @@ impl Cut {
         }
     }
 
-    /// Tiles of a transposed matrix. Tall tiles read long pieces of stored rows, and wide ones write long rows; the tiles are
-    /// those that take the least time for both.
+    /// Tiles of a transposed matrix. Tall tiles read long pieces of stored rows, and wide ones
+    /// write long rows; the tiles are those that take the least time for both.
     fn of_transposed(grid: &Grid, stored: &StoredRows) -> Self {
         let loadable = (TRANSPOSED_LOAD_BYTES * 8.0 / grid.load_bits) as usize;
         let loadable = loadable.min(TRANSPOSED_VALUES);
@@ -202,13 +210,15 @@ impl Cut {
         cuts.min_by_key(cost).unwrap_or(Self::single(0))
     }
 
-    /// Rows of a tile, at most `most`, of matrices of `matrix_rows` rows that are stored transposed.
+    /// Rows of a tile, at most `most`, of matrices of `matrix_rows` rows that are stored
+    /// transposed.
     fn height(matrix_rows: usize, most: usize, grid: &Grid) -> usize {
         if most >= matrix_rows {
             return round_down(most, matrix_rows);
         }
         let parts = matrix_rows.div_ceil(most);
-        // A tile with rows of two matrices takes two reads for each column, so parts of a matrix of a stack are equally high.
+        // A tile with rows of two matrices takes two reads for each column, so parts of a matrix of
+        // a stack are equally high.
         let equal = (parts..parts.saturating_add(MOST_MORE_PARTS)).find(|parts| {
             matrix_rows < grid.rows
                 && matrix_rows.is_multiple_of(parts.saturating_mul(grid.row_align))
@@ -218,7 +228,8 @@ impl Cut {
         rows.next_multiple_of(grid.row_align)
     }
 
-    /// Tiles below each other that are made one after another by `threads` threads, because they take pieces of the same stored rows.
+    /// Tiles below each other that are made one after another by `threads` threads, because they
+    /// take pieces of the same stored rows.
     pub(super) fn together(&self, threads: usize) -> usize {
         match self.shared_bytes {
             0 => 1,

@@ -23,12 +23,13 @@ pub(crate) fn partial_path(output: &Path) -> Result<PathBuf> {
 
 /// Checks that `output` may be created, or replaced with `force`.
 ///
-/// Replacing removes a whole directory, so only one that holds a model is replaced. A mistyped path then costs nothing. An
-/// empty directory may be replaced without `force`.
+/// Replacing removes a whole directory, so only one that holds a model is replaced. A mistyped path
+/// then costs nothing. An empty directory may be replaced without `force`.
 ///
 /// # Errors
-/// `Io` if the parent directory is missing; if an interrupted replacement left a directory that has to be looked at; if `output`
-/// is a file, a repository or a directory without weights; if it is a directory that is not empty, and `force` is not set.
+/// `Io` if the parent directory is missing; if an interrupted replacement left a directory that has
+/// to be looked at; if `output` is a file, a repository or a directory without weights; if it is a
+/// directory that is not empty, and `force` is not set.
 pub(super) fn check_destination(output: &Path, force: bool) -> Result<()> {
     let refuse = |what: &str| {
         Err(AnamnesisError::io_at(
@@ -80,5 +81,6 @@ pub(super) fn replaced_path(output: &Path) -> PathBuf {
     ))
 }
 
-/// Name of the file that marks a directory as an unfinished conversion of this program. It is empty until a directory is replaced.
+/// Name of the file that marks a directory as an unfinished conversion of this program. It is empty
+/// until a directory is replaced.
 pub(super) const MARKER_FILE: &str = ".anamnesis";

@@ -1,13 +1,13 @@
-//! An output that is a directory: shards are written, some side by side, into a hidden sibling of the output, which gets its
-//! name at the end.
+//! An output that is a directory: shards are written, some side by side, into a hidden sibling of
+//! the output, which gets its name at the end.
 //!
-//! The sibling is called `.NAME.partial`. Its dot keeps a model that is not whole out of listings and of patterns such as
-//! `*`, and it is in the same directory because a rename cannot cross file systems. Nothing under `NAME` changes before
-//! everything is durable.
+//! The sibling is called `.NAME.partial`. Its dot keeps a model that is not whole out of listings
+//! and of patterns such as `*`, and it is in the same directory because a rename cannot cross file
+//! systems. Nothing under `NAME` changes before everything is durable.
 //!
-//! A directory may be made in several parts, by as many processes: part `i` of `n` makes every `n`-th shard and records in
-//! its own manifest which of them are finished. The first part also makes the files beside the weights. Only [`finish`]
-//! touches what all parts share.
+//! A directory may be made in several parts, by as many processes: part `i` of `n` makes every
+//! `n`-th shard and records in its own manifest which of them are finished. The first part also
+//! makes the files beside the weights. Only [`finish`] touches what all parts share.
 
 mod finish;
 mod part;
@@ -53,9 +53,9 @@ impl PartWriter<'_, '_> {
     /// Writes the part, and finishes the directory if it is the only part.
     ///
     /// # Errors
-    /// `Unsupported` if the options name a part that does not exist. `Io` if the output or the unfinished directory may not
-    /// be replaced or continued, if the input has changed, if the disk is too small, or if the operating system fails. Also
-    /// the errors of the jobs.
+    /// `Unsupported` if the options name a part that does not exist. `Io` if the output or the
+    /// unfinished directory may not be replaced or continued, if the input has changed, if the disk
+    /// is too small, or if the operating system fails. Also the errors of the jobs.
     pub(super) fn write(&self, output: &Path) -> Result<MadePart> {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         if part == 0 || part > parts {
@@ -99,8 +99,8 @@ impl PartWriter<'_, '_> {
         };
         let made = work.make(&mine, &sidecars, &mut manifest);
         if made.is_err() && manifest.finished.is_empty() {
-            // There is nothing to resume, and the record of it would be in the way of the next run. Of several parts, others
-            // may be in the directory.
+            // There is nothing to resume, and the record of it would be in the way of the next run.
+            // Of several parts, others may be in the directory.
             let _ = match parts {
                 1 => directory.remove(),
                 _ => directory.remove_file(&record),
@@ -146,7 +146,8 @@ impl PartWriter<'_, '_> {
         require_apart(output, &replaced, &inputs)
     }
 
-    /// The files of the input directory that are copied to `output`, or those that belong to an input file.
+    /// The files of the input directory that are copied to `output`, or those that belong to an
+    /// input file.
     fn find_sidecars(&self, output: &Path) -> Result<Sidecars> {
         match &self.model.directory {
             Some(directory) => {
@@ -163,14 +164,17 @@ impl PartWriter<'_, '_> {
         }
     }
 
-    /// The manifest of this part, named `record`, to resume it; `None` if the part is to be begun, with the manifest `new`.
+    /// The manifest of this part, named `record`, to resume it; `None` if the part is to be begun,
+    /// with the manifest `new`.
     ///
-    /// Before that, the manifests of all parts in `partial` are compared with this run: a directory in which two sets of
-    /// parameters, or two states of the input, have made shards would be a model that nobody asked for.
+    /// Before that, the manifests of all parts in `partial` are compared with this run: a directory
+    /// in which two sets of parameters, or two states of the input, have made shards would be a
+    /// model that nobody asked for.
     ///
     /// # Errors
-    /// `Io` if `partial` is no unfinished conversion of this user; if it was begun with other parameters or before the input
-    /// changed; if this part was begun and the options do not resume it; if the operating system fails.
+    /// `Io` if `partial` is no unfinished conversion of this user; if it was begun with other
+    /// parameters or before the input changed; if this part was begun and the options do not resume
+    /// it; if the operating system fails.
     fn find_manifest(
         &self,
         partial: &Path,
@@ -230,8 +234,8 @@ impl PartWriter<'_, '_> {
     /// # Errors
     /// Those of [`Plan::pieces`].
     fn parameters(&self, parts: usize) -> Result<ConversionParameters> {
-        // A header holds the name, dtype, shape and offset of every tensor in its shard. Its checksum therefore changes with
-        // any decision of the plan.
+        // A header holds the name, dtype, shape and offset of every tensor in its shard. Its
+        // checksum therefore changes with any decision of the plan.
         let header = |(file, name): (usize, &String)| {
             let pieces = self.plan.pieces(file)?;
             let crc = pieces
@@ -268,8 +272,9 @@ impl PartWriter<'_, '_> {
         })
     }
 
-    /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished, and for `sidecars` bytes beside
-    /// them. Shards of other parts are not counted: the processes that write them check for them.
+    /// Fails with `Io` unless the disk has room for the shards `mine` that are not finished, and
+    /// for `sidecars` bytes beside them. Shards of other parts are not counted: the processes that
+    /// write them check for them.
     fn check_space(
         &self,
         partial: &Path,

@@ -35,8 +35,9 @@ impl<'m> Output<'m> {
         } else {
             (Box::new(CopyBody(part)), Cut::of_bytes(len as usize, dtype))
         };
-        // A body that copies exactly the bytes of the checksum computes it on the way, and a compressed member is a stream that
-        // verifies itself. For any other, and for a stream of which nothing is copied, the tensor is read once more.
+        // A body that copies exactly the bytes of the checksum computes it on the way, and a
+        // compressed member is a stream that verifies itself. For any other, and for a stream of
+        // which nothing is copied, the tensor is read once more.
         let is_read_once_more = match part.is_deflated() {
             true => len == 0,
             false => part.has_checksum() && part.exact_check().is_none(),
@@ -65,8 +66,9 @@ impl<'m> Output<'m> {
         Ok(draft)
     }
 
-    /// Drafts copies of all parts of a group of GGUF: one tensor, or one with a scale beside it, `blk.0.ffn_up.weight` and
-    /// `blk.0.ffn_up.scale`. If the group has another name than its codes, so has the module that both belong to.
+    /// Drafts copies of all parts of a group of GGUF: one tensor, or one with a scale beside it,
+    /// `blk.0.ffn_up.weight` and `blk.0.ffn_up.scale`. If the group has another name than its
+    /// codes, so has the module that both belong to.
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
@@ -136,8 +138,8 @@ impl<'m> Output<'m> {
         })
     }
 
-    /// Drafts a quantized tensor that is decoded to `target`, or to the type that its scheme prescribes. `cast` says what becomes of
-    /// values beyond the range of F16.
+    /// Drafts a quantized tensor that is decoded to `target`, or to the type that its scheme
+    /// prescribes. `cast` says what becomes of values beyond the range of F16.
     ///
     /// # Errors
     /// `Parse` if the size of the output tensor overflows.
@@ -180,8 +182,8 @@ impl<'m> Output<'m> {
     }
 }
 
-/// Cuts a strided tensor into tiles. Returns how many of the last dimensions form the columns, which is as many as fit into
-/// [`GATHER_BYTES`], and the cut.
+/// Cuts a strided tensor into tiles. Returns how many of the last dimensions form the columns,
+/// which is as many as fit into [`GATHER_BYTES`], and the cut.
 fn cut_for_gather(shape: &[usize], element_size: usize) -> (usize, Cut) {
     let fits = |inner: &usize| {
         let values: usize = shape[shape.len() - inner..].iter().product();
@@ -211,8 +213,9 @@ pub(super) fn sources_of<'a, 'm: 'a>(tensors: impl Iterator<Item = &'a Tensor<'m
     sources.into()
 }
 
-/// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8 tensor without a scale. Then its
-/// values need none, and it is copied if the container holds FP8 and the options ask neither for decoding nor for casts.
+/// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8
+/// tensor without a scale. Then its values need none, and it is copied if the container holds FP8
+/// and the options ask neither for decoding nor for casts.
 pub(super) fn is_carried(group: &Group<'_>, options: &ConvertOptions) -> bool {
     let is_cast = matches!(group.scheme, QuantScheme::CastFp8 { .. });
     let writer = options.target.container().writer();

@@ -1,4 +1,5 @@
-//! The first step of the plan: decides for every tensor of a model whether it is copied, decoded or encoded.
+//! The first step of the plan: decides for every tensor of a model whether it is copied, decoded or
+//! encoded.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -22,7 +23,8 @@ use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 pub(super) struct Drafts<'m> {
     pub drafts: Vec<BoxedOutput<'m>>,
     pub report: Report,
-    /// The quantization config of the output: the keys under which `config.json` has it, and its value.
+    /// The quantization config of the output: the keys under which `config.json` has it, and its
+    /// value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub whole: Option<WholeModel>,
@@ -150,7 +152,8 @@ fn count_unencoded(item: &ResolvedItem<'_>, is_cast: bool, report: &mut Report) 
     match item {
         _ if is_cast => report.cast += 1,
         ResolvedItem::Plain(t) => report.count_kept(t.stored.dtype()),
-        // The summary counts it with the tensors that are not quantized, and adapters have changed it.
+        // The summary counts it with the tensors that are not quantized, and adapters have changed
+        // it.
         ResolvedItem::Group(group)
             if group.is_merged && group.scheme == QuantScheme::Unquantized =>
         {
@@ -160,7 +163,8 @@ fn count_unencoded(item: &ResolvedItem<'_>, is_cast: bool, report: &mut Report) 
     }
 }
 
-/// Removes the items that the options do not include. Returns a note for each pattern that matches no tensor.
+/// Removes the items that the options do not include. Returns a note for each pattern that matches
+/// no tensor.
 ///
 /// # Errors
 /// An invalid pattern, or none is left.
@@ -189,11 +193,11 @@ fn select(
     Ok(notes)
 }
 
-/// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that is only moved to
-/// another container.
+/// Drafts copies of all tensors: of a GGUF file whose blocks are not decoded, or of any model that
+/// is only moved to another container.
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
-    // Each stored tensor is a tensor of the output, whatever it belongs to. Only for other names the scales that some blocks
-    // have beside them must go with their weights.
+    // Each stored tensor is a tensor of the output, whatever it belongs to. Only for other names
+    // the scales that some blocks have beside them must go with their weights.
     let mut resolution = match options.names.is_empty() {
         true => Resolution {
             items: model
@@ -274,7 +278,8 @@ fn draft_unencoded<'m>(
                 let saturates = options.run.cast == FloatCast::Saturating;
                 Output::cast_group(*group, kept.dtype(), target, saturates)
             }
-            // The tables of a class may give F16 to what is stored in a type of larger range, and it must not become infinite.
+            // The tables of a class may give F16 to what is stored in a type of larger range, and
+            // it must not become infinite.
             (_, kept) if group.scheme == QuantScheme::Unquantized && has_f32_values(&group) => {
                 let target = kept.unwrap_or(options.run.to);
                 Output::cast_group(*group, Dtype::F32, target, false)
@@ -282,7 +287,8 @@ fn draft_unencoded<'m>(
             _ => Output::decode(*group, options.run.to, options.run.cast),
         },
     }?;
-    // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in the metadata.
+    // Some GGUF writers reshape a tensor to rows of whole blocks, and keep its original shape in
+    // the metadata.
     let writer = options.target.container().writer();
     if writer.is_some_and(|writer| writer.restores_shapes) {
         model.restore_shape(&draft.name, &mut draft.shape)?;
@@ -296,8 +302,8 @@ fn has_f32_values(group: &Group<'_>) -> bool {
     dtypes.any(|dtype| matches!(dtype, Dtype::BF16 | Dtype::F32))
 }
 
-/// Leaves each checksum to the first draft that needs it, because several tensors can be views of one storage and it would
-/// be read again for each.
+/// Leaves each checksum to the first draft that needs it, because several tensors can be views of
+/// one storage and it would be read again for each.
 fn verify_once(drafts: &mut [BoxedOutput<'_>]) {
     let mut seen = HashSet::new();
     for draft in drafts {

@@ -1,12 +1,14 @@
-//! Encoding a tensor: tile by tile, its values come from the stored floats or from a decoder, and the bytes that an encoder
-//! makes of them go to one or several output tensors.
+//! Encoding a tensor: tile by tile, its values come from the stored floats or from a decoder, and
+//! the bytes that an encoder makes of them go to one or several output tensors.
 //!
-//! Some encoders have to know all values before they encode the first, such as the largest magnitude for a scale of the
-//! whole tensor. Those have a survey pass: jobs that decode every tile and keep a few numbers of it. Tiles are decoded
-//! twice then, because keeping the values would take the memory of a whole tensor.
+//! Some encoders have to know all values before they encode the first, such as the largest
+//! magnitude for a scale of the whole tensor. Those have a survey pass: jobs that decode every tile
+//! and keep a few numbers of it. Tiles are decoded twice then, because keeping the values would
+//! take the memory of a whole tensor.
 //!
-//! Tiles are done in any order, on any thread. What is summed over tiles is floating-point, so the sums are made in the
-//! order of the tiles ([`InOrder`]), and the output does not depend on the number of threads.
+//! Tiles are done in any order, on any thread. What is summed over tiles is floating-point, so the
+//! sums are made in the order of the tiles ([`InOrder`]), and the output does not depend on the
+//! number of threads.
 
 mod bands;
 mod body;
@@ -52,8 +54,9 @@ pub(super) struct Encoding<'m> {
     encoder: Box<dyn Encode>,
     /// Tiles that are encoded by one job.
     bands: Bands,
-    /// Tensors that inference fuses with this one, so that they share a scale. Their tiles are surveyed as well. Each of
-    /// them has its own encoding, which surveys this one: jobs then depend only on jobs of the same encoding.
+    /// Tensors that inference fuses with this one, so that they share a scale. Their tiles are
+    /// surveyed as well. Each of them has its own encoding, which surveys this one: jobs then
+    /// depend only on jobs of the same encoding.
     siblings: Vec<EncodeInput<'m>>,
     relay: RelayDecision,
     surveyed: InOrder<SurveyTotal, Vec<f32>>,
@@ -152,7 +155,8 @@ impl<'m> Encoding<'m> {
         })
     }
 
-    /// Number of jobs of the survey pass. They come before the jobs that encode; 0 if the encoder needs no survey.
+    /// Number of jobs of the survey pass. They come before the jobs that encode; 0 if the encoder
+    /// needs no survey.
     fn survey_jobs(&self) -> usize {
         let inputs = self
             .encoder
@@ -170,8 +174,8 @@ impl<'m> Encoding<'m> {
         std::iter::once(&self.input).chain(&self.siblings)
     }
 
-    /// What the encoder has to know of all values; `None` before the last job of the survey pass is done. 0 if the
-    /// encoder needs no survey.
+    /// What the encoder has to know of all values; `None` before the last job of the survey pass is
+    /// done. 0 if the encoder needs no survey.
     fn survey_result(&self) -> Option<f64> {
         let Some(survey) = self.encoder.survey() else {
             return Some(0.0);
@@ -203,8 +207,9 @@ impl<'m> Encoding<'m> {
                     break;
                 }
                 let tile = input.cut.tile(tile);
-                // Runs of a fixed length follow one another in the tensor, so an encoder that wants such has parts of whole runs;
-                // `Survey::MeanOfBlockMaxAbs` lets the last be shorter.
+                // Runs of a fixed length follow one another in the tensor, so an encoder that wants
+                // such has parts of whole runs; `Survey::MeanOfBlockMaxAbs` lets the last be
+                // shorter.
                 let run = run_len(&*self.encoder);
                 maxima =
                     input.largest_of_runs(&tile, run, &self.scheme, buffers, scratch, level)?;
@@ -221,8 +226,8 @@ impl<'m> Encoding<'m> {
         Ok(())
     }
 
-    /// Encodes tile `no`, which may lie in a `band` that is loaded, or relays its codes, and passes the stored bytes to `put`. `survey` is the
-    /// [`survey_result`](Self::survey_result).
+    /// Encodes tile `no`, which may lie in a `band` that is loaded, or relays its codes, and passes
+    /// the stored bytes to `put`. `survey` is the [`survey_result`](Self::survey_result).
     ///
     /// # Errors
     /// Reading or storing fails, or a value is not finite, or has no finite code.
@@ -262,8 +267,8 @@ impl<'m> Encoding<'m> {
         Ok(())
     }
 
-    /// Encodes `scratch.values`, which are those of `part`, and passes the stored bytes to `put`. Adds the distance of what they
-    /// decode to.
+    /// Encodes `scratch.values`, which are those of `part`, and passes the stored bytes to `put`.
+    /// Adds the distance of what they decode to.
     ///
     /// # Errors
     /// Storing fails, or a value has no finite code.
@@ -293,7 +298,8 @@ impl<'m> Encoding<'m> {
         };
         self.encoder.encode(&input, buffers, back, put)?;
         distance.add(values, back, level);
-        // A finite value can be too large for the scheme. Its library would store the infinity without a word.
+        // A finite value can be too large for the scheme. Its library would store the infinity
+        // without a word.
         if !distance.sums().is_finite()
             && let Some(i) = back.iter().position(|x| !x.is_finite())
         {

@@ -1,4 +1,5 @@
-//! What a conversion has to do, and which files are there of it: what the program says while it runs and when it ends.
+//! What a conversion has to do, and which files are there of it: what the program says while it
+//! runs and when it ends.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,8 @@ impl Recovery<'_> {
         self.plan.whole.is_some()
     }
 
-    /// Bytes and number of the output tensors that [`write`](Self::write) makes; of one of several parts, its own.
+    /// Bytes and number of the output tensors that [`write`](Self::write) makes; of one of several
+    /// parts, its own.
     pub(crate) fn work(&self) -> (u64, usize) {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         let outputs = self.plan.outputs.iter();
@@ -27,8 +29,9 @@ impl Recovery<'_> {
         mine.fold((0, 0), |(bytes, n), output| (bytes + output.len, n + 1))
     }
 
-    /// Paths of the weight files that are there after [`write`](Self::write): as [`paths`](Self::paths), but of one of several
-    /// parts its own files, which are in a hidden directory until all are made.
+    /// Paths of the weight files that are there after [`write`](Self::write): as
+    /// [`paths`](Self::paths), but of one of several parts its own files, which are in a hidden
+    /// directory until all are made.
     pub(crate) fn written_paths(&self, output: &Path) -> Vec<PathBuf> {
         let parts = self.options.part.filter(|(_, parts)| *parts > 1);
         match (parts, &self.plan.shard_names, partial_path(output)) {
@@ -40,8 +43,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// What an interrupted [`write`](Self::write) has left of a directory at `output`; `None` if nothing is there, or the output
-    /// is no directory.
+    /// What an interrupted [`write`](Self::write) has left of a directory at `output`; `None` if
+    /// nothing is there, or the output is no directory.
     pub(crate) fn unfinished(&self, output: &Path) -> Option<Unfinished> {
         let names = self.plan.shard_names.as_ref()?;
         let path = partial_path(output).ok()?;

@@ -1,9 +1,10 @@
 //! SHA-256 of output files, computed while they are written.
 //!
-//! SHA-256 has to see the bytes of a file in order, and jobs write them in any order. Whoever writes the next bytes in order
-//! hashes them, and then the bytes behind them that others have written meanwhile, which are read back: they were written a
-//! moment ago, and the system still has them in memory. One thread hashes at a time, and no thread waits for it. To keep the
-//! bytes instead would take the memory of whatever the other threads write in that time.
+//! SHA-256 has to see the bytes of a file in order, and jobs write them in any order. Whoever
+//! writes the next bytes in order hashes them, and then the bytes behind them that others have
+//! written meanwhile, which are read back: they were written a moment ago, and the system still has
+//! them in memory. One thread hashes at a time, and no thread waits for it. To keep the bytes
+//! instead would take the memory of whatever the other threads write in that time.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -64,8 +65,8 @@ struct Hashed {
 }
 
 impl<'a> HashingSink<'a> {
-    /// Hashes the files `first..` of `plan`, as many as `count`, whose bytes beside the tensors' data are in `sink`
-    /// already.
+    /// Hashes the files `first..` of `plan`, as many as `count`, whose bytes beside the tensors'
+    /// data are in `sink` already.
     ///
     /// # Errors
     /// `Unsupported` in a build without SHA-256.
@@ -126,7 +127,8 @@ impl Sink for HashingSink<'_> {
         let mut hashed = match digest.hashed.try_lock() {
             Ok(hashed) => hashed,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // The thread that has it comes to these bytes, or the next that writes does, or `finish`.
+            // The thread that has it comes to these bytes, or the next that writes does, or
+            // `finish`.
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
         if hashed.at == offset && lock(&digest.written).end > offset {
@@ -144,7 +146,8 @@ impl FileDigest {
             end: 0,
             behind: BTreeMap::new(),
         };
-        // A header that is patched at the end is hashed at the end, and with it all that lies behind.
+        // A header that is patched at the end is hashed at the end, and with it all that lies
+        // behind.
         if outputs.iter().all(|output| output.place.patch.is_none()) {
             let data = outputs
                 .iter()
@@ -174,7 +177,8 @@ impl Written {
     /// Adds `len` bytes at `at`.
     ///
     /// # Errors
-    /// `Io` if a byte among them was written before: it may have been hashed, and the sum would be wrong.
+    /// `Io` if a byte among them was written before: it may have been hashed, and the sum would be
+    /// wrong.
     fn add(&mut self, at: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -209,8 +213,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The sums of all files in the finished directory `output` and below it, sorted by path. Those in `known`, which were computed
-/// before, are not read again.
+/// The sums of all files in the finished directory `output` and below it, sorted by path. Those in
+/// `known`, which were computed before, are not read again.
 ///
 /// # Errors
 /// `Io` if a file cannot be read; `Cancelled`.

@@ -1,4 +1,5 @@
-//! [`Pieces`], which merges bytes before they are written, and [`HeldWrites`], the short pieces of several jobs.
+//! [`Pieces`], which merges bytes before they are written, and [`HeldWrites`], the short pieces of
+//! several jobs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,13 +9,16 @@ use crate::containers::write::Sink;
 /// Bytes of short pieces that are held at most. Longer pieces are written at once.
 const HELD_BYTES: usize = 128 << 10;
 
-/// Bytes of merged pieces that are written at once, or more by one piece: they are still in the cache.
+/// Bytes of merged pieces that are written at once, or more by one piece: they are still in the
+/// cache.
 const MERGED_BYTES: usize = 256 << 10;
 
-/// Short pieces of an output file, such as the scales of an encoded tile, that are written together with those of other jobs.
+/// Short pieces of an output file, such as the scales of an encoded tile, that are written together
+/// with those of other jobs.
 ///
-/// The system lets one thread at a time write to a file. A job that wrote its codes and then some bytes of scales would wait twice,
-/// and the second time as long as another thread takes to write its codes.
+/// The system lets one thread at a time write to a file. A job that wrote its codes and then some
+/// bytes of scales would wait twice, and the second time as long as another thread takes to write
+/// its codes.
 #[derive(Debug, Default)]
 pub(super) struct HeldWrites(Mutex<Pieces>);
 
@@ -53,7 +57,8 @@ impl HeldWrites {
     }
 }
 
-/// Bytes for several output tensors or files, collected in any order and written in as few runs as possible.
+/// Bytes for several output tensors or files, collected in any order and written in as few runs as
+/// possible.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     /// The bytes for each output, in the order in which they were added.
@@ -92,7 +97,8 @@ impl Pieces {
             self.bytes.resize_with(output + 1, Vec::new);
         }
         let all = &mut self.bytes[output];
-        // Bytes of one output lie behind one another, so that what follows its last piece makes that longer.
+        // Bytes of one output lie behind one another, so that what follows its last piece makes
+        // that longer.
         let last = self
             .pieces
             .iter_mut()
@@ -110,7 +116,8 @@ impl Pieces {
         all.extend_from_slice(bytes);
     }
 
-    /// Passes all pieces to `write` in the order of outputs and offsets, adjacent ones merged, and removes them.
+    /// Passes all pieces to `write` in the order of outputs and offsets, adjacent ones merged, and
+    /// removes them.
     ///
     /// # Errors
     /// The first error of `write`.
@@ -153,7 +160,8 @@ mod tests {
     #[test]
     fn neighbours_become_one() {
         let mut pieces = Pieces::default();
-        // Rows of eight bytes, of which each of two tiles has a half, and three bytes of another output.
+        // Rows of eight bytes, of which each of two tiles has a half, and three bytes of another
+        // output.
         for tile in 0..2u8 {
             for row in 0..3u8 {
                 let at = u64::from(row) * 8 + u64::from(tile) * 4;

@@ -1,9 +1,11 @@
-//! The manifest: a JSON file in an unfinished directory, one for each part, from which an interrupted conversion is resumed.
+//! The manifest: a JSON file in an unfinished directory, one for each part, from which an
+//! interrupted conversion is resumed.
 //!
-//! Resuming is safe if the shards of the earlier run and those of this run are shards of the same model. So the manifest
-//! holds everything that the output's bytes depend on: the version of this crate, the options, the length and header checksum of
-//! every planned shard, and the state of the input's files. If any of these differs, resuming is refused. It also has the
-//! checksum of each finished shard: one that was damaged since is made again.
+//! Resuming is safe if the shards of the earlier run and those of this run are shards of the same
+//! model. So the manifest holds everything that the output's bytes depend on: the version of this
+//! crate, the options, the length and header checksum of every planned shard, and the state of the
+//! input's files. If any of these differs, resuming is refused. It also has the checksum of each
+//! finished shard: one that was damaged since is made again.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -48,7 +50,8 @@ pub(super) struct FinishedShard {
     pub crc: u32,
 }
 
-/// Everything that the output's bytes depend on, besides the input. All parts of an output have the same.
+/// Everything that the output's bytes depend on, besides the input. All parts of an output have the
+/// same.
 ///
 /// The field names are keys of the JSON and appear in error messages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,10 +81,11 @@ pub(super) struct ConversionParameters {
 }
 
 impl ConversionParameters {
-    /// Describes the first parameter in which `self` differs from `other`; `None` if they are equal.
+    /// Describes the first parameter in which `self` differs from `other`; `None` if they are
+    /// equal.
     ///
-    /// The shards are compared last. They differ whenever another parameter changes the plan, and that parameter is what
-    /// the user can act on.
+    /// The shards are compared last. They differ whenever another parameter changes the plan, and
+    /// that parameter is what the user can act on.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         let (ours, theirs) = (
             serde_json::to_value(self).ok()?,
@@ -102,7 +106,8 @@ impl ConversionParameters {
     }
 }
 
-/// Paths of the files that `model` is read from: its weights, and the configs and the index that say what they are.
+/// Paths of the files that `model` is read from: its weights, and the configs and the index that
+/// say what they are.
 pub(super) fn files(model: &ParsedModel) -> Vec<PathBuf> {
     let mut files = weights(model);
     let companions = model.companions().filter(|companion| companion.exists());
@@ -121,12 +126,13 @@ fn weights(model: &ParsedModel) -> Vec<PathBuf> {
 /// Largest file whose content is summed, in bytes: configs, indexes and tokenizers are smaller.
 const MAX_SUMMED: u64 = 64 << 20;
 
-/// The state of each of the [`files`] of `model` and of the files `sidecars` that are copied, each given as its path and its path
-/// below the input. Sorted by name.
+/// The state of each of the [`files`] of `model` and of the files `sidecars` that are copied, each
+/// given as its path and its path below the input. Sorted by name.
 ///
-/// Of weights the times tell whether they have changed, because summing them would read the whole model. A program can set
-/// the modification time but not the change time. Small files are summed as well. CRC-32 is enough, as nobody gains by a
-/// forged sum: who may write the input may write any model.
+/// Of weights the times tell whether they have changed, because summing them would read the whole
+/// model. A program can set the modification time but not the change time. Small files are summed
+/// as well. CRC-32 is enough, as nobody gains by a forged sum: who may write the input may write
+/// any model.
 ///
 /// # Errors
 /// `Io` if a small file cannot be read.
@@ -161,7 +167,8 @@ fn below(model: &ParsedModel, path: &Path) -> String {
     below.unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Describes the first file in which the records `before` and `now`, both sorted by name, differ; `None` if they are equal.
+/// Describes the first file in which the records `before` and `now`, both sorted by name, differ;
+/// `None` if they are equal.
 pub(super) fn changed_input(before: &[InputRecord], now: &[InputRecord]) -> Option<String> {
     let find = |records: &[InputRecord], name: &str| {
         records.binary_search_by(|record| record.name.as_str().cmp(name))
@@ -224,7 +231,8 @@ pub(super) fn has_manifest_prefix(name: &str) -> bool {
 }
 
 impl Manifest {
-    /// Whether the files in `directory` have the states of the input's files when the part was begun.
+    /// Whether the files in `directory` have the states of the input's files when the part was
+    /// begun.
     #[cfg(feature = "cli")]
     pub(super) fn is_of(&self, directory: &Path) -> bool {
         !self.inputs.is_empty()
@@ -260,8 +268,8 @@ impl Manifest {
             .map_err(|e| AnamnesisError::parse(format!("{}: {e}", path.display())))
     }
 
-    /// Writes the manifest to `directory` as `name`, durably. A crash leaves the old manifest or the new one. Earlier renames
-    /// of shards in that directory are durable then, too.
+    /// Writes the manifest to `directory` as `name`, durably. A crash leaves the old manifest or
+    /// the new one. Earlier renames of shards in that directory are durable then, too.
     ///
     /// # Errors
     /// `Io` if the file cannot be written, synced or renamed.

@@ -10,19 +10,21 @@ use crate::{AnamnesisError, Result};
 
 pub use self::file::parse_renames;
 
-/// Tensors of a model that get other names in the output, and tensors that the output does not have.
+/// Tensors of a model that get other names in the output, and tensors that the output does not
+/// have.
 ///
-/// Patterns are those of [`include`](crate::ConvertOptions::include). They are compared with the names of the decoded model;
-/// patterns of `include` and `exclude` are compared with the new names.
+/// Patterns are those of [`include`](crate::ConvertOptions::include). They are compared with the
+/// names of the decoded model; patterns of `include` and `exclude` are compared with the new names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct NameChanges {
-    /// Patterns of tensors to leave out. The companions of a quantized weight go with it; a pattern that takes only
-    /// a companion from its weight is an error, and so is one that matches nothing.
+    /// Patterns of tensors to leave out. The companions of a quantized weight go with it; a pattern
+    /// that takes only a companion from its weight is an error, and so is one that matches nothing.
     pub drop: Vec<String>,
-    /// Patterns, each with the name of what it matches, in which `$1` is the text of the first `*` or of the first group of an
-    /// expression. An expression replaces what it matches at the beginning of a name, and the rest of the name stays. The first
-    /// pattern that matches a name counts. One that gives no tensor a name is an error.
+    /// Patterns, each with the name of what it matches, in which `$1` is the text of the first `*`
+    /// or of the first group of an expression. An expression replaces what it matches at the
+    /// beginning of a name, and the rest of the name stays. The first pattern that matches a name
+    /// counts. One that gives no tensor a name is an error.
     pub rename: Vec<(String, String)>,
 }
 
@@ -50,8 +52,9 @@ impl NameChanges {
     /// Changes the items of `resolution`. Returns the names of those that are left out.
     ///
     /// # Errors
-    /// `Unsupported` if a pattern does not compile; `LimitExceeded` if it takes too many steps; `Parse` if a pattern matches no
-    /// tensor, or only a part of a weight that stays, and if two tensors get one name.
+    /// `Unsupported` if a pattern does not compile; `LimitExceeded` if it takes too many steps;
+    /// `Parse` if a pattern matches no tensor, or only a part of a weight that stays, and if two
+    /// tensors get one name.
     pub(super) fn apply(&self, resolution: &mut Resolution<'_>) -> Result<Vec<String>> {
         let dropped = self.drop_items(resolution)?;
         self.rename_items(&mut resolution.items)?;

@@ -1,5 +1,6 @@
-//! Replaces `encode` in a build without the feature `lethe`. It has the same items, so the pipeline needs no conditions. Nothing can
-//! be encoded: no value of the types `Encoding` and `Encodings` exists.
+//! Replaces `encode` in a build without the feature `lethe`. It has the same items, so the pipeline
+//! needs no conditions. Nothing can be encoded: no value of the types `Encoding` and `Encodings`
+//! exists.
 
 use super::options::ConvertOptions;
 use super::output::BoxedOutput;
@@ -58,7 +59,8 @@ pub(super) fn is_asked_for(_options: &ConvertOptions) -> bool {
     false
 }
 
-/// Returns the options unchanged: there are no schemes. The container that needs one is left out of this build, too.
+/// Returns the options unchanged: there are no schemes. The container that needs one is left out of
+/// this build, too.
 pub(super) fn with_scheme(options: ConvertOptions, _scheme: &str) -> Result<ConvertOptions> {
     Ok(options)
 }

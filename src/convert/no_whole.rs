@@ -1,4 +1,5 @@
-//! Replaces `whole` in a build without the feature `models`: every output has the input's tensors under their own names.
+//! Replaces `whole` in a build without the feature `models`: every output has the input's tensors
+//! under their own names.
 
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;

@@ -17,16 +17,19 @@ use crate::{ConvertTarget, ParsedModel, Result, TargetDtype};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ModelScope {
-    /// A Hugging Face model becomes a whole GGUF model if its config names a class; everything else is written as tensors.
+    /// A Hugging Face model becomes a whole GGUF model if its config names a class; everything else
+    /// is written as tensors.
     #[default]
     Auto,
     /// The tensors, under the names that they have.
     Tensors,
-    /// A model that runs: tensors under the other side's names, settings and tokenizer. What cannot be one is an error.
+    /// A model that runs: tensors under the other side's names, settings and tokenizer. What cannot
+    /// be one is an error.
     Model,
 }
 
-/// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] converts into them, with defaults for the rest.
+/// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] converts into them,
+/// with defaults for the rest.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ConvertOptions {
@@ -34,40 +37,48 @@ pub struct ConvertOptions {
     pub target: ConvertTarget,
     /// Element type of decoded tensors, threads, replacement, cancellation and progress.
     pub run: RememberOptions,
-    /// Whether quantized tensors that the container could hold unchanged are decoded: GGUF blocks, FP8 without scales.
+    /// Whether quantized tensors that the container could hold unchanged are decoded: GGUF blocks,
+    /// FP8 without scales.
     pub decode: bool,
     /// Metadata of a GGUF output. Each key replaces that of the input.
     #[cfg(feature = "gguf")]
     pub gguf_metadata: Vec<(String, GgufMetadataValue)>,
-    /// Whether arrays that no tensor can hold (text, objects, …) are left out. By default they are an error.
+    /// Whether arrays that no tensor can hold (text, objects, …) are left out. By default they are
+    /// an error.
     pub skip_unsupported: bool,
-    /// Most bytes of tensor data in a file of the output; a larger tensor gets a file of its own. With a limit,
-    /// safetensors files are written to a directory with an index. `None`: a directory of safetensors is split as the input
-    /// is, and everything else is one file.
+    /// Most bytes of tensor data in a file of the output; a larger tensor gets a file of its own.
+    /// With a limit, safetensors files are written to a directory with an index. `None`: a
+    /// directory of safetensors is split as the input is, and everything else is one file.
     pub max_shard_size: Option<u64>,
-    /// Whether a model in many files becomes one file. By default a directory becomes a directory of safetensors.
+    /// Whether a model in many files becomes one file. By default a directory becomes a directory
+    /// of safetensors.
     pub single_file: bool,
-    /// Names of the output tensors to keep: patterns with `*` and `?`, or `re:` and a regular expression. With the
-    /// feature `patterns` they have `[a-c]`, `[!a]`, `{a,b}` and, in expressions, look-around, too. If empty, all are kept.
+    /// Names of the output tensors to keep: patterns with `*` and `?`, or `re:` and a regular
+    /// expression. With the feature `patterns` they have `[a-c]`, `[!a]`, `{a,b}` and, in
+    /// expressions, look-around, too. If empty, all are kept.
     pub include: Vec<String>,
-    /// Names of the output tensors to leave out, in the same notation. It takes precedence over `include`.
+    /// Names of the output tensors to leave out, in the same notation. It takes precedence over
+    /// `include`.
     pub exclude: Vec<String>,
     /// Tensors that get other names, and tensors that are left out.
     pub names: NameChanges,
-    /// Which part of a directory is made, and the number of parts; parts count from 1. When all parts are done,
-    /// [`finish_parts`](crate::finish_parts) gives the directory its name.
+    /// Which part of a directory is made, and the number of parts; parts count from 1. When all
+    /// parts are done, [`finish_parts`](crate::finish_parts) gives the directory its name.
     pub part: Option<(usize, usize)>,
-    /// Whether the SHA-256 of each output file is computed while it is written; see [`Report::sha256`](crate::Report). It takes
-    /// the feature `check`, and does not concern outputs in memory and streams.
+    /// Whether the SHA-256 of each output file is computed while it is written; see
+    /// [`Report::sha256`](crate::Report). It takes the feature `check`, and does not concern
+    /// outputs in memory and streams.
     pub sha256: bool,
-    /// Whether an unfinished directory is continued. It must have been begun with the same options and input.
+    /// Whether an unfinished directory is continued. It must have been begun with the same options
+    /// and input.
     pub resume: bool,
     /// Whether the output is a model that other programs run, or only its tensors.
     pub scope: ModelScope,
-    /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one that fits.
+    /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one
+    /// that fits.
     pub pre_tokenizer: Option<String>,
-    /// Adapters that are merged into the weights, in this order. A weight that one changes is decoded, and keeps its dtype or,
-    /// if it is quantized, gets that of decoded tensors.
+    /// Adapters that are merged into the weights, in this order. A weight that one changes is
+    /// decoded, and keeps its dtype or, if it is quantized, gets that of decoded tensors.
     pub adapters: Vec<Adapter>,
     /// Whether every tensor is copied as it is stored, whatever scheme it belongs to.
     pub(crate) copies_all: bool,
@@ -191,7 +202,8 @@ impl ConvertOptions {
         self
     }
 
-    /// Fills in the scheme of a container that holds nothing else, if the caller named only the container.
+    /// Fills in the scheme of a container that holds nothing else, if the caller named only the
+    /// container.
     pub(crate) fn with_default_encoding(self) -> Result<Self> {
         match self.target.container().default_scheme {
             Some(scheme) if !self.encodes() => encode::with_scheme(self, scheme),

@@ -1,5 +1,5 @@
-//! How the jobs of a run have gone: which failed, and which need not be begun any more. Jobs that wait for others wait
-//! here, because a failure must wake them.
+//! How the jobs of a run have gone: which failed, and which need not be begun any more. Jobs that
+//! wait for others wait here, because a failure must wake them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,11 @@ use crate::{AnamnesisError, Result};
 
 pub(in crate::convert) struct Outcome {
     state: Mutex<State>,
-    /// Notified when a job fails, when a worker panics, and by [`notify`](Self::notify): whatever can end
-    /// [`wait_for`](Self::wait_for).
+    /// Notified when a job fails, when a worker panics, and by [`notify`](Self::notify): whatever
+    /// can end [`wait_for`](Self::wait_for).
     changed: Condvar,
-    /// The number of the failed job in `state`, to be read without the lock. No job above it is begun.
+    /// The number of the failed job in `state`, to be read without the lock. No job above it is
+    /// begun.
     stop_at: AtomicUsize,
 }
 
@@ -42,8 +43,9 @@ impl Outcome {
         job >= self.stop_at.load(Ordering::Acquire)
     }
 
-    /// Records that job `job` has failed. Of several failures the one of the lowest job stays: jobs below it have been
-    /// begun and will be finished, so this is the error that a single thread would meet.
+    /// Records that job `job` has failed. Of several failures the one of the lowest job stays: jobs
+    /// below it have been begun and will be finished, so this is the error that a single thread
+    /// would meet.
     pub(super) fn fail(&self, job: usize, error: AnamnesisError) {
         let mut state = self.lock();
         if state.failed.as_ref().is_none_or(|(other, _)| job < *other) {
@@ -56,14 +58,14 @@ impl Outcome {
     /// Wakes the waiting jobs, after something that one of them can wait for has happened.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub(in crate::convert) fn notify(&self) {
-        // Taking the lock orders this after the check of a worker that is about to wait. Without it the notification
-        // could come between that check and the wait, and be lost.
+        // Taking the lock orders this after the check of a worker that is about to wait. Without it
+        // the notification could come between that check and the wait, and be lost.
         drop(self.lock());
         self.changed.notify_all();
     }
 
-    /// Waits until `ready` has a result, and returns it. `None` if a job before job `job` has failed or a worker has
-    /// panicked: then the result may never come.
+    /// Waits until `ready` has a result, and returns it. `None` if a job before job `job` has
+    /// failed or a worker has panicked: then the result may never come.
     ///
     /// Whoever makes the result calls [`notify`](Self::notify) afterwards.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
@@ -91,8 +93,8 @@ impl Outcome {
         }
     }
 
-    /// A guard for each worker. If the worker panics, all others stop, so that none waits for its job. The panic goes on
-    /// when the threads are joined.
+    /// A guard for each worker. If the worker panics, all others stop, so that none waits for its
+    /// job. The panic goes on when the threads are joined.
     pub(super) fn stop_on_panic(&self) -> StopOnPanic<'_> {
         StopOnPanic(self)
     }
@@ -131,7 +133,8 @@ mod tests {
 
     const WAITING: usize = 3;
 
-    /// What each of some waiting jobs, number 10 and following, returns when `end` happens a little later.
+    /// What each of some waiting jobs, number 10 and following, returns when `end` happens a little
+    /// later.
     fn results_after(
         outcome: &Outcome,
         ready: &AtomicBool,

@@ -17,11 +17,12 @@ use crate::containers::write::{ChecksumPatch, Sink};
 use crate::scheme::{Buffers, Decode};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Outputs whose bytes are at most one in so many of the job's own are held until there is more of them.
+/// Outputs whose bytes are at most one in so many of the job's own are held until there is more of
+/// them.
 const SMALL: u64 = 4;
 
-/// An output tensor: its type, its shape, and the [`Body`] that makes its bytes. A draft is one that the container has not
-/// given a place yet.
+/// An output tensor: its type, its shape, and the [`Body`] that makes its bytes. A draft is one
+/// that the container has not given a place yet.
 pub(super) struct Output<'m> {
     pub name: Cow<'m, str>,
     pub dtype: Dtype,
@@ -33,12 +34,14 @@ pub(super) struct Output<'m> {
     /// How the tensor is cut into tiles.
     pub cut: Cut,
     pub checks: Checks<'m>,
-    /// Numbers of the input files that the tensor is made from, first of all the one with its data or codes.
+    /// Numbers of the input files that the tensor is made from, first of all the one with its data
+    /// or codes.
     pub sources: ShortList,
     pub place: PlannedPlace,
 }
 
-/// An output tensor in the memory that its group leaves: one list of hundreds of thousands would take as much again.
+/// An output tensor in the memory that its group leaves: one list of hundreds of thousands would
+/// take as much again.
 pub(super) type BoxedOutput<'m> = Box<Output<'m>>;
 
 /// Where an output tensor goes.
@@ -52,8 +55,8 @@ pub(super) struct PlannedPlace {
     pub patch: Option<Box<ChecksumPatch>>,
 }
 
-/// Input tensors whose stored checksum the jobs of an output tensor do not compute while they work, because they do not read all
-/// bytes exactly once. Few models have any.
+/// Input tensors whose stored checksum the jobs of an output tensor do not compute while they work,
+/// because they do not read all bytes exactly once. Few models have any.
 #[derive(Default)]
 pub(super) struct Checks<'m>(Option<Box<Unsummed<'m>>>);
 
@@ -84,8 +87,9 @@ impl<'m> Checks<'m> {
         self.0.as_ref().map_or(&[], |unsummed| &unsummed.own)
     }
 
-    /// Further inputs, which an earlier output tensor verifies when the whole output is made: several tensors can be views of one
-    /// storage. If this tensor is made alone, they are verified for it.
+    /// Further inputs, which an earlier output tensor verifies when the whole output is made:
+    /// several tensors can be views of one storage. If this tensor is made alone, they are verified
+    /// for it.
     pub(super) fn before(&self) -> &[Part<'m>] {
         self.0.as_ref().map_or(&[], |unsummed| &unsummed.before)
     }
@@ -106,8 +110,8 @@ impl<'m> Checks<'m> {
 }
 
 impl Output<'_> {
-    /// The number of consecutive tiles whose bytes are contiguous: a row of tiles, which covers whole rows of the tensor. The
-    /// tiles of a tensor of one row are contiguous by themselves.
+    /// The number of consecutive tiles whose bytes are contiguous: a row of tiles, which covers
+    /// whole rows of the tensor. The tiles of a tensor of one row are contiguous by themselves.
     pub(super) fn tiles_of_rows(&self) -> usize {
         match self.cut.rows {
             1 => 1,
@@ -128,8 +132,9 @@ impl Output<'_> {
         self.len / values.max(1)
     }
 
-    /// Offset of tile `no` in the tensor's data, in bytes; the length of the data if there is no such tile. The tile must be the
-    /// first of a row of tiles, or the tensor must have only one row.
+    /// Offset of tile `no` in the tensor's data, in bytes; the length of the data if there is no
+    /// such tile. The tile must be the first of a row of tiles, or the tensor must have only one
+    /// row.
     pub(super) fn tile_offset(&self, no: usize) -> u64 {
         if no >= self.cut.tiles() {
             return self.len;
@@ -170,8 +175,8 @@ pub(super) enum ValueSource<'a, 'm> {
 
 /// Makes the bytes of an output tensor from the input, in jobs.
 ///
-/// Jobs are independent of each other and may run in any order, with one exception: a job may wait for lower-numbered jobs of
-/// the same tensor.
+/// Jobs are independent of each other and may run in any order, with one exception: a job may wait
+/// for lower-numbered jobs of the same tensor.
 pub(super) trait Body<'m>: Send + Sync {
     /// Number of jobs for a tensor that is cut by `cut`.
     fn jobs(&self, cut: &Cut) -> usize {
@@ -184,8 +189,8 @@ pub(super) trait Body<'m>: Send + Sync {
     /// Reading or writing fails, the data is malformed, or a value cannot be encoded.
     fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64>;
 
-    /// The input whose stored checksum the jobs compute on the way, in [`TensorChecksums::input`], because together they read
-    /// exactly the bytes that it covers.
+    /// The input whose stored checksum the jobs compute on the way, in [`TensorChecksums::input`],
+    /// because together they read exactly the bytes that it covers.
     fn summed_input(&self) -> Option<&Part<'m>> {
         None
     }
@@ -205,7 +210,8 @@ pub(super) trait Body<'m>: Send + Sync {
         false
     }
 
-    /// Whether the jobs of an earlier output tensor write the bytes of this one. Such tensors directly follow that tensor.
+    /// Whether the jobs of an earlier output tensor write the bytes of this one. Such tensors
+    /// directly follow that tensor.
     fn is_written_with_another(&self) -> bool {
         false
     }
@@ -233,7 +239,8 @@ pub(super) struct Job<'a, 'm> {
     pub ahead: &'a AheadSlot,
     /// What jobs of the same file write together.
     pub held: &'a HeldWrites,
-    /// The tensor of the job, followed by all later output tensors. Encoders write to several of them.
+    /// The tensor of the job, followed by all later output tensors. Encoders write to several of
+    /// them.
     pub outputs: &'a [BoxedOutput<'m>],
     /// The checksums of `outputs`, as many as the run makes.
     pub checksums: &'a [TensorChecksums],
@@ -263,8 +270,9 @@ impl<'m> Job<'_, 'm> {
         self.put_in(0, at, bytes)
     }
 
-    /// Has the system copy `len` bytes of `part` from `at` on to the same place of the job's tensor. `false` if they have to be
-    /// written: the system cannot copy them, or they are summed on the way.
+    /// Has the system copy `len` bytes of `part` from `at` on to the same place of the job's
+    /// tensor. `false` if they have to be written: the system cannot copy them, or they are summed
+    /// on the way.
     pub(super) fn copy(&self, part: &Part<'_>, at: u64, len: u64) -> bool {
         let output = self.output();
         let is_summed = self.checksums[0].output.is_some() || part.exact_check().is_some();
@@ -272,7 +280,8 @@ impl<'m> Job<'_, 'm> {
         !is_summed && file.is_some_and(|file| file.copy_at(output.place.offset + at, part, at, len))
     }
 
-    /// Writes `bytes` at byte `at` of the output tensor that is `index` places behind the job's tensor.
+    /// Writes `bytes` at byte `at` of the output tensor that is `index` places behind the job's
+    /// tensor.
     ///
     /// # Errors
     /// The sink cannot write.
@@ -281,8 +290,8 @@ impl<'m> Job<'_, 'm> {
         self.sink.write_at(file, at, bytes)
     }
 
-    /// As [`put_in`](Self::put_in). What is little beside the job's own tensor, as scales are beside codes, is held until other jobs
-    /// have more of it.
+    /// As [`put_in`](Self::put_in). What is little beside the job's own tensor, as scales are
+    /// beside codes, is held until other jobs have more of it.
     ///
     /// # Errors
     /// The sink cannot write these bytes, or those of jobs before.
@@ -298,8 +307,8 @@ impl<'m> Job<'_, 'm> {
         self.sink.write_at(file, at, bytes)
     }
 
-    /// Adds to the checksum of the tensor that is `index` places behind the job's. Returns the file that `bytes` belong to, and their
-    /// place in it.
+    /// Adds to the checksum of the tensor that is `index` places behind the job's. Returns the file
+    /// that `bytes` belong to, and their place in it.
     fn sum_in(&self, index: usize, at: u64, bytes: &[u8]) -> (usize, u64) {
         let PlannedPlace { file, offset, .. } = self.outputs[index].place;
         if let Some(sum) = &self.checksums[index].output {
@@ -313,7 +322,8 @@ impl<'m> Job<'_, 'm> {
 #[derive(Default)]
 pub(super) struct Worker {
     pub input: Buffers,
-    /// Decoded values. The elements are `u32`, because its alignment suits every output element type.
+    /// Decoded values. The elements are `u32`, because its alignment suits every output element
+    /// type.
     pub output: Vec<u32>,
     /// Values in F32 before they are cast.
     pub values: Vec<f32>,

@@ -1,4 +1,5 @@
-//! Decoded values that F16 cannot hold. Libraries make infinities of them without a word; here the report says so.
+//! Decoded values that F16 cannot hold. Libraries make infinities of them without a word; here the
+//! report says so.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +23,8 @@ const NAMED: usize = 5;
 pub(super) struct Overflow {
     /// Whether values beyond the range become the largest finite one.
     saturates: bool,
-    /// Bits of the largest magnitude that F16 cannot hold, an F32; 0 if there is none. Magnitudes have the order of their bits.
+    /// Bits of the largest magnitude that F16 cannot hold, an F32; 0 if there is none. Magnitudes
+    /// have the order of their bits.
     largest: AtomicU32,
 }
 
@@ -34,8 +36,8 @@ impl Overflow {
         }
     }
 
-    /// Checks rows `rows` of `tile`, which `decoder` has decoded to F16 into `worker`. A slab with an infinity is decoded once more to F32,
-    /// because the infinity may be stored as one.
+    /// Checks rows `rows` of `tile`, which `decoder` has decoded to F16 into `worker`. A slab with
+    /// an infinity is decoded once more to F32, because the infinity may be stored as one.
     pub(super) fn check(
         &self,
         decoder: &dyn Decode,

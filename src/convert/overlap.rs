@@ -1,8 +1,8 @@
 //! Refuses an output that is the input or holds a part of it, under whatever name.
 //!
-//! Replacing a directory removes everything in it. Paths alone do not tell whether the input would be lost: links and bind
-//! mounts give one directory several paths, and canonical paths resolve only links. So files and directories are compared by
-//! device and inode as well.
+//! Replacing a directory removes everything in it. Paths alone do not tell whether the input would
+//! be lost: links and bind mounts give one directory several paths, and canonical paths resolve
+//! only links. So files and directories are compared by device and inode as well.
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind};
@@ -14,7 +14,8 @@ use crate::{AnamnesisError, Result};
 /// Device and inode of a file or directory.
 pub(super) type FilePlace = (u64, u64);
 
-/// Fails with `Io` if a directory of `replaced` is one of `inputs`, or contains one. `output` is named in the error.
+/// Fails with `Io` if a directory of `replaced` is one of `inputs`, or contains one. `output` is
+/// named in the error.
 pub(super) fn require_apart(output: &Path, replaced: &[PathBuf], inputs: &[PathBuf]) -> Result<()> {
     let inputs = inputs.iter().filter_map(|path| path.canonicalize().ok());
     let inputs: Vec<PathBuf> = inputs.collect();
@@ -50,7 +51,8 @@ fn places_of(inputs: &[PathBuf]) -> HashMap<FilePlace, (&Path, bool)> {
     places
 }
 
-/// Place of the file or directory `path`, links not followed; `None` if there is none or the system cannot tell.
+/// Place of the file or directory `path`, links not followed; `None` if there is none or the system
+/// cannot tell.
 pub(super) fn place_at(path: &Path) -> Option<FilePlace> {
     let found = place(&path.symlink_metadata().ok()?);
     (found != (0, 0)).then_some(found)
@@ -87,7 +89,8 @@ fn overlap_of_places(there: &Path, places: &HashMap<FilePlace, (&Path, bool)>) -
         }
         None => {}
     }
-    // All that is below is removed, and a removal goes through mounts. What cannot be listed cannot be removed either.
+    // All that is below is removed, and a removal goes through mounts. What cannot be listed cannot
+    // be removed either.
     let mut directories = vec![top];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory)

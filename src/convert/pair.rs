@@ -1,8 +1,10 @@
-//! [`TensorPair`]: an output tensor of each of two plans, whose values are read side by side, or one alone.
+//! [`TensorPair`]: an output tensor of each of two plans, whose values are read side by side, or
+//! one alone.
 //!
-//! Values are read in pieces of at most some hundred KiB, which one thread keeps in its cache while it compares them. Where a
-//! side is decoded, both sides are cut into the tiles that suit both decoders: a tile is loaded once, within the bound that a
-//! conversion has for one tile, and decoded slab by slab.
+//! Values are read in pieces of at most some hundred KiB, which one thread keeps in its cache while
+//! it compares them. Where a side is decoded, both sides are cut into the tiles that suit both
+//! decoders: a tile is loaded once, within the bound that a conversion has for one tile, and
+//! decoded slab by slab.
 
 use std::ops::Range;
 
@@ -21,13 +23,16 @@ use crate::scheme::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::Level;
 use crate::{Dtype, Result};
 
-/// Bytes of each side that are read at once where nothing is decoded. Both sides stay in the L2 cache while they are compared.
+/// Bytes of each side that are read at once where nothing is decoded. Both sides stay in the L2
+/// cache while they are compared.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Values of each side that are decoded at once: half of what a conversion decodes, because two sides are in memory.
+/// Values of each side that are decoded at once: half of what a conversion decodes, because two
+/// sides are in memory.
 const PAIR_SLAB_VALUES: usize = SLAB_VALUES / 2;
 
-/// How much less two decoders load at once than one: each has some buffers that do not shrink with the tile.
+/// How much less two decoders load at once than one: each has some buffers that do not shrink with
+/// the tile.
 const SHARED_LOAD: f64 = 1.5;
 
 /// Bytes of each side that one job reads in pieces.
@@ -82,7 +87,8 @@ struct PairSide<'a, 'm> {
 #[derive(Default)]
 pub(crate) struct PairScratch {
     loaded: [Buffers; 2],
-    /// Values of each side. The elements are `u32`, because its alignment suits every output element type.
+    /// Values of each side. The elements are `u32`, because its alignment suits every output
+    /// element type.
     values: [Vec<u32>; 2],
     worker: Worker,
 }
@@ -170,7 +176,8 @@ impl<'a, 'm> PairSide<'a, 'm> {
         }
     }
 
-    /// Makes the values `values`, which begin and end where the plan's jobs do, or anywhere in a stored tensor.
+    /// Makes the values `values`, which begin and end where the plan's jobs do, or anywhere in a
+    /// stored tensor.
     fn read(&self, values: &Range<usize>, worker: &mut Worker, out: &mut Vec<u32>) -> Result<()> {
         let Recovery { plan, options, .. } = self.recovery;
         let bytes = (values.start * self.step) as u64..(values.end * self.step) as u64;
@@ -191,7 +198,8 @@ impl<'a, 'm> PairSide<'a, 'm> {
 }
 
 impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
-    /// Pairs output tensor `a.1` of `a.0` with `b.1` of `b.0`. `None` if they do not have the same number of values.
+    /// Pairs output tensor `a.1` of `a.0` with `b.1` of `b.0`. `None` if they do not have the same
+    /// number of values.
     pub(crate) fn new(a: (&'a Recovery<'m>, usize), b: (&'a Recovery<'n>, usize)) -> Option<Self> {
         let (a, b) = (PairSide::new(a.0, a.1), PairSide::new(b.0, b.1));
         let values = a.values();
@@ -230,7 +238,8 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         Self { a, b: None, walk }
     }
 
-    /// A grid whose tiles suit both sides; `None` if a side is neither stored nor decoded, or if the sides differ in rows.
+    /// A grid whose tiles suit both sides; `None` if a side is neither stored nor decoded, or if
+    /// the sides differ in rows.
     fn common_grid(a: &PairSide<'_, '_>, b: &PairSide<'_, '_>) -> Option<Grid> {
         match (a.source(), b.source()) {
             (ValueSource::Decoded(a, _), ValueSource::Decoded(b, _)) => {
@@ -273,7 +282,8 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         self.a.output().len + b
     }
 
-    /// Bytes that a job stands for in the progress, of which `later` jobs are left: about as many for each, and all together.
+    /// Bytes that a job stands for in the progress, of which `later` jobs are left: about as many
+    /// for each, and all together.
     pub(crate) fn bytes_of_job(&self, later: usize) -> u64 {
         let (bytes, jobs) = (self.byte_len(), self.jobs().max(1) as u64);
         match later {
@@ -282,8 +292,9 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
         }
     }
 
-    /// Does job `job`: passes the index of a first value and the bytes of consecutive values of all sides to `take`, again and
-    /// again, always in the same order. Values that are not whole bytes are counted as bytes.
+    /// Does job `job`: passes the index of a first value and the bytes of consecutive values of all
+    /// sides to `take`, again and again, always in the same order. Values that are not whole bytes
+    /// are counted as bytes.
     ///
     /// The first job compares the checksums that containers store.
     ///
@@ -350,8 +361,9 @@ impl<'a, 'm, 'n> TensorPair<'a, 'm, 'n> {
 }
 
 impl ConvertOptions {
-    /// The options of a plan whose outputs are read as values and written nowhere: tensors under the names that they have,
-    /// without arrays that no tensor can hold. Whoever reads the values reports the progress.
+    /// The options of a plan whose outputs are read as values and written nowhere: tensors under
+    /// the names that they have, without arrays that no tensor can hold. Whoever reads the values
+    /// reports the progress.
     pub(crate) fn for_values(run: &RememberOptions) -> Self {
         let mut options = Self::from(RememberOptions {
             progress: None,

@@ -1,10 +1,12 @@
-//! The plan: every output tensor with its offset, and every job, before the first byte of data is read.
+//! The plan: every output tensor with its offset, and every job, before the first byte of data is
+//! read.
 //!
-//! The size of every output tensor follows from its shape and type, so no data is needed to lay out the output. The exception is an
-//! encoding whose size depends on the values (`encode/counted`): its tensors are read once to plan, and once to encode them. This has
-//! three uses. The header, which all containers but NPZ have before the data, is written once and never moved. Workers write at fixed
-//! offsets, in any order and without waiting for each other. And what is wrong with the model, or does not fit on the disk,
-//! shows before any work is done.
+//! The size of every output tensor follows from its shape and type, so no data is needed to lay out
+//! the output. The exception is an encoding whose size depends on the values (`encode/counted`):
+//! its tensors are read once to plan, and once to encode them. This has three uses. The header,
+//! which all containers but NPZ have before the data, is written once and never moved. Workers
+//! write at fixed offsets, in any order and without waiting for each other. And what is wrong with
+//! the model, or does not fit on the disk, shows before any work is done.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -32,7 +34,8 @@ pub(crate) struct PlannedFile {
 pub(crate) struct Plan<'m> {
     pub files: Vec<PlannedFile>,
     pub report: Report,
-    /// The quantization config of the output: the keys under which `config.json` has it, and its value.
+    /// The quantization config of the output: the keys under which `config.json` has it, and its
+    /// value.
     pub(super) quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub(super) whole: Option<WholeModel>,
@@ -52,8 +55,8 @@ impl<'m> Plan<'m> {
     /// Plans the conversion of `model`.
     ///
     /// # Errors
-    /// `Parse` or `Unsupported` for the first tensor that cannot be converted, for two output tensors of one name, and for
-    /// what the container cannot hold.
+    /// `Parse` or `Unsupported` for the first tensor that cannot be converted, for two output
+    /// tensors of one name, and for what the container cannot hold.
     pub(crate) fn new(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Self> {
         let Drafts {
             mut drafts,
@@ -71,8 +74,8 @@ impl<'m> Plan<'m> {
             report: &mut report,
         })?;
         report.output_bytes = layouts.iter().map(|l| l.file_len).sum();
-        // A layout has the offsets of its tensors in the order of the drafts, and files ascend with the drafts. So one pass
-        // over both gives each draft its place.
+        // A layout has the offsets of its tensors in the order of the drafts, and files ascend with
+        // the drafts. So one pass over both gives each draft its place.
         let mut first_job = Vec::with_capacity(drafts.len() + 1);
         first_job.push(0);
         let places = layouts
@@ -119,7 +122,8 @@ impl<'m> Plan<'m> {
         Ok(plan)
     }
 
-    /// The files of the input that settings and tokenizer of a whole model were made of, and those of adapters.
+    /// The files of the input that settings and tokenizer of a whole model were made of, and those
+    /// of adapters.
     pub(super) fn companions(&self) -> impl Iterator<Item = &CompanionFile> {
         let whole = self.whole.iter().flat_map(WholeModel::companions);
         whole.chain(self.adapters.iter().flat_map(Adapter::companions))
@@ -134,8 +138,8 @@ impl<'m> Plan<'m> {
             .try_for_each(CompanionFile::require_unchanged)
     }
 
-    /// Names of several files of the output, in order; a numbered name begins with `stem`. Empty for a container that is
-    /// always one file.
+    /// Names of several files of the output, in order; a numbered name begins with `stem`. Empty
+    /// for a container that is always one file.
     pub(super) fn file_names(&self, target: ConvertTarget, stem: &str) -> Vec<String> {
         let tensors = (0..self.files.len()).map(|file| &self.outputs[self.outputs_of(file)]);
         let tensors: Vec<_> = tensors.collect();
@@ -169,17 +173,19 @@ impl<'m> Plan<'m> {
         self.files[file].framing.pieces(entries)
     }
 
-    /// The index of the output tensor that job `job` belongs to, and the job's number among the jobs of that tensor.
+    /// The index of the output tensor that job `job` belongs to, and the job's number among the
+    /// jobs of that tensor.
     pub(super) fn job(&self, job: usize) -> (usize, usize) {
-        // Tensors without jobs share their first job with the tensor behind them. The partition point skips them, because it is
-        // behind the last entry that is not above `job`.
+        // Tensors without jobs share their first job with the tensor behind them. The partition
+        // point skips them, because it is behind the last entry that is not above `job`.
         let i = self.first_job.partition_point(|&first| first <= job) - 1;
         (i, job - self.first_job[i])
     }
 }
 
-/// What numbered names in an output directory begin with: the stem of the input's first file if a library looks for it
-/// (`diffusion_pytorch_model`: diffusers, `consolidated`: Mistral, `adapter_model`: PEFT), else `model`.
+/// What numbered names in an output directory begin with: the stem of the input's first file if a
+/// library looks for it (`diffusion_pytorch_model`: diffusers, `consolidated`: Mistral,
+/// `adapter_model`: PEFT), else `model`.
 fn shard_stem(model: &ParsedModel) -> &'static str {
     let directory = model.directory.as_ref();
     let first = directory.and_then(|directory| directory.files.first());
@@ -192,10 +198,12 @@ fn shard_stem(model: &ParsedModel) -> &'static str {
 
 /// Fails with `Parse` if two output tensors have the same name.
 ///
-/// A decoded tensor gets the name of its weight, which the input may also have as a stored tensor. Containers look tensors up
-/// by name: of two, a reader would find one, and the other would be lost without a word.
+/// A decoded tensor gets the name of its weight, which the input may also have as a stored tensor.
+/// Containers look tensors up by name: of two, a reader would find one, and the other would be lost
+/// without a word.
 fn require_unique_names(drafts: &[BoxedOutput<'_>]) -> Result<()> {
-    // Of names alone: with more, the table would take as much memory as all decoders of a large model.
+    // Of names alone: with more, the table would take as much memory as all decoders of a large
+    // model.
     let mut seen = HashSet::with_capacity(drafts.len());
     for (i, d) in drafts.iter().enumerate() {
         if seen.insert(&*d.name) {

@@ -1,4 +1,5 @@
-//! [`Progress`] of a conversion or a comparison, added up from what the jobs of all threads have done.
+//! [`Progress`] of a conversion or a comparison, added up from what the jobs of all threads have
+//! done.
 
 use std::sync::{Mutex, PoisonError};
 

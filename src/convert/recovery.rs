@@ -17,11 +17,12 @@ use crate::limits::zeroed;
 use crate::source::Source;
 use crate::{AnamnesisError, QuantScheme, Result};
 
-/// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before [`write`](Self::write) carries it out,
-/// and makes single tensors by name ([`tensor`](Self::tensor)).
+/// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before
+/// [`write`](Self::write) carries it out, and makes single tensors by name
+/// ([`tensor`](Self::tensor)).
 ///
-/// Planning is the expensive part of a small request, so a program that loads tensors one by one keeps one `Recovery`. Threads
-/// may share it.
+/// Planning is the expensive part of a small request, so a program that loads tensors one by one
+/// keeps one `Recovery`. Threads may share it.
 pub struct Recovery<'m> {
     pub(super) plan: Plan<'m>,
     pub(super) model: &'m ParsedModel,
@@ -32,21 +33,23 @@ pub struct Recovery<'m> {
 }
 
 impl<'m> Recovery<'m> {
-    /// The report as far as it is known before the work: which tensors are decoded, copied, encoded and left out.
+    /// The report as far as it is known before the work: which tensors are decoded, copied, encoded
+    /// and left out.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.plan.report
     }
 
-    /// Upper bound in bytes of the memory that the work takes: the buffers of its threads and the tables of tensors.
+    /// Upper bound in bytes of the memory that the work takes: the buffers of its threads and the
+    /// tables of tensors.
     #[must_use]
     pub fn peak_memory(&self) -> u64 {
         let threads = threads(&self.options.run) as u64;
         let tables = self.plan.outputs.len() as u64 * 1024 + self.model.header_size as u64 * 2;
         let schemes = &mut self.plan.report.schemes.iter();
         let has_codebooks = schemes.any(|s| matches!(s.scheme, QuantScheme::Vectors { .. }));
-        // Codes that are packed across rows take 8 MiB, all others half of it. To these come codebooks of 16 MiB, or the right
-        // factors of products of low rank, of 8 MiB.
+        // Codes that are packed across rows take 8 MiB, all others half of it. To these come
+        // codebooks of 16 MiB, or the right factors of products of low rank, of 8 MiB.
         let of_thread = if has_codebooks { 20 } else { 12 };
         threads * (of_thread << 20) + tables + (4 << 20)
     }
@@ -59,8 +62,8 @@ impl<'m> Recovery<'m> {
 
     /// Paths of the weight files that [`write`](Self::write) creates for `output`.
     ///
-    /// One file is `output` itself. A split GGUF is `NAME-00001-of-0000N.gguf` and so on, beside `output`. A directory has its
-    /// shards in `output`.
+    /// One file is `output` itself. A split GGUF is `NAME-00001-of-0000N.gguf` and so on, beside
+    /// `output`. A directory has its shards in `output`.
     #[must_use]
     pub fn paths(&self, output: impl AsRef<Path>) -> Vec<PathBuf> {
         let (output, target) = (output.as_ref(), self.options.target);
@@ -86,12 +89,13 @@ impl<'m> Recovery<'m> {
         named.collect()
     }
 
-    /// Carries out the plan and writes the output file, files or directory. Returns the complete report.
+    /// Carries out the plan and writes the output file, files or directory. Returns the complete
+    /// report.
     ///
     /// # Errors
     /// - `Io`: the output is the input, or does not fit on the disk; it exists and the options say
-    ///   [`no_replace`](super::RememberOptions::no_replace); an unfinished directory is there; a file of the input has changed since
-    ///   it was parsed; or the operating system fails.
+    ///   [`no_replace`](super::RememberOptions::no_replace); an unfinished directory is there; a
+    ///   file of the input has changed since it was parsed; or the operating system fails.
     /// - `Unsupported`: the options ask for a part, or to resume, and the output is no directory.
     /// - `Parse`: a tensor's data is malformed, or does not match its checksum.
     /// - `Cancelled`: the token of the options is set.
@@ -145,8 +149,8 @@ impl<'m> Recovery<'m> {
         self.model.require_unchanged()?;
         plan.require_unchanged()?;
         options.cancel.check()?;
-        // The first file of several is named last. Readers of a split model open the first file, so until then nobody sees a
-        // model of which a part is missing.
+        // The first file of several is named last. Readers of a split model open the first file, so
+        // until then nobody sees a model of which a part is missing.
         files.into_iter().rev().try_for_each(OutputFile::commit)?;
         let mut report = self.final_report();
         let sums = paths.into_iter().zip(sums);
@@ -171,7 +175,8 @@ impl<'m> Recovery<'m> {
         Ok(())
     }
 
-    /// Creates all files, at their full length, before the first job: what is wrong with a path shows at once.
+    /// Creates all files, at their full length, before the first job: what is wrong with a path
+    /// shows at once.
     fn create_files(&self, paths: &[PathBuf]) -> Result<Vec<OutputFile>> {
         let (plan, model) = (&self.plan, self.model);
         let inputs: Vec<_> = model.sources.iter().collect();
@@ -198,7 +203,8 @@ impl<'m> Recovery<'m> {
         Ok(files)
     }
 
-    /// The report with what only the work has shown: the error of encoding, the warnings of encoders, and values that F16 does not hold.
+    /// The report with what only the work has shown: the error of encoding, the warnings of
+    /// encoders, and values that F16 does not hold.
     fn final_report(&self) -> Report {
         let mut report = self.plan.report.clone();
         report.distance = encode::distance(&self.plan);
@@ -272,12 +278,14 @@ impl Recovery<'_> {
 /// Reads the header of a written file back and compares it with the plan.
 ///
 /// # Errors
-/// `Io` if the file has another header or length: the file system has lost a write without an error.
+/// `Io` if the file has another header or length: the file system has lost a write without an
+/// error.
 fn verify_header(plan: &Plan<'_>, no: usize, file: &OutputFile) -> Result<()> {
     let pieces = plan.pieces(no)?;
     let source = Source::from_file(file.file())?;
-    // A file with several pieces is a ZIP archive: its headers contain CRC-32s, which are zero in the plan and have been patched
-    // since. They begin at byte 14 of a local header, so only the bytes before are compared.
+    // A file with several pieces is a ZIP archive: its headers contain CRC-32s, which are zero in
+    // the plan and have been patched since. They begin at byte 14 of a local header, so only the
+    // bytes before are compared.
     let (at, piece) = &pieces[0];
     let mut header = vec![0; if pieces.len() == 1 { piece.len() } else { 14 }];
     source.read_at(*at, &mut header)?;

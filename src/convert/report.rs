@@ -11,13 +11,17 @@ use crate::{Dtype, SchemeCount, TargetDtype};
 pub struct Report {
     /// Element type of decoded weights.
     pub to: TargetDtype,
-    /// Number of decoded tensors of each scheme, in the order in which the schemes appear in the model.
+    /// Number of decoded tensors of each scheme, in the order in which the schemes appear in the
+    /// model.
     pub schemes: Vec<SchemeCount>,
-    /// Number of tensors that are copied unchanged; if tensors are encoded, the number of those that are not.
+    /// Number of tensors that are copied unchanged; if tensors are encoded, the number of those
+    /// that are not.
     pub passthrough: usize,
-    /// Number of tensors of plain floats that are converted to another type ([`RememberOptions::cast`](crate::RememberOptions)).
+    /// Number of tensors of plain floats that are converted to another type
+    /// ([`RememberOptions::cast`](crate::RememberOptions)).
     pub cast: usize,
-    /// Number of tensors whose values adapters change ([`ConvertOptions::adapters`](crate::ConvertOptions)).
+    /// Number of tensors whose values adapters change
+    /// ([`ConvertOptions::adapters`](crate::ConvertOptions)).
     #[serde(skip)]
     pub merged: usize,
     /// Tensors that are encoded, with their schemes.
@@ -32,7 +36,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Length of all output files together, in bytes.
     pub output_bytes: u64,
-    /// SHA-256 of each output file, those beside the weights of a directory included. Empty unless the options ask for it.
+    /// SHA-256 of each output file, those beside the weights of a directory included. Empty unless
+    /// the options ask for it.
     pub sha256: Vec<FileSum>,
     /// Number of copied tensors of each type of float but `to`, in the order of the model.
     #[serde(skip)]
@@ -75,7 +80,8 @@ pub struct Kept {
     pub reason: String,
 }
 
-/// The error that encoding introduced: the difference between the values before encoding and after decoding again.
+/// The error that encoding introduced: the difference between the values before encoding and after
+/// decoding again.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Distance {

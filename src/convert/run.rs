@@ -1,15 +1,17 @@
-//! The workers. Each takes the next job from a shared cursor, reads and decodes or encodes, and writes at the planned offset.
+//! The workers. Each takes the next job from a shared cursor, reads and decodes or encodes, and
+//! writes at the planned offset.
 //!
-//! No two jobs write the same bytes, so the output does not depend on the number of threads. The jobs of an output file are handed
-//! out in ascending order. Only a job that encodes can depend on others: on those of the survey pass of the same tensor, which come
-//! before it.
+//! No two jobs write the same bytes, so the output does not depend on the number of threads. The
+//! jobs of an output file are handed out in ascending order. Only a job that encodes can depend on
+//! others: on those of the survey pass of the same tensor, which come before it.
 //!
-//! Several files are written side by side, since the system lets one thread at a time write to a file. Each worker begins with a
-//! file of its own and goes on with another when no job of the file is left ([`Lane`]).
+//! Several files are written side by side, since the system lets one thread at a time write to a
+//! file. Each worker begins with a file of its own and goes on with another when no job of the file
+//! is left ([`Lane`]).
 //!
-//! Nor does the error depend on the threads: of several failures the one of the lowest job is returned. When a job fails, higher ones
-//! are not begun, and all lower ones are done, also those of other files. So the lowest failure is the one that a single thread would
-//! have met first.
+//! Nor does the error depend on the threads: of several failures the one of the lowest job is
+//! returned. When a job fails, higher ones are not begun, and all lower ones are done, also those
+//! of other files. So the lowest failure is the one that a single thread would have met first.
 
 #[cfg(test)]
 #[cfg(feature = "lethe")]
@@ -34,7 +36,8 @@ use crate::threads::on_threads;
 
 /// A run of the jobs of some output tensors of a plan, with the checksums that it accumulates.
 ///
-/// A plan can be run several times, also at once: nothing of a run is kept in the plan but the statistics of encoders.
+/// A plan can be run several times, also at once: nothing of a run is kept in the plan but the
+/// statistics of encoders.
 pub(super) struct Run<'a, 'm> {
     plan: &'a Plan<'m>,
     /// The output tensors that are made.
@@ -46,7 +49,8 @@ pub(super) struct Run<'a, 'm> {
     jobs_left: Vec<AtomicUsize>,
     /// One for each of `outputs`.
     checksums: Vec<TensorChecksums>,
-    /// Whether the first job of a tensor compares the checksums of its [`Checks`](super::output::Checks).
+    /// Whether the first job of a tensor compares the checksums of its
+    /// [`Checks`](super::output::Checks).
     verifies: bool,
 }
 
@@ -98,8 +102,9 @@ impl<'a, 'm> Run<'a, 'm> {
     /// CRC-32 of output file `file`, as the run and its plan write it. All jobs are done, and
     /// [`with_file_checksum`](Self::with_file_checksum) was called before.
     ///
-    /// Jobs write in any order, so that each piece is summed when it is written, and the sums are combined by position. To read
-    /// the file again would cost as much as its size, and would sum what the disk has and not what was meant.
+    /// Jobs write in any order, so that each piece is summed when it is written, and the sums are
+    /// combined by position. To read the file again would cost as much as its size, and would sum
+    /// what the disk has and not what was meant.
     ///
     /// # Errors
     /// Those of [`Plan::pieces`].
@@ -120,7 +125,8 @@ impl<'a, 'm> Run<'a, 'm> {
     /// Does all jobs, and compares the checksums of copied inputs.
     ///
     /// # Errors
-    /// The error of the lowest job that failed, or `Parse` for the first input whose checksum differs.
+    /// The error of the lowest job that failed, or `Parse` for the first input whose checksum
+    /// differs.
     pub(super) fn run(&self, sink: &dyn Sink) -> Result<()> {
         let plan = self.plan;
         let outputs = &plan.outputs[self.outputs.clone()];
@@ -141,8 +147,8 @@ impl<'a, 'm> Run<'a, 'm> {
         self.finish()
     }
 
-    /// All jobs of the run as one of `lanes` lanes, to be done beside those of other runs. [`finish`](Self::finish) is called when
-    /// they are done.
+    /// All jobs of the run as one of `lanes` lanes, to be done beside those of other runs.
+    /// [`finish`](Self::finish) is called when they are done.
     pub(super) fn lane<'l>(&'l self, sink: &'l dyn Sink, lanes: usize) -> Lane<'l, 'm> {
         let first_job = &self.plan.first_job;
         let jobs = first_job[self.outputs.start]..first_job[self.outputs.end];
@@ -169,7 +175,8 @@ impl<'a, 'm> Run<'a, 'm> {
         }
     }
 
-    /// Does the jobs `jobs` of the plan without comparing checksums. [`check`](Self::check) does that once all jobs are done.
+    /// Does the jobs `jobs` of the plan without comparing checksums. [`check`](Self::check) does
+    /// that once all jobs are done.
     ///
     /// # Errors
     /// The error of the lowest job that failed.
@@ -177,7 +184,8 @@ impl<'a, 'm> Run<'a, 'm> {
         run_lanes(&[Lane::new(self, jobs, sink, 1)], self.options)
     }
 
-    /// Does the jobs `jobs` of the plan on the calling thread, one after another, without comparing checksums.
+    /// Does the jobs `jobs` of the plan on the calling thread, one after another, without comparing
+    /// checksums.
     ///
     /// # Errors
     /// The error of the first job that failed.
@@ -196,8 +204,8 @@ impl<'a, 'm> Run<'a, 'm> {
         lane.finish()
     }
 
-    /// Compares the checksums of the inputs that were copied, and those that empty tensors leave to their first job, which they
-    /// do not have. All jobs are done.
+    /// Compares the checksums of the inputs that were copied, and those that empty tensors leave to
+    /// their first job, which they do not have. All jobs are done.
     ///
     /// # Errors
     /// `Parse` for the first input whose checksum differs from the one that its container stores.
@@ -218,7 +226,8 @@ impl<'a, 'm> Run<'a, 'm> {
         })
     }
 
-    /// Writes the checksum of each output tensor at the places in the container's headers. All jobs are done.
+    /// Writes the checksum of each output tensor at the places in the container's headers. All jobs
+    /// are done.
     ///
     /// # Errors
     /// The sink cannot write.
@@ -245,8 +254,8 @@ pub(super) fn threads(options: &RememberOptions) -> usize {
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Output files that are written side by side: one for each thread, as far as that gains time. Each takes its length of the page
-/// cache, and what an interrupted run has written of it is lost.
+/// Output files that are written side by side: one for each thread, as far as that gains time. Each
+/// takes its length of the page cache, and what an interrupted run has written of it is lost.
 pub(super) fn files_side_by_side(options: &RememberOptions) -> usize {
     threads(options).clamp(1, 4)
 }
@@ -361,7 +370,8 @@ struct JobQueue<'a, 'm> {
 }
 
 impl JobQueue<'_, '_> {
-    /// Does jobs until none is left, or a lower one than all that are left has failed. Worker `i` begins with lane `i`.
+    /// Does jobs until none is left, or a lower one than all that are left has failed. Worker `i`
+    /// begins with lane `i`.
     fn work(&self, i: usize) {
         let _stop = self.outcome.stop_on_panic();
         let mut worker = Worker::default();
@@ -374,7 +384,8 @@ impl JobQueue<'_, '_> {
     /// Does jobs of `lane` until none is left or a lower one has failed.
     fn work_on(&self, lane: &Lane<'_, '_>, worker: &mut Worker) {
         loop {
-            // Relaxed suffices: each job number is handed out once, and jobs share no data that the cursor would have to order.
+            // Relaxed suffices: each job number is handed out once, and jobs share no data that the
+            // cursor would have to order.
             let job = lane.next.fetch_add(1, Ordering::Relaxed);
             if job >= lane.jobs.end || self.outcome.is_stopped_at(job) {
                 return;

@@ -1,5 +1,6 @@
-//! The files beside the weights of a directory: tokenizer, configs, code. They are copied, and configs lose what describes the
-//! quantization of the input: a loader would otherwise try to dequantize weights that are decoded already.
+//! The files beside the weights of a directory: tokenizer, configs, code. They are copied, and
+//! configs lose what describes the quantization of the input: a loader would otherwise try to
+//! dequantize weights that are decoded already.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -27,31 +28,33 @@ const CONFIGS: &[&str] = &["config.json", "params.json"];
 /// Names of directories that are not part of a model.
 const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 
-/// Levels of directories below the input that are copied. Links are not followed to directories, so this only bounds the
-/// recursion.
+/// Levels of directories below the input that are copied. Links are not followed to directories, so
+/// this only bounds the recursion.
 const MAX_DEPTH: usize = 8;
 
 /// Changes to the input's config for the output.
 pub(super) struct ConfigEdits<'a> {
     /// Element type to set; `None` if no weight was decoded.
     pub dtype: Option<TargetDtype>,
-    /// Quantization config to set: the keys under which the config has it, and its value. `None` if nothing is encoded.
+    /// Quantization config to set: the keys under which the config has it, and its value. `None` if
+    /// nothing is encoded.
     pub quantization: Option<&'a (Vec<&'static str>, Value)>,
 }
 
 /// The files of an input directory that belong into an output directory, beside the weights.
 #[derive(Default)]
 pub(super) struct Sidecars {
-    /// The path of each file, and its path below the input, which is that of the copy below the output.
+    /// The path of each file, and its path below the input, which is that of the copy below the
+    /// output.
     pub files: Vec<(PathBuf, PathBuf)>,
     /// A note for each file that is left out and that the user may miss.
     pub notes: Vec<String>,
 }
 
 impl Sidecars {
-    /// All files in `from`, except weights and files that describe only the quantization. The directories `outputs` may lie
-    /// below `from`, and are skipped. Weights in directories below `from` get a note, unless `is_part` says that they are a part of
-    /// the model.
+    /// All files in `from`, except weights and files that describe only the quantization. The
+    /// directories `outputs` may lie below `from`, and are skipped. Weights in directories below
+    /// `from` get a note, unless `is_part` says that they are a part of the model.
     ///
     /// # Errors
     /// `Io` if a directory cannot be read.
@@ -76,10 +79,12 @@ impl Sidecars {
         Ok(search.found)
     }
 
-    /// The files `files`, except weights, which get a note, and files that describe only the quantization.
+    /// The files `files`, except weights, which get a note, and files that describe only the
+    /// quantization.
     ///
     /// # Errors
-    /// `Parse` if the content of a file has another SHA-256 than it is to have; `Io` if it cannot be read.
+    /// `Parse` if the content of a file has another SHA-256 than it is to have; `Io` if it cannot
+    /// be read.
     pub(super) fn of_files(files: &[FileBeside]) -> Result<Self> {
         let mut found = Self::default();
         let mut buffer = vec![];
@@ -107,17 +112,19 @@ impl Sidecars {
         Ok(found)
     }
 
-    /// Bytes that the copies take on the disk. What cannot be read counts as 0, and fails when it is copied.
+    /// Bytes that the copies take on the disk. What cannot be read counts as 0, and fails when it
+    /// is copied.
     pub(super) fn size(&self) -> u64 {
         let sizes = self.files.iter().map(|(path, _)| path.metadata());
         sizes.flatten().map(|there| allocated(&there)).sum()
     }
 
-    /// Copies the files to `to`. Configs are edited. Of permissions only the owner's right to run a file is
-    /// copied.
+    /// Copies the files to `to`. Configs are edited. Of permissions only the owner's right to run a
+    /// file is copied.
     ///
     /// # Errors
-    /// `Io` if a file cannot be read or written, or if a link stands where a directory is to be made.
+    /// `Io` if a file cannot be read or written, or if a link stands where a directory is to be
+    /// made.
     pub(super) fn copy(&self, to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
         for (path, below) in &self.files {
             let failed = |e: std::io::Error| AnamnesisError::io_at(&to.path().join(below), &e);
@@ -143,7 +150,8 @@ impl Sidecars {
     }
 }
 
-/// The edited text of the config `path`; `None` if it is another file, or not valid JSON, and is copied as it is.
+/// The edited text of the config `path`; `None` if it is another file, or not valid JSON, and is
+/// copied as it is.
 ///
 /// # Errors
 /// A config cannot be read. It is not copied then: the input's quantization would stay in it.
@@ -151,7 +159,8 @@ fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<S
     if !CONFIGS.iter().any(|name| below == Path::new(name)) {
         return Ok(None);
     }
-    // Only `config.json` is edited further: `params.json` has no key for these, and its readers may refuse one.
+    // Only `config.json` is edited further: `params.json` has no key for these, and its readers may
+    // refuse one.
     let is_main = below == Path::new("config.json");
     let (dtype, quantization) = (
         edits.dtype.filter(|_| is_main),
@@ -162,8 +171,8 @@ fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<S
     Ok(text.and_then(|text| edit_config(&text, dtype, quantization)))
 }
 
-/// Writes a `config.json` with only the quantization config, if weights are encoded and the input has no config. Without it the
-/// output could not be decoded.
+/// Writes a `config.json` with only the quantization config, if weights are encoded and the input
+/// has no config. Without it the output could not be decoded.
 ///
 /// # Errors
 /// `Io` if the file cannot be written.
@@ -206,10 +215,12 @@ fn resolve_links(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// The blob store of the snapshot `root` of the Hugging Face cache; `None` if `root` is no such snapshot.
+/// The blob store of the snapshot `root` of the Hugging Face cache; `None` if `root` is no such
+/// snapshot.
 ///
-/// There a model is `models--ORG--NAME/snapshots/REVISION`, full of links to `models--ORG--NAME/blobs/HASH`. Any other
-/// directory that happens to be called `blobs` may hold what is not the model's.
+/// There a model is `models--ORG--NAME/snapshots/REVISION`, full of links to
+/// `models--ORG--NAME/blobs/HASH`. Any other directory that happens to be called `blobs` may hold
+/// what is not the model's.
 fn blobs_of_snapshot(root: &Path) -> Option<PathBuf> {
     let snapshots = root.parent()?;
     let repository = snapshots.parent()?;
@@ -253,7 +264,8 @@ impl SidecarSearch<'_> {
             let (Some(name), Ok(kind)) = (path.file_name(), path.symlink_metadata()) else {
                 continue;
             };
-            // Names of weights and descriptions are text. A name that is not, is none of them, whatever stands for its bytes.
+            // Names of weights and descriptions are text. A name that is not, is none of them,
+            // whatever stands for its bytes.
             let (text, below) = (name.to_string_lossy(), below.join(name));
             if kind.is_dir() {
                 if depth < MAX_DEPTH && !SKIPPED.contains(&&*text) && !self.is_output(&path) {
@@ -284,10 +296,11 @@ impl SidecarSearch<'_> {
             || place_at(path).is_some_and(|place| self.places.contains(&place))
     }
 
-    /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or a blob of the Hugging Face
-    /// cache.
+    /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or
+    /// a blob of the Hugging Face cache.
     ///
-    /// Any other link is not followed: a downloaded directory could otherwise make a private file a part of the output.
+    /// Any other link is not followed: a downloaded directory could otherwise make a private file a
+    /// part of the output.
     fn is_model_file(&self, path: &Path) -> bool {
         let file = resolve_links(path);
         let is_blob = || file.parent() == self.blobs.as_deref();
@@ -308,7 +321,8 @@ fn is_excluded(name: &str) -> bool {
         || name == super::destination::MARKER_FILE
 }
 
-/// The config `json` without the input's quantization, and with the given dtype and quantization config; `None` if it is not valid.
+/// The config `json` without the input's quantization, and with the given dtype and quantization
+/// config; `None` if it is not valid.
 fn edit_config(
     json: &str,
     dtype: Option<TargetDtype>,
@@ -321,7 +335,8 @@ fn edit_config(
     edit::requantized(json, dtype, &entries.collect::<Vec<_>>())
 }
 
-/// Writes the index of a model in several files: the file of each tensor, and the bytes of all tensors.
+/// Writes the index of a model in several files: the file of each tensor, and the bytes of all
+/// tensors.
 ///
 /// # Errors
 /// `Io` if the file cannot be written.

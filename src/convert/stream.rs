@@ -1,8 +1,9 @@
 //! Recovery tensor by tensor, in pieces that are passed to the caller in order.
 //!
-//! Pieces consist of whole rows. A tile of a wide tensor covers only a part of its columns, so its bytes lie apart in the output.
-//! A row of tiles side by side covers whole rows of the tensor, and their bytes are contiguous. Such a piece can be passed on, or
-//! written to a stream that cannot seek, while the rest of the tensor is not decoded yet.
+//! Pieces consist of whole rows. A tile of a wide tensor covers only a part of its columns, so its
+//! bytes lie apart in the output. A row of tiles side by side covers whole rows of the tensor, and
+//! their bytes are contiguous. Such a piece can be passed on, or written to a stream that cannot
+//! seek, while the rest of the tensor is not decoded yet.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -16,7 +17,8 @@ use super::window::OutputWindow;
 use crate::limits::{Budget, zeroed};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
-/// Bytes of a piece for each thread: large enough that all threads have several tiles to do, small enough for constant memory.
+/// Bytes of a piece for each thread: large enough that all threads have several tiles to do, small
+/// enough for constant memory.
 pub(super) const BYTES_PER_THREAD: u64 = 4 << 20;
 
 /// Consecutive rows of a recovered tensor.
@@ -36,11 +38,13 @@ pub struct Panel<'a> {
 }
 
 impl ParsedModel {
-    /// Decodes every quantized tensor and passes each tensor to `take` in the order of the model: name, shape, element
-    /// type and data. Other tensors are passed unchanged. One tensor is in memory at a time.
+    /// Decodes every quantized tensor and passes each tensor to `take` in the order of the model:
+    /// name, shape, element type and data. Other tensors are passed unchanged. One tensor is in
+    /// memory at a time.
     ///
-    /// `options` are a [`TargetDtype`](crate::TargetDtype), [`RememberOptions`](crate::RememberOptions) or [`ConvertOptions`]
-    /// with patterns of names, or whether to decode what the container could hold. Those of files have no effect.
+    /// `options` are a [`TargetDtype`](crate::TargetDtype),
+    /// [`RememberOptions`](crate::RememberOptions) or [`ConvertOptions`] with patterns of names, or
+    /// whether to decode what the container could hold. Those of files have no effect.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -56,12 +60,13 @@ impl ParsedModel {
     /// ```
     ///
     /// # Errors
-    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or is too large for memory.
+    /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded, or is too
+    ///   large for memory.
     /// - `Unsupported`: the options ask for encoding.
     /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
-    /// - Any error that `take` returns; no further tensor is passed. An error of another type can be wrapped with
-    ///   `std::io::Error::other`.
+    /// - Any error that `take` returns; no further tensor is passed. An error of another type can
+    ///   be wrapped with `std::io::Error::other`.
     pub fn for_each_tensor(
         &self,
         options: impl Into<ConvertOptions>,
@@ -83,11 +88,13 @@ impl ParsedModel {
         Ok(recovery.plan.report)
     }
 
-    /// Decodes every quantized tensor and passes all tensors to `take` in panels: a few MiB of whole rows at a time, in
-    /// ascending order. It serves tensors that are too large for memory. A tensor without elements has no panel. `options`
-    /// are those of [`for_each_tensor`](Self::for_each_tensor).
+    /// Decodes every quantized tensor and passes all tensors to `take` in panels: a few MiB of
+    /// whole rows at a time, in ascending order. It serves tensors that are too large for memory. A
+    /// tensor without elements has no panel. `options` are those of
+    /// [`for_each_tensor`](Self::for_each_tensor).
     ///
-    /// A stored checksum is compared when the last panel of its tensor is made, so earlier panels have been passed on unchecked.
+    /// A stored checksum is compared when the last panel of its tensor is made, so earlier panels
+    /// have been passed on unchecked.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -131,9 +138,9 @@ impl ParsedModel {
         Ok(recovery.plan.report)
     }
 
-    /// Decodes every quantized tensor and writes a file to `writer`, from the first byte to the last: safetensors, or the
-    /// container that `options` name. The writer need not seek. `options` are those of
-    /// [`for_each_tensor`](Self::for_each_tensor).
+    /// Decodes every quantized tensor and writes a file to `writer`, from the first byte to the
+    /// last: safetensors, or the container that `options` name. The writer need not seek. `options`
+    /// are those of [`for_each_tensor`](Self::for_each_tensor).
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -147,8 +154,10 @@ impl ParsedModel {
     ///
     /// # Errors
     /// - `Parse`, `Unsupported` or `LimitExceeded`: a tensor that cannot be decoded.
-    /// - `Unsupported`: the options ask for encoding, or for NPZ, which has checksums before the data.
-    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed; or the writer fails.
+    /// - `Unsupported`: the options ask for encoding, or for NPZ, which has checksums before the
+    ///   data.
+    /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed; or
+    ///   the writer fails.
     /// - `Cancelled`: the token of the options is set.
     ///
     /// After an error the writer may have received a part of the file.
@@ -163,8 +172,8 @@ impl ParsedModel {
     /// Plans one file, whatever the input is.
     ///
     /// # Errors
-    /// `Unsupported` if the options ask for encoding: encoders write several tensors at once. Otherwise those of
-    /// [`recovery`](Self::recovery).
+    /// `Unsupported` if the options ask for encoding: encoders write several tensors at once.
+    /// Otherwise those of [`recovery`](Self::recovery).
     fn plan_stream(&self, options: ConvertOptions) -> Result<Recovery<'_>> {
         let options = ConvertOptions {
             single_file: true,
@@ -207,10 +216,12 @@ impl<'a, 'm> OutputStream<'a, 'm> {
         }
     }
 
-    /// Makes output tensor `i` and passes it to `take` in pieces, each with its offset in the tensor.
+    /// Makes output tensor `i` and passes it to `take` in pieces, each with its offset in the
+    /// tensor.
     ///
-    /// A piece has at most `max_bytes` bytes for each thread, or a row of tiles for each thread if that is more. Checksums are
-    /// compared before the last piece is passed on, so a tensor in one piece is checked.
+    /// A piece has at most `max_bytes` bytes for each thread, or a row of tiles for each thread if
+    /// that is more. Checksums are compared before the last piece is passed on, so a tensor in one
+    /// piece is checked.
     ///
     /// # Errors
     /// The error of the lowest job that failed, a checksum that differs, or the error of `take`.
@@ -277,8 +288,8 @@ impl Recovery<'_> {
             let what = "it has checksums before the data; write it to a file or to bytes";
             return Err(AnamnesisError::unsupported("writing NPZ in order", what));
         }
-        // A layout may sort the data by element size, so offsets do not always ascend with the outputs. Of a piece and an empty
-        // tensor at one offset either may come first.
+        // A layout may sort the data by element size, so offsets do not always ascend with the
+        // outputs. Of a piece and an empty tensor at one offset either may come first.
         let pieces = plan.pieces(0)?;
         let pieces = pieces
             .iter()
@@ -323,10 +334,12 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Makes the tiles `jobs` of output tensor `i` in `bytes`. Nothing is encoded here, so each tile is one job.
+    /// Makes the tiles `jobs` of output tensor `i` in `bytes`. Nothing is encoded here, so each
+    /// tile is one job.
     ///
     /// # Errors
-    /// `LimitExceeded` if there is no memory for the bytes, or the error of the lowest job that failed.
+    /// `LimitExceeded` if there is no memory for the bytes, or the error of the lowest job that
+    /// failed.
     fn make_tiles(
         &self,
         run: &Run<'_, '_>,
@@ -336,7 +349,8 @@ impl Recovery<'_> {
     ) -> Result<()> {
         let output = &self.plan.outputs[i];
         let (start, end) = (output.tile_offset(jobs.start), output.tile_offset(jobs.end));
-        // The memory is reused while it is large enough. Larger memory replaces it, and the old is freed first.
+        // The memory is reused while it is large enough. Larger memory replaces it, and the old is
+        // freed first.
         if bytes.capacity() as u64 >= end - start {
             bytes.resize((end - start) as usize, 0);
         } else {

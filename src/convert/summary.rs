@@ -1,4 +1,5 @@
-//! The part of a report that follows from the resolved model: schemes with their counts, dropped tensors, and assumptions.
+//! The part of a report that follows from the resolved model: schemes with their counts, dropped
+//! tensors, and assumptions.
 
 use super::draft::is_carried;
 use super::options::ConvertOptions;
@@ -7,8 +8,8 @@ use crate::containers::model::ParsedModel;
 use crate::limits::join_first;
 use crate::scheme::{QuantScheme, Resolution, count};
 
-/// Returns the report of a conversion before any work. Notes name what the model leaves open and how it is read: where a
-/// default could be wrong, the user has to know that it was taken.
+/// Returns the report of a conversion before any work. Notes name what the model leaves open and
+/// how it is read: where a default could be wrong, the user has to know that it was taken.
 pub(super) fn summary(
     model: &ParsedModel,
     resolution: &Resolution<'_>,
@@ -71,7 +72,8 @@ pub(super) fn summary(
     report
 }
 
-/// The note that an output of one file has none of the files that belong beside the weights, with their paths.
+/// The note that an output of one file has none of the files that belong beside the weights, with
+/// their paths.
 fn note_on_files(model: &ParsedModel, options: &ConvertOptions) -> Option<String> {
     const MAX_NAMED: usize = 16;
     if model.beside.is_empty() || options.is_directory(model) {

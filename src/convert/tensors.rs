@@ -1,7 +1,8 @@
 //! Single output tensors of a planned conversion: what they are, and their bytes, by name.
 //!
-//! One tensor is made by the jobs that it has in the plan, with a window of memory as their sink. Rows of it are made by the jobs
-//! of the tiles that hold them; the window leaves out the rest of these tiles.
+//! One tensor is made by the jobs that it has in the plan, with a window of memory as their sink.
+//! Rows of it are made by the jobs of the tiles that hold them; the window leaves out the rest of
+//! these tiles.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -32,8 +33,8 @@ pub struct OutputTensor<'a> {
     pub byte_len: u64,
 }
 
-/// The stored bytes whose checksums have been compared since the plan was made, by source and offset. Each is read for this
-/// once, however many tensors, or rows of a tensor, are made of it.
+/// The stored bytes whose checksums have been compared since the plan was made, by source and
+/// offset. Each is read for this once, however many tensors, or rows of a tensor, are made of it.
 #[derive(Default)]
 pub(super) struct VerifiedInputs(Mutex<HashSet<(usize, u64)>>);
 
@@ -48,7 +49,8 @@ impl VerifiedInputs {
         seen.insert(part.checksum_key());
     }
 
-    /// Compares the checksum of `part`, unless that was done. The lock is not held meanwhile: two threads may both compare it.
+    /// Compares the checksum of `part`, unless that was done. The lock is not held meanwhile: two
+    /// threads may both compare it.
     pub(super) fn verify(&self, part: &Part<'_>) -> Result<()> {
         if !self.has(part) {
             part.verify()?;
@@ -70,7 +72,8 @@ impl<'a> From<&'a Output<'_>> for OutputTensor<'a> {
 }
 
 impl Recovery<'_> {
-    /// Name, shape, element type and size of every output tensor, in the order of the output's files. Decodes nothing.
+    /// Name, shape, element type and size of every output tensor, in the order of the output's
+    /// files. Decodes nothing.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -86,16 +89,19 @@ impl Recovery<'_> {
         self.plan.outputs.iter().map(|o| OutputTensor::from(&**o))
     }
 
-    /// The output tensor called `name`, without its data; `None` if there is none. Takes the same time for any number of tensors.
+    /// The output tensor called `name`, without its data; `None` if there is none. Takes the same
+    /// time for any number of tensors.
     #[must_use]
     pub fn output(&self, name: &str) -> Option<OutputTensor<'_>> {
         self.find(name).map(|i| (&*self.plan.outputs[i]).into())
     }
 
-    /// Makes the output tensor called `name` and returns its bytes, little-endian and row-major: those that
-    /// [`write`](Self::write) puts into the output. Only this tensor's data is read; a large tensor uses several threads.
+    /// Makes the output tensor called `name` and returns its bytes, little-endian and row-major:
+    /// those that [`write`](Self::write) puts into the output. Only this tensor's data is read; a
+    /// large tensor uses several threads.
     ///
-    /// A stored checksum is compared, as in a whole conversion. The callback for progress is not called.
+    /// A stored checksum is compared, as in a whole conversion. The callback for progress is not
+    /// called.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -109,9 +115,12 @@ impl Recovery<'_> {
     /// ```
     ///
     /// # Errors
-    /// - `Parse`: the output has no tensor of this name; the tensor's data is malformed, or does not match its checksum.
-    /// - `Unsupported`: the tensor is encoded ([`ConvertOptions::forget`](crate::ConvertOptions)); only whole outputs are.
-    /// - `LimitExceeded`: the tensor is larger than the limits of the model allow, or there is no memory for it.
+    /// - `Parse`: the output has no tensor of this name; the tensor's data is malformed, or does
+    ///   not match its checksum.
+    /// - `Unsupported`: the tensor is encoded ([`ConvertOptions::forget`](crate::ConvertOptions));
+    ///   only whole outputs are.
+    /// - `LimitExceeded`: the tensor is larger than the limits of the model allow, or there is no
+    ///   memory for it.
     /// - `Io`: the input cannot be read, or one of its files has changed since it was parsed.
     /// - `Cancelled`: the token of the options is set.
     pub fn tensor(&self, name: &str) -> Result<Vec<u8>> {
@@ -119,7 +128,8 @@ impl Recovery<'_> {
         self.to_vec(i, 0..self.plan.outputs[i].len)
     }
 
-    /// Makes the output tensor called `name` as [`tensor`](Self::tensor) does, in the caller's memory.
+    /// Makes the output tensor called `name` as [`tensor`](Self::tensor) does, in the caller's
+    /// memory.
     ///
     /// # Errors
     /// - `Unsupported`: `out` has not [`byte_len`](OutputTensor::byte_len) bytes.
@@ -129,12 +139,12 @@ impl Recovery<'_> {
         self.fill(i, 0..self.plan.outputs[i].len, out)
     }
 
-    /// Makes rows of the output tensor called `name`: the range `rows` of its first dimension, with all that is below. Returns
-    /// their bytes, little-endian and row-major.
+    /// Makes rows of the output tensor called `name`: the range `rows` of its first dimension, with
+    /// all that is below. Returns their bytes, little-endian and row-major.
     ///
-    /// Tiles that hold a row are decoded as a whole, at most some MiB of values for each end of the range; of a compressed
-    /// archive member, the whole tensor. If the container stores a checksum, the first call for a tensor reads all of its stored
-    /// data to compare it.
+    /// Tiles that hold a row are decoded as a whole, at most some MiB of values for each end of the
+    /// range; of a compressed archive member, the whole tensor. If the container stores a checksum,
+    /// the first call for a tensor reads all of its stored data to compare it.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -148,15 +158,16 @@ impl Recovery<'_> {
     /// ```
     ///
     /// # Errors
-    /// - `Unsupported`: the range exceeds the first dimension or is reversed; the tensor has no dimensions; a row is no whole
-    ///   number of bytes.
+    /// - `Unsupported`: the range exceeds the first dimension or is reversed; the tensor has no
+    ///   dimensions; a row is no whole number of bytes.
     /// - The errors of [`tensor`](Self::tensor).
     pub fn rows(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
         let i = self.decodable(name)?;
         self.to_vec(i, self.bytes_of_rows(i, &rows)?)
     }
 
-    /// Makes rows of the output tensor called `name` as [`rows`](Self::rows) does, in the caller's memory.
+    /// Makes rows of the output tensor called `name` as [`rows`](Self::rows) does, in the caller's
+    /// memory.
     ///
     /// # Errors
     /// - `Unsupported`: `out` has not as many bytes as the rows.
@@ -167,8 +178,8 @@ impl Recovery<'_> {
     }
 
     /// Makes the output tensor called `name` and passes it to `take` in panels, as
-    /// [`ParsedModel::for_each_panel`](crate::ParsedModel::for_each_panel) passes all tensors. A tensor without elements has no
-    /// panel.
+    /// [`ParsedModel::for_each_panel`](crate::ParsedModel::for_each_panel) passes all tensors. A
+    /// tensor without elements has no panel.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -194,7 +205,8 @@ impl Recovery<'_> {
     ) -> Result<()> {
         let i = self.decodable(name)?;
         let output = &self.plan.outputs[i];
-        // Of parts that several tensors share, the first tensor compares the checksum, and it may not be asked for.
+        // Of parts that several tensors share, the first tensor compares the checksum, and it may
+        // not be asked for.
         let mut inputs = output.checks.before().iter();
         inputs.try_for_each(|part| self.verified.verify(part))?;
         OutputStream::new(self).for_each_piece(i, BYTES_PER_THREAD, |at, bytes| {
@@ -220,8 +232,8 @@ impl Recovery<'_> {
     /// Index of the output tensor called `name`, which is made by jobs of its own.
     ///
     /// # Errors
-    /// `Parse` if there is none; `Unsupported` if it is encoded. An encoder writes several output tensors at once, and keeps the
-    /// statistics of a whole run.
+    /// `Parse` if there is none; `Unsupported` if it is encoded. An encoder writes several output
+    /// tensors at once, and keeps the statistics of a whole run.
     fn decodable(&self, name: &str) -> Result<usize> {
         let Some(i) = self.find(name) else {
             let what = format!("tensor `{name}`: the output has no tensor of this name");

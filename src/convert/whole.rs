@@ -1,5 +1,5 @@
-//! Whole models of Hugging Face, GGUF and MLX: what the tensors of an output are called and made from, and the metadata or
-//! the files that go with them.
+//! Whole models of Hugging Face, GGUF and MLX: what the tensors of an output are called and made
+//! from, and the metadata or the files that go with them.
 
 use std::path::Path;
 
@@ -47,7 +47,8 @@ impl WholeModel {
     }
 }
 
-/// Makes the items of `resolution` those of a whole model, if the options ask for one; `None`: they are as they were.
+/// Makes the items of `resolution` those of a whole model, if the options ask for one; `None`: they
+/// are as they were.
 ///
 /// # Errors
 /// The model cannot be one: its class is unknown, or its files contradict each other.
@@ -92,8 +93,8 @@ fn required(whole: Option<WholeModel>, options: &ConvertOptions) -> Result<Optio
     }
 }
 
-/// The config of a directory that is converted as a whole model, with the files that were read for it; `None` if only tensors are
-/// asked for, or there is no config.
+/// The config of a directory that is converted as a whole model, with the files that were read for
+/// it; `None` if only tensors are asked for, or there is no config.
 fn config_of(
     model: &ParsedModel,
     options: &ConvertOptions,
@@ -115,7 +116,8 @@ fn config_of(
     }
 }
 
-/// Gives the tensors of a directory that mlx-lm wrote the names of transformers; `None` if they have these.
+/// Gives the tensors of a directory that mlx-lm wrote the names of transformers; `None` if they
+/// have these.
 fn renamed<'m>(
     model: &'m ParsedModel,
     resolution: &mut Resolution<'m>,
@@ -153,7 +155,8 @@ fn take<'m>(
     }
 }
 
-/// A Hugging Face model as mlx-lm has it. Of a model of MLX, `renamed` has the names of transformers.
+/// A Hugging Face model as mlx-lm has it. Of a model of MLX, `renamed` has the names of
+/// transformers.
 fn directory_to_mlx<'m>(
     model: &'m ParsedModel,
     renamed: Option<WholeModel>,
@@ -169,7 +172,8 @@ fn directory_to_mlx<'m>(
     }
     let found = to_mlx(&mut resolution.items, &config, options.run.to);
     if let Some(mut found) = found.map_err(|error| with_hint(error, options))? {
-        // A language model that was nested has another config than the input, whether mlx-lm changes that or not.
+        // A language model that was nested has another config than the input, whether mlx-lm
+        // changes that or not.
         let is_other = renamed.is_some_and(|renamed| !renamed.files.is_empty());
         found.config = found.config.or_else(|| is_other.then_some(config));
         return Ok(Some(take(found, companions, true, resolution, report)));

@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::Result;
 use crate::containers::write::Sink;
 
-/// Consecutive bytes of one output file. Jobs make whole tiles; what they write outside of the window is left out.
+/// Consecutive bytes of one output file. Jobs make whole tiles; what they write outside of the
+/// window is left out.
 pub(super) struct OutputWindow<'a> {
     /// Offset of the first byte in the file.
     start: u64,

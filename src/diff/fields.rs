@@ -16,7 +16,8 @@ const MAX_ELEMENTS: usize = 256;
 pub(super) fn metadata(a: &ParsedModel, b: &ParsedModel) -> Vec<FieldDiff> {
     let mut out = Vec::new();
     let none = HashMap::new();
-    // The text metadata of a GGUF file is a copy of its typed metadata, which `compare_gguf` compares.
+    // The text metadata of a GGUF file is a copy of its typed metadata, which `compare_gguf`
+    // compares.
     let texts = [a, b].map(|model| {
         if model.is_gguf() {
             &none
@@ -61,8 +62,8 @@ pub(super) fn configs(a: &ParsedModel, b: &ParsedModel) -> Result<Vec<FieldDiff>
     let mut out = Vec::new();
     for name in names {
         let (a, b) = (files_a.remove(&name), files_b.remove(&name));
-        // A model in one file often has no configs beside it. A config that only one model has is one difference, not one for
-        // each of its keys.
+        // A model in one file often has no configs beside it. A config that only one model has is
+        // one difference, not one for each of its keys.
         match (a, b) {
             (Some(a), Some(b)) => compare_json(&format!("{name}:"), " ", a, b, &mut out),
             (a, b) => compare(&name, a, b, &mut out),
@@ -84,8 +85,8 @@ fn compare(path: &str, a: Option<Value>, b: Option<Value>, out: &mut Vec<FieldDi
     }
 }
 
-/// Adds the differences of two values: of objects by their keys, which `separator` joins to `path`, and of arrays of the same
-/// length by the index of the element.
+/// Adds the differences of two values: of objects by their keys, which `separator` joins to `path`,
+/// and of arrays of the same length by the index of the element.
 fn compare_json(path: &str, separator: &str, a: Value, b: Value, out: &mut Vec<FieldDiff>) {
     if a == b {
         return;

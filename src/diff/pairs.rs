@@ -33,7 +33,8 @@ pub(super) struct Pairing<'m> {
     pub pairs: Vec<StoredPair<'m>>,
     pub only_in_a: Vec<StoredSide<'m>>,
     pub only_in_b: Vec<StoredSide<'m>>,
-    /// Whether equal stored bytes of a quantized tensor are equal values: nothing else that a decoder may regard differs.
+    /// Whether equal stored bytes of a quantized tensor are equal values: nothing else that a
+    /// decoder may regard differs.
     decodes_alike: bool,
 }
 
@@ -117,10 +118,11 @@ impl<'m> Pairing<'m> {
         self.decodes_alike && pair.is_stored_alike()
     }
 
-    /// The parts of quantized tensors that are stored alike in both models, each once. Tensors that are not quantized are read
-    /// as values alone.
+    /// The parts of quantized tensors that are stored alike in both models, each once. Tensors that
+    /// are not quantized are read as values alone.
     pub(super) fn stored_alike(&self) -> Vec<(Tensor<'m>, Tensor<'m>)> {
-        // Several tensors can be parts of one stored tensor, as experts are of a stack: each is read once.
+        // Several tensors can be parts of one stored tensor, as experts are of a stack: each is
+        // read once.
         let mut seen = HashSet::new();
         let mut stored: Vec<(Tensor<'m>, Tensor<'m>)> = Vec::new();
         for pair in self.pairs.iter().filter(|pair| self.is_alike(pair)) {
@@ -133,8 +135,9 @@ impl<'m> Pairing<'m> {
         stored
     }
 
-    /// Whether each pair is made of the same stored bytes in the same way, so that its values are equal and need no decoding.
-    /// Reads `stored`, which are the parts that are [stored alike](Self::stored_alike), and adds them to `done`.
+    /// Whether each pair is made of the same stored bytes in the same way, so that its values are
+    /// equal and need no decoding. Reads `stored`, which are the parts that are [stored
+    /// alike](Self::stored_alike), and adds them to `done`.
     ///
     /// # Errors
     /// A file cannot be read; `Cancelled`.
@@ -173,7 +176,8 @@ impl<'m> Pairing<'m> {
 }
 
 impl StoredPair<'_> {
-    /// Whether both sides are quantized in one scheme and have parts of the same names, roles, dtypes and shapes.
+    /// Whether both sides are quantized in one scheme and have parts of the same names, roles,
+    /// dtypes and shapes.
     fn is_stored_alike(&self) -> bool {
         let (a, b) = (&self.a, &self.b);
         let is_alike =
@@ -192,8 +196,9 @@ fn is_declared_alike(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
     (a.name(), a.dtype(), a.shape()) == (b.name(), b.dtype(), b.shape())
 }
 
-/// Whether equal parts of a tensor decode to equal values in both models. A decoder may regard the config, the metadata and the
-/// names of other tensors, so all of these must be equal. Only then bytes are compared in place of values.
+/// Whether equal parts of a tensor decode to equal values in both models. A decoder may regard the
+/// config, the metadata and the names of other tensors, so all of these must be equal. Only then
+/// bytes are compared in place of values.
 fn decode_alike(a: &ParsedModel, b: &ParsedModel) -> bool {
     a.container() == b.container()
         && a.tensors().len() == b.tensors().len()
@@ -206,7 +211,8 @@ fn decode_alike(a: &ParsedModel, b: &ParsedModel) -> bool {
         && a.config.says_the_same(&b.config)
 }
 
-/// Compares the bytes that job `job` covers of two stored tensors of one length. The first job compares their checksums.
+/// Compares the bytes that job `job` covers of two stored tensors of one length. The first job
+/// compares their checksums.
 ///
 /// # Errors
 /// A file cannot be read; `Parse` if a checksum differs.

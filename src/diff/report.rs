@@ -25,7 +25,8 @@ pub struct DiffReport {
     pub changed: Vec<TensorDiff>,
     /// Differences of metadata: `__metadata__` of safetensors, keys of GGUF.
     pub metadata: Vec<FieldDiff>,
-    /// Differences of the JSON files beside the models that describe a quantization, such as `config.json`.
+    /// Differences of the JSON files beside the models that describe a quantization, such as
+    /// `config.json`.
     pub config: Vec<FieldDiff>,
     /// What was not compared.
     pub notes: Vec<String>,
@@ -55,7 +56,8 @@ pub struct TensorDiff {
     pub a: ComparedTensor,
     /// The tensor in the second model.
     pub b: ComparedTensor,
-    /// Differences of the values; `None` if the shapes differ, or if the element types cannot be compared.
+    /// Differences of the values; `None` if the shapes differ, or if the element types cannot be
+    /// compared.
     pub values: Option<ValueDiff>,
 }
 
@@ -63,13 +65,15 @@ pub struct TensorDiff {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValueDiff {
-    /// Number of values. Types whose values cannot be computed, such as codes of six bits, are compared as bytes.
+    /// Number of values. Types whose values cannot be computed, such as codes of six bits, are
+    /// compared as bytes.
     pub values: u64,
     /// Number of values that are not equal.
     pub unequal: u64,
     /// Number of values that differ by more than the tolerance.
     pub beyond_tolerance: u64,
-    /// Number of values that differ and are NaN or infinite on a side. They are not in the figures below.
+    /// Number of values that differ and are NaN or infinite on a side. They are not in the figures
+    /// below.
     pub not_finite: u64,
     /// Largest absolute difference; `None` if the types have no numbers.
     pub max_abs: Option<f64>,
@@ -95,7 +99,8 @@ pub struct FirstDifference {
     pub b: ElementValue,
 }
 
-/// One value of a tensor. As JSON it is a number, or one of the texts `NaN`, `Infinity` and `-Infinity`.
+/// One value of a tensor. As JSON it is a number, or one of the texts `NaN`, `Infinity` and
+/// `-Infinity`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum ElementValue {
@@ -178,8 +183,8 @@ impl DiffReport {
         }
     }
 
-    /// Whether the models differ: in tensors, shapes, or values by more than the tolerance, and unless only values count, in
-    /// dtypes, schemes, metadata or configs.
+    /// Whether the models differ: in tensors, shapes, or values by more than the tolerance, and
+    /// unless only values count, in dtypes, schemes, metadata or configs.
     #[must_use]
     pub fn is_different(&self) -> bool {
         let is_stored_differently = || {

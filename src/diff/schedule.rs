@@ -15,7 +15,8 @@ const JOB_BYTES: u64 = 4 << 20;
 /// Bytes of a stored tensor that are read at once; those of two tensors stay in the L2 cache.
 const PIECE_BYTES: u64 = 128 << 10;
 
-/// Number of jobs that read `len` bytes. At least one, because the first job may compare a checksum.
+/// Number of jobs that read `len` bytes. At least one, because the first job may compare a
+/// checksum.
 pub(crate) fn jobs_of_bytes(len: u64) -> usize {
     len.div_ceil(JOB_BYTES).max(1) as usize
 }
@@ -38,7 +39,8 @@ pub(crate) struct Schedule {
 struct InOrder<T, F> {
     /// Number of the next job to fold.
     next: usize,
-    /// Results of later jobs: about as many as there are threads, because jobs are handed out in order.
+    /// Results of later jobs: about as many as there are threads, because jobs are handed out in
+    /// order.
     pending: BTreeMap<usize, Result<T>>,
     fold: F,
     outcome: Result<()>,
@@ -58,14 +60,15 @@ impl Schedule {
 
     /// The item that job `job` belongs to, and the job's number among the jobs of that item.
     fn job(&self, job: usize) -> (usize, usize) {
-        // Items without jobs share their first job with the item behind them, which the partition point finds.
+        // Items without jobs share their first job with the item behind them, which the partition
+        // point finds.
         let item = self.first_job.partition_point(|&first| first <= job) - 1;
         (item, job - self.first_job[item])
     }
 
-    /// Does all jobs with `work`, which gets the item, the number of the job in it and the thread's scratch, and passes the
-    /// results to `fold` with their items. Results are folded in the order of the jobs, so sums do not depend on the number of
-    /// threads.
+    /// Does all jobs with `work`, which gets the item, the number of the job in it and the thread's
+    /// scratch, and passes the results to `fold` with their items. Results are folded in the order
+    /// of the jobs, so sums do not depend on the number of threads.
     ///
     /// # Errors
     /// The error of the lowest job that failed; `Cancelled`.
@@ -89,7 +92,8 @@ impl Schedule {
         let worker = |_| {
             let mut scratch = S::default();
             loop {
-                // Relaxed suffices: each number is handed out once, and the lock orders the results.
+                // Relaxed suffices: each number is handed out once, and the lock orders the
+                // results.
                 let job = next.fetch_add(1, Ordering::Relaxed);
                 if job >= end {
                     return;
@@ -98,7 +102,8 @@ impl Schedule {
                 let cancel = options.cancel.check();
                 let result = cancel.and_then(|()| work(item, no, &mut scratch));
                 if result.is_err() {
-                    // Lower jobs have been handed out already and are finished; none above is begun.
+                    // Lower jobs have been handed out already and are finished; none above is
+                    // begun.
                     next.store(end, Ordering::Relaxed);
                 }
                 let mut folded = folded.lock().unwrap_or_else(PoisonError::into_inner);

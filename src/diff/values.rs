@@ -41,8 +41,8 @@ impl Comparable {
         matches!(self, Self::Numbers(..))
     }
 
-    /// Index of the element that number or byte `index` lies in. A complex element has two numbers; an element that is compared
-    /// as bytes may have several bytes, or be a part of one.
+    /// Index of the element that number or byte `index` lies in. A complex element has two numbers;
+    /// an element that is compared as bytes may have several bytes, or be a part of one.
     fn element(self, index: u64) -> u64 {
         match self {
             Self::Numbers(Dtype::C64, _) => index / 2,
@@ -51,8 +51,8 @@ impl Comparable {
         }
     }
 
-    /// Adds the differences of consecutive values to `sums`. `first` is the index of the first one, as
-    /// [`TensorPair::run`](crate::convert::pair::TensorPair::run) counts.
+    /// Adds the differences of consecutive values to `sums`. `first` is the index of the first one,
+    /// as [`TensorPair::run`](crate::convert::pair::TensorPair::run) counts.
     pub(super) fn compare(
         self,
         first: u64,

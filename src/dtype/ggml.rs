@@ -1,12 +1,14 @@
 //! The table of ggml's block types, and of those that forks of llama.cpp add to them.
 
-/// Calls `$callback!` with `$arguments`, followed by one row for each of ggml's block types, in braces:
+/// Calls `$callback!` with `$arguments`, followed by one row for each of ggml's block types, in
+/// braces:
 ///
 /// ```text
 /// name   type number in GGUF   bytes of a block / values in it   description   byte-swapped words;
 /// ```
 ///
-/// and one row for each type of a fork of llama.cpp, in braces, those of ik_llama.cpp first and then those of PrismML's:
+/// and one row for each type of a fork of llama.cpp, in braces, those of ik_llama.cpp first and
+/// then those of PrismML's:
 ///
 /// ```text
 /// name   type number in GGUF   bytes before each row + bytes of a block / values in it   description;
@@ -18,23 +20,26 @@
 /// name   type number in GGUF   number of rows `of` their type   bytes before each row + bytes a row has of a block / its values;
 /// ```
 ///
-/// Rows are of the same type where no other has such blocks. They are decoded by the struct of that name.
+/// Rows are of the same type where no other has such blocks. They are decoded by the struct of that
+/// name.
 ///
 /// A name is the variant of [`Dtype`](super::Dtype), the type's name in GGUF, and the struct that
-/// implements `DecodeBlock` in `kernels::remember::ggml` and `EncodeBlock` in `kernels::lethe::ggml`. All of these
-/// are made from this table, and so are the lists of the tests, which also ask for a naive twin of
-/// each type and direction. What a row lacks does not compile. Types of forks are decoded only, and
-/// implement `DecodeRowBlock`. Interleaved rows become rows of their type first, as `kernels::remember::ggml::interleaved` says.
+/// implements `DecodeBlock` in `kernels::remember::ggml` and `EncodeBlock` in
+/// `kernels::lethe::ggml`. All of these are made from this table, and so are the lists of the
+/// tests, which also ask for a naive twin of each type and direction. What a row lacks does not
+/// compile. Types of forks are decoded only, and implement `DecodeRowBlock`. Interleaved rows
+/// become rows of their type first, as `kernels::remember::ggml::interleaved` says.
 ///
 /// Byte-swapped words are the `(byte offset, width)` of the numbers of a block that files of the
 /// other byte order store reversed; `-` where gguf-py's `scripts/gguf_convert_endian.py` defines no
 /// such layout. It defines none for types of forks.
 ///
-/// Bytes before each row are its header, which begins with a scale: F16 if they are two, else F32. Numbers, sizes and
-/// headers of ik_llama.cpp's types: `type_traits` in its `ggml/src/ggml.c`, at commit
-/// [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/blob/8337e4cd3861406fc04e0854b1409cd1b027fbc9/ggml/src/ggml.c). Those of PrismML's
-/// types: `block_pq2_0` and `block_ptq1_0` in `ggml/src/ggml-common.h` of branch `prism` of its
-/// [llama.cpp](https://github.com/PrismML-Eng/llama.cpp).
+/// Bytes before each row are its header, which begins with a scale: F16 if they are two, else F32.
+/// Numbers, sizes and headers of ik_llama.cpp's types: `type_traits` in its `ggml/src/ggml.c`, at
+/// commit
+/// [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/blob/8337e4cd3861406fc04e0854b1409cd1b027fbc9/ggml/src/ggml.c).
+/// Those of PrismML's types: `block_pq2_0` and `block_ptq1_0` in `ggml/src/ggml-common.h` of branch
+/// `prism` of its [llama.cpp](https://github.com/PrismML-Eng/llama.cpp).
 macro_rules! ggml_block_types {
     ($callback:ident { $($arguments:tt)* }) => {
         $callback! {

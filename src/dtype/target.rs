@@ -84,7 +84,8 @@ impl serde::Serialize for TargetDtype {
 impl FromStr for TargetDtype {
     type Err = AnamnesisError;
 
-    /// The type's name here, or in torch or numpy (`bfloat16`, `half`, `fp32`). Case does not count.
+    /// The type's name here, or in torch or numpy (`bfloat16`, `half`, `fp32`). Case does not
+    /// count.
     fn from_str(text: &str) -> Result<Self> {
         const NAMES: [(TargetDtype, &[&str]); 3] = [
             (TargetDtype::BF16, &["bf16", "bfloat16"]),

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 /// Longest message that [`printable`] leaves whole, in characters.
 const MAX_MESSAGE: usize = 2048;
 
-/// Makes `text` safe for a terminal: characters that move the cursor, reorder or hide text become `\u{…}`. Text
-/// over 2048 characters is cut, and the number of missing characters is appended.
+/// Makes `text` safe for a terminal: characters that move the cursor, reorder or hide text become
+/// `\u{…}`. Text over 2048 characters is cut, and the number of missing characters is appended.
 pub fn printable(text: &str) -> String {
     escaped(text, MAX_MESSAGE)
 }

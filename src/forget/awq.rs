@@ -1,9 +1,11 @@
 //! The GEMM layout of AWQ, without its search for scales of columns: four bits, with zero points.
 //!
-//! `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`, `X.scales` F16 `[groups, out]`. The weight
-//! `[out, in]` is transposed, and a word has the codes of eight outputs in the order 0, 2, 4, 6, 1, 3, 5, 7.
+//! `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`, `X.scales` F16 `[groups,
+//! out]`. The weight `[out, in]` is transposed, and a word has the codes of eight outputs in the
+//! order 0, 2, 4, 6, 1, 3, 5, 7.
 //!
-//! Layout and config: AutoAWQ 0.2.9 `modules/linear/gemm.py` (`WQLinear_GEMM.from_linear`), `models/_config.py`.
+//! Layout and config: AutoAWQ 0.2.9 `modules/linear/gemm.py` (`WQLinear_GEMM.from_linear`),
+//! `models/_config.py`.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,8 @@
 //! BitsAndBytes as transformers saves it.
 //!
-//! - 4-bit: `X.weight` U8 `[⌈n/2⌉, 1]`, `.absmax`, `.quant_map`, `.quant_state.bitsandbytes__nf4|fp4` and,
-//!   double-quantized, `.nested_absmax` and `.nested_quant_map`.
+//! - 4-bit: `X.weight` U8 `[⌈n/2⌉, 1]`, `.absmax`, `.quant_map`,
+//!   `.quant_state.bitsandbytes__nf4|fp4` and, double-quantized, `.nested_absmax` and
+//!   `.nested_quant_map`.
 //! - INT8: `X.weight` I8 `[out, in]`, `X.SCB` F32 `[out]`, `X.weight_format` U8 `[]`.
 //!
 //! Config: transformers 5.23 `BitsAndBytesConfig.to_dict`.
@@ -18,7 +19,8 @@ pub(crate) use self::int8::BnbInt8;
 use super::WeightInfo;
 use crate::TargetDtype;
 
-/// The reason why `weight` cannot be the weight of a quantized linear layer: the library replaces `nn.Linear` only.
+/// The reason why `weight` cannot be the weight of a quantized linear layer: the library replaces
+/// `nn.Linear` only.
 fn linear_layer_objection(weight: &WeightInfo<'_>) -> Option<String> {
     if base(weight.name).is_none() {
         return Some("its name does not end in `weight`, as those of linear layers do".to_owned());
@@ -38,8 +40,8 @@ fn base(name: &str) -> Option<&str> {
     crate::scheme::seam::base_of(name, "weight")
 }
 
-/// The `quantization_config` that transformers writes for 4-bit weights, or without `four` for INT8. It always has the
-/// keys of both, with the library's defaults for the one that is not used.
+/// The `quantization_config` that transformers writes for 4-bit weights, or without `four` for
+/// INT8. It always has the keys of both, with the library's defaults for the one that is not used.
 fn config(four: Option<&Bnb4>, skipped: &[String]) -> serde_json::Value {
     let compute = four.map_or(TargetDtype::F32, |four| four.compute_dtype);
     json!({

@@ -1,11 +1,13 @@
-//! ComfyUI's rotated integers (ConvRot): `X.weight`, F32 `X.weight_scale` with one number for each row, and
-//! `X.comfy_quant`, a JSON text that names the format.
+//! ComfyUI's rotated integers (ConvRot): `X.weight`, F32 `X.weight_scale` with one number for each
+//! row, and `X.comfy_quant`, a JSON text that names the format.
 //!
-//! - `int8_tensorwise`: I8 `[out, in]`, scale `[out, 1]`. Rows that are no whole groups of 256 columns are not rotated, as
-//!   ComfyUI has it.
-//! - `convrot_w4a4`: I8 `[out, in / 2]`, the low nibble first, scale `[out]`. Rows are rotated in groups of 256 columns, or of 64.
+//! - `int8_tensorwise`: I8 `[out, in]`, scale `[out, 1]`. Rows that are no whole groups of 256
+//!   columns are not rotated, as ComfyUI has it.
+//! - `convrot_w4a4`: I8 `[out, in / 2]`, the low nibble first, scale `[out]`. Rows are rotated in
+//!   groups of 256 columns, or of 64.
 //!
-//! Layout: comfy-kitchen 0.2.40 `TensorWiseINT8Layout`, `TensorCoreConvRotW4A4Layout`; ComfyUI `comfy/ops.py`.
+//! Layout: comfy-kitchen 0.2.40 `TensorWiseINT8Layout`, `TensorCoreConvRotW4A4Layout`; ComfyUI
+//! `comfy/ops.py`.
 
 use zerocopy::IntoBytes;
 

@@ -1,13 +1,16 @@
-//! compressed-tensors: integers of one to eight bits, with a scale for each group of a row or for each row (a channel).
+//! compressed-tensors: integers of one to eight bits, with a scale for each group of a row or for
+//! each row (a channel).
 //!
-//! - `pack-quantized`, weights only: `W_packed` I32 `[rows, words]`, `W_scale` in the type of the model `[rows,
-//!   groups]`, `W_shape` I64 `[2]`, because rows are padded to whole words. If asymmetric, `W_zero_point` I32 `[words,
-//!   groups]`, packed down the rows.
-//! - `int-quantized`, for activations of eight bits: `W` I8 `[rows, cols]`, `W_scale`, and `W_zero_point` I8.
+//! - `pack-quantized`, weights only: `W_packed` I32 `[rows, words]`, `W_scale` in the type of the
+//!   model `[rows, groups]`, `W_shape` I64 `[2]`, because rows are padded to whole words. If
+//!   asymmetric, `W_zero_point` I32 `[words, groups]`, packed down the rows.
+//! - `int-quantized`, for activations of eight bits: `W` I8 `[rows, cols]`, `W_scale`, and
+//!   `W_zero_point` I8.
 //!
 //! The config of the library's other formats, which FP8, MX and NVFP4 use, is here too.
 //!
-//! Layouts, config and presets: compressed-tensors 0.20 `quantization/quant_scheme.py`, `compressors/pack_quantized`, `compressors/naive_quantized`,
+//! Layouts, config and presets: compressed-tensors 0.20 `quantization/quant_scheme.py`,
+//! `compressors/pack_quantized`, `compressors/naive_quantized`,
 //! `compressors/model_compressors/model_compressor.py` (`update_config`).
 
 use serde_json::{Value, json};
@@ -27,8 +30,8 @@ pub(crate) struct CompressedTensors {
     /// Columns of a group. None: whole rows, which the library calls channels.
     pub group: Option<usize>,
     pub symmetric: bool,
-    /// Whether activations are quantized to eight bits as well, with a scale for each token. Integer matrix
-    /// multiplication reads weights as bytes, so the codes are not packed.
+    /// Whether activations are quantized to eight bits as well, with a scale for each token.
+    /// Integer matrix multiplication reads weights as bytes, so the codes are not packed.
     pub activations: bool,
 }
 
@@ -49,7 +52,8 @@ impl CompressedTensors {
         bits: 8,
         ..Self::W4A16
     };
-    /// [`W8A16`](Self::W8A16) with a scale for each row, as the preset `W8A16` was up to compressed-tensors 0.15.
+    /// [`W8A16`](Self::W8A16) with a scale for each row, as the preset `W8A16` was up to
+    /// compressed-tensors 0.15.
     pub(crate) const W8A16_CHANNEL: Self = Self {
         group: None,
         ..Self::W8A16
@@ -118,7 +122,8 @@ impl Method for CompressedTensors {
                 dtype: weight.dtype,
             },
             stored: vec![stored("", Dtype::I8, &[rows, cols]), scale.clone()],
-            // The quantizer's codes are unsigned; flipping the highest bit subtracts 128 and makes them signed bytes.
+            // The quantizer's codes are unsigned; flipping the highest bit subtracts 128 and makes
+            // them signed bytes.
             codes: matrix(0, MatrixForm::Bytes { flip: 0x80 }, cols),
             scales: matrix(1, floats, groups),
             offsets: zero.map(|part| matrix(part, MatrixForm::Bytes { flip: 0x80 }, groups)),
@@ -127,7 +132,8 @@ impl Method for CompressedTensors {
             constant: None,
         };
         if !self.activations {
-            // Rows are padded to whole words, which hides their length: so the shape is stored, too.
+            // Rows are padded to whole words, which hides their length: so the shape is stored,
+            // too.
             let words = (cols * bits).div_ceil(32);
             out.codes.form = MatrixForm::Packed(WordPacking::AlongRows);
             out.stored = vec![
@@ -182,8 +188,8 @@ impl Method for CompressedTensors {
     }
 }
 
-/// The config of a model whose linear layers are all in `format`, except the modules `ignore`: what the library's
-/// `ModelCompressor.update_config` writes.
+/// The config of a model whose linear layers are all in `format`, except the modules `ignore`: what
+/// the library's `ModelCompressor.update_config` writes.
 pub(super) fn model_config(
     format: &str,
     weights: &Value,
@@ -213,8 +219,8 @@ pub(super) fn model_config(
     })
 }
 
-/// The `QuantizationArgs` of weights or activations that are floats of `bits` bits. `more` has the keys that only some
-/// strategies have.
+/// The `QuantizationArgs` of weights or activations that are floats of `bits` bits. `more` has the
+/// keys that only some strategies have.
 pub(super) fn float_args(
     bits: u32,
     strategy: &str,

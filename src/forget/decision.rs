@@ -1,7 +1,8 @@
 //! Which tensors of a model are encoded, by which method, and why the others stay as they are.
 //!
-//! Three questions are asked of each tensor, in this order: does the user want it (`--include`, `--exclude`, `--like`),
-//! is a tensor of its name encoded by default, and does its shape fit the method.
+//! Three questions are asked of each tensor, in this order: does the user want it (`--include`,
+//! `--exclude`, `--like`), is a tensor of its name encoded by default, and does its shape fit the
+//! method.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,7 +21,8 @@ use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype
 pub(crate) struct Candidate<'a> {
     /// Name in the model, to which the user's patterns apply.
     pub name: &'a str,
-    /// The tensor as an encoder takes it. Its name differs from `name` if a parameter is encoded as its module has it.
+    /// The tensor as an encoder takes it. Its name differs from `name` if a parameter is encoded as
+    /// its module has it.
     pub weight: WeightInfo<'a>,
     /// Type of the stored codes, or of the values of a tensor that is not quantized.
     pub stored: Dtype,
@@ -50,11 +52,12 @@ pub(crate) struct Decisions {
     pub notes: Vec<String>,
 }
 
-/// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded to `to`.
+/// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded
+/// to `to`.
 ///
 /// # Errors
-/// For patterns that do not compile, a model of `--like` or an importance matrix that cannot be read, and for mixtures
-/// of GGUF that llama.cpp refuses, too.
+/// For patterns that do not compile, a model of `--like` or an importance matrix that cannot be
+/// read, and for mixtures of GGUF that llama.cpp refuses, too.
 pub(crate) fn decide(
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
@@ -118,7 +121,8 @@ fn decide_by(
             let notes = loaders::notes(model, candidates, &all, &*method, &label);
             Ok(Decisions { all, notes })
         }
-        // A GGUF file type has no single method: each tensor gets a ggml type by its name and layer.
+        // A GGUF file type has no single method: each tensor gets a ggml type by its name and
+        // layer.
         None => super::gguf::decide(model, candidates, forget, filter),
     }
 }
@@ -142,7 +146,8 @@ pub(crate) fn encode(method: &Arc<dyn Method>, label: &str, candidate: &Candidat
 fn encode_as_class(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<'_>) -> Decision {
     let (mode, label) = match candidate.encoded_as {
         Some(EncodedAs::Integers { bits, group }) => {
-            // mlx-lm asks only of weights whose rows are groups of the model's size what their class says.
+            // mlx-lm asks only of weights whose rows are groups of the model's size what their
+            // class says.
             if let keep @ Decision::Keep(_) = encode(method, label, candidate) {
                 return keep;
             }
@@ -164,15 +169,18 @@ fn encode_as_class(method: &Arc<dyn Method>, label: &str, candidate: &Candidate<
     encode(&method, &label, candidate)
 }
 
-/// Whether `names` has the candidate, by its name in the model or by the name that it is encoded under.
+/// Whether `names` has the candidate, by its name in the model or by the name that it is encoded
+/// under.
 fn contains(names: &HashSet<String>, candidate: &Candidate<'_>) -> bool {
     names.contains(candidate.name) || names.contains(candidate.weight.name)
 }
 
-/// The user's choice of tensors: patterns of names (`--include`, `--exclude`) and a model to imitate (`--like`).
+/// The user's choice of tensors: patterns of names (`--include`, `--exclude`) and a model to
+/// imitate (`--like`).
 pub(crate) struct TensorFilter {
     selection: Selection,
-    /// Whether there is an `--include`. Without one, the selection has every name, which requests none of them.
+    /// Whether there is an `--include`. Without one, the selection has every name, which requests
+    /// none of them.
     has_include_patterns: bool,
     /// Names of the tensors that are quantized in the model of `--like`.
     like: Option<HashSet<String>>,
@@ -200,14 +208,15 @@ impl TensorFilter {
                 .is_some_and(|like| contains(like, candidate))
     }
 
-    /// The reason not to encode `candidate`, if there is one. `by_default` gives the reason for a name that the user
-    /// did not ask for.
+    /// The reason not to encode `candidate`, if there is one. `by_default` gives the reason for a
+    /// name that the user did not ask for.
     pub(crate) fn objection(
         &self,
         candidate: &Candidate<'_>,
         by_default: impl FnOnce(&str) -> Option<String>,
     ) -> Option<String> {
-        // Of tensors that are not quantized only floats are rounded; integers are indices, masks or counters.
+        // Of tensors that are not quantized only floats are rounded; integers are indices, masks or
+        // counters.
         let is_float = candidate.is_quantized || TargetDtype::of(candidate.stored).is_some();
         match () {
             // The user's own choice comes first: an exclusion holds even for tensors that `--like`
@@ -231,7 +240,8 @@ impl TensorFilter {
     }
 }
 
-/// Reads the names of the tensors that are quantized in the model at `path`, within the limits of the model to encode.
+/// Reads the names of the tensors that are quantized in the model at `path`, within the limits of
+/// the model to encode.
 fn quantized_names(path: &Path, limits: &ParseLimits) -> Result<HashSet<String>> {
     let model = crate::parse_with_limits(path, limits)?;
     let resolution = model.resolve();

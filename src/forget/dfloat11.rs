@@ -1,12 +1,14 @@
 //! DFloat11: BF16 weights without loss, a stream of Huffman-coded exponents for each weight.
 //!
-//! `X.encoded_exponent` U8, `X.sign_mantissa` U8 `[out, in]`, `X.luts` U8 `[tables + 1, 256]`, `X.output_positions` U8,
-//! `X.gaps` U8, `X.split_positions` I64 `[0]`. The library has a flat `sign_mantissa`, and asks only for its length; its shape is
-//! the weight's here, which nothing else in the file tells.
+//! `X.encoded_exponent` U8, `X.sign_mantissa` U8 `[out, in]`, `X.luts` U8 `[tables + 1, 256]`,
+//! `X.output_positions` U8, `X.gaps` U8, `X.split_positions` I64 `[0]`. The library has a flat
+//! `sign_mantissa`, and asks only for its length; its shape is the weight's here, which nothing
+//! else in the file tells.
 //!
-//! How long a stream is depends on the values, and has to be known while planning. So the exponents of each tile are counted then,
-//! which also tells the bit at which each tile begins. Tiles are encoded in any order; a byte that has bits of several
-//! tiles is kept until all of its bits are there ([`PartialBytes`]).
+//! How long a stream is depends on the values, and has to be known while planning. So the exponents
+//! of each tile are counted then, which also tells the bit at which each tile begins. Tiles are
+//! encoded in any order; a byte that has bits of several tiles is kept until all of its bits are
+//! there ([`PartialBytes`]).
 //!
 //! Layout: dfloat11 0.5.0 `dfloat11.py` (`compress_model`), `dfloat11_utils.py` (`encode_weights`).
 
@@ -33,7 +35,8 @@ use crate::kernels::remember::dfloat11::TABLE;
 use crate::scheme::Grid;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
-/// Most values of a chunk. The library's kernel has them in its 48 KiB of shared memory, behind 513 counters.
+/// Most values of a chunk. The library's kernel has them in its 48 KiB of shared memory, behind 513
+/// counters.
 const MAX_CHUNK_VALUES: u64 = (48 * 1024 - 513 * 4) / 2;
 
 /// Bits of a gap.
@@ -66,7 +69,8 @@ impl CountedStream {
         for tile in tiles {
             let values: u64 = tile.counts.iter().map(|&n| u64::from(n)).sum();
             let bits = code.len_of(&tile.counts);
-            // Where chunks begin is not known yet, so that this is their number of values on average.
+            // Where chunks begin is not known yet, so that this is their number of values on
+            // average.
             let in_chunk = values.min(values * CHUNK_RUNS * RUN_BITS / bits.max(1));
             if in_chunk > MAX_CHUNK_VALUES {
                 return Err(format!(
@@ -185,7 +189,8 @@ impl DFloat11Encoder {
         ))
     }
 
-    /// Encodes the exponents of a tile, the first of which is number `value`, to `out`. Returns where they begin.
+    /// Encodes the exponents of a tile, the first of which is number `value`, to `out`. Returns
+    /// where they begin.
     fn encode_tile(&self, value: u64, values: &[f32], out: &mut EncodedRun) -> Result<StreamPlace> {
         let places = &self.stream.places;
         let tile = places.partition_point(|place| place.value < value);

@@ -1,5 +1,6 @@
-//! FP8, MX and NVFP4 against the encodings of their libraries (`tests/data/generate/fp_encode.py`), in tiles of several
-//! sizes, at every CPU level; and the values that decoding gives against those that the encoder returns.
+//! FP8, MX and NVFP4 against the encodings of their libraries (`tests/data/generate/fp_encode.py`),
+//! in tiles of several sizes, at every CPU level; and the values that decoding gives against those
+//! that the encoder returns.
 
 mod harness;
 
@@ -89,7 +90,8 @@ fn method_of(text: &str) -> Option<Box<dyn Method>> {
     }
 }
 
-/// Compares a case with the library's file, and returns the number of its values and of stored bytes that differ.
+/// Compares a case with the library's file, and returns the number of its values and of stored
+/// bytes that differ.
 fn check(file: &Path) -> (usize, usize) {
     let bytes = std::fs::read(file).unwrap();
     let metadata = SafeTensors::read_metadata(&bytes)

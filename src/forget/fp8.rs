@@ -1,14 +1,16 @@
-//! FP8 weights: the codes `X` F8_E4M3 or F8_E5M2 in the shape of the weight, and scales by which codes are multiplied.
+//! FP8 weights: the codes `X` F8_E4M3 or F8_E5M2 in the shape of the weight, and scales by which
+//! codes are multiplied.
 //!
-//! - transformers (`integrations/finegrained_fp8.py`): `X_scale_inv` F32 `[row blocks, column blocks]`, F8_E8M0 if
-//!   scales are powers of two, or `[1, 1]` for a whole tensor. Stacks of experts are encoded like matrices.
-//! - compressed-tensors (`naive_quantized`): `X_scale` in the type of the model, `[1]`, `[rows, 1]` or one for each
-//!   block.
-//! - ComfyUI (comfy-kitchen `TensorCoreFP8Layout`): `X_scale` F32 `[]`, and `P.comfy_quant`, a JSON text that names the
-//!   format, for there is no config.
+//! - transformers (`integrations/finegrained_fp8.py`): `X_scale_inv` F32 `[row blocks, column
+//!   blocks]`, F8_E8M0 if scales are powers of two, or `[1, 1]` for a whole tensor. Stacks of
+//!   experts are encoded like matrices.
+//! - compressed-tensors (`naive_quantized`): `X_scale` in the type of the model, `[1]`, `[rows, 1]`
+//!   or one for each block.
+//! - ComfyUI (comfy-kitchen `TensorCoreFP8Layout`): `X_scale` F32 `[]`, and `P.comfy_quant`, a JSON
+//!   text that names the format, for there is no config.
 //!
-//! One scale for the tensor takes a survey pass for its largest magnitude. A scale for each block does not: tiles are
-//! whole blocks.
+//! One scale for the tensor takes a survey pass for its largest magnitude. A scale for each block
+//! does not: tiles are whole blocks.
 
 mod encoder;
 
@@ -29,8 +31,8 @@ pub(crate) enum Fp8Layout {
     Transformers {
         /// Whether scales are powers of two, stored as exponents.
         is_ue8m0: bool,
-        /// Whether blocks at the edges may be smaller, as in DeepSeek's files. transformers leaves tensors that are not
-        /// whole blocks as they are.
+        /// Whether blocks at the edges may be smaller, as in DeepSeek's files. transformers leaves
+        /// tensors that are not whole blocks as they are.
         allows_edge_blocks: bool,
     },
     CompressedTensors,
@@ -132,9 +134,9 @@ impl Fp8 {
         }
     }
 
-    /// The reason why transformers cannot read `weight`, a matrix or a stack, in these blocks. The blocks of a stack
-    /// must be whole: its rows count through all matrices, so that a smaller block at an edge would reach into the next
-    /// matrix.
+    /// The reason why transformers cannot read `weight`, a matrix or a stack, in these blocks. The
+    /// blocks of a stack must be whole: its rows count through all matrices, so that a smaller
+    /// block at an edge would reach into the next matrix.
     fn transformers_objection(
         &self,
         weight: &WeightInfo<'_>,

@@ -1,8 +1,10 @@
-//! A tensor of a GGUF file: one stored tensor of the same name and shape, in blocks of a ggml type or in plain floats.
+//! A tensor of a GGUF file: one stored tensor of the same name and shape, in blocks of a ggml type
+//! or in plain floats.
 //!
-//! A block has its scales among its codes, so that there are no companions. llama.cpp reads rows of whole blocks, and
-//! falls back to floats where a row is no multiple of the block (`gguf/mixture.rs`). Some types weigh the error of a
-//! column by its importance (`gguf/imatrix.rs`).
+//! A block has its scales among its codes, so that there are no companions. llama.cpp reads rows of
+//! whole blocks, and falls back to floats where a row is no multiple of the block
+//! (`gguf/mixture.rs`). Some types weigh the error of a column by its importance
+//! (`gguf/imatrix.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,8 +75,8 @@ impl Method for Ggml {
                 "nothing is encoded to it",
             ));
         };
-        // Looked up again in each tile, but checked here: a matrix of the wrong size is an error before anything is
-        // written.
+        // Looked up again in each tile, but checked here: a matrix of the wrong size is an error
+        // before anything is written.
         let imatrix = match &self.imatrix {
             Some(imatrix) => imatrix
                 .of_tensor(weight.name, weight.shape)?
@@ -123,9 +125,9 @@ struct GgmlBlockEncoder {
 
 /// Number of IQ3_S blocks in which a group of 32 zeros stands before another group.
 ///
-/// ggml's `quantize_row_iq3_s_impl` writes no codes for a group of zeros and does not advance past it, so the codes of
-/// the groups behind are read in the wrong place. The bytes written here are the same as ggml's, and the user gets a
-/// warning.
+/// ggml's `quantize_row_iq3_s_impl` writes no codes for a group of zeros and does not advance past
+/// it, so the codes of the groups behind are read in the wrong place. The bytes written here are
+/// the same as ggml's, and the user gets a warning.
 fn corrupted_iq3_s_blocks(dtype: Dtype, values: &[f32]) -> u64 {
     if dtype != Dtype::IQ3_S {
         return 0;
@@ -183,8 +185,9 @@ impl Encode for GgmlBlockEncoder {
         };
         let mut row = tile.rows.start;
         while row < tile.rows.end {
-            // A tile may have rows of several matrices of a stack, and each matrix has its own importance of columns,
-            // unless the tensor is a single expert, whose slice is all that `of_tensor` returns.
+            // A tile may have rows of several matrices of a stack, and each matrix has its own
+            // importance of columns, unless the tensor is a single expert, whose slice is all that
+            // `of_tensor` returns.
             let matrix = row / self.matrix_rows;
             let end = ((matrix + 1) * self.matrix_rows).min(tile.rows.end);
             let rows = row - tile.rows.start..end - tile.rows.start;
@@ -215,7 +218,8 @@ impl Encode for GgmlBlockEncoder {
 }
 
 impl StoreCodes for GgmlBlockEncoder {
-    /// Blocks of MXFP4: an exponent, and 16 bytes, of which each has a code of either half of the block.
+    /// Blocks of MXFP4: an exponent, and 16 bytes, of which each has a code of either half of the
+    /// block.
     fn store_codes(
         &self,
         tile: &Tile,

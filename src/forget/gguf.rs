@@ -1,4 +1,5 @@
-//! Types of the tensors of a GGUF file: by the mixture of a llama.cpp file type, or the same for all.
+//! Types of the tensors of a GGUF file: by the mixture of a llama.cpp file type, or the same for
+//! all.
 //!
 //! - `mixture`: the ggml type of each tensor, by llama.cpp's rules.
 //! - `imatrix`: importance matrices, which some types need and others use.
@@ -22,12 +23,12 @@ use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
 /// Decides on the type of each tensor.
 ///
-/// The user's filter comes first: llama.cpp has no such option, so its own reasons to keep a tensor count only where
-/// the user did not ask for it.
+/// The user's filter comes first: llama.cpp has no such option, so its own reasons to keep a tensor
+/// count only where the user did not ask for it.
 ///
 /// # Errors
-/// `Io` or `Parse` for an importance matrix that cannot be read, `Unsupported` if a type needs one that is not there or
-/// if the mixture fits no layer.
+/// `Io` or `Parse` for an importance matrix that cannot be read, `Unsupported` if a type needs one
+/// that is not there or if the mixture fits no layer.
 pub(crate) fn decide(
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
@@ -60,7 +61,8 @@ pub(crate) fn decide(
         dtype: dtype_of(candidate),
     });
     let tensors: Vec<MixtureTensor<'_>> = tensors.collect();
-    // Types are chosen for all tensors, also for those that the user excludes: the rules count tensors.
+    // Types are chosen for all tensors, also for those that the user excludes: the rules count
+    // tensors.
     let choices = mixture.choose(&read_facts(model), &tensors)?;
     let mut methods = Methods {
         imatrix,
@@ -91,8 +93,8 @@ pub(crate) fn decide(
     })
 }
 
-/// Why tensors have other types than the rules give: of each reason one tensor and the number of tensors, for a UNet has a hundred
-/// tensors with the same.
+/// Why tensors have other types than the rules give: of each reason one tensor and the number of
+/// tensors, for a UNet has a hundred tensors with the same.
 #[derive(Default)]
 struct FallbackNotes(Vec<(String, String, usize)>);
 
@@ -119,8 +121,8 @@ fn is_block_type(label: &str) -> bool {
     found.is_some_and(|dtype| dtype.is_ggml_block())
 }
 
-/// Fails if blocks of ggml would be encoded to others, as `llama-quantize` does: what the first encoding lost stays lost, and
-/// the second loses more than it would of the original model.
+/// Fails if blocks of ggml would be encoded to others, as `llama-quantize` does: what the first
+/// encoding lost stays lost, and the second loses more than it would of the original model.
 fn require_unquantized(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Result<()> {
     let is_lossy = |(candidate, decision): &(&Candidate<'_>, &Decision)| {
         let is_blocks = candidate.is_quantized && candidate.stored.is_ggml_block();
@@ -139,7 +141,8 @@ fn require_unquantized(candidates: &[Candidate<'_>], decisions: &[Decision]) -> 
     ))
 }
 
-/// The type that `candidate` is encoded to, or the reason why it stays as it is. `main` is the type of most tensors.
+/// The type that `candidate` is encoded to, or the reason why it stays as it is. `main` is the type
+/// of most tensors.
 fn settle(
     choice: TypeChoice,
     candidate: &Candidate<'_>,
@@ -173,8 +176,8 @@ fn settle(
     Ok(dtype)
 }
 
-/// The ggml type that `candidate` has already, or the type that it is decoded to. What other schemes store as integers
-/// or floats are codes, whose type says nothing about the values.
+/// The ggml type that `candidate` has already, or the type that it is decoded to. What other
+/// schemes store as integers or floats are codes, whose type says nothing about the values.
 fn dtype_of(candidate: &Candidate<'_>) -> Dtype {
     let has_ggml_type = !candidate.is_quantized || candidate.stored.is_ggml_block();
     if has_ggml_type {
@@ -227,8 +230,9 @@ impl Methods {
     }
 }
 
-/// Reads the facts that mixtures depend on: from the metadata of a GGUF file, or from `config.json` beside the model. A
-/// config that is missing or cannot be read leaves facts unknown, which are then counted from the tensors.
+/// Reads the facts that mixtures depend on: from the metadata of a GGUF file, or from `config.json`
+/// beside the model. A config that is missing or cannot be read leaves facts unknown, which are
+/// then counted from the tensors.
 fn read_facts(model: &ParsedModel) -> ModelFacts {
     if let Some(gguf) = model.gguf() {
         return ModelFacts::from_metadata(gguf.metadata());

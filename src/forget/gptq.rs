@@ -1,13 +1,16 @@
-//! The layout of GPTQ, without its search: codes are rounded to nearest, and groups follow the order of inputs.
+//! The layout of GPTQ, without its search: codes are rounded to nearest, and groups follow the
+//! order of inputs.
 //!
-//! - `X.qweight` I32 `[in * bits / 32, out]`: the weight `[out, in]` packed along its rows and transposed.
-//! - `X.qzeros` I32 `[groups, out * bits / 32]`: zero points, packed along the outputs of a group; in version 1 less
-//!   one.
+//! - `X.qweight` I32 `[in * bits / 32, out]`: the weight `[out, in]` packed along its rows and
+//!   transposed.
+//! - `X.qzeros` I32 `[groups, out * bits / 32]`: zero points, packed along the outputs of a group;
+//!   in version 1 less one.
 //! - `X.scales` F16 `[groups, out]`.
-//! - `X.g_idx` I32 `[in]`: the group of each input, which loaders expect even if groups are in order.
+//! - `X.g_idx` I32 `[in]`: the group of each input, which loaders expect even if groups are in
+//!   order.
 //!
-//! Layout and config: gptqmodel 7.7.0 `nn_modules/qlinear/__init__.py` (`PackableQuantLinear.pack_original`),
-//! `quantization/config.py`.
+//! Layout and config: gptqmodel 7.7.0 `nn_modules/qlinear/__init__.py`
+//! (`PackableQuantLinear.pack_original`), `quantization/config.py`.
 
 use serde_json::{Map, Value, json};
 
@@ -26,8 +29,8 @@ pub(crate) struct Gptq {
     /// Inputs of a group. None: all inputs.
     pub group: Option<usize>,
     pub symmetric: bool,
-    /// Whether zero points are stored as they are (`gptq_v2`), not less one. gptqmodel loads asymmetric models of other
-    /// programs in this version only.
+    /// Whether zero points are stored as they are (`gptq_v2`), not less one. gptqmodel loads
+    /// asymmetric models of other programs in this version only.
     pub version_2: bool,
 }
 
@@ -158,8 +161,8 @@ impl Method for Gptq {
             "meta": { "quantizer": [concat!("anamnesis:", env!("CARGO_PKG_VERSION"))] },
             "sym": self.symmetric,
         });
-        // The key `lm_head` says that the output layer is not quantized. Other skipped modules are excluded by a
-        // regular expression with a `-:` prefix, as `QuantizeConfig.dynamic` has it.
+        // The key `lm_head` says that the output layer is not quantized. Other skipped modules are
+        // excluded by a regular expression with a `-:` prefix, as `QuantizeConfig.dynamic` has it.
         let except = |name: &&String| !name.ends_with("lm_head");
         let dynamic: Map<String, Value> = skipped
             .iter()
@@ -173,7 +176,8 @@ impl Method for Gptq {
     }
 }
 
-/// A regular expression that matches the module name `name`, which has no special characters but dots.
+/// A regular expression that matches the module name `name`, which has no special characters but
+/// dots.
 fn escaped(name: &str) -> String {
     name.replace('.', "\\.")
 }

@@ -1,4 +1,5 @@
-//! What programs make of encoded models, as far as it decides on tensors or is worth a note: diffusers, ComfyUI and vLLM.
+//! What programs make of encoded models, as far as it decides on tensors or is worth a note:
+//! diffusers, ComfyUI and vLLM.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -38,7 +39,8 @@ pub(super) fn notes(
     of_images.into_iter().chain(of_fused).collect()
 }
 
-/// Layers that engines fuse into one matrix, of which some are encoded and some are not: vLLM refuses them.
+/// Layers that engines fuse into one matrix, of which some are encoded and some are not: vLLM
+/// refuses them.
 ///
 /// Source: vLLM `layers/quantization/utils/quant_utils.py` (`is_layer_skipped`).
 fn note_of_fused(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Option<String> {
@@ -62,10 +64,11 @@ fn note_of_fused(candidates: &[Candidate<'_>], decisions: &[Decision]) -> Option
     ))
 }
 
-/// What the user of an image model should know whose programs do not load `label`. ComfyUI multiplies the scales of FP8 only into
-/// layers with a `comfy_quant`.
+/// What the user of an image model should know whose programs do not load `label`. ComfyUI
+/// multiplies the scales of FP8 only into layers with a `comfy_quant`.
 ///
-/// Source: ComfyUI `comfy/ops.py` (`_load_quantized_module`); diffusers 0.42.1 `quantizers/auto.py`, where `modelopt` is another layout.
+/// Source: ComfyUI `comfy/ops.py` (`_load_quantized_module`); diffusers 0.42.1
+/// `quantizers/auto.py`, where `modelopt` is another layout.
 fn note_of_image_models(
     model: &ParsedModel,
     candidates: &[Candidate<'_>],
@@ -89,8 +92,9 @@ pub(super) fn objection_of_diffusers(model: &ParsedModel, name: &str) -> Option<
     is_kept.then(|| "no quantized layer in its class of diffusers".to_owned())
 }
 
-/// Keeps the weights of layers that diffusers does not replace: those that end in the name of a module at the top of the model that
-/// is not encoded. Its list of such modules has their full names, but it compares them with the last part of every name, too.
+/// Keeps the weights of layers that diffusers does not replace: those that end in the name of a
+/// module at the top of the model that is not encoded. Its list of such modules has their full
+/// names, but it compares them with the last part of every name, too.
 ///
 /// Source: diffusers 0.42.1 `quantizers/bitsandbytes/utils.py` (`_replace_with_bnb_linear`).
 pub(super) fn keep_namesakes(candidates: &[Candidate<'_>], decisions: &mut [Decision]) {

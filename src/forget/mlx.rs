@@ -1,9 +1,13 @@
-//! MLX: packed codes `X.weight` U32 `[.., cols * bits / 32]` with `X.scales`, for weights of any rank.
+//! MLX: packed codes `X.weight` U32 `[.., cols * bits / 32]` with `X.scales`, for weights of any
+//! rank.
 //!
-//! - Affine mode: integers without zero points; `X.scales` and `X.biases` `[.., groups]` in the type of the model.
-//! - Floating-point modes (`mxfp4`, `mxfp8`, `nvfp4`): `X.scales` U8 `[.., groups]`, exponents or E4M3.
+//! - Affine mode: integers without zero points; `X.scales` and `X.biases` `[.., groups]` in the
+//!   type of the model.
+//! - Floating-point modes (`mxfp4`, `mxfp8`, `nvfp4`): `X.scales` U8 `[.., groups]`, exponents or
+//!   E4M3.
 //!
-//! Packing runs along rows, so that all dimensions but the last stay: stacks of experts are encoded like matrices.
+//! Packing runs along rows, so that all dimensions but the last stay: stacks of experts are encoded
+//! like matrices.
 //!
 //! Layout: MLX 0.32.4 `mx.quantize`; config: mlx-lm 0.32.2 `utils.py` (`quantize_model`).
 
@@ -137,8 +141,8 @@ impl Method for Mlx {
         }))
     }
 
-    /// Skipped modules are `false`. mlx-lm accepts that, but does not write it: it quantizes the modules that have
-    /// `scales`.
+    /// Skipped modules are `false`. mlx-lm accepts that, but does not write it: it quantizes the
+    /// modules that have `scales`.
     fn config(&self, skipped: &[String]) -> Option<Value> {
         let (bits, group) = self.bits_and_group();
         let mut config = json!({ "group_size": group, "bits": bits, "mode": self.mode() });
@@ -148,8 +152,9 @@ impl Method for Mlx {
         Some(config)
     }
 
-    /// As mlx-lm writes it: what is stored in another mode than the model has an entry. A model of which some is MXFP4 already
-    /// is an MXFP4 model, and all else has entries. Modules without scales have none.
+    /// As mlx-lm writes it: what is stored in another mode than the model has an entry. A model of
+    /// which some is MXFP4 already is an MXFP4 model, and all else has entries. Modules without
+    /// scales have none.
     fn config_of_class(&self, modules: &[(&str, EncodedAs)]) -> Option<Value> {
         let mxfp4 = Self::Floating(MlxFloatMode::Mxfp4);
         let is_mxfp4 = modules.iter().any(|(_, of)| *of == EncodedAs::Mxfp4);
@@ -224,7 +229,8 @@ impl Encode for MlxFloatEncoder {
             level,
         };
         mlx::encode(self.mode, self.dtype, groups);
-        // Words are little-endian and their first code is the lowest, so that they are bytes of two codes, or of one.
+        // Words are little-endian and their first code is the lowest, so that they are bytes of two
+        // codes, or of one.
         let parts = [(unit, &*codes), (group, &*scale_bytes)];
         put_codes_and_scales(tile, self.codes.cols, parts, put)
     }

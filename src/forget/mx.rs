@@ -1,11 +1,12 @@
-//! MXFP4 and MXFP8: a power of two for each 32 values of a row, stored as its biased exponent. FP4 codes lie two to a
-//! byte, the first in the low bits.
+//! MXFP4 and MXFP8: a power of two for each 32 values of a row, stored as its biased exponent. FP4
+//! codes lie two to a byte, the first in the low bits.
 //!
-//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp8-quantized`): `X_packed` U8 `[rows, cols / 2]` or `X` F8_E4M3,
-//!   and `X_scale` U8 `[rows, cols / 32]`.
-//! - ModelOpt (`MXFP4QTensor`, `MXFP8QTensor`): `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale` U8.
-//! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes `X_blocks` U8 `[experts, out,
-//!   in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
+//! - compressed-tensors (`mxfp4-pack-quantized`, `mxfp8-quantized`): `X_packed` U8 `[rows, cols /
+//!   2]` or `X` F8_E4M3, and `X_scale` U8 `[rows, cols / 32]`.
+//! - ModelOpt (`MXFP4QTensor`, `MXFP8QTensor`): `X` U8 `[rows, cols / 2]` or F8_E4M3, and `X_scale`
+//!   U8.
+//! - gpt-oss: a stack `X` `[experts, in, out]` or `X.weight` `[experts, out, in]` becomes
+//!   `X_blocks` U8 `[experts, out, in / 32, 16]` and `X_scales` U8 `[experts, out, in / 32]`.
 //!
 //! No survey pass: an exponent depends on its block alone.
 
@@ -44,8 +45,8 @@ pub(crate) enum MxLayout {
     GptOss,
 }
 
-/// The library whose choice of the exponent, and rounding of the scaled values, is used. The MX specification fixes
-/// neither.
+/// The library whose choice of the exponent, and rounding of the scaled values, is used. The MX
+/// specification fixes neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScaleRule {
     /// The rule of the library that the layout belongs to; [`Rceil`](Self::Rceil) for gpt-oss.
@@ -65,7 +66,8 @@ pub(crate) enum ScaleRule {
 }
 
 impl ScaleRule {
-    /// The rules by the names that users give them. `LayoutDefault` has none: it is what an absent option means.
+    /// The rules by the names that users give them. `LayoutDefault` has none: it is what an absent
+    /// option means.
     pub(super) const ALL: [(&'static str, Self); 7] = [
         ("compressed-tensors", Self::CompressedTensors),
         ("modelopt", Self::ModelOpt),
@@ -88,7 +90,8 @@ pub(crate) struct Mx {
 /// The kernel of one rule, element format and type of the model.
 type MxRunner = fn(GroupBuffers<'_>);
 
-/// The kernel of `rule` for elements `N`. compressed-tensors rounds to `dtype`, the others compute in F32.
+/// The kernel of `rule` for elements `N`. compressed-tensors rounds to `dtype`, the others compute
+/// in F32.
 fn runner<N: MxElement>(rule: ScaleRule, dtype: TargetDtype) -> MxRunner
 where
     ModelOptMx<N>: GroupArithmetic<BLOCK>,
@@ -151,8 +154,9 @@ impl Method for Mx {
         };
         let (rows, cols) = (weight.rows(), weight.cols());
         if let (MxLayout::GptOss, &[experts, first, last]) = (self.layout, weight.shape) {
-            // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is [experts, in, out],
-            // as transformers multiplies with it, and gpt-oss stores the blocks of its columns.
+            // A module's weight is [experts, out, in], its blocks lie in rows. A bare parameter is
+            // [experts, in, out], as transformers multiplies with it, and gpt-oss stores the blocks
+            // of its columns.
             let in_rows = weight.name.ends_with(".weight");
             let (outputs, inputs) = if in_rows {
                 (first, last)

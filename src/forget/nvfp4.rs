@@ -1,12 +1,13 @@
-//! NVFP4: FP4 in groups of 16 values of a row, each with a scale in E4M3, and one scale in F32 for the tensor.
+//! NVFP4: FP4 in groups of 16 values of a row, each with a scale in E4M3, and one scale in F32 for
+//! the tensor.
 //!
-//! - ModelOpt (`NVFP4QTensor`): `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`, `X_scale_2` F32 `[]`.
-//!   Decoding multiplies by both scales.
-//! - compressed-tensors (`nvfp4-pack-quantized`): `X_packed`, `X_scale`, and `X_global_scale` F32 `[1]`, by which
-//!   decoding divides.
+//! - ModelOpt (`NVFP4QTensor`): `X` U8 `[rows, cols / 2]`, `X_scale` F8_E4M3 `[rows, cols / 16]`,
+//!   `X_scale_2` F32 `[]`. Decoding multiplies by both scales.
+//! - compressed-tensors (`nvfp4-pack-quantized`): `X_packed`, `X_scale`, and `X_global_scale` F32
+//!   `[1]`, by which decoding divides.
 //!
-//! The scale of the tensor maps the largest magnitude to 448 × 6, the largest scale times the largest code. So a survey
-//! pass has to find that magnitude before the first group is encoded.
+//! The scale of the tensor maps the largest magnitude to 448 × 6, the largest scale times the
+//! largest code. So a survey pass has to find that magnitude before the first group is encoded.
 
 use std::marker::PhantomData;
 
@@ -91,8 +92,8 @@ impl Method for Nvfp4 {
     }
 }
 
-/// The kernel of one library and type: encodes the groups of a tile, given the largest magnitude of the tensor, and
-/// returns the scale of the tensor.
+/// The kernel of one library and type: encodes the groups of a tile, given the largest magnitude of
+/// the tensor, and returns the scale of the tensor.
 type Nvfp4Runner = fn(f32, GroupBuffers<'_>) -> f32;
 
 fn modelopt(max: f32, job: GroupBuffers<'_>) -> f32 {
@@ -138,8 +139,8 @@ impl Encode for Nvfp4Encoder {
         Some(Survey::MaxAbs)
     }
 
-    /// vLLM and TensorRT-LLM keep one tensor scale for a fused matrix, so its parts must have the same. llm-compressor
-    /// and ModelOpt's export take care of that as well.
+    /// vLLM and TensorRT-LLM keep one tensor scale for a fused matrix, so its parts must have the
+    /// same. llm-compressor and ModelOpt's export take care of that as well.
     fn shares_survey(&self) -> bool {
         true
     }

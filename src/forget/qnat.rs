@@ -1,12 +1,13 @@
-//! QNAT, the container of qlora-rs: a tensor is one run of bytes, its NF4 codes block by block and its scales behind
-//! them.
+//! QNAT, the container of qlora-rs: a tensor is one run of bytes, its NF4 codes block by block and
+//! its scales behind them.
 //!
 //! - Plain: codes, then an F32 scale for each block.
-//! - Double-quantized: codes, then a byte for each scale, then the F32 step of those bytes. The step depends on the
-//!   largest scale, which is the largest magnitude of the tensor and takes a survey pass.
+//! - Double-quantized: codes, then a byte for each scale, then the F32 step of those bytes. The
+//!   step depends on the largest scale, which is the largest magnitude of the tensor and takes a
+//!   survey pass.
 //!
-//! A block of an odd size is padded to whole bytes of codes. The offsets of both sections follow from the number of
-//! blocks, so that tiles write to them independently.
+//! A block of an odd size is padded to whole bytes of codes. The offsets of both sections follow
+//! from the number of blocks, so that tiles write to them independently.
 //!
 //! Layout: qlora-rs 1.3.0 `native.rs`, `write_tensor_data`.
 
@@ -30,7 +31,8 @@ pub(crate) struct Qnat {
 }
 
 impl Method for Qnat {
-    /// The container has no other kind of tensor, so one without values is stored as an encoded tensor of no blocks.
+    /// The container has no other kind of tensor, so one without values is stored as an encoded
+    /// tensor of no blocks.
     fn takes_empty(&self) -> bool {
         true
     }
@@ -113,7 +115,8 @@ impl Encode for QnatEncoder {
             ..
         } = self;
         let scales_at = (self.block_count() * self.block_bytes()) as u64;
-        // The library gives a block of zeros the scale 1, which is the largest scale if all values are zeros.
+        // The library gives a block of zeros the scale 1, which is the largest scale if all values
+        // are zeros.
         let max = if values.survey == 0.0 {
             1.0
         } else {

@@ -1,4 +1,5 @@
-//! The public types of encoding: a scheme by its name with its parameters, and what is encoded with it.
+//! The public types of encoding: a scheme by its name with its parameters, and what is encoded with
+//! it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,8 +13,9 @@ use crate::config::nearest;
 use crate::forget::gguf::mixture::FileType;
 use crate::{AnamnesisError, ConvertTarget, Dtype, Result, TargetDtype};
 
-/// The scheme that a model is encoded to. Every scheme is a constant, such as [`ForgetScheme::FP8_BLOCK`] or
-/// [`ForgetScheme::Q4_K_M`], and can be parsed from its name: `fp8-block`, `gguf:q4_k_m` and so on.
+/// The scheme that a model is encoded to. Every scheme is a constant, such as
+/// [`ForgetScheme::FP8_BLOCK`] or [`ForgetScheme::Q4_K_M`], and can be parsed from its name:
+/// `fp8-block`, `gguf:q4_k_m` and so on.
 ///
 /// ```
 /// use anamnesis::ForgetScheme;
@@ -38,7 +40,8 @@ enum SchemeKind {
 /// The options of a scheme. A scheme ignores those that it does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SchemeParameters {
-    /// Values that share a scale: the group size, or the side of a square block. None: the scheme's usual size.
+    /// Values that share a scale: the group size, or the side of a square block. None: the scheme's
+    /// usual size.
     pub group: Option<usize>,
     /// How MXFP4 and MXFP8 choose the exponent of a block.
     pub rule: ScaleRule,
@@ -67,7 +70,8 @@ impl ForgetScheme {
         Self { kind, parameters }
     }
 
-    /// Other names of the scheme, in this crate's documents and in other tools: `bnb-4bit` for `nf4`.
+    /// Other names of the scheme, in this crate's documents and in other tools: `bnb-4bit` for
+    /// `nf4`.
     #[must_use]
     pub fn aliases(&self) -> &'static [&'static str] {
         match self.kind {
@@ -86,16 +90,17 @@ impl ForgetScheme {
         FileType::all().iter().map(|file_type| file_type.name)
     }
 
-    /// Sets the number of values that share a scale: the size of a group, or the side of a square block. Planning fails with
-    /// `Unsupported` if the scheme leaves no choice of it.
+    /// Sets the number of values that share a scale: the size of a group, or the side of a square
+    /// block. Planning fails with `Unsupported` if the scheme leaves no choice of it.
     #[must_use]
     pub fn with_group_size(mut self, group: usize) -> Self {
         self.parameters.group = Some(group);
         self
     }
 
-    /// Sets the library whose powers of two are the scales of MXFP4 and MXFP8: `compressed-tensors`, `modelopt`,
-    /// `ggml`, or `floor`, `ceil`, `even`, `rceil` (the modes of torchao).
+    /// Sets the library whose powers of two are the scales of MXFP4 and MXFP8:
+    /// `compressed-tensors`, `modelopt`, `ggml`, or `floor`, `ceil`, `even`, `rceil` (the modes of
+    /// torchao).
     ///
     /// # Errors
     /// `Unsupported` if no rule has this name.
@@ -118,8 +123,8 @@ impl ForgetScheme {
         self
     }
 
-    /// The scheme's name as a suffix for names of encoded models. It is without `gguf:`, for their extension says that, and the
-    /// layouts of FP8 share `fp8`, as model names do.
+    /// The scheme's name as a suffix for names of encoded models. It is without `gguf:`, for their
+    /// extension says that, and the layouts of FP8 share `fp8`, as model names do.
     #[must_use]
     pub fn suffix(&self) -> String {
         let name = self.to_string();
@@ -147,11 +152,12 @@ impl ForgetScheme {
         }
     }
 
-    /// The type that quantized values are decoded to before they are encoded, unless the caller sets another.
+    /// The type that quantized values are decoded to before they are encoded, unless the caller
+    /// sets another.
     ///
-    /// It is BF16 in safetensors, because models there are stored in it and some schemes store scales in the type of
-    /// the model. It is F32 for GGUF and QNAT, whose tools quantize from F32: rounding to BF16 between would
-    /// change the result.
+    /// It is BF16 in safetensors, because models there are stored in it and some schemes store
+    /// scales in the type of the model. It is F32 for GGUF and QNAT, whose tools quantize from F32:
+    /// rounding to BF16 between would change the result.
     #[must_use]
     pub fn dtype(&self) -> TargetDtype {
         match self.kind {
@@ -215,8 +221,8 @@ impl ForgetScheme {
         }
     }
 
-    /// The method of the scheme, and which tensors it encodes by default. None for GGUF, where each tensor has its own
-    /// type. `dtype` is what quantized values are decoded to.
+    /// The method of the scheme, and which tensors it encodes by default. None for GGUF, where each
+    /// tensor has its own type. `dtype` is what quantized values are decoded to.
     pub(crate) fn method(&self, dtype: TargetDtype) -> Option<(Arc<dyn Method>, Scope)> {
         match self.kind {
             SchemeKind::Gguf(_) => None,
@@ -230,7 +236,8 @@ impl ForgetScheme {
         }
     }
 
-    /// Keys in `config.json` under which the scheme's description is stored. Each gets the same value.
+    /// Keys in `config.json` under which the scheme's description is stored. Each gets the same
+    /// value.
     pub(crate) fn config_keys(&self) -> Vec<&'static str> {
         match self.kind {
             SchemeKind::Gguf(_) => vec![],
@@ -242,8 +249,8 @@ impl ForgetScheme {
 impl FromStr for ForgetScheme {
     type Err = AnamnesisError;
 
-    /// A scheme's name or one of its other names, `gguf:` with a file type of llama.cpp, or a file type alone. Case does not
-    /// count, and `_` is the same as `-`.
+    /// A scheme's name or one of its other names, `gguf:` with a file type of llama.cpp, or a file
+    /// type alone. Case does not count, and `_` is the same as `-`.
     fn from_str(text: &str) -> Result<Self> {
         let name = text.to_ascii_lowercase().replace('_', "-");
         let row = SCHEMES
@@ -292,39 +299,42 @@ impl fmt::Display for ForgetScheme {
     }
 }
 
-/// What is encoded, and how. Most callers need no more than a [`ForgetScheme`], which converts into this.
+/// What is encoded, and how. Most callers need no more than a [`ForgetScheme`], which converts into
+/// this.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Forget {
     /// The scheme.
     pub scheme: ForgetScheme,
-    /// Names of tensors that are encoded: patterns with `*` and `?`, or `re:` with a regular expression. If empty, the
-    /// scheme's default tensors are encoded.
+    /// Names of tensors that are encoded: patterns with `*` and `?`, or `re:` with a regular
+    /// expression. If empty, the scheme's default tensors are encoded.
     pub include: Vec<String>,
     /// Names of tensors that are not encoded: patterns as in `include`, which they override.
     pub exclude: Vec<String>,
-    /// Path of a model with the same tensor names: exactly the tensors that are quantized there are encoded.
+    /// Path of a model with the same tensor names: exactly the tensors that are quantized there are
+    /// encoded.
     pub like: Option<PathBuf>,
     /// Path of an importance matrix of llama.cpp, for GGUF.
     pub imatrix: Option<PathBuf>,
     /// Types of some tensors of a GGUF file.
     pub types: GgufTypes,
-    /// Whether it is an error to encode blocks of a GGUF file to blocks of another type, as it is for `llama-quantize` without
-    /// `--allow-requantize`. By default they are decoded and encoded.
+    /// Whether it is an error to encode blocks of a GGUF file to blocks of another type, as it is
+    /// for `llama-quantize` without `--allow-requantize`. By default they are decoded and encoded.
     pub refuses_requantizing: bool,
 }
 
-/// Types that some tensors of a GGUF file get whatever the file type says, as by the options of `llama-quantize`. Tensors that
-/// llama.cpp does not quantize stay as they are.
+/// Types that some tensors of a GGUF file get whatever the file type says, as by the options of
+/// `llama-quantize`. Tensors that llama.cpp does not quantize stay as they are.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct GgufTypes {
-    /// Patterns of names, as llama.cpp or the model has them, each with a type (`--tensor-type`). The first that matches counts.
-    /// One that matches no tensor is an error.
+    /// Patterns of names, as llama.cpp or the model has them, each with a type (`--tensor-type`).
+    /// The first that matches counts. One that matches no tensor is an error.
     pub tensors: Vec<(String, Dtype)>,
     /// Type of the token embeddings (`--token-embedding-type`).
     pub token_embedding: Option<Dtype>,
-    /// Type of the output layer (`--output-tensor-type`), and of token embeddings that are the output layer, too.
+    /// Type of the output layer (`--output-tensor-type`), and of token embeddings that are the
+    /// output layer, too.
     pub output: Option<Dtype>,
 }
 
@@ -335,8 +345,8 @@ impl GgufTypes {
         self.tensors.is_empty() && self.token_embedding.is_none() && self.output.is_none()
     }
 
-    /// The type of this name that tensors of a GGUF file can be encoded to, in any case: a block type of ggml, F32, F16 or
-    /// BF16.
+    /// The type of this name that tensors of a GGUF file can be encoded to, in any case: a block
+    /// type of ggml, F32, F16 or BF16.
     ///
     /// # Errors
     /// `Unsupported` that lists them.

@@ -1,6 +1,8 @@
-//! The table of schemes: names, description, container, default tensors, keys in `config.json`, and the method.
+//! The table of schemes: names, description, container, default tensors, keys in `config.json`, and
+//! the method.
 //!
-//! File types of GGUF are not in it: they are in `gguf/mixture/file_type.rs`. A scheme is added by a row here.
+//! File types of GGUF are not in it: they are in `gguf/mixture/file_type.rs`. A scheme is added by
+//! a row here.
 
 use std::sync::Arc;
 
@@ -144,7 +146,8 @@ macro_rules! schemes {
         /// Every scheme except the file types of GGUF.
         pub(super) const SCHEMES: &[SchemeRow] = &[$(SchemeRow::$constant),*];
 
-        /// Schemes by name. Their options are set by methods such as [`with_group_size`](Self::with_group_size).
+        /// Schemes by name. Their options are set by methods such as
+        /// [`with_group_size`](Self::with_group_size).
         impl ForgetScheme {
             $(
                 #[doc = concat!("`", $name, "`: ", $about, ".")]
@@ -302,7 +305,8 @@ fn bnb4(p: &SchemeParameters, quant_type: Bnb4QuantType, double_quant: bool) -> 
     })
 }
 
-/// Blocks with as many rows as columns: 128, as DeepSeek and transformers have them, or the group size.
+/// Blocks with as many rows as columns: 128, as DeepSeek and transformers have them, or the group
+/// size.
 fn square_blocks(p: &SchemeParameters) -> Granularity {
     let side = p.group.unwrap_or(128);
     Granularity::Block {

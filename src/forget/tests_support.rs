@@ -1,4 +1,5 @@
-//! Helpers of the tests of BitsAndBytes and QNAT: encoding in tiles of several sizes, and reading of files.
+//! Helpers of the tests of BitsAndBytes and QNAT: encoding in tiles of several sizes, and reading
+//! of files.
 
 use std::collections::HashMap;
 
@@ -33,8 +34,8 @@ pub(super) struct EncodedTensor {
     pub back: Vec<u32>,
 }
 
-/// Encodes `values` in tiles of the smallest, the largest and another size, at every CPU level, from the last tile to
-/// the first. The result must be the same each time.
+/// Encodes `values` in tiles of the smallest, the largest and another size, at every CPU level,
+/// from the last tile to the first. The result must be the same each time.
 pub(super) fn encode(encoder: &dyn Encode, values: &[f32], survey: f64) -> EncodedTensor {
     let grid = encoder.grid();
     let heights = [

@@ -11,7 +11,8 @@ use crate::error::printable;
 use crate::scheme::ResolvedItem;
 use crate::{ParsedModel, Result};
 
-/// Fields of `config.json` with the number of tokens that a model was made for, in order of preference.
+/// Fields of `config.json` with the number of tokens that a model was made for, in order of
+/// preference.
 const CONTEXT: &[&str] = &[
     "max_position_embeddings",
     "n_positions",
@@ -50,7 +51,8 @@ const VOCABULARIES: &[(&str, &str)] = &[
     ("vocab.txt", "WordPiece"),
 ];
 
-/// Values of `tokenizer.ggml.model`, and the kind of tokenizer that each names. Source: llama.cpp `llama-vocab.cpp`.
+/// Values of `tokenizer.ggml.model`, and the kind of tokenizer that each names. Source: llama.cpp
+/// `llama-vocab.cpp`.
 #[cfg(feature = "gguf")]
 const GGUF_VOCABULARIES: &[(&str, &str)] = &[
     ("gpt2", "BPE"),
@@ -59,18 +61,22 @@ const GGUF_VOCABULARIES: &[(&str, &str)] = &[
     ("t5", "Unigram"),
 ];
 
-/// What a model is: architecture, number of values, context, tokenizer. What no file says is `None`.
+/// What a model is: architecture, number of values, context, tokenizer. What no file says is
+/// `None`.
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct ModelDescription {
-    /// The class of transformers in `architectures`, else `model_type`; of GGUF, `general.architecture`.
+    /// The class of transformers in `architectures`, else `model_type`; of GGUF,
+    /// `general.architecture`.
     pub architecture: Option<String>,
-    /// Number of values of the recovered tensors, without state of optimizers. Of a shard alone, those of the shard.
+    /// Number of values of the recovered tensors, without state of optimizers. Of a shard alone,
+    /// those of the shard.
     pub parameters: u64,
-    /// Number of values that compute a token of a mixture of experts: all but those of experts, and of these the part that
-    /// a router chooses.
+    /// Number of values that compute a token of a mixture of experts: all but those of experts, and
+    /// of these the part that a router chooses.
     pub active_parameters: Option<u64>,
-    /// Stored bits for each value, scales included; `None` without values, or if a tensor cannot be decoded.
+    /// Stored bits for each value, scales included; `None` without values, or if a tensor cannot be
+    /// decoded.
     pub bits_per_weight: Option<f64>,
     /// Number of tensors that cannot be decoded, whose values are not counted.
     pub undecodable: usize,
@@ -80,7 +86,8 @@ pub struct ModelDescription {
     pub experts: Option<u64>,
     /// Number of experts that compute a token.
     pub experts_used: Option<u64>,
-    /// Kind of the tokenizer, with the file or the names that say so: `BPE (tokenizer.json, Qwen2Tokenizer)`.
+    /// Kind of the tokenizer, with the file or the names that say so: `BPE (tokenizer.json,
+    /// Qwen2Tokenizer)`.
     pub tokenizer: Option<String>,
     /// Whether there is a template that makes a text of a conversation.
     pub chat_template: bool,
@@ -101,8 +108,8 @@ pub struct ShardNumber {
 }
 
 impl ParsedModel {
-    /// Describes the model by what its tensors, its metadata and the files beside it say: `config.json`, and those of the
-    /// tokenizer. A file that cannot be read is a note.
+    /// Describes the model by what its tensors, its metadata and the files beside it say:
+    /// `config.json`, and those of the tokenizer. A file that cannot be read is a note.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -216,7 +223,8 @@ fn describe_config(texts: &Texts, found: &mut ModelDescription) -> Result<()> {
     let Some(config) = texts.json("config.json")? else {
         return Ok(());
     };
-    // The language model's fields count before those of the whole, of which several have a pendant for vision.
+    // The language model's fields count before those of the whole, of which several have a pendant
+    // for vision.
     let nested = crate::config::TEXT_CONFIGS
         .iter()
         .find_map(|key| config.get(*key));

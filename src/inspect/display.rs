@@ -6,7 +6,8 @@ use super::{InspectInfo, ModuleClass, format_bytes, join_dtypes};
 use crate::error::printable;
 use crate::{Container, QuantScheme};
 
-/// Writes the line of a container's summary on its `size` after recovery to `dtypes`, unless that is the stored `total`.
+/// Writes the line of a container's summary on its `size` after recovery to `dtypes`, unless that
+/// is the stored `total`.
 #[cfg(any(feature = "gguf", feature = "npz", feature = "pth"))]
 pub(crate) fn write_dequantized(
     f: &mut fmt::Formatter<'_>,
@@ -98,7 +99,8 @@ impl fmt::Display for InspectInfo {
 const MAX_PROBLEMS: usize = 5;
 
 impl InspectInfo {
-    /// Writes the container, then the schemes, one a line. safetensors is not named: a summary without a container is of it.
+    /// Writes the container, then the schemes, one a line. safetensors is not named: a summary
+    /// without a container is of it.
     fn write_schemes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut label = "Format:      ";
         if self.container != Container::Safetensors {

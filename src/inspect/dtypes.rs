@@ -24,8 +24,8 @@ pub(super) fn stored(model: &ParsedModel) -> Vec<DtypeCount> {
     count(model.tensors().map(|t| stored_size(&t)))
 }
 
-/// The tensors after recovery to `to` by dtype, the dtype with the most bytes first. A tensor that cannot be recovered counts
-/// as it is stored.
+/// The tensors after recovery to `to` by dtype, the dtype with the most bytes first. A tensor that
+/// cannot be recovered counts as it is stored.
 pub(super) fn recovered(resolution: &Resolution<'_>, to: TargetDtype) -> Vec<DtypeCount> {
     let items = resolution.items.iter().map(|item| match item {
         ResolvedItem::Plain(t) => stored_size(&t.stored),

@@ -7,7 +7,8 @@ use crate::{AnamnesisError, Dtype, Result};
 /// Passes each element of `bytes`, little-endian, to `take`. 64-bit integers are rounded to F64.
 ///
 /// # Errors
-/// `Unsupported` that names the tensor, if its elements are complex, blocks, or of less than a byte.
+/// `Unsupported` that names the tensor, if its elements are complex, blocks, or of less than a
+/// byte.
 pub(crate) fn for_each_value(
     name: &str,
     dtype: Dtype,

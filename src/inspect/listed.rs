@@ -17,15 +17,17 @@ pub struct ListedTensor<'m> {
     pub dtype: Dtype,
     /// Shape as stored, outermost dimension first (GGUF files have it the other way round).
     pub shape: &'m [usize],
-    /// Number of the model's values that the tensor holds, decoded if it has codes. 0 for scales and other tensors that
-    /// are no part of the recovered model; `None` if the tensor cannot be decoded.
+    /// Number of the model's values that the tensor holds, decoded if it has codes. 0 for scales
+    /// and other tensors that are no part of the recovered model; `None` if the tensor cannot be
+    /// decoded.
     pub parameters: Option<u64>,
     /// Bytes of the data.
     pub bytes: u64,
     /// What the tensor is for.
     #[serde(serialize_with = "as_text")]
     pub role: TensorRole,
-    /// Scheme of the weight that the tensor is a part of, as a phrase in JSON; `None` if it is part of none.
+    /// Scheme of the weight that the tensor is a part of, as a phrase in JSON; `None` if it is part
+    /// of none.
     #[serde(serialize_with = "scheme_as_text")]
     pub scheme: Option<QuantScheme>,
     /// Name of the file that holds the data; `None` for a model from memory.
@@ -47,8 +49,8 @@ fn scheme_as_text<S: serde::Serializer>(
 }
 
 impl ParsedModel {
-    /// Lists the stored tensors in the order of the data, with role, scheme and number of values. Reads no tensor data except
-    /// the small tensors in which some schemes describe themselves.
+    /// Lists the stored tensors in the order of the data, with role, scheme and number of values.
+    /// Reads no tensor data except the small tensors in which some schemes describe themselves.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -89,7 +91,8 @@ impl ParsedModel {
                     for (_, part) in &group.parts {
                         all[part.index].scheme = Some(group.scheme);
                     }
-                    // Codes may lie in several tensors, and several weights in one: a weight counts with its first codes.
+                    // Codes may lie in several tensors, and several weights in one: a weight counts
+                    // with its first codes.
                     let codes = |part: &&(TensorRole, Tensor<'_>)| part.0 == TensorRole::Quantized;
                     let first = group.parts.iter().find(codes).or(group.parts.first());
                     if let Some((_, first)) = first {

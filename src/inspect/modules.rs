@@ -43,8 +43,9 @@ fn class_name(name: &str) -> String {
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// The share of a weight in the bytes that several weights take together, by their values; `None` of a weight with parts of its
-/// own. All weights of a module of DFloat11 are one stream, with a byte of sign and mantissa for each value.
+/// The share of a weight in the bytes that several weights take together, by their values; `None`
+/// of a weight with parts of its own. All weights of a module of DFloat11 are one stream, with a
+/// byte of sign and mantissa for each value.
 fn shared(group: &Group<'_>) -> Option<u64> {
     let (QuantScheme::DFloat11, [_, (_, rest), ..]) = (group.scheme, group.parts.as_slice()) else {
         return None;
@@ -58,7 +59,8 @@ fn shared(group: &Group<'_>) -> Option<u64> {
     u64::try_from(bytes * values / rest.elements().max(1) as u128).ok()
 }
 
-/// All module classes in the order of first appearance. A class with several schemes has a row for each scheme.
+/// All module classes in the order of first appearance. A class with several schemes has a row for
+/// each scheme.
 pub(super) fn classes(resolution: &Resolution<'_>) -> Vec<ModuleClass> {
     let mut rows: Vec<ModuleClass> = Vec::new();
     let mut at: HashMap<(String, QuantScheme), usize> = HashMap::new();

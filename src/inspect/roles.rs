@@ -5,11 +5,11 @@ use crate::scheme::Resolution;
 use crate::{ParsedModel, TensorRole};
 
 impl Tensor<'_> {
-    /// What the tensor is for: codes, scales, a tensor that is not quantized. A tensor that cannot be decoded has the role that
-    /// its name and dtype suggest.
+    /// What the tensor is for: codes, scales, a tensor that is not quantized. A tensor that cannot
+    /// be decoded has the role that its name and dtype suggest.
     ///
-    /// The first call for a model looks at all of its tensors, and may read the small ones in which some schemes describe
-    /// themselves.
+    /// The first call for a model looks at all of its tensors, and may read the small ones in which
+    /// some schemes describe themselves.
     #[must_use]
     pub fn role(&self) -> TensorRole {
         let model = self.model;

@@ -1,11 +1,13 @@
-//! [`TensorStatistics`]: range, moments and counts of a tensor's decoded values, in constant memory.
+//! [`TensorStatistics`]: range, moments and counts of a tensor's decoded values, in constant
+//! memory.
 
 use super::element_values::for_each_value;
 use crate::convert::Recovery;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Values that are summed together before they are merged with those before them. It is a fixed number, so the result does not
-/// depend on the pieces in which a tensor is decoded, and with them on the number of threads.
+/// Values that are summed together before they are merged with those before them. It is a fixed
+/// number, so the result does not depend on the pieces in which a tensor is decoded, and with them
+/// on the number of threads.
 const CHUNK: usize = 1024;
 
 /// Range, moments and counts of a tensor's values.
@@ -26,7 +28,8 @@ pub struct TensorStatistics {
     pub max: Option<f64>,
     /// Mean of the finite values.
     pub mean: Option<f64>,
-    /// Standard deviation of the finite values: the root of the mean squared deviation (NumPy's `std`).
+    /// Standard deviation of the finite values: the root of the mean squared deviation (NumPy's
+    /// `std`).
     pub std: Option<f64>,
     /// Number of zeros, of either sign.
     pub zeros: u64,
@@ -51,8 +54,9 @@ pub struct Histogram {
 }
 
 impl Recovery<'_> {
-    /// Computes statistics of the output tensor called `name`, and with `bins` parts a histogram, for which the tensor is
-    /// decoded a second time. Holds some MiB for each thread, whatever the size of the tensor.
+    /// Computes statistics of the output tensor called `name`, and with `bins` parts a histogram,
+    /// for which the tensor is decoded a second time. Holds some MiB for each thread, whatever the
+    /// size of the tensor.
     ///
     /// ```
     /// # fn main() -> anamnesis::Result<()> {
@@ -174,8 +178,8 @@ impl Sums {
         }
     }
 
-    /// Merges the chunk by the formula of Chan, Golub and LeVeque for the variance of two sets, which does not subtract large
-    /// sums of squares from each other.
+    /// Merges the chunk by the formula of Chan, Golub and LeVeque for the variance of two sets,
+    /// which does not subtract large sums of squares from each other.
     fn merge_chunk(&mut self) {
         let (n, before) = (self.chunk.len() as f64, self.finite as f64);
         if self.chunk.is_empty() {

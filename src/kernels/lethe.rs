@@ -1,12 +1,14 @@
-//! Encode arithmetic, the mirror image of `remember/`: a file for each scheme, slices in and slices out. No file here knows
-//! names, shapes or containers.
+//! Encode arithmetic, the mirror image of `remember/`: a file for each scheme, slices in and slices
+//! out. No file here knows names, shapes or containers.
 //!
-//! - `integer`, `fp8`, `mx`, `nvfp4`, `mlx`, `codebook` (with `bnb` and `qnat`), `int8` and `ggml` make codes and scales.
-//!   They do the float operations of a named library in its order, so that the bytes are those of that library.
-//! - `groups` is the kernel that `mx` and `nvfp4` share, `narrow` the rounding to floats of eight bits and four,
-//!   `compute_dtype` the rounding to the model's dtype between operations.
+//! - `integer`, `fp8`, `mx`, `nvfp4`, `mlx`, `codebook` (with `bnb` and `qnat`), `int8` and `ggml`
+//!   make codes and scales. They do the float operations of a named library in its order, so that
+//!   the bytes are those of that library.
+//! - `groups` is the kernel that `mx` and `nvfp4` share, `narrow` the rounding to floats of eight
+//!   bits and four, `compute_dtype` the rounding to the model's dtype between operations.
 //! - `dfloat11` makes Huffman codes of exponents.
-//! - `pack` puts codes into words; `magnitudes` finds the largest; `mean` and `distance` are sums over what was encoded.
+//! - `pack` puts codes into words; `magnitudes` finds the largest; `mean` and `distance` are sums
+//!   over what was encoded.
 
 pub(crate) mod bnb;
 pub(crate) mod codebook;

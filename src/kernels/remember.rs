@@ -1,11 +1,13 @@
 //! Decode arithmetic. Kernels take slices and know no tensor names.
 //!
-//! One file each for what schemes share (`cast`, `codebook`, `fp8`, `grouped`, `packed`, `scale_grid`, `vectors`, `widen`), for products with
-//! matrices (`hadamard`, `low_rank`, `matrix_product`, `rotated`, `transform`), for what is done to values besides (`overflow`,
+//! One file each for what schemes share (`cast`, `codebook`, `fp8`, `grouped`, `packed`,
+//! `scale_grid`, `vectors`, `widen`), for products with matrices (`hadamard`, `low_rank`,
+//! `matrix_product`, `rotated`, `transform`), for what is done to values besides (`overflow`,
 //! `rescale`, `transpose`), and for each scheme with arithmetic of its own.
 //!
-//! Every value is computed in f32 by the canonical library's formula, in its order, and is then rounded once to the output
-//! type. A product and a sum are fused only where that gives the same bits.
+//! Every value is computed in f32 by the canonical library's formula, in its order, and is then
+//! rounded once to the output type. A product and a sum are fused only where that gives the same
+//! bits.
 
 pub(crate) mod awq;
 pub(crate) mod bnb;

@@ -6,16 +6,17 @@ use std::fmt::Display;
 use super::{ParseLimits, cap};
 use crate::{AnamnesisError, Result};
 
-/// Ratio up to which a compressed member does not count as one that grows: its length is in proportion to the file's.
-/// Weights are compressed to half or a tenth of their size, masks of which one value in a hundred is set to a fiftieth, and
-/// zeros to a thousandth.
+/// Ratio up to which a compressed member does not count as one that grows: its length is in
+/// proportion to the file's. Weights are compressed to half or a tenth of their size, masks of
+/// which one value in a hundred is set to a fiftieth, and zeros to a thousandth.
 #[cfg(any(feature = "npz", feature = "pth"))]
 const ORDINARY_RATIO: u64 = 100;
 
-/// Running account of one call: one parse, or one call that materialises tensors. All readers of a call share it, so
-/// the files of a directory count together.
+/// Running account of one call: one parse, or one call that materialises tensors. All readers of a
+/// call share it, so the files of a directory count together.
 ///
-/// Nothing is ever credited back: the account bounds what a file causes to be allocated in all, not the peak.
+/// Nothing is ever credited back: the account bounds what a file causes to be allocated in all, not
+/// the peak.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limits: ParseLimits,
@@ -39,7 +40,8 @@ const KEY_BYTES: u64 = 256;
 /// Memory of tables that needs no file in proportion: 48 000 tensors.
 const FREE_TABLE_BYTES: u64 = 48 << 20;
 
-/// Memory of tables for each byte of a file. Real tensors have thousands of bytes; headers of empty ones have some thirty.
+/// Memory of tables for each byte of a file. Real tensors have thousands of bytes; headers of empty
+/// ones have some thirty.
 const TABLE_BYTES_PER_BYTE: u64 = 6;
 
 /// Memory that parsed JSON files of one call may take besides a multiple of their lengths.
@@ -74,8 +76,8 @@ impl Budget {
         self.grow(bytes, what)
     }
 
-    /// Checks the final size of a buffer without charging it: for a buffer that grows in steps, each of which is
-    /// charged with [`grow`](Self::grow).
+    /// Checks the final size of a buffer without charging it: for a buffer that grows in steps,
+    /// each of which is charged with [`grow`](Self::grow).
     pub(crate) fn single(&self, bytes: u64, what: impl Display) -> Result<()> {
         cap_set_by(
             SINGLE,
@@ -85,9 +87,11 @@ impl Budget {
         )
     }
 
-    /// Charges `bytes` to the total alone: for a step of a growing buffer, or for many small allocations together.
+    /// Charges `bytes` to the total alone: for a step of a growing buffer, or for many small
+    /// allocations together.
     pub(crate) fn grow(&self, bytes: u64, what: impl Display) -> Result<()> {
-        // Saturating: sums of declared lengths can pass `u64::MAX`, and a wrapped sum would be within the limit.
+        // Saturating: sums of declared lengths can pass `u64::MAX`, and a wrapped sum would be
+        // within the limit.
         self.total.set(self.total.get().saturating_add(bytes));
         cap_set_by(
             TOTAL,
@@ -108,7 +112,8 @@ impl Budget {
         )
     }
 
-    /// Counts the tensors and metadata keys of a file of `len` bytes, which take memory whatever their size is.
+    /// Counts the tensors and metadata keys of a file of `len` bytes, which take memory whatever
+    /// their size is.
     pub(crate) fn tables(&self, tensors: u64, keys: u64, len: u64) -> Result<()> {
         let (mut taken, mut bytes) = self.tables.get();
         taken = taken
@@ -127,8 +132,8 @@ impl Budget {
         )
     }
 
-    /// Checks that a member of `stored` compressed bytes may decompress to `len` bytes, and counts these if they are more
-    /// than [`ORDINARY_RATIO`] times as many.
+    /// Checks that a member of `stored` compressed bytes may decompress to `len` bytes, and counts
+    /// these if they are more than [`ORDINARY_RATIO`] times as many.
     #[cfg(any(feature = "npz", feature = "pth"))]
     pub(crate) fn decompress(&self, stored: u64, len: u64, what: impl Display) -> Result<()> {
         // Rounded up, so that a ratio slightly above the limit is over it.

@@ -8,12 +8,12 @@ const LARGE: usize = 4 << 20;
 #[cfg(all(target_os = "linux", not(miri)))]
 const LARGE_PAGE: usize = 2 << 20;
 
-/// Asks the system for pages of 2 MiB in a large buffer that nothing has been written to. Buffers as large as this are
-/// fresh from the system, which makes every page when it is first written; 8192 small ones for 32 MiB take longer than
-/// decoding a tensor of this size.
+/// Asks the system for pages of 2 MiB in a large buffer that nothing has been written to. Buffers
+/// as large as this are fresh from the system, which makes every page when it is first written;
+/// 8192 small ones for 32 MiB take longer than decoding a tensor of this size.
 ///
-/// Linux gives them to programs that ask (`transparent_hugepage/enabled` is `madvise`, its default); a system that
-/// declines makes small pages.
+/// Linux gives them to programs that ask (`transparent_hugepage/enabled` is `madvise`, its
+/// default); a system that declines makes small pages.
 #[cfg(all(target_os = "linux", not(miri)))]
 #[expect(unsafe_code, reason = "advice on the pages of a buffer")]
 pub(super) fn use_large_pages<T>(buffer: &mut [T]) {
@@ -26,8 +26,8 @@ pub(super) fn use_large_pages<T>(buffer: &mut [T]) {
     let start = buffer.as_mut_ptr().cast::<u8>();
     let skipped = start.align_offset(LARGE_PAGE);
     let len = bytes.saturating_sub(skipped) / LARGE_PAGE * LARGE_PAGE;
-    // SAFETY: the range lies within `buffer`, which nobody else uses meanwhile, and this advice changes no byte of it. An
-    // error means that the system has no such pages.
+    // SAFETY: the range lies within `buffer`, which nobody else uses meanwhile, and this advice
+    // changes no byte of it. An error means that the system has no such pages.
     let _ = unsafe {
         madvise(
             start.wrapping_add(skipped).cast(),

@@ -1,4 +1,5 @@
-//! AQLM: a block of the weight is the sum of a vector of each codebook, times the scale of its row of blocks.
+//! AQLM: a block of the weight is the sum of a vector of each codebook, times the scale of its row
+//! of blocks.
 //!
 //! | tensor | contents |
 //! |---|---|
@@ -6,7 +7,8 @@
 //! | `P.codebooks` `[codebooks, 2^bits, og, ig]` | vectors |
 //! | `P.scales` `[out / og, 1, 1, 1]` | scales |
 //!
-//! Layout and formula: aqlm `inference.py` (`QuantizedLinear`), `utils.py` (`_dequantize_weight`, `unpack_int_data`).
+//! Layout and formula: aqlm `inference.py` (`QuantizedLinear`), `utils.py` (`_dequantize_weight`,
+//! `unpack_int_data`).
 
 use std::ops::Range;
 
@@ -69,7 +71,8 @@ impl Scheme for Aqlm {
         };
         let stored = t.dtype().bits();
         let bits = bits_of_codes(t, &codebooks, [count, entries], books)?;
-        // The library's layers for CPUs transpose their codes in memory, and may have been saved so.
+        // The library's layers for CPUs transpose their codes in memory, and may have been saved
+        // so.
         require_shape(t, &scales, &[down, 1, 1, 1])?;
         check_config(t, base, [books, bits, height, width], all)?;
         let vector = height.checked_mul(width);
@@ -145,7 +148,8 @@ fn codebooks_of<'m>(t: &Tensor<'m>, base: &str, all: &Index<'m>) -> Result<Optio
     }
 }
 
-/// The bits of a code that count, of `books` codes for each block and `count` codebooks of `entries` vectors.
+/// The bits of a code that count, of `books` codes for each block and `count` codebooks of
+/// `entries` vectors.
 ///
 /// # Errors
 /// The codes do not go with the codebooks.

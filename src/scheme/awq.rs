@@ -1,10 +1,11 @@
-//! AWQ, GEMM layout: `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`, `X.scales`
-//! `[groups, out]`, four bits. The weight is `X.weight` `[out, in]`. AutoRound's `auto_awq` of four bits is the same.
+//! AWQ, GEMM layout: `X.qweight` I32 `[in, out / 8]`, `X.qzeros` I32 `[groups, out / 8]`,
+//! `X.scales` `[groups, out]`, four bits. The weight is `X.weight` `[out, in]`. AutoRound's
+//! `auto_awq` of four bits is the same.
 //!
 //! Layout: AutoAWQ `modules/linear/gemm.py`.
 //!
-//! A word has the codes of eight outputs. They are taken apart while the stored rows are transposed, so that the kernel is the
-//! shared one.
+//! A word has the codes of eight outputs. They are taken apart while the stored rows are
+//! transposed, so that the kernel is the shared one.
 
 mod gemv;
 mod wide;
@@ -81,7 +82,8 @@ impl Scheme for Awq {
     }
 }
 
-/// The decoder and the parts of a layer in GEMM's layout of four bits; `None` if its layout is another.
+/// The decoder and the parts of a layer in GEMM's layout of four bits; `None` if its layout is
+/// another.
 ///
 /// # Errors
 /// The tensors do not fit each other or the config.

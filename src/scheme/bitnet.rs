@@ -1,8 +1,10 @@
-//! BitNet: `X.weight` U8 `[out / 4, in]` with `X.weight_scale` `[1]`. Two bits of a byte have a code plus one; the
-//! first quarter of the rows is in the lowest bits (`layout/strided.rs`). With `linear_class` `bitlinear` the scale
-//! divides, with `autobitlinear` it multiplies. A scale that multiplies may also belong to an unquantized weight.
+//! BitNet: `X.weight` U8 `[out / 4, in]` with `X.weight_scale` `[1]`. Two bits of a byte have a
+//! code plus one; the first quarter of the rows is in the lowest bits (`layout/strided.rs`). With
+//! `linear_class` `bitlinear` the scale divides, with `autobitlinear` it multiplies. A scale that
+//! multiplies may also belong to an unquantized weight.
 //!
-//! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`, `AutoBitLinear`).
+//! Layout and formulas: transformers `integrations/bitnet.py` (`unpack_weights`, `BitLinear`,
+//! `AutoBitLinear`).
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -93,15 +95,16 @@ impl Scheme for BitNet {
     }
 }
 
-/// Whether the model is one of BitNet whose other layers mlx-lm has quantized, which replaces the config of BitNet. Its
-/// `BitLinear` multiplies.
+/// Whether the model is one of BitNet whose other layers mlx-lm has quantized, which replaces the
+/// config of BitNet. Its `BitLinear` multiplies.
 fn is_of_mlx_lm(all: &Index<'_>) -> bool {
     all.config.quant_method().is_none()
         && all.config.has_model_type("bitnet")
         && all.config.has_file(MLX_CONFIG)
 }
 
-/// Whether the scale divides or multiplies, by the config. `bitlinear` is the default of transformers.
+/// Whether the scale divides or multiplies, by the config. `bitlinear` is the default of
+/// transformers.
 ///
 /// # Errors
 /// The config names another layer, or one that quantizes while it runs and thus has no scale.
@@ -129,7 +132,8 @@ fn formula<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<GroupFormula<'m>> {
 /// Checks a weight without a scale.
 ///
 /// # Errors
-/// It is a projection of a model whose config says that the scales are stored (`offline`), and does not except it.
+/// It is a projection of a model whose config says that the scales are stored (`offline`), and does
+/// not except it.
 fn check_unscaled(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     let module = base.trim_end_matches('.');
     let text = |key| all.config.text(&[key]).map(|(text, _)| text);
@@ -176,8 +180,8 @@ fn packed<'m>(
     Ok((shape, decoder))
 }
 
-/// Decoder of an unquantized weight times its scale. The decoder has no factor for plain floats, so the floats become
-/// the scales of codes that are all 1.
+/// Decoder of an unquantized weight times its scale. The decoder has no factor for plain floats, so
+/// the floats become the scales of codes that are all 1.
 fn float_weight<'m>(t: &Tensor<'m>, scale: &Tensor<'m>) -> Result<(Vec<usize>, Grouped<'m>)> {
     let (rows, cols) = rows_and_cols(t.shape());
     let inner = Box::new(Matrix {

@@ -1,9 +1,10 @@
 //! BitsAndBytes. 4-bit: `X` (packed bytes, of any dtype), `X.absmax`, `X.quant_map` F32 `[16]`,
 //! `X.quant_state.bitsandbytes__nf4|fp4` (JSON as U8) and, double-quantized, `X.nested_absmax` and
-//! `X.nested_quant_map` F32 `[256]`. GPTQModel's layers have `X_absmax` and so on, and `X_quant_state`, whose JSON alone has the type.
-//! INT8: see `bnb/int8.rs`.
+//! `X.nested_quant_map` F32 `[256]`. GPTQModel's layers have `X_absmax` and so on, and
+//! `X_quant_state`, whose JSON alone has the type. INT8: see `bnb/int8.rs`.
 //!
-//! Layout: bitsandbytes `functional.QuantState.as_dict`; gptqmodel `nn_modules/qlinear/bitsandbytes.py`.
+//! Layout: bitsandbytes `functional.QuantState.as_dict`; gptqmodel
+//! `nn_modules/qlinear/bitsandbytes.py`.
 
 mod int8;
 mod state;
@@ -35,8 +36,8 @@ use crate::{Dtype, Result};
 
 pub(super) struct Bnb4;
 
-/// Prepared if some tensor of the model belongs to a 4-bit weight. In other models, which are most, claims then build
-/// no names of companions to look up.
+/// Prepared if some tensor of the model belongs to a 4-bit weight. In other models, which are most,
+/// claims then build no names of companions to look up.
 struct HasBnb4;
 
 /// Ends of the names of a weight's companions.
@@ -66,8 +67,9 @@ const OF_GPTQMODEL: Names = Names {
     state: "_quant_state",
 };
 
-/// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a model whose
-/// config has `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes, so the dtype tells nothing.
+/// Whether `t` may be packed codes of BitsAndBytes without their companions: a column `[n, 1]` in a
+/// model whose config has `load_in_4bit`. `bnb_4bit_quant_storage` allows any dtype for the bytes,
+/// so the dtype tells nothing.
 fn may_be_bnb_4bit(t: &Tensor<'_>, all: &Index<'_>) -> bool {
     matches!(t.shape(), &[n, 1] if n > 1) && all.config.flag("load_in_4bit") == Some(true)
 }
@@ -162,8 +164,8 @@ impl Scheme for Bnb4 {
         if map.dtype() != Dtype::F32 || map.elements() != 16 {
             return Err(wrong(&map, "a 4-bit codebook is F32 [16]"));
         }
-        // The packed bytes may be stored under any dtype (`bnb_4bit_quant_storage`), so their number counts, not the
-        // shape.
+        // The packed bytes may be stored under any dtype (`bnb_4bit_quant_storage`), so their
+        // number counts, not the shape.
         let bytes = t.info().len as usize;
         // A header alone has no state to read; listings show the weight as flat then.
         let state = if state_tensor.part().is_readable() {
@@ -317,7 +319,8 @@ fn find_absmax<'m>(
     })
 }
 
-/// Decoder of a 4-bit weight. Blocks are cut from the flattened weight and may cross rows, so the grid is one row.
+/// Decoder of a 4-bit weight. Blocks are cut from the flattened weight and may cross rows, so the
+/// grid is one row.
 struct Bnb4Weight<'m> {
     codes: Part<'m>,
     map: Part<'m>,

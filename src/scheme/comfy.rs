@@ -1,5 +1,5 @@
-//! ComfyUI's formats. `X.comfy_quant`, JSON in a tensor of bytes, says how `X.weight` is quantized. Some files have one
-//! metadata value `_quantization_metadata` for all layers instead.
+//! ComfyUI's formats. `X.comfy_quant`, JSON in a tensor of bytes, says how `X.weight` is quantized.
+//! Some files have one metadata value `_quantization_metadata` for all layers instead.
 //!
 //! | format | weight | `X.weight_scale` |
 //! |---|---|---|
@@ -11,18 +11,20 @@
 //! | `mxfp8` | F8_E4M3 | exponents, one for 32 values, tiled |
 //! | `hybrid_mxfp8` | the same, and `X.weight_scalar` for GPUs without MXFP8, which replaces these scales there | |
 //!
-//! A bank of experts is `[experts, out, in]`, or of INT8 and `asym_w4a8_int8` `[experts * out, in]` with `num_experts` in the
-//! description. `X.pre_quant_scale` `[in]` beside `nvfp4` multiplies the input of the layer, as ModelOpt's does.
+//! A bank of experts is `[experts, out, in]`, or of INT8 and `asym_w4a8_int8` `[experts * out, in]`
+//! with `num_experts` in the description. `X.pre_quant_scale` `[in]` beside `nvfp4` multiplies the
+//! input of the layer, as ModelOpt's does.
 //!
-//! `int8_tensorwise` with `convrot`, `convrot_w4a4` and `asym_w4a8_int8` are in [`rotated`], `awq_w4a16` and
-//! `svdquant_w4a4` in [`int4`].
+//! `int8_tensorwise` with `convrot`, `convrot_w4a4` and `asym_w4a8_int8` are in [`rotated`],
+//! `awq_w4a16` and `svdquant_w4a4` in [`int4`].
 //!
 //! `X.weight_scale_2` of `nvfp4` is a factor of the scales, multiplied in F32.
 //!
-//! Weights of `nvfp4` and `mxfp8` are padded to whole blocks in both dimensions. The file does not say how much of
-//! a weight is padding, so it is decoded with its padding.
+//! Weights of `nvfp4` and `mxfp8` are padded to whole blocks in both dimensions. The file does not
+//! say how much of a weight is padding, so it is decoded with its padding.
 //!
-//! Formulas: comfy-kitchen, `dequantize` of its layouts, eager backend; rows and squares: convert_to_quant `comfy/quant_ops.py`.
+//! Formulas: comfy-kitchen, `dequantize` of its layouts, eager backend; rows and squares:
+//! convert_to_quant `comfy/quant_ops.py`.
 
 mod blocks;
 mod description;
@@ -96,8 +98,9 @@ impl Scheme for ComfyUi {
             return Ok(None);
         };
         let Some(description) = ComfyDescription::find(t, layers, all)? else {
-            // Codes that no description covers must not be left to schemes that would guess their layout. Only codes have to be
-            // described: a float with a `_scale` beside it can be an ordinary tensor.
+            // Codes that no description covers must not be left to schemes that would guess their
+            // layout. Only codes have to be described: a float with a `_scale` beside it can be an
+            // ordinary tensor.
             let scaled = !t.dtype().is_floating_point() && all.at(t.name(), "_scale").is_some();
             let what =
                 "the file describes how its layers are quantized, and this one is not among them";
@@ -108,7 +111,8 @@ impl Scheme for ComfyUi {
         };
         let format = description.format.as_str();
         check_description(t, &description)?;
-        // The other scheme may find no scale that it takes, for instance exponents beside `float8_e4m3fn`.
+        // The other scheme may find no scale that it takes, for instance exponents beside
+        // `float8_e4m3fn`.
         let Some(mut group) = claim_format(t, &description, all)? else {
             let scale = all.need(t, t.name(), "_scale")?;
             let what = format!(
@@ -134,7 +138,8 @@ impl Scheme for ComfyUi {
 /// Checks what `description` says of the codes `t`.
 ///
 /// # Errors
-/// They are rotated in a way that is not undone, or of a format that is not decoded or has another dtype.
+/// They are rotated in a way that is not undone, or of a format that is not decoded or has another
+/// dtype.
 fn check_description(t: &Tensor<'_>, description: &ComfyDescription<'_>) -> Result<()> {
     let format = description.format.as_str();
     // Nodes for other GPUs (WINT8, TINT4) say so of rotations by a matrix of their own.
@@ -157,14 +162,16 @@ fn check_description(t: &Tensor<'_>, description: &ComfyDescription<'_>) -> Resu
             return Err(refused(t, REFUSED, what));
         }
     };
-    // The codes are those of the rotated weight. Without the inverse rotation they would decode to another basis.
+    // The codes are those of the rotated weight. Without the inverse rotation they would decode to
+    // another basis.
     let can_be_rotated = ["int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8"].contains(&format);
     if description.flag("convrot") && !can_be_rotated {
         let what =
             format!("its columns are rotated (`{format}` with `convrot`), which is not decoded");
         return Err(refused(t, REFUSED, what));
     }
-    // The format and the dtype are stated in two places. If they contradict each other, either could be meant.
+    // The format and the dtype are stated in two places. If they contradict each other, either
+    // could be meant.
     if t.dtype() != dtype {
         let what = format!("its format is said to be `{format}`, and that has {dtype}");
         return Err(wrong(t, what));
@@ -172,8 +179,8 @@ fn check_description(t: &Tensor<'_>, description: &ComfyDescription<'_>) -> Resu
     Ok(())
 }
 
-/// Claims codes of the format that `description` names. FP8 and INT8 with plain scales are laid out as other producers do it; the
-/// others are ComfyUI's own.
+/// Claims codes of the format that `description` names. FP8 and INT8 with plain scales are laid out
+/// as other producers do it; the others are ComfyUI's own.
 fn claim_format<'m>(
     t: &Tensor<'m>,
     description: &ComfyDescription<'m>,
@@ -217,7 +224,8 @@ fn int8<'m>(
     Ok(group)
 }
 
-/// Checks that `scale` is one number, or one for each row or each expert, as comfy-kitchen's `float8` and `int8_tensorwise` have it.
+/// Checks that `scale` is one number, or one for each row or each expert, as comfy-kitchen's
+/// `float8` and `int8_tensorwise` have it.
 ///
 /// # Errors
 /// It has another shape, or the weight has no rows.

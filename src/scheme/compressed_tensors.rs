@@ -1,7 +1,8 @@
-//! compressed-tensors, packed. Integers: `W_packed` I32 with `W_scale` and, in most files, `W_shape`. Asymmetric
-//! weights have `W_zero_point` I32, packed along the rows. `W_g_idx` has the group of each column if groups are not
-//! in order. MXFP4: `W_packed` U8 with exponents as `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound
-//! stores MXINT4 like MXFP4, and has FP4 with scales in E5M3 ([`e5m3_blocks`]).
+//! compressed-tensors, packed. Integers: `W_packed` I32 with `W_scale` and, in most files,
+//! `W_shape`. Asymmetric weights have `W_zero_point` I32, packed along the rows. `W_g_idx` has the
+//! group of each column if groups are not in order. MXFP4: `W_packed` U8 with exponents as
+//! `W_scale`. MXFP6: `W_packed` U8, six bits a code. AutoRound stores MXINT4 like MXFP4, and has
+//! FP4 with scales in E5M3 ([`e5m3_blocks`]).
 //!
 //! Layouts: compressed-tensors `compressors/pack_quantized`, `compressors/mx_quantized`.
 
@@ -79,8 +80,9 @@ impl Scheme for CompressedTensors {
             // U8 with E4M3 scales is NVFP4, which comes before this scheme. Exponents are what
             // tells MX codes.
             Dtype::U8 if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) => {
-                // MXINT4 and MXFP4 differ only in AutoRound's config (`experimental/qmodules/mxint4_utils.py`). No other
-                // library writes its key, so the method need not be asked.
+                // MXINT4 and MXFP4 differ only in AutoRound's config
+                // (`experimental/qmodules/mxint4_utils.py`). No other library writes its key, so
+                // the method need not be asked.
                 let module = all.config.at(module_of(name));
                 match module.text(&["data_type"]) {
                     Some((data_type, _)) if data_type.starts_with("mx_int") => {
@@ -210,14 +212,15 @@ fn packed_ints<'m>(
     let mut decoder = Grouped::scaled(codes, bits, code_format, [rows, cols], grid, scales);
     let zero = all.at(name, "_zero_point");
     if let Some(zero) = zero {
-        // Stored zero points count whatever the config says: `_dequantize` subtracts them if they are there.
+        // Stored zero points count whatever the config says: `_dequantize` subtracts them if they
+        // are there.
         parts.push((TensorRole::ZeroPoint, zero));
         let numbers = zero_points(&zero, &shape, scale.elements(), groups, row_packing)?;
         let zero_points = GroupOffsets::new(indexed(numbers));
         decoder.formula = GroupFormula::ShiftScale(zero_points);
     }
-    // Relayed codes need groups in order along a row, and zero points in the range of the codes, which those of a
-    // byte each need not be.
+    // Relayed codes need groups in order along a row, and zero points in the range of the codes,
+    // which those of a byte each need not be.
     if grid.block_rows == 1 && !has_index && zero.is_none_or(|zero| zero.dtype() != Dtype::I8) {
         decoder.family =
             CodeFamily::int(bits, grid.block_cols, cols, scale.dtype(), zero.is_none());
@@ -243,10 +246,12 @@ fn packed_ints<'m>(
     ))
 }
 
-/// Checks that the config does not ask for a tensor that is missing, without which all of the weight would be decoded wrongly.
+/// Checks that the config does not ask for a tensor that is missing, without which all of the
+/// weight would be decoded wrongly.
 ///
 /// # Errors
-/// Columns of a group lie apart, and no index says where; or there are zero points, and they are missing.
+/// Columns of a group lie apart, and no index says where; or there are zero points, and they are
+/// missing.
 fn check_companions(t: &Tensor<'_>, name: &str, scale: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
     let module = all.config.at(module_of(name));
     // Taken as runs, the columns would get the scales of other groups.
@@ -266,8 +271,8 @@ fn check_companions(t: &Tensor<'_>, name: &str, scale: &Tensor<'_>, all: &Index<
     Ok(())
 }
 
-/// Name of the weight in outputs. A stack of experts is a parameter itself, not the weight of a module: it has no
-/// `.weight`.
+/// Name of the weight in outputs. A stack of experts is a parameter itself, not the weight of a
+/// module: it has no `.weight`.
 fn logical_name(name: &str, shape: &[usize]) -> String {
     let stacked = name
         .strip_suffix(".weight")
@@ -275,10 +280,12 @@ fn logical_name(name: &str, shape: &[usize]) -> String {
     stacked.unwrap_or(name).to_owned()
 }
 
-/// Checks that the words of a weight without a stored shape are full: then the groups fill the columns that the words have.
+/// Checks that the words of a weight without a stored shape are full: then the groups fill the
+/// columns that the words have.
 ///
 /// # Errors
-/// There is one scale for a row, which fits every number of columns, or the groups do not fill the words.
+/// There is one scale for a row, which fits every number of columns, or the groups do not fill the
+/// words.
 fn check_full_words(
     t: &Tensor<'_>,
     name: &str,
@@ -307,10 +314,12 @@ fn check_full_words(
     Err(wrong(t, what))
 }
 
-/// The grid of scales of a weight without an index: by the config's `group_size`, or else by the shapes.
+/// The grid of scales of a weight without an index: by the config's `group_size`, or else by the
+/// shapes.
 ///
 /// # Errors
-/// The scales do not fit the group size. Shapes alone do not prove it, because the last group of a row may be smaller.
+/// The scales do not fit the group size. Shapes alone do not prove it, because the last group of a
+/// row may be smaller.
 fn grouped_rows<'m>(
     t: &Tensor<'m>,
     shape: &[usize],

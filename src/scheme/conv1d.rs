@@ -1,8 +1,9 @@
-//! Layers of GPT-2 and its relatives (`Conv1D`), whose models store weights as `[in, out]`. bitsandbytes, GPTQ and AWQ have them as weights
-//! of any linear layer, `[out, in]`: a decoded model has them in its own order, and they are encoded in that of the libraries.
+//! Layers of GPT-2 and its relatives (`Conv1D`), whose models store weights as `[in, out]`.
+//! bitsandbytes, GPTQ and AWQ have them as weights of any linear layer, `[out, in]`: a decoded
+//! model has them in its own order, and they are encoded in that of the libraries.
 //!
-//! Source: transformers 5.24 `integrations/bitsandbytes.py`; gptqmodel 7.7 and auto-round 0.16 transpose weights of `Conv1D` when they
-//! pack them.
+//! Source: transformers 5.24 `integrations/bitsandbytes.py`; gptqmodel 7.7 and auto-round 0.16
+//! transpose weights of `Conv1D` when they pack them.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ pub(super) fn transpose(model: &ParsedModel, resolution: &mut Resolution<'_>) {
     }
 }
 
-/// The shapes `[out, in]` of the weights of `Conv1D` among the items of `resolution` that have the model's order, for schemes whose
-/// libraries transpose them; `None` for all other items.
+/// The shapes `[out, in]` of the weights of `Conv1D` among the items of `resolution` that have the
+/// model's order, for schemes whose libraries transpose them; `None` for all other items.
 #[cfg(feature = "lethe")]
 pub(crate) fn transposed_shapes(
     model: &ParsedModel,
@@ -42,8 +43,8 @@ pub(crate) fn transposed_shapes(
     resolution.items.iter().zip(orders).map(shape).collect()
 }
 
-/// For each item of `resolution` that is a weight of `Conv1D` and one of those that `are` says: whether it is known that its rows are the
-/// layer's outputs.
+/// For each item of `resolution` that is a weight of `Conv1D` and one of those that `are` says:
+/// whether it is known that its rows are the layer's outputs.
 fn have_rows_of_outputs<'m>(
     model: &ParsedModel,
     resolution: &Resolution<'m>,
@@ -78,7 +79,8 @@ fn is_conv1d(item: &ResolvedItem<'_>) -> bool {
     item.shape().len() == 2 && last.is_some_and(|last| CONV1D_MODULES.contains(&last))
 }
 
-/// Whether the rows of the weight are the layer's outputs, for each of which its bias has a value. `None` if nothing tells.
+/// Whether the rows of the weight are the layer's outputs, for each of which its bias has a value.
+/// `None` if nothing tells.
 fn has_rows_of_outputs(item: &ResolvedItem<'_>, model: &ParsedModel) -> Option<bool> {
     let base = base_of(item.name(), "weight")?;
     let outputs = model.tensor(&format!("{base}bias"))?.elements();

@@ -1,4 +1,5 @@
-//! DFloat11: BF16 weights of which the exponents are Huffman-coded. A module has one stream for all of its weights.
+//! DFloat11: BF16 weights of which the exponents are Huffman-coded. A module has one stream for all
+//! of its weights.
 //!
 //! | tensor | contents |
 //! |---|---|
@@ -9,9 +10,10 @@
 //! | `P.gaps` U8 | five bits for each 8 bytes, the bit at which the first code in them begins |
 //! | `P.split_positions` I64 | indices of the first values of the second weight and further ones |
 //!
-//! Names and shapes of the weights are not stored. `pattern_dict` of the config has the names, and the sizes of biases and in
-//! `config.json` the shapes. Of a single weight `sign_mantissa` may have the shape, as this crate's encoder writes it: the library
-//! asks for the number of its values alone.
+//! Names and shapes of the weights are not stored. `pattern_dict` of the config has the names, and
+//! the sizes of biases and in `config.json` the shapes. Of a single weight `sign_mantissa` may have
+//! the shape, as this crate's encoder writes it: the library asks for the number of its values
+//! alone.
 //!
 //! Layout: dfloat11 `dfloat11.py`, `dfloat11_utils.py`, `decode.cu`.
 
@@ -37,7 +39,8 @@ pub(super) struct DFloat11;
 /// Name in messages.
 const FAMILY: &str = "DFloat11";
 
-/// Most columns of a grid of the weight's rows and columns; wider weights are a single row, which may be cut anywhere.
+/// Most columns of a grid of the weight's rows and columns; wider weights are a single row, which
+/// may be cut anywhere.
 const MAX_COLS: usize = 1 << 16;
 
 static IDENTITY: Identity = Identity {
@@ -161,8 +164,8 @@ fn bounds(
     Ok(bounds)
 }
 
-/// The shape of the weight `name` of `len` values: that in which its signs are stored if they are a matrix, or from the bias of
-/// its layer and from config.json.
+/// The shape of the weight `name` of `len` values: that in which its signs are stored if they are a
+/// matrix, or from the bias of its layer and from config.json.
 ///
 /// # Errors
 /// Neither tells, or they contradict each other.
@@ -191,7 +194,8 @@ fn find_shape(
         (None, Some(inputs)) => other(inputs).map(|outputs| [outputs, inputs]),
         (None, None) => None,
     };
-    // Sizes of config.json that do not multiply to the values there are do not belong to this layer, and contradict nothing.
+    // Sizes of config.json that do not multiply to the values there are do not belong to this
+    // layer, and contradict nothing.
     if let Some(&[rows, cols]) = stored {
         if bias.is_some_and(|n| n != rows) || found.is_some_and(|shape| shape != [rows, cols]) {
             let what = format!(

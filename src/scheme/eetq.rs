@@ -1,17 +1,20 @@
-//! EETQ: `X.weight` I8 `[in, out]` and `X.weight_scales` F16 `[out]`; in its own models `X.qweight`. The weight is
-//! `X.weight` `[out, in]`: `(byte - 128) * s`.
+//! EETQ: `X.weight` I8 `[in, out]` and `X.weight_scales` F16 `[out]`; in its own models
+//! `X.qweight`. The weight is `X.weight` `[out, in]`: `(byte - 128) * s`.
 //!
-//! The shape is that of the matrix before it was brought into the order of the kernel: columns of two outputs, in which
-//! runs of 64 inputs of either alternate, and of each 16 inputs the second eight lie between the first.
+//! The shape is that of the matrix before it was brought into the order of the kernel: columns of
+//! two outputs, in which runs of 64 inputs of either alternate, and of each 16 inputs the second
+//! eight lie between the first.
 //!
-//! EETQ's own models are quantized with q, k and v as one matrix, and gate and up as another. Columns of `[in, out]` are cut out
-//! of that afterwards, which in the order of the kernel are no outputs: such a `qweight` alone does not tell its weight.
+//! EETQ's own models are quantized with q, k and v as one matrix, and gate and up as another.
+//! Columns of `[in, out]` are cut out of that afterwards, which in the order of the kernel are no
+//! outputs: such a `qweight` alone does not tell its weight.
 //!
-//! Plain INT8 has the same shapes, so that only a config tells. A file that was made on a Volta GPU has another order, of
-//! which nothing tells: EETQ itself would decode it wrongly on any other.
+//! Plain INT8 has the same shapes, so that only a config tells. A file that was made on a Volta GPU
+//! has another order, of which nothing tells: EETQ itself would decode it wrongly on any other.
 //!
-//! Layout: EETQ `csrc/cutlass_kernels/cutlass_preprocessors.cc` (`preprocess_weights_for_mixed_gemm`); own models:
-//! `python/eetq/models/llama.py`, `python/eetq/utils/base.py` (`replace_split_qkv`).
+//! Layout: EETQ `csrc/cutlass_kernels/cutlass_preprocessors.cc`
+//! (`preprocess_weights_for_mixed_gemm`); own models: `python/eetq/models/llama.py`,
+//! `python/eetq/utils/base.py` (`replace_split_qkv`).
 
 use crate::config::QuantMethod;
 use crate::containers::model::{Part, Tensor};

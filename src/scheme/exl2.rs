@@ -1,4 +1,5 @@
-//! EXL2 of exllamav2: groups of inputs, each with a width of its own, in an order in which the important inputs come first.
+//! EXL2 of exllamav2: groups of inputs, each with a width of its own, in an order in which the
+//! important inputs come first.
 //!
 //! | tensor | contents |
 //! |---|---|
@@ -10,7 +11,8 @@
 //!
 //! Outputs are padded to a multiple of 32.
 //!
-//! Layout: exllamav2 `conversion/adaptivegptq.py` (`pack`), `ext.py` (`make_q_matrix`), `cuda/q_matrix.cu`.
+//! Layout: exllamav2 `conversion/adaptivegptq.py` (`pack`), `ext.py` (`make_q_matrix`),
+//! `cuda/q_matrix.cu`.
 
 use std::ops::Range;
 
@@ -155,7 +157,8 @@ impl<'m> Exl2Weight<'m> {
     }
 
     /// # Errors
-    /// The layer has another size than the library writes, or scales and groups have another than the codes.
+    /// The layer has another size than the library writes, or scales and groups have another than
+    /// the codes.
     fn check_sizes(&self) -> Result<()> {
         let ([_, outputs], [_, inputs], count) = (self.stored, self.shape, self.count);
         let (t, scales, groups) = (&self.words, &self.scales, &self.groups);
@@ -181,7 +184,8 @@ impl<'m> Exl2Weight<'m> {
     /// Replaces `runs` with the groups of a row.
     ///
     /// # Errors
-    /// They are not one behind the other, or not in the order and the lengths that the library's kernels take.
+    /// They are not one behind the other, or not in the order and the lengths that the library's
+    /// kernels take.
     fn load_runs(&self, staging: &mut Vec<u8>, runs: &mut Vec<CodeRun>) -> Result<()> {
         read(
             &self.groups.part(),
@@ -202,7 +206,8 @@ impl<'m> Exl2Weight<'m> {
                 == runs
                     .last()
                     .map_or(0, |run: &CodeRun| run.word + run.len * run.bits / WORD);
-            // The kernels have a loop for each width, the widest first, and take so many codes at once.
+            // The kernels have a loop for each width, the widest first, and take so many codes at
+            // once.
             let step = if bits == 2 { 16 } else { 32 };
             let len = match end.checked_sub(word) {
                 Some(words) if bits > 0 => words * WORD / bits,

@@ -1,4 +1,5 @@
-//! EXL3 of exllamav3: values of a trellis code, in tiles of 16 × 16, between Hadamard matrices of 128 inputs and 128 outputs.
+//! EXL3 of exllamav3: values of a trellis code, in tiles of 16 × 16, between Hadamard matrices of
+//! 128 inputs and 128 outputs.
 //!
 //! | tensor | contents |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | `P.su` I16 `[in / 16]`, `P.sv` I16 `[out / 16]` | in their place in old models: signs, a bit each |
 //! | `P.mcg` or `P.mul1` I32 | the multiplier, which tells the codebook; neither: the first codebook |
 //!
-//! Inputs and outputs are padded to multiples of 128. What a weight has of them is not stored: a bias that is not padded tells
-//! the outputs, and `config.json` the sizes of layers of known names.
+//! Inputs and outputs are padded to multiples of 128. What a weight has of them is not stored: a
+//! bias that is not padded tells the outputs, and `config.json` the sizes of layers of known names.
 //!
 //! Layout: exllamav3 `modules/linear.py`, `modules/quant/exl3.py`, `conversion/quant_config.py`.
 
@@ -155,7 +156,8 @@ fn stored_sizes(t: &Tensor<'_>) -> Result<([usize; 2], BitRate)> {
 /// The codebook of a layer, and the tensor that tells it.
 ///
 /// # Errors
-/// There are two such tensors, or it is no single integer, or the config names another codebook: the mark may be lost.
+/// There are two such tensors, or it is no single integer, or the config names another codebook:
+/// the mark may be lost.
 fn find_codebook<'m>(
     t: &Tensor<'_>,
     base: &str,
@@ -195,7 +197,8 @@ enum Factors<'m> {
 }
 
 impl<'m> Factors<'m> {
-    /// Finds the `n` factors of a layer under one of two names, the second of which is that of signs.
+    /// Finds the `n` factors of a layer under one of two names, the second of which is that of
+    /// signs.
     ///
     /// # Errors
     /// There is none or both, or they are not `n`.
@@ -332,7 +335,8 @@ impl Decode for Exl3Weight<'_> {
         self.inputs.load(&cols, staging, row)?;
         // A power of two, so that products with it are exact.
         let unit = (self.codebook.unit() / BLOCK as f64) as f32;
-        // The library sums over inputs after it has multiplied them, and infinities of both signs are NaN.
+        // The library sums over inputs after it has multiplied them, and infinities of both signs
+        // are NaN.
         let factor = |x: f32| {
             if x.is_infinite() { f32::NAN } else { x }
         };

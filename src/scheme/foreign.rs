@@ -1,17 +1,20 @@
-//! Schemes that are recognised and not decoded. Without them, their codes would be copied as if they were weights.
+//! Schemes that are recognised and not decoded. Without them, their codes would be copied as if
+//! they were weights.
 
 use crate::containers::model::Tensor;
 use crate::scheme::seam::{Group, Identity, Index, QuantScheme, Scheme, refused};
 use crate::{Dtype, Result};
 
-/// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their companions.
+/// How a scheme is recognised: by the name and the dtype of the codes, and by the names of their
+/// companions.
 pub(super) struct Signature {
     pub scheme: &'static str,
     /// End of the name of the codes.
     pub suffix: &'static str,
     /// Dtypes that the codes may have; empty: any.
     pub dtypes: &'static [Dtype],
-    /// Suffixes of the companions, all of which are required. They replace `suffix` in the name of the codes.
+    /// Suffixes of the companions, all of which are required. They replace `suffix` in the name of
+    /// the codes.
     pub companions: &'static [&'static str],
     /// What the error tells the user about decoding it.
     pub remedy: &'static str,
@@ -37,7 +40,8 @@ pub(super) const fn signature(
 pub(super) const BYTES: &[Dtype] = &[Dtype::U8];
 pub(super) const INT8: &[Dtype] = &[Dtype::I8];
 
-/// Names and dtypes as the schemes' libraries write them. The first match decides, so specific signatures come first.
+/// Names and dtypes as the schemes' libraries write them. The first match decides, so specific
+/// signatures come first.
 const SIGNATURES: &[Signature] = &[
     Signature {
         scheme: "SVDQuant (Nunchaku)",
@@ -47,7 +51,8 @@ const SIGNATURES: &[Signature] = &[
         remedy: "no config is there that says so (method `svdquant` in the metadata, quant_method `nunchaku_lite` in config.json); \
                  `python -m nunchaku.merge_safetensors` adds it to files of the older format",
     },
-    // Compressed weights in the state of a model of ModelOpt, such as `mto.save` writes; exported models have other names.
+    // Compressed weights in the state of a model of ModelOpt, such as `mto.save` writes; exported
+    // models have other names.
     Signature {
         scheme: "ModelOpt's compressed weights",
         suffix: ".weight",
@@ -75,7 +80,8 @@ const SIGNATURES: &[Signature] = &[
         &[".w13_scale"],
     ),
     signature("INT8 of vLLM's experts", ".w2_weight", INT8, &[".w2_scale"]),
-    // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in rows.
+    // transformers' own NVFP4 layers, whose scales are stored twice: as a GPU takes them, and in
+    // rows.
     signature(
         "NVFP4 of transformers",
         ".weight",
@@ -142,7 +148,8 @@ pub(super) fn kind(signatures: &[Signature], t: &Tensor<'_>, all: &Index<'_>) ->
 /// Returns `None` unless one of `signatures` fits `t`.
 ///
 /// # Errors
-/// `Unsupported` if one fits. The message has the scheme, the remedy, and the config's `quant_method`.
+/// `Unsupported` if one fits. The message has the scheme, the remedy, and the config's
+/// `quant_method`.
 pub(super) fn refuse<'m>(
     signatures: &[Signature],
     t: &Tensor<'m>,
@@ -164,7 +171,8 @@ pub(super) fn refuse<'m>(
 
 const NNCF: &str = "NNCF";
 
-/// Whether `t` is codes of NNCF: its scale is a parameter of a hook that is named after it, with colons in place of dots.
+/// Whether `t` is codes of NNCF: its scale is a parameter of a hook that is named after it, with
+/// colons in place of dots.
 fn is_nncf(t: &Tensor<'_>, all: &Index<'_>) -> bool {
     matches!(t.dtype(), Dtype::U8 | Dtype::I8) && {
         let hook = format!("{}__0.0._scale", t.name().replace('.', ":"));

@@ -1,6 +1,7 @@
-//! FP8 weights: `X.weight` (F8_E4M3, F8_E5M2 or FNUZ) with a multiplier under one of several names, per
-//! tensor, row, column or block. Stacked experts `X` have `X_scale_inv`, `X_scale` or `X_weight_scale` beside them.
-//! ModelOpt's weights may have been divided by [`pre_quant_scale`], column by column.
+//! FP8 weights: `X.weight` (F8_E4M3, F8_E5M2 or FNUZ) with a multiplier under one of several names,
+//! per tensor, row, column or block. Stacked experts `X` have `X_scale_inv`, `X_scale` or
+//! `X_weight_scale` beside them. ModelOpt's weights may have been divided by [`pre_quant_scale`],
+//! column by column.
 
 use super::modelopt::pre_quant_scale;
 use super::mxfp4::BLOCK as MX_BLOCK;
@@ -19,7 +20,8 @@ use crate::{Dtype, ParsedModel, Result};
 
 pub(super) struct Fp8;
 
-/// Rows of the smallest block that shares an exponent. DeepSeek's has 128; transformers tests with 16.
+/// Rows of the smallest block that shares an exponent. DeepSeek's has 128; transformers tests
+/// with 16.
 const LEAST_BLOCK: usize = 16;
 
 /// Names of the scale of `X.weight` without `X.`.
@@ -28,7 +30,8 @@ const SCALE_OF_MODULE: &[&str] = &["scale", "scale_weight", "qscale_weight"];
 /// Suffixes that make a tensor's name that of its scale.
 const SCALE_OF_TENSOR: &[&str] = &["_scale_inv", "_scale", "_weight_scale", "_weight_scale_inv"];
 
-/// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for it.
+/// Whether `name` says that the file holds scales of FP8 weights, even before a weight is found for
+/// it.
 fn is_scale_name(name: &str) -> bool {
     // Only endings that say by themselves that codes are scaled. A bare `.scale` can be a parameter
     // of any model.
@@ -47,16 +50,19 @@ fn scale_names(weight: &str) -> impl Iterator<Item = (&str, &'static str)> {
     of_tensor.chain(of_module)
 }
 
-/// The tensors that are named as scales of weight `t`. A weight has at most one; the caller refuses more.
+/// The tensors that are named as scales of weight `t`. A weight has at most one; the caller refuses
+/// more.
 fn scales_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Vec<Tensor<'m>> {
     scale_names(t.name())
         .filter_map(|(base, end)| all.at(base, end))
         .collect()
 }
 
-/// Prepared if some tensor of the model is a scale of an FP8 weight, or a marker that there are such.
+/// Prepared if some tensor of the model is a scale of an FP8 weight, or a marker that there are
+/// such.
 struct HasScales {
-    /// ComfyUI's markers: the prefix of the names that each is about, and the dtype of the weights there.
+    /// ComfyUI's markers: the prefix of the names that each is about, and the dtype of the weights
+    /// there.
     markers: Vec<(String, Dtype)>,
 }
 
@@ -160,13 +166,14 @@ impl Scheme for Fp8 {
         let Some(format) = Fp8Format::of(t.dtype()) else {
             return Ok(None);
         };
-        // E4M3 is also the dtype of NVFP4's block scales, of those of ComfyUI's W4A8 and of torchao's parts, which belong
-        // to the tensor they are named after.
+        // E4M3 is also the dtype of NVFP4's block scales, of those of ComfyUI's W4A8 and of
+        // torchao's parts, which belong to the tensor they are named after.
         let scales_another = t
             .name()
             .strip_suffix("_scale")
             .is_some_and(|base| all.get(base).is_some() || all.at(base, "_qdata").is_some());
-        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's and Inkling's scale others.
+        // SDNQ's scales and zero points may be codes with a scale of their own; Nunchaku's and
+        // Inkling's scale others.
         let is_companion = [
             (".scale", ".scale_2"),
             (".scale", ".scale2"),
@@ -253,8 +260,8 @@ impl Scheme for Fp8 {
     }
 }
 
-/// Whether the scale of `t` divides its codes: GPTQModel stores what it has multiplied weights by, under the name of a scale that
-/// multiplies (`TorchFP8Linear.dequantize_weight`).
+/// Whether the scale of `t` divides its codes: GPTQModel stores what it has multiplied weights by,
+/// under the name of a scale that multiplies (`TorchFP8Linear.dequantize_weight`).
 ///
 /// # Errors
 /// `weight_scale_semantics` is not known.
@@ -270,8 +277,9 @@ fn is_divided(t: &Tensor<'_>, all: &Index<'_>) -> Result<bool> {
     }
 }
 
-/// The place that says that `t` has a scale, although this file has none: the config, the rest of the file or the model's
-/// index. Decoding `t` as a plain cast would then be silently wrong. `None` if `t` is a plain cast.
+/// The place that says that `t` has a scale, although this file has none: the config, the rest of
+/// the file or the model's index. Decoding `t` as a plain cast would then be silently wrong. `None`
+/// if `t` is a plain cast.
 fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> {
     // In this order: the config and the tensors are in memory, while the index has to be read from
     // disk.
@@ -297,7 +305,8 @@ fn fit(
 ) -> Result<(QuantScheme, ScaleGrid)> {
     let grid = crate::scheme::seam::scale_layout::fit(t, t.shape(), scale, all)?;
     let (_, cols) = rows_and_cols(t.shape());
-    // The microscaling formats of OCP have 32 values to an exponent. Exponents of blocks are DeepSeek's.
+    // The microscaling formats of OCP have 32 values to an exponent. Exponents of blocks are
+    // DeepSeek's.
     let is_mx = grid.block_rows == 1 && grid.block_cols == cols.min(MX_BLOCK);
     let is_block = grid.block_rows > 1 && grid.block_rows >= LEAST_BLOCK.min(grid.matrix_rows);
     if matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0) && !is_mx && !is_block {

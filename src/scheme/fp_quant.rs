@@ -1,9 +1,10 @@
-//! FP-Quant: MXFP4 and NVFP4 codes of weights whose columns were rotated in groups, `P.qweight` U8 `[out, in / 2]`, low nibble
-//! first, with `P.scales` U8 and `P.weight_global_scale`; or the rotated weight as floats, `P.dqweight` (pseudo-quantization).
-//! `P.forward_hadamard_matrix` is the matrix of the rotation. Models in training have plain weights beside the same tensors.
+//! FP-Quant: MXFP4 and NVFP4 codes of weights whose columns were rotated in groups, `P.qweight` U8
+//! `[out, in / 2]`, low nibble first, with `P.scales` U8 and `P.weight_global_scale`; or the
+//! rotated weight as floats, `P.dqweight` (pseudo-quantization). `P.forward_hadamard_matrix` is the
+//! matrix of the rotation. Models in training have plain weights beside the same tensors.
 //!
-//! Formula: qutlass `tests/mxfp4_test.py` (`_dq_fp4`); fp_quant `FPQuant4x16NoMasterFn`, which multiplies the rotated input by
-//! the codes' values. Layout: fp_quant `FPQuantLinear`.
+//! Formula: qutlass `tests/mxfp4_test.py` (`_dq_fp4`); fp_quant `FPQuant4x16NoMasterFn`, which
+//! multiplies the rotated input by the codes' values. Layout: fp_quant `FPQuantLinear`.
 
 mod matrix;
 
@@ -35,7 +36,8 @@ const ROTATIONS: [usize; 4] = [16, 32, 64, 128];
 /// Rows of scales are padded to a multiple of this (qutlass `get_padded_shape_mx`).
 const SCALE_ROWS: usize = 128;
 
-/// Codes are read as this part of their values, so that their products with the largest scale are finite in F32.
+/// Codes are read as this part of their values, so that their products with the largest scale are
+/// finite in F32.
 const UNIT: f32 = 0.125;
 
 static IDENTITY: Identity = Identity {
@@ -64,7 +66,8 @@ enum Form {
     Master,
 }
 
-/// Suffixes of the weights of each form, and the config's `pseudoquantization` and `store_master_weights`.
+/// Suffixes of the weights of each form, and the config's `pseudoquantization` and
+/// `store_master_weights`.
 const FORMS: &[(&str, Form, Option<bool>, bool)] = &[
     ("qweight", Form::Codes, Some(false), false),
     ("dqweight", Form::Rotated, Some(true), false),
@@ -218,8 +221,8 @@ impl<'m> FpQuantLayer<'_, 'm> {
         let backward = self.all.at(self.base, "backward_hadamard_matrix");
         let matrices = [Some(self.matrix), backward].into_iter().flatten();
         let matrices = matrices.map(|t| (TensorRole::QuantMap, t));
-        // transformers gives a layer that it has loaded such tensors for the other forms, and saves them
-        // (`FpQuantDeserialize`).
+        // transformers gives a layer that it has loaded such tensors for the other forms, and saves
+        // them (`FpQuantDeserialize`).
         let empty = ["weight", "qweight", "dqweight", "scales"].into_iter();
         let empty = empty.filter_map(|part| self.all.at(self.base, part));
         let empty = empty.filter(|t| t.elements() == 0);
@@ -228,8 +231,9 @@ impl<'m> FpQuantLayer<'_, 'm> {
         matrices.chain(global).chain(empty).collect()
     }
 
-    /// What the products of codes in blocks of `block` are divided by: the global scale. fp_quant before 0.2 stores none, and divides
-    /// the product of two matrices by 9 (`FPQuant4x16NoMasterFn`), for the scales of both are those of values times 3.
+    /// What the products of codes in blocks of `block` are divided by: the global scale. fp_quant
+    /// before 0.2 stores none, and divides the product of two matrices by 9
+    /// (`FPQuant4x16NoMasterFn`), for the scales of both are those of values times 3.
     ///
     /// # Errors
     /// The global scale is missing, and nothing says that it is 3.
@@ -274,7 +278,8 @@ impl<'m> FpQuantLayer<'_, 'm> {
             .iter()
             .find(|(block, _)| cols > 0 && width.checked_mul(*block) == Some(cols));
         let Some(&(block, name)) = found else {
-            // The library's kernel writes rows of `in / 32` or `in / 16` scales to such a matrix, and its products read others.
+            // The library's kernel writes rows of `in / 32` or `in / 16` scales to such a matrix,
+            // and its products read others.
             return Err(misfit(format!(
                 "are not one for each 32 or 16 of {cols} inputs"
             )));

@@ -1,8 +1,10 @@
-//! Gemma QAT (quantization-aware training): `X.weight` U8 or I8, rows of codes of two, four or eight bits, low bits
-//! first, with `X.weight_scale` F32 `[out, 1]`. Embeddings are `X.embedding_quantized` with `X.embedding_scale`
-//! `[rows, blocks]`. The config has the bits of each module. The last byte of a row is padded.
+//! Gemma QAT (quantization-aware training): `X.weight` U8 or I8, rows of codes of two, four or
+//! eight bits, low bits first, with `X.weight_scale` F32 `[out, 1]`. Embeddings are
+//! `X.embedding_quantized` with `X.embedding_scale` `[rows, blocks]`. The config has the bits of
+//! each module. The last byte of a row is padded.
 //!
-//! Formula: transformers `integrations/gemma_quant.py` (`QuantizedLinear._dequantize_weights`, `QuantizedEmbedding`).
+//! Formula: transformers `integrations/gemma_quant.py` (`QuantizedLinear._dequantize_weights`,
+//! `QuantizedEmbedding`).
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -121,8 +123,8 @@ fn decoder<'m>(
     let full = bytes
         .checked_mul(8 / bits)
         .ok_or_else(|| wrong(t, "its size overflows"))?;
-    // Padding makes the bytes of a row fit several widths. Where the config tells the inputs of the layer, they have
-    // to fit the bits, and cut the padding off.
+    // Padding makes the bytes of a row fit several widths. Where the config tells the inputs of the
+    // layer, they have to fit the bits, and cut the padding off.
     let [_, inputs] = all.config.layer_sizes(module);
     let bytes_at = |inputs: usize, bits: usize| inputs.checked_mul(bits).map(|n| n.div_ceil(8));
     let contrary = |inputs: &usize| {

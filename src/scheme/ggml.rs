@@ -1,8 +1,9 @@
-//! GGUF: tensors of ggml's block types. A block has its scales and its codes. A weight, also one of floats, may have a
-//! further scale outside, as [`factors`] says.
+//! GGUF: tensors of ggml's block types. A block has its scales and its codes. A weight, also one of
+//! floats, may have a further scale outside, as [`factors`] says.
 //!
-//! Rows of some types of ik_llama.cpp begin with a header, which has the scale of all their blocks. Other types of it store several rows
-//! interleaved: their headers one after another, then blocks with values of all of them.
+//! Rows of some types of ik_llama.cpp begin with a header, which has the scale of all their blocks.
+//! Other types of it store several rows interleaved: their headers one after another, then blocks
+//! with values of all of them.
 //!
 //! Weights that PrismML has rotated are plain ones here, as [`prism`] says.
 
@@ -112,8 +113,8 @@ impl Scheme for Ggml {
     }
 }
 
-/// The decoder of `t` of bytes, which are blocks of `dtype` and of `shape`; `None` if `dtype` has no blocks. Its caller checks that
-/// there are as many bytes.
+/// The decoder of `t` of bytes, which are blocks of `dtype` and of `shape`; `None` if `dtype` has
+/// no blocks. Its caller checks that there are as many bytes.
 pub(super) fn of_bytes<'m>(
     t: &Tensor<'m>,
     dtype: Dtype,
@@ -176,7 +177,8 @@ impl GgmlWeight<'_> {
         cols / self.block * self.block_bytes
     }
 
-    /// The bytes of a header that each row of `tile` has in the buffers: a tile that begins with the row has it.
+    /// The bytes of a header that each row of `tile` has in the buffers: a tile that begins with
+    /// the row has it.
     fn loaded_header(&self, tile: &Tile) -> usize {
         if tile.cols.start == 0 { self.header } else { 0 }
     }
@@ -238,8 +240,9 @@ impl Decode for GgmlWeight<'_> {
         let row_bytes = header + self.blocks_of(width);
         let mut row = rows.start;
         while row < rows.end {
-            // The kernel takes one scale: decode the rows that share it, or all rows if there is none. A row with a header
-            // has a scale of its own, so that its header is all that is skipped.
+            // The kernel takes one scale: decode the rows that share it, or all rows if there is
+            // none. A row with a header has a scale of its own, so that its header is all that is
+            // skipped.
             let end = ((row / self.rows_per_scale + 1) * self.rows_per_scale).min(rows.end);
             let first = (row - tile.rows.start) * row_bytes + header;
             let bytes = first..(end - tile.rows.start) * row_bytes;
@@ -276,7 +279,8 @@ impl ExtractCodes for Mxfp4Codes {
     fn extract(&self, _size: [usize; 2], buffers: &Buffers, out: &mut GroupCodes) {
         out.codes.clear();
         out.exponents.clear();
-        // A block is an exponent and 16 bytes. Low nibbles are its first half, high nibbles its second.
+        // A block is an exponent and 16 bytes. Low nibbles are its first half, high nibbles its
+        // second.
         for block in buffers.bytes.chunks_exact(self.block_bytes.max(1)) {
             if let Some((&exponent, nibbles)) = block.split_first() {
                 out.exponents.push(exponent);

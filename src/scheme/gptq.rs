@@ -1,13 +1,14 @@
-//! GPTQ: `X.qweight` I32 `[in * bits / 32, out]`, `X.scales` `[groups, out]`, and mostly `X.qzeros` I32
-//! `[groups, out * bits / 32]`; `X.g_idx` I32 `[in]` maps inputs to groups. Divisions round up. The weight
-//! is `X.weight` `[out, in]`. gptqmodel's words can be I16 or I8; with 5, 6 or 7 bits, and as `gptq_p` with 3, it packs
-//! each 32 codes in planes. AutoRound has all widths as one stream of bits. GPTQModel's method `gguf` has [`blocks`].
+//! GPTQ: `X.qweight` I32 `[in * bits / 32, out]`, `X.scales` `[groups, out]`, and mostly `X.qzeros`
+//! I32 `[groups, out * bits / 32]`; `X.g_idx` I32 `[in]` maps inputs to groups. Divisions round up.
+//! The weight is `X.weight` `[out, in]`. gptqmodel's words can be I16 or I8; with 5, 6 or 7 bits,
+//! and as `gptq_p` with 3, it packs each 32 codes in planes. AutoRound has all widths as one stream
+//! of bits. GPTQModel's method `gguf` has [`blocks`].
 //!
-//! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`), `utils/planar_packing.py`; auto-round
-//! `export/export_to_autoround`.
+//! Layout: gptqmodel `nn_modules/qlinear/__init__.py` (`PackableQuantLinear`),
+//! `utils/planar_packing.py`; auto-round `export/export_to_autoround`.
 //!
-//! The kernel is the shared one, but the decoder is GPTQ's own: only when a tile is loaded is it known whether `g_idx` names
-//! runs of columns or scatters the columns of a group (act-order).
+//! The kernel is the shared one, but the decoder is GPTQ's own: only when a tile is loaded is it
+//! known whether `g_idx` names runs of columns or scatters the columns of a group (act-order).
 
 mod blocks;
 mod weight;
@@ -169,7 +170,8 @@ fn zeros<'m>(
             is_model_free_version_1(t, module, all)?
         }
         Some(("gptq_v2" | "gptq_p" | "auto_round:gptqmodel" | "auto_round", _)) => false,
-        // What is in planes is version 2 whatever it is called. Of Marlin these are the words before repacking.
+        // What is in planes is version 2 whatever it is called. Of Marlin these are the words
+        // before repacking.
         Some(("gptq" | "marlin" | "auto_round:auto_gptq" | "auto_round:gptq", _)) | None => {
             !packing.has_planes
         }
@@ -181,7 +183,8 @@ fn zeros<'m>(
             ));
         }
     };
-    // The middle of the range, stored as it is: nonsense in version 1, where it would read as one more.
+    // The middle of the range, stored as it is: nonsense in version 1, where it would read as one
+    // more.
     let suspect = version_1 && (symmetric == Some(true) || format.is_none() && symmetric.is_none());
     // The data is read last: only a layer labelled version 1 that may be version 2 needs it.
     if suspect && part.is_readable() && is_middle(&part, packed, packing)? {
@@ -205,9 +208,10 @@ fn is_model_free(all: &Index<'_>) -> bool {
     all.config.is_auto_round() && all.config.flag("model_free") == Some(true)
 }
 
-/// Whether the zero points of a `model_free` layer are version 1, whatever the config calls them. Up to 0.15 AutoRound subtracts one
-/// in all layers (`quantize_weight_rtn`), and names version 2 for asymmetric models; later the symmetry of each layer decides, and
-/// the name is that of the model (`_declared_int_packing`).
+/// Whether the zero points of a `model_free` layer are version 1, whatever the config calls them.
+/// Up to 0.15 AutoRound subtracts one in all layers (`quantize_weight_rtn`), and names version 2
+/// for asymmetric models; later the symmetry of each layer decides, and the name is that of the
+/// model (`_declared_int_packing`).
 ///
 /// # Errors
 /// The config does not say which version wrote the model.
@@ -221,8 +225,8 @@ fn is_model_free_version_1(t: &Tensor<'_>, module: &Module<'_>, all: &Index<'_>)
     Ok(version_numbers(version) < BY_SYMMETRY || module.flag("sym") != Some(false))
 }
 
-/// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so 1024 of each of four
-/// groups tell.
+/// Whether the packed zero points are 2^(bits - 1). Those of a symmetric layer are all alike, so
+/// 1024 of each of four groups tell.
 fn is_middle(qzeros: &Part<'_>, packed: &PackedLayer<'_>, packing: GptqPacking) -> Result<bool> {
     // The bytes of all `n` zero points are the distance between two groups; at most 1024 of them
     // are read.

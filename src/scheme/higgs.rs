@@ -1,4 +1,5 @@
-//! HIGGS of transformers: pairs of rotated values, each one of a grid, as FLUTE packs them for a kernel.
+//! HIGGS of transformers: pairs of rotated values, each one of a grid, as FLUTE packs them for a
+//! kernel.
 //!
 //! | tensor | contents |
 //! |---|---|
@@ -7,11 +8,12 @@
 //! | `P.tables` `[2^b]` | what each number stands for where pairs are of two single values, or nothing |
 //! | `P.scales` F16 or BF16 `[out, in / group]` | scales |
 //!
-//! The order of the codes depends on the tile of the kernel that was fastest for the GPU, whose number the config has for each
-//! layer (`tune_metadata`, `template_id`).
+//! The order of the codes depends on the tile of the kernel that was fastest for the GPU, whose
+//! number the config has for each layer (`tune_metadata`, `template_id`).
 //!
-//! Layout: flute `utils.py` (`_pack_4bit`, `_pack_3bit`, `_pack_2bit`), `codegen_utils.py` (`codegen_raw`), transformers
-//! `integrations/higgs.py`. Formula: flute `tests/higgs.py` (`vector_dequantize_higgs`), with the rotation of `qgemm_hadamard`.
+//! Layout: flute `utils.py` (`_pack_4bit`, `_pack_3bit`, `_pack_2bit`), `codegen_utils.py`
+//! (`codegen_raw`), transformers `integrations/higgs.py`. Formula: flute `tests/higgs.py`
+//! (`vector_dequantize_higgs`), with the rotation of `qgemm_hadamard`.
 
 use std::sync::OnceLock;
 
@@ -206,7 +208,8 @@ impl<'m> HiggsLayer<'_, 'm> {
         }
     }
 
-    /// Kernels take pairs from `tables2` whether they are of one grid (`p` 2) or of two numbers (`p` 1).
+    /// Kernels take pairs from `tables2` whether they are of one grid (`p` 2) or of two numbers
+    /// (`p` 1).
     ///
     /// # Errors
     /// The config has another `p`, which transformers does not have.

@@ -1,14 +1,16 @@
-//! HQQ: `X.W_q` with `X.scale` and `X.zero`. `X.shape`, `X.group_size`, `X.axis`, `X.packing`, `X.compute_dtype` and
-//! others describe them: as tensors in safetensors, as Python values in a pickle. In old pickles everything but the
-//! codes has the prefix `X.meta.`. In pickles scales and zero points may be quantized in turn, as `scale_q` with
-//! `meta_scale` and `zero_q` with `meta_zero`.
+//! HQQ: `X.W_q` with `X.scale` and `X.zero`. `X.shape`, `X.group_size`, `X.axis`, `X.packing`,
+//! `X.compute_dtype` and others describe them: as tensors in safetensors, as Python values in a
+//! pickle. In old pickles everything but the codes has the prefix `X.meta.`. In pickles scales and
+//! zero points may be quantized in turn, as `scale_q` with `meta_scale` and `zero_q` with
+//! `meta_zero`.
 //!
-//! The flattened weight is reshaped to `[groups, group_size]` (axis 1: a group is a row) or `[group_size, groups]`
-//! (axis 0: a group is a column). The rows of that matrix are packed at a stride, the first ones in the highest bits;
-//! see `layout/strided.rs`. With `view_as_float`, the packed bytes are stored under a float dtype.
+//! The flattened weight is reshaped to `[groups, group_size]` (axis 1: a group is a row) or
+//! `[group_size, groups]` (axis 0: a group is a column). The rows of that matrix are packed at a
+//! stride, the first ones in the highest bits; see `layout/strided.rs`. With `view_as_float`, the
+//! packed bytes are stored under a float dtype.
 //!
-//! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) * scale)`. Layout:
-//! hqq `core/bitpack.py`.
+//! Formula: hqq `core/quantize.py` (`Quantizer.dequantize`), in `compute_dtype` T: `T(T(q - zero) *
+//! scale)`. Layout: hqq `core/bitpack.py`.
 
 mod meta;
 pub(in crate::scheme) mod nested;
@@ -63,8 +65,8 @@ impl Scheme for Hqq {
         let grid = weight.grid();
         let codes = CodeType::Int(weight.packed_codes.bits as u8);
         let compute_dtype = meta.read_compute_dtype()?;
-        // The library dequantizes double-quantized scales and zero points in `compute_dtype`. The decoder needs them
-        // exact for F32 outputs and rounded for outputs of that dtype.
+        // The library dequantizes double-quantized scales and zero points in `compute_dtype`. The
+        // decoder needs them exact for F32 outputs and rounded for outputs of that dtype.
         let is_double_quantized = meta.read_flag("quant_scale")? || meta.read_flag("quant_zero")?;
         let scales = weight.numbers(&mut meta, "scale", None)?;
         let mut zero_points = GroupOffsets::new(weight.numbers(&mut meta, "zero", None)?);
@@ -112,8 +114,8 @@ impl Scheme for Hqq {
     }
 }
 
-/// Bytes of a word, bits of a code, and the lowest bit of a word's first code, by the packing's name in hqq's
-/// `Quantizer.bit_to_packing`. `3bit_32` has ten codes in 30 bits of an I32.
+/// Bytes of a word, bits of a code, and the lowest bit of a word's first code, by the packing's
+/// name in hqq's `Quantizer.bit_to_packing`. `3bit_32` has ten codes in 30 bits of an I32.
 pub(super) fn packing(name: &str) -> Option<(usize, usize, usize)> {
     match name {
         "8bit_u8" => Some((1, 8, 0)),
@@ -209,7 +211,8 @@ impl<'m> HqqWeight<'m> {
             group,
             is_by_column,
         };
-        // Groups that are parts of a row of the weight: its own rows make better tiles than rows of one group.
+        // Groups that are parts of a row of the weight: its own rows make better tiles than rows of
+        // one group.
         if !is_by_column && inputs.is_multiple_of(group) && weight.packed_codes.reshape(inputs) {
             weight.rows = all / inputs;
         }
@@ -232,8 +235,9 @@ impl<'m> HqqWeight<'m> {
         row_groups(cols, self.group)
     }
 
-    /// The scales (`what` is `scale`) or the zero points (`zero`), one for each group. Double-quantized ones are
-    /// rounded to `compute_dtype`, if there is one, after each step, as the library computes them.
+    /// The scales (`what` is `scale`) or the zero points (`zero`), one for each group.
+    /// Double-quantized ones are rounded to `compute_dtype`, if there is one, after each step, as
+    /// the library computes them.
     fn numbers(
         &self,
         meta: &mut HqqMeta<'_, 'm>,
@@ -276,7 +280,8 @@ impl<'m> HqqWeight<'m> {
 /// Bytes of a row of the codes `t`, or `None` if that overflows.
 ///
 /// # Errors
-/// `t` has neither the dtype of words of `word_bytes` bytes, nor a float dtype with `view_as_float`.
+/// `t` has neither the dtype of words of `word_bytes` bytes, nor a float dtype with
+/// `view_as_float`.
 fn row_bytes(
     t: &Tensor<'_>,
     word_bytes: usize,

@@ -1,11 +1,13 @@
-//! Models of images and videos, as ComfyUI-GGUF tells them apart by the names of their tensors: what it calls them in
-//! `general.architecture`, and which tensors stay in a quantized file.
+//! Models of images and videos, as ComfyUI-GGUF tells them apart by the names of their tensors:
+//! what it calls them in `general.architecture`, and which tensors stay in a quantized file.
 //!
-//! The names are those of the models' own checkpoints. Files with the names of diffusers are not among them, except for UNets of
-//! Stable Diffusion: ComfyUI-GGUF loads no others.
+//! The names are those of the models' own checkpoints. Files with the names of diffusers are not
+//! among them, except for UNets of Stable Diffusion: ComfyUI-GGUF loads no others.
 //!
-//! Source: [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/tree/795e45156ece99afbc3efef911e63fcb46e6a20d) `tools/convert.py` (`arch_list`, `keys_hiprec`) and
-//! `tools/lcpp.patch` (`llama_model_quantize_internal`).
+//! Source:
+//! [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/tree/795e45156ece99afbc3efef911e63fcb46e6a20d)
+//! `tools/convert.py` (`arch_list`, `keys_hiprec`) and `tools/lcpp.patch`
+//! (`llama_model_quantize_internal`).
 
 use std::collections::HashSet;
 
@@ -20,7 +22,8 @@ pub(crate) struct ImageModel {
     kept: &'static [&'static str],
     /// Names of such tensors.
     kept_names: &'static [&'static str],
-    /// Ends of the names of weights that are parameters of a module and no layers, so that programs decode none.
+    /// Ends of the names of weights that are parameters of a module and no layers, so that programs
+    /// decode none.
     parameters: &'static [&'static str],
 }
 
@@ -225,7 +228,8 @@ pub(crate) enum ImageWeight {
 }
 
 impl ImageModel {
-    /// The model that has tensors of these names. Checkpoints have the whole pipeline, with the model below a prefix.
+    /// The model that has tensors of these names. Checkpoints have the whole pipeline, with the
+    /// model below a prefix.
     pub(crate) fn of<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'static Self> {
         let names: HashSet<&str> = names.map(below_prefix).collect();
         let is_there =

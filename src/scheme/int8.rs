@@ -1,5 +1,5 @@
-//! INT8: `W` I8 with `W_scale`, per tensor, row, group or block, and with `W_zero_point` I8 if it is asymmetric.
-//! ModelOpt may have divided the columns of a weight by [`pre_quant_scale`].
+//! INT8: `W` I8 with `W_scale`, per tensor, row, group or block, and with `W_zero_point` I8 if it
+//! is asymmetric. ModelOpt may have divided the columns of a weight by [`pre_quant_scale`].
 //!
 //! Layouts: compressed-tensors `compressors/naive_quantized`, modelopt `export/quant_utils.py`.
 
@@ -64,7 +64,8 @@ impl Scheme for Int8 {
         let grid = fit(t, t.shape(), &scale, all)?;
         let (rows, cols) = rows_and_cols(t.shape());
         let module = all.config.at(module_of(t.name()));
-        // The shapes prove the group size: the config is only checked, and only for scales of groups.
+        // The shapes prove the group size: the config is only checked, and only for scales of
+        // groups.
         let is_grouped = grid.block_rows == 1 && grid.block_cols < cols;
         if let Some((size, place)) = module
             .int(&["group_size"])

@@ -1,8 +1,9 @@
-//! Marlin, four bits, symmetric. GPTQ: `X.B` I32 `[in / 16, 2 * out]` with `X.s` `[groups, out]`, and `X.workspace`,
-//! which is scratch of the kernel. AWQ: `X.qweight` and `X.scales` of the same shapes, without `X.qzeros`. The weight
-//! is `X.weight` `[out, in]`: `(q - 8) * s`.
+//! Marlin, four bits, symmetric. GPTQ: `X.B` I32 `[in / 16, 2 * out]` with `X.s` `[groups, out]`,
+//! and `X.workspace`, which is scratch of the kernel. AWQ: `X.qweight` and `X.scales` of the same
+//! shapes, without `X.qzeros`. The weight is `X.weight` `[out, in]`: `(q - 8) * s`.
 //!
-//! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`), AutoAWQ `modules/linear/marlin.py`.
+//! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`), AutoAWQ
+//! `modules/linear/marlin.py`.
 
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;

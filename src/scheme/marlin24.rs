@@ -1,12 +1,15 @@
-//! marlin-24 of compressed-tensors: integers of four or eight bits of which two of each four inputs are zero. `X.weight_packed` I32
-//! `[in / 32, out * bits / 2]` has the others in Marlin tiles, `X.meta` I16 `[in / 32, 2 * out]` their places, and `X.scale_packed` F16
-//! `[groups, out]` the scales. The weight is `X.weight` `[out, in]`: `q * s`.
+//! marlin-24 of compressed-tensors: integers of four or eight bits of which two of each four inputs
+//! are zero. `X.weight_packed` I32 `[in / 32, out * bits / 2]` has the others in Marlin tiles,
+//! `X.meta` I16 `[in / 32, 2 * out]` their places, and `X.scale_packed` F16 `[groups, out]` the
+//! scales. The weight is `X.weight` `[out, in]`: `q * s`.
 //!
-//! A tile of 16 stored inputs × 64 outputs is 1024 adjacent codes: 32 lanes of 32 codes. The places of its codes are 128 numbers
-//! of 16 bits, each for 16 inputs of an output; a nibble has the two places of four inputs, the lower bits those of the first.
+//! A tile of 16 stored inputs × 64 outputs is 1024 adjacent codes: 32 lanes of 32 codes. The places
+//! of its codes are 128 numbers of 16 bits, each for 16 inputs of an output; a nibble has the two
+//! places of four inputs, the lower bits those of the first.
 //!
-//! Layout: compressed-tensors 0.9.4 `marlin_24.py` (`pack_weight_24`, `pack_scales_24`), `permutations_24.py`,
-//! `semi_structured_conversions.py` (`_calculate_meta_reordering_scatter_offsets`).
+//! Layout: compressed-tensors 0.9.4 `marlin_24.py` (`pack_weight_24`, `pack_scales_24`),
+//! `permutations_24.py`, `semi_structured_conversions.py`
+//! (`_calculate_meta_reordering_scatter_offsets`).
 
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::{Part, Tensor};
@@ -35,7 +38,8 @@ const TILE_INPUTS: usize = 32;
 const STORED_INPUTS: usize = TILE_INPUTS / 2;
 const TILE_CODES: usize = TILE_OUTPUTS * STORED_INPUTS;
 
-/// Rows of tiles that are unpacked together: their inputs fill two cache lines, which CPUs fetch together.
+/// Rows of tiles that are unpacked together: their inputs fill two cache lines, which CPUs fetch
+/// together.
 const TOGETHER: usize = 4;
 
 /// Numbers of a tile with the places of its codes.
@@ -222,7 +226,8 @@ impl<'m> Marlin24Codes<'m> {
         TILE_CODES * self.bits / 8
     }
 
-    /// Unpacks rows of tiles to `rows`, which have `width` codes for an output, 16 for each row of tiles.
+    /// Unpacks rows of tiles to `rows`, which have `width` codes for an output, 16 for each row of
+    /// tiles.
     fn unpack_tiles(&self, tiles: &[u8], rows: &mut [u8], width: usize) {
         let pitch = rows.len() / width.max(1) / TILE_OUTPUTS * self.tile_bytes();
         if self.bits == 4 {
@@ -294,10 +299,11 @@ impl<'m> Unpack for Marlin24Codes<'m> {
     }
 }
 
-/// Unpacks a tile of codes of eight bits to 16 columns of `rows`, which are `width` wide, from `left` on.
+/// Unpacks a tile of codes of eight bits to 16 columns of `rows`, which are `width` wide, from
+/// `left` on.
 fn unpack_bytes(tile: &[u8], rows: &mut [u8], width: usize, left: usize) {
-    // A lane has four pieces of eight codes. A piece has two outputs, four apart, and of each two adjacent inputs and those eight
-    // after them.
+    // A lane has four pieces of eight codes. A piece has two outputs, four apart, and of each two
+    // adjacent inputs and those eight after them.
     for (i, bytes) in tile.as_chunks::<8>().0.iter().enumerate() {
         let (lane, piece) = (i / 4, i % 4);
         let output = lane / 8 * 16 + lane / 4 % 2 * 8 + piece;

@@ -1,10 +1,11 @@
-//! MLX: `P.weight` U32 `[…, out, in * bits / 32]`, whose rows are bit streams, with `P.scales` `[…, out, in /
-//! group]`. Affine: float `P.scales` and `P.biases`, of the groups; the bias of the layer is `P.bias`. Floating
-//! point: U8 `P.scales`, exponents for MXFP4 and MXFP8 or E4M3 for NVFP4, which may have `P.global_scale`. Ollama's layers
-//! of tensors have other names of companions and say in metadata what a weight is ([`ollama`]).
+//! MLX: `P.weight` U32 `[…, out, in * bits / 32]`, whose rows are bit streams, with `P.scales` `[…,
+//! out, in / group]`. Affine: float `P.scales` and `P.biases`, of the groups; the bias of the layer
+//! is `P.bias`. Floating point: U8 `P.scales`, exponents for MXFP4 and MXFP8 or E4M3 for NVFP4,
+//! which may have `P.global_scale`. Ollama's layers of tensors have other names of companions and
+//! say in metadata what a weight is ([`ollama`]).
 //!
-//! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales. transformers' `metal`
-//! names the biases `P.qbiases` and computes in F32.
+//! Formulas: MLX `mx.dequantize` on CPU: `T(T(q * scale) + bias)` in the type T of the scales.
+//! transformers' `metal` names the biases `P.qbiases` and computes in F32.
 
 mod bits;
 pub(super) mod experts;
@@ -33,8 +34,8 @@ use crate::{Dtype, Result, TargetDtype};
 
 pub(super) struct Mlx;
 
-/// Largest E4M3 times largest E2M1. `P.global_scale` is the largest magnitude of the tensor, and the scale is its
-/// quotient by this.
+/// Largest E4M3 times largest E2M1. `P.global_scale` is the largest magnitude of the tensor, and
+/// the scale is its quotient by this.
 const MAX_NVFP4: f32 = 448.0 * 6.0;
 
 static IDENTITY: Identity = Identity {
@@ -121,7 +122,8 @@ impl Scheme for Mlx {
     }
 }
 
-/// Bits of all codes that share a scale. The shapes prove this product of bits and group size, but neither of the two.
+/// Bits of all codes that share a scale. The shapes prove this product of bits and group size, but
+/// neither of the two.
 fn bits_per_group(t: &Tensor<'_>, scales: &Tensor<'_>) -> Result<usize> {
     let misfit = || {
         wrong(
@@ -292,8 +294,8 @@ impl<'m> MlxLayer<'_, 'm> {
         ))
     }
 
-    /// Decoder of MXFP4, MXFP8 or NVFP4. Bits and group size are fixed in each (4 × 32, 8 × 32, 4 × 16), and the
-    /// products differ.
+    /// Decoder of MXFP4, MXFP8 or NVFP4. Bits and group size are fixed in each (4 × 32, 8 × 32, 4 ×
+    /// 16), and the products differ.
     fn float_decoder(&self, all: &Index<'m>) -> Result<MlxDecoder<'m>> {
         let global = all.at(self.base, self.names.global);
         let fp4 = CodeFormat::E2M1(E2M1 {

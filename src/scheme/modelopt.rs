@@ -1,16 +1,20 @@
-//! ModelOpt's formats that no other library has. The schemes of FP8, NVFP4 and INT8 decode its other weights.
+//! ModelOpt's formats that no other library has. The schemes of FP8, NVFP4 and INT8 decode its
+//! other weights.
 //!
-//! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`. A byte of row i has the code of row 2i in its low nibble and
-//!   that of row 2i + 1 in its high nibble, in two's complement. `X.weight_scale` are floats `[out, in / group]`.
-//!   `X.weight_scale_2` of W4A8 belongs to the cast of the weight to FP8 at run time, and is not a factor of the weight.
-//! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents; of a stack that is a parameter `X` U8
-//!   `[experts, in, out / 2]` and `X_weight_scale` U8 `[experts, in, out / 32]`.
+//! - W4A16_AWQ, W4A8_AWQ: `X.weight` U8 `[out / 2, in]`. A byte of row i has the code of row 2i in
+//!   its low nibble and that of row 2i + 1 in its high nibble, in two's complement.
+//!   `X.weight_scale` are floats `[out, in / group]`. `X.weight_scale_2` of W4A8 belongs to the
+//!   cast of the weight to FP8 at run time, and is not a factor of the weight.
+//! - MXFP4: `X.weight` U8 `[out, in / 2]`, `X.weight_scale` U8 `[out, in / 32]`, exponents; of a
+//!   stack that is a parameter `X` U8 `[experts, in, out / 2]` and `X_weight_scale` U8 `[experts,
+//!   in, out / 32]`.
 //! - Types of ggml: [`blocks`].
 //!
-//! Any weight may have `X.pre_quant_scale` `[in]`, which multiplies the input of the layer. Here it multiplies the
-//! columns of the weight, which gives the same product.
+//! Any weight may have `X.pre_quant_scale` `[in]`, which multiplies the input of the layer. Here it
+//! multiplies the columns of the weight, which gives the same product.
 //!
-//! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`), `MXFP4QTensor`.
+//! Layouts: modelopt `export/quant_utils.py` (`pack_int4_in_uint8`, `_update_pre_quant_scale`),
+//! `MXFP4QTensor`.
 
 mod blocks;
 
@@ -188,8 +192,8 @@ fn awq<'m>(
 
 /// The factors of the columns of weight `t`, which are applied last, if there are any.
 ///
-/// The config does not say which layers have them, because ModelOpt merges most of them into the layer before. So
-/// none is required.
+/// The config does not say which layers have them, because ModelOpt merges most of them into the
+/// layer before. So none is required.
 ///
 /// # Errors
 /// Their number is not that of the columns.

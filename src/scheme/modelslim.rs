@@ -1,4 +1,5 @@
-//! ModelSlim of Ascend (msmodelslim): `quant_model_description.json` has the type of every tensor. The types that are decoded:
+//! ModelSlim of Ascend (msmodelslim): `quant_model_description.json` has the type of every tensor.
+//! The types that are decoded:
 //!
 //! | type | `P.weight` | scales |
 //! |---|---|---|
@@ -9,8 +10,9 @@
 //! | `W8A8_MXFP8` | F8_E4M3 `[out, in]` | `P.weight_scale` U8 `[out, in / 32]`, exponents |
 //! | `W4A4_MXFP4`, `W4A8_MXFP` | U8 `[out, in / 2]`, FP4, low nibble first | the same |
 //!
-//! Formulas: msmodelslim `ir/api/impl` (`int_dequantize`, `fp8_dequantize`, `mxfp_per_block_dequantize`): `(q - offset) * scale`.
-//! Layout: `save/ascendv1.py`, `save/utils/pack.py`.
+//! Formulas: msmodelslim `ir/api/impl` (`int_dequantize`, `fp8_dequantize`,
+//! `mxfp_per_block_dequantize`): `(q - offset) * scale`. Layout: `save/ascendv1.py`,
+//! `save/utils/pack.py`.
 
 mod input;
 
@@ -72,8 +74,8 @@ enum Stored {
 /// The type of integers in bytes whose scales may be stored with that of the input alone.
 const STATIC: &str = "W8A8";
 
-/// Types of weights that are decoded. The rest, or these with more in their names, add rotations, sums of low rank, or scales
-/// that are not stored.
+/// Types of weights that are decoded. The rest, or these with more in their names, add rotations,
+/// sums of low rank, or scales that are not stored.
 const TYPES: &[(&str, Stored)] = &[
     (STATIC, Stored::Bytes(8)),
     ("W8A8_DYNAMIC", Stored::Bytes(8)),
@@ -93,7 +95,8 @@ const PLAIN: &[&str] = &["FLOAT", "W16A16S"];
 /// Tensors beside a weight that are about its input, and of no use without it.
 const UNUSED: &[&str] = &["deq_scale", "quant_bias", "scale_bias", "input_offset"];
 
-/// Last parts of the names of a layer's tensors that are claimed with its weight, or dropped, or floats.
+/// Last parts of the names of a layer's tensors that are claimed with its weight, or dropped, or
+/// floats.
 const KNOWN: &[&str] = &[
     "weight_scale",
     "weight_offset",
@@ -159,7 +162,8 @@ impl Scheme for ModelSlim {
     }
 }
 
-/// Checks that the layer of the codes `t` multiplies its input by them alone. `base` is their name without `weight`.
+/// Checks that the layer of the codes `t` multiplies its input by them alone. `base` is their name
+/// without `weight`.
 fn check_layer(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     // The matrices may lie in another shard.
     let metadata = all.config.in_file(MODELSLIM_FILE, "metadata");
@@ -167,7 +171,8 @@ fn check_layer(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
         let what = format!("`{MODELSLIM_FILE}` says that inputs of layers are rotated (`quarot`)");
         return Err(refused(t, FAMILY, what));
     }
-    // A global rotation is in all weights of the model, which computes the same. Others are of inputs.
+    // A global rotation is in all weights of the model, which computes the same. Others are of
+    // inputs.
     let optional = all.config.in_file(MODELSLIM_FILE, "optional");
     let rotations = optional.and_then(|optional| optional.pointer("/quarot/rotation_map"));
     let other = |map: &Value| match map {

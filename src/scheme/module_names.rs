@@ -1,18 +1,20 @@
-//! What a module is by its name. Libraries know its class (`nn.Embedding`). A file has names only, so the names that modules
-//! have in Hugging Face's models, and in llama.cpp's, stand for their classes.
+//! What a module is by its name. Libraries know its class (`nn.Embedding`). A file has names only,
+//! so the names that modules have in Hugging Face's models, and in llama.cpp's, stand for their
+//! classes.
 
 /// Last parts of the names of token and position embeddings that are not called so.
 const EMBEDDINGS: &[&str] = &["wte", "wpe", "shared", "token_embd"];
 
-/// Whether a module whose name ends in the part `last` is a table of embeddings: of tokens, positions, types, speakers. Layers that are
-/// called embedders are linear ones.
+/// Whether a module whose name ends in the part `last` is a table of embeddings: of tokens,
+/// positions, types, speakers. Layers that are called embedders are linear ones.
 pub(crate) fn is_embedding(last: &str) -> bool {
     let is_called_so = last.contains("embed") && !last.contains("embedder");
     EMBEDDINGS.contains(&last) || is_called_so && last != "embed_out"
 }
 
-/// Last parts of the names of output layers, which compute logits. Small errors there change the choice of tokens, so
-/// libraries leave them out; inside a layer (`layers.3.output`) the same words name ordinary projections.
+/// Last parts of the names of output layers, which compute logits. Small errors there change the
+/// choice of tokens, so libraries leave them out; inside a layer (`layers.3.output`) the same words
+/// name ordinary projections.
 pub(crate) const HEADS: &[&str] = &[
     "lm_head",
     "embed_out",
@@ -23,10 +25,12 @@ pub(crate) const HEADS: &[&str] = &[
     "head",
 ];
 
-/// Last parts of the names of routers, which choose the experts of a token. They count only inside a numbered layer.
+/// Last parts of the names of routers, which choose the experts of a token. They count only inside
+/// a numbered layer.
 pub(crate) const ROUTERS: &[&str] = &["gate", "router", "shared_expert_gate", "wg"];
 
-/// Parts of the last part of a module's name, each with what such a module is, and the word of [`KINDS`] for several.
+/// Parts of the last part of a module's name, each with what such a module is, and the word of
+/// [`KINDS`] for several.
 pub(crate) const SENSITIVE: &[(&str, &str, &str)] = &[
     ("norm", "a norm", "norms"),
     ("ln_", "a norm", "norms"),
@@ -49,7 +53,8 @@ pub(crate) const KINDS: &[&str] = &[
     "biases",
 ];
 
-/// What the tensor called `name` is, as one of the words of [`KINDS`]; `None` if its name does not tell.
+/// What the tensor called `name` is, as one of the words of [`KINDS`]; `None` if its name does not
+/// tell.
 pub(crate) fn kind_of(name: &str) -> Option<&'static str> {
     let (module, parameter) = name.rsplit_once('.')?;
     if !matches!(parameter, "weight" | "bias") {

@@ -1,9 +1,11 @@
 //! MXFP4: FP4 codes, low nibble first, with a power of two for each 32 values of a row.
 //!
-//! gpt-oss: `W_blocks` U8 `[experts, out, in / 32, 16]`, `W_scales` U8 `[experts, out, in / 32]`; the weight is `W`
-//! `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale` F8_E8M0 `[out, in / 32]`. Experts of models that are
-//! FP8 elsewhere (Ling, MiMo), or of `mxfp4` by vLLM: `X` U8 or I8 `[…, out, in / 2]`, `X_scale` or `X_scale_inv` `[…, out, in / 32]`,
-//! F8_E8M0, or U8 if the config says so. Codes may also be F4 `[…, in]`, as torch stores `float4_e2m1fn_x2`.
+//! gpt-oss: `W_blocks` U8 `[experts, out, in / 32, 16]`, `W_scales` U8 `[experts, out, in / 32]`;
+//! the weight is `W` `[experts, in, out]`. DeepSeek-V4: `P.weight` I8 `[out, in / 2]`, `P.scale`
+//! F8_E8M0 `[out, in / 32]`. Experts of models that are FP8 elsewhere (Ling, MiMo), or of `mxfp4`
+//! by vLLM: `X` U8 or I8 `[…, out, in / 2]`, `X_scale` or `X_scale_inv` `[…, out, in / 32]`,
+//! F8_E8M0, or U8 if the config says so. Codes may also be F4 `[…, in]`, as torch stores
+//! `float4_e2m1fn_x2`.
 //!
 //! Formulas: transformers `integrations/mxfp4.py` (`_convert_moe_packed_tensors`), gptqmodel
 //! `dequantize_deepseek_v4_fp4_expert`.
@@ -133,7 +135,8 @@ const FP4: NibbleFormat = (
 /// MXINT4: sign and magnitude.
 pub(super) const INT4: NibbleFormat = (CodeFormat::SignMagnitude, CodeType::Int(4));
 
-/// Claims codes in rows with an exponent for each 32: FP4, two in a byte, or FP6, four in three bytes.
+/// Claims codes in rows with an exponent for each 32: FP4, two in a byte, or FP6, four in three
+/// bytes.
 ///
 /// The number of exponents proves the columns, and the number of bytes then proves the bits.
 ///
@@ -148,7 +151,8 @@ pub(super) fn mx_rows<'m>(
     mx_rows_of(t, name, scale, family, FP4)
 }
 
-/// Claims codes like [`mx_rows`], with the format `nibble` for codes of four bits. FP6 is accepted only beside FP4.
+/// Claims codes like [`mx_rows`], with the format `nibble` for codes of four bits. FP6 is accepted
+/// only beside FP4.
 pub(super) fn mx_rows_of<'m>(
     t: &Tensor<'m>,
     name: &str,
@@ -222,7 +226,8 @@ pub(super) fn mx_rows_of<'m>(
     ))
 }
 
-/// Bytes of the last dimension of packed codes, of which a tensor of F4 counts the codes. `None` if these are no whole bytes.
+/// Bytes of the last dimension of packed codes, of which a tensor of F4 counts the codes. `None` if
+/// these are no whole bytes.
 pub(super) fn bytes_of_row(t: &Tensor<'_>) -> Option<usize> {
     let last = t.shape().last().copied()?;
     match t.dtype() {
@@ -274,7 +279,8 @@ fn gpt_oss<'m>(t: &Tensor<'m>, name: &str, scale: &Tensor<'m>) -> Result<Group<'
             decoder,
         )
     };
-    // The weight of a linear module, `[experts, out, in]`, is what is stored. Encoders take groups along `in`.
+    // The weight of a linear module, `[experts, out, in]`, is what is stored. Encoders take groups
+    // along `in`.
     let codes = Codes::Rows {
         part: t.part(),
         row_bytes: inputs / 2,

@@ -1,5 +1,5 @@
-//! SVDQuant of nunchaku, in its own models (`method: svdquant`, in the file's metadata) and in modules of diffusers, as Nunchaku
-//! Lite (`quant_method: nunchaku_lite`).
+//! SVDQuant of nunchaku, in its own models (`method: svdquant`, in the file's metadata) and in
+//! modules of diffusers, as Nunchaku Lite (`quant_method: nunchaku_lite`).
 //!
 //! | tensor | |
 //! |---|---|
@@ -13,14 +13,15 @@
 //!
 //! The names are also `smooth`, `smooth_orig`, `lora_down` and `lora_up`.
 //!
-//! Layers for few tokens are AWQ's: `X.qweight` I32 `[out / 4, in / 2]`, in runs of 64 columns of four rows, and `X.wscales` and
-//! `X.wzeros` `[in / 64, out]`: `q * s + z`.
+//! Layers for few tokens are AWQ's: `X.qweight` I32 `[out / 4, in / 2]`, in runs of 64 columns of
+//! four rows, and `X.wscales` and `X.wzeros` `[in / 64, out]`: `q * s + z`.
 //!
-//! In nunchaku's own models, layers of AWQ are modulations, whose outputs lie in another order (`modulation`), and the biases of
-//! layers behind a GELU make up for a shift. The class of the model tells which layers these are (`modules`).
+//! In nunchaku's own models, layers of AWQ are modulations, whose outputs lie in another order
+//! (`modulation`), and the biases of layers behind a GELU make up for a shift. The class of the
+//! model tells which layers these are (`modules`).
 //!
-//! Layout: nunchaku `lora/flux/packer.py`, `models/linear.py`, `models/text_encoders/tinychat_utils.py` (`pack_w4`); diffusers
-//! `quantizers/nunchaku`.
+//! Layout: nunchaku `lora/flux/packer.py`, `models/linear.py`,
+//! `models/text_encoders/tinychat_utils.py` (`pack_w4`); diffusers `quantizers/nunchaku`.
 
 mod config;
 mod modulation;
@@ -131,7 +132,8 @@ impl Scheme for Nunchaku {
     }
 }
 
-/// Checks that a part of a layer has its codes beside it: without them it would be taken for a parameter of its name.
+/// Checks that a part of a layer has its codes beside it: without them it would be taken for a
+/// parameter of its name.
 fn check_part(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
     let base = PARTS.iter().find_map(|part| base_of(t.name(), part));
     base.map_or(Ok(()), |base| all.need(t, base, "qweight").map(drop))

@@ -1,16 +1,17 @@
-//! NVFP4. ModelOpt: `X` U8 `[…, out, in / 2]`, `X_scale` F8_E4M3 `[…, out, in / 16]` or `[…, out, in / 32]`,
-//! `X_scale_2` F32, which multiplies; then perhaps a low-rank part and a factor for each column. Its stacks of experts
-//! `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts, in / 2, out]`, packed down the columns. Those of Inkling have
-//! `X.scale` and `X.scale2`, and are packed along rows.
-//! compressed-tensors: `P.weight_packed`, `P.weight_scale`, `P.weight_global_scale`, which divides. Global scales are
-//! one, or one for each matrix of a stack. AutoRound's are compressed-tensors' by name, and scale the code before the
-//! block does.
+//! NVFP4. ModelOpt: `X` U8 `[…, out, in / 2]`, `X_scale` F8_E4M3 `[…, out, in / 16]` or `[…, out,
+//! in / 32]`, `X_scale_2` F32, which multiplies; then perhaps a low-rank part and a factor for each
+//! column. Its stacks of experts `X`, with `X_weight_scale` and `X_weight_scale_2`, are `[experts,
+//! in / 2, out]`, packed down the columns. Those of Inkling have `X.scale` and `X.scale2`, and are
+//! packed along rows. compressed-tensors: `P.weight_packed`, `P.weight_scale`,
+//! `P.weight_global_scale`, which divides. Global scales are one, or one for each matrix of a
+//! stack. AutoRound's are compressed-tensors' by name, and scale the code before the block does.
 //!
-//! Blocks of 16 along a row have a decoder of their own: the shared one takes 1.1 to 1.8 times as long. It computes the
-//! value of each code; this kernel looks up two codes at once.
+//! Blocks of 16 along a row have a decoder of their own: the shared one takes 1.1 to 1.8 times as
+//! long. It computes the value of each code; this kernel looks up two codes at once.
 //!
-//! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors `compressors/nvfp4`; auto-round
-//! `experimental/qmodules/nvfp4.py`; vLLM `models/inkling/nvidia/model.py` (`hf_to_vllm_mapper`).
+//! Layouts: modelopt `NVFP4QTensor`, `export/unified_export_hf.py`; compressed-tensors
+//! `compressors/nvfp4`; auto-round `experimental/qmodules/nvfp4.py`; vLLM
+//! `models/inkling/nvidia/model.py` (`hf_to_vllm_mapper`).
 
 mod low_rank;
 mod weight;
@@ -85,8 +86,8 @@ impl Scheme for Nvfp4 {
         if !matches!(t.dtype(), Dtype::U8 | Dtype::F4) {
             return Ok(None);
         }
-        // The name tells the producer, and the producer what the global scale does. Fused experts have no
-        // `weight` in their own name, but in their scales'.
+        // The name tells the producer, and the producer what the global scale does. Fused experts
+        // have no `weight` in their own name, but in their scales'.
         let (name, suffixes, divides) = match t.name().strip_suffix("_packed") {
             Some(name) => (name, ["_scale", "_global_scale"], true),
             None if all.at(t.name(), "_weight_scale_2").is_some() => {
@@ -118,7 +119,8 @@ impl Scheme for Nvfp4 {
                 ));
             }
         };
-        // ModelOpt alone has blocks of 32 values, too: a scale for so many contradicts the names of others, and safetensors' F4.
+        // ModelOpt alone has blocks of 32 values, too: a scale for so many contradicts the names of
+        // others, and safetensors' F4.
         let blocks: &[usize] = match divides || all.config.is_quark() || t.dtype() == Dtype::F4 {
             true => &[BLOCK],
             false => &[BLOCK, 2 * BLOCK],
@@ -167,9 +169,9 @@ impl Nvfp4Layout {
             *last = len;
         }
         let (w, s) = (bytes.as_slice(), scales.shape());
-        // The dimension that is packed, counted from the last; in both tensors all others are the same.
-        // Along the row first: a layout down the columns needs three dimensions and fits rarely by
-        // chance.
+        // The dimension that is packed, counted from the last; in both tensors all others are the
+        // same. Along the row first: a layout down the columns needs three dimensions and fits
+        // rarely by chance.
         for (down, back) in [(false, 0), (true, 1)] {
             let place = w
                 .len()
@@ -222,7 +224,8 @@ impl Nvfp4Layout {
         if codes_first && globals != 1 {
             return Err(wrong(global, "AutoRound has one for each weight"));
         }
-        // ModelOpt looks code 8 up as 0; Quark, whose names these are as well, multiplies by a sign.
+        // ModelOpt looks code 8 up as 0; Quark, whose names these are as well, multiplies by a
+        // sign.
         let has_signed_zero = divides || all.config.is_quark();
         let columns = pre_quant_scale(t, k, all)?;
         let factors = find_factors(t, [rows, k], all)?;

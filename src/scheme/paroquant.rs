@@ -1,10 +1,13 @@
-//! ParoQuant: AWQ's tensors (GEMM, four bits), and rotations of the columns within each group: `X.theta` `[rotations, in / 2]`,
-//! `X.pairs` I16 `[rotations, in]`, `X.channel_scales` `[1, in]`. Entries 2p and 2p + 1 of a row of `X.pairs` are the columns,
-//! counted within their group, that entry p of `X.theta` turns.
+//! ParoQuant: AWQ's tensors (GEMM, four bits), and rotations of the columns within each group:
+//! `X.theta` `[rotations, in / 2]`, `X.pairs` I16 `[rotations, in]`, `X.channel_scales` `[1, in]`.
+//! Entries 2p and 2p + 1 of a row of `X.pairs` are the columns, counted within their group, that
+//! entry p of `X.theta` turns.
 //!
-//! Experts `E.0.gate_proj`, `E.0.up_proj`, … share one rotation, `E.gate_up_weight_theta` and so on, and all `down_proj` another.
+//! Experts `E.0.gate_proj`, `E.0.up_proj`, … share one rotation, `E.gate_up_weight_theta` and so
+//! on, and all `down_proj` another.
 //!
-//! Layout: gptqmodel `nn_modules/qlinear/paroquant.py`, `utils/paroquant.py`; paroquant `cli/convert.py`.
+//! Layout: gptqmodel `nn_modules/qlinear/paroquant.py`, `utils/paroquant.py`; paroquant
+//! `cli/convert.py`.
 
 mod shared;
 
@@ -32,20 +35,22 @@ pub(super) struct ParoQuant;
 /// Name in listings.
 const FAMILY: &str = "ParoQuant";
 
-/// Most rotations of a layer. Quantizers make 8. Each is applied to every value, so that their number times that of the
-/// values has to stay linear in the file.
+/// Most rotations of a layer. Quantizers make 8. Each is applied to every value, so that their
+/// number times that of the values has to stay linear in the file.
 const MAX_ROTATIONS: usize = 64;
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::ParoQuant],
     codes: &[],
-    // `theta` and `pairs` could be parameters of any model; files that have them have these factors.
+    // `theta` and `pairs` could be parameters of any model; files that have them have these
+    // factors.
     companions: &[
         (Ends(".channel_scales"), TensorRole::Scale),
         (Ends(".gate_up_weight_channel_scales"), TensorRole::Scale),
         (Ends(".down_weight_channel_scales"), TensorRole::Scale),
-        // Stacks of experts in memory of paroquant's MLX backend, which are not decoded: without these they would look like MLX's own.
+        // Stacks of experts in memory of paroquant's MLX backend, which are not decoded: without
+        // these they would look like MLX's own.
         (Ends(".gate_up_rot_channel_scales"), TensorRole::Scale),
         (Ends(".down_rot_channel_scales"), TensorRole::Scale),
     ],
@@ -78,7 +83,8 @@ impl Scheme for ParoQuant {
         if !is_its && rotation.is_none() {
             return Ok(None);
         }
-        // Without one of the three the rest would be AWQ, and decode to a weight that was never used.
+        // Without one of the three the rest would be AWQ, and decode to a weight that was never
+        // used.
         let rotation = rotation.unwrap_or_else(|| Rotation::own(base));
         let [theta, pairs, factors] = rotation.tensors(t, all)?;
         let packed = PackedLayer::find(t, all)?;
@@ -183,8 +189,8 @@ struct ParoWeight<'m> {
 }
 
 impl ParoWeight<'_> {
-    /// Appends the places of the pairs of rotation `rotation` in columns `cols` to the buffer, group by group, each at its
-    /// place in the order of application.
+    /// Appends the places of the pairs of rotation `rotation` in columns `cols` to the buffer,
+    /// group by group, each at its place in the order of application.
     fn load_pairs(
         &self,
         rotation: usize,
@@ -210,7 +216,8 @@ impl ParoWeight<'_> {
             let mut is_taken = [false; MAX_GROUP];
             for (out, &place) in out[at..at + size].iter_mut().zip(places) {
                 let place = i16::from_le_bytes(place);
-                // A column in two pairs of a rotation is turned twice in an order that nobody defines.
+                // A column in two pairs of a rotation is turned twice in an order that nobody
+                // defines.
                 let free = usize::try_from(place)
                     .ok()
                     .filter(|&i| i < size && !is_taken[i]);

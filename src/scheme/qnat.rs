@@ -1,5 +1,5 @@
-//! QNAT: a tensor has its 4-bit codes, block by block, then the scales of the blocks and, in some files, their zero
-//! points. [`QnatTensor`] has their offsets.
+//! QNAT: a tensor has its 4-bit codes, block by block, then the scales of the blocks and, in some
+//! files, their zero points. [`QnatTensor`] has their offsets.
 
 use std::ops::Range;
 

@@ -1,12 +1,13 @@
-//! QQQ: weights of four bits for products with activations of eight. `X.B` I32 `[in / 16, 2 * out]`, `X.s_channel` F32
-//! `[1, out]` and `X.s_group` F16 `[groups, out]`, which is empty, or missing, if all inputs are one group. The weight is
-//! `X.weight` `[out, in]`.
+//! QQQ: weights of four bits for products with activations of eight. `X.B` I32 `[in / 16, 2 *
+//! out]`, `X.s_channel` F32 `[1, out]` and `X.s_group` F16 `[groups, out]`, which is empty, or
+//! missing, if all inputs are one group. The weight is `X.weight` `[out, in]`.
 //!
-//! With groups it is `int8((q - 8) * s_group) * s_channel`, where `int8` is the nearest integer within -128 to 127: the
-//! kernel multiplies bytes. Otherwise it is `16 * q * s_channel` with signed codes, which the kernel takes as the upper
-//! halves of bytes.
+//! With groups it is `int8((q - 8) * s_group) * s_channel`, where `int8` is the nearest integer
+//! within -128 to 127: the kernel multiplies bytes. Otherwise it is `16 * q * s_channel` with
+//! signed codes, which the kernel takes as the upper halves of bytes.
 //!
-//! Layout and formulas: gptqmodel `nn_modules/qlinear/qqq.py` (`pack`, `_dequantize_weight_for_torch`).
+//! Layout and formulas: gptqmodel `nn_modules/qlinear/qqq.py` (`pack`,
+//! `_dequantize_weight_for_torch`).
 
 use std::ops::Range;
 
@@ -148,7 +149,8 @@ fn inputs_of_a_group(
     let count = groups.shape().first().copied().unwrap_or(0);
     require_shape(t, groups, &[count, n])?;
     if count == 1 {
-        // Codes lie otherwise if all inputs are one group, so that either of the tensors is not what it seems.
+        // Codes lie otherwise if all inputs are one group, so that either of the tensors is not
+        // what it seems.
         let what = "it has scales of groups for a single group, which QQQ has none for";
         return Err(wrong(t, what));
     }
@@ -174,7 +176,8 @@ fn check_one_group(
             let what = format!("{place} says groups of {size} inputs, and there is no `s_group`");
             Err(wrong(t, what))
         }
-        // Modules are saved without the empty tensor, too. A shard parsed alone may lack the scales of groups.
+        // Modules are saved without the empty tensor, too. A shard parsed alone may lack the scales
+        // of groups.
         None if groups.is_none() => {
             let what = "neither a config nor an `s_group` says whether it has groups";
             Err(wrong(t, what))

@@ -1,10 +1,11 @@
-//! optimum-quanto. Eight bits: `X.weight._data` I8 or FP8 with `X.weight._scale`, a scale for each row. Four and two
-//! bits: `X.weight._data._data` U8 with `X.weight._scale` and `X.weight._shift`, both `[rows, 1]`; rows are packed at
-//! a stride, the first ones in the lowest bits (`layout/strided.rs`). A wide matrix is reshaped so that each group is
-//! a row. The file then does not have its shape, which `QuantoLayer::find_shape` restores.
+//! optimum-quanto. Eight bits: `X.weight._data` I8 or FP8 with `X.weight._scale`, a scale for each
+//! row. Four and two bits: `X.weight._data._data` U8 with `X.weight._scale` and `X.weight._shift`,
+//! both `[rows, 1]`; rows are packed at a stride, the first ones in the lowest bits
+//! (`layout/strided.rs`). A wide matrix is reshaped so that each group is a row. The file then does
+//! not have its shape, which `QuantoLayer::find_shape` restores.
 //!
-//! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the type T of the scales:
-//! `T(T(scale * q) - shift)`; with an integer shift `scale * (q - shift)`.
+//! Formulas: quanto `tensor/function.py`, `tensor/weights/qbits.py` (`QBitsDequantizer`), in the
+//! type T of the scales: `T(T(scale * q) - shift)`; with an integer shift `scale * (q - shift)`.
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -107,7 +108,8 @@ type QuantoDecoder<'m> = (
 );
 
 impl<'m> QuantoLayer<'_, 'm> {
-    /// The type of the weight (`qint4`, …) in `quantization_map.json`, which quanto stores beside the model.
+    /// The type of the weight (`qint4`, …) in `quantization_map.json`, which quanto stores beside
+    /// the model.
     fn mapped_type(&self) -> Option<&str> {
         let module = self.all.config.at(module_of(self.name));
         module.text(&["weights"]).map(|(text, _)| text)
@@ -145,8 +147,8 @@ impl<'m> QuantoLayer<'_, 'm> {
             ));
         }
         let shape = self.t.shape();
-        // A single number may come in any shape. quanto's modules quantize along axis 0: more numbers are one for each index
-        // of it, and the other dimensions are kept as ones.
+        // A single number may come in any shape. quanto's modules quantize along axis 0: more
+        // numbers are one for each index of it, and the other dimensions are kept as ones.
         let is_by_row = self
             .scale
             .shape()
@@ -224,7 +226,8 @@ impl<'m> QuantoLayer<'_, 'm> {
             column(&self.scale)?,
         );
         if shift.dtype().is_floating_point() {
-            // The formula adds its offsets, and quanto subtracts the shift. `a - b` is `a + -b` for floats.
+            // The formula adds its offsets, and quanto subtracts the shift. `a - b` is `a + -b` for
+            // floats.
             let offsets = GroupOffsets::new(Box::new(Negated(column(&shift)?)))
                 .computed_in(TargetDtype::of(self.scale.dtype()));
             decoder.formula = GroupFormula::ScaleShift(offsets);
@@ -251,8 +254,8 @@ impl<'m> QuantoLayer<'_, 'm> {
         ))
     }
 
-    /// Bits of a code: the one of 4 and 2 with which `rows` rows take `packed` rows of bytes, and which the map does
-    /// not exclude.
+    /// Bits of a code: the one of 4 and 2 with which `rows` rows take `packed` rows of bytes, and
+    /// which the map does not exclude.
     ///
     /// # Errors
     /// Neither fits or, which is possible for few rows, both do.
@@ -281,13 +284,15 @@ impl<'m> QuantoLayer<'_, 'm> {
         }
     }
 
-    /// The shape of a matrix that is stored as `rows` rows of `width`, each of which is a group or a row of the matrix.
+    /// The shape of a matrix that is stored as `rows` rows of `width`, each of which is a group or
+    /// a row of the matrix.
     ///
-    /// The number of outputs is known from a bias or from config.json. Without either, the shape has to be the only
-    /// one that quanto stores like this.
+    /// The number of outputs is known from a bias or from config.json. Without either, the shape
+    /// has to be the only one that quanto stores like this.
     ///
     /// # Errors
-    /// Several shapes are possible. A guess would keep the values and give the tensor a wrong shape, so it is an error.
+    /// Several shapes are possible. A guess would keep the values and give the tensor a wrong
+    /// shape, so it is an error.
     fn find_shape(&self, rows: usize, width: usize) -> Result<Vec<usize>> {
         let module = module_of(self.name);
         let bias = self
@@ -338,8 +343,8 @@ fn grouped_shape(rows: usize, width: usize, n: usize) -> Option<[usize; 2]> {
     (group_size(cols) == Some(width)).then_some([rows / n, cols])
 }
 
-/// The shape with `outputs` rows and `inputs` columns, as far as they are known, that quanto stores as `rows` ×
-/// `width`.
+/// The shape with `outputs` rows and `inputs` columns, as far as they are known, that quanto stores
+/// as `rows` × `width`.
 fn matching_shape(
     rows: usize,
     width: usize,

@@ -1,4 +1,5 @@
-//! Quark: `X.weight` with `X.weight_scale`, and for integers `X.weight_zero_point`, symmetric or not.
+//! Quark: `X.weight` with `X.weight_scale`, and for integers `X.weight_zero_point`, symmetric or
+//! not.
 //!
 //! | | scales of groups | one scale a row |
 //! |---|---|---|
@@ -10,17 +11,20 @@
 //! | int2, a word each | I32 `[in, out]`; `[in / group, out]` | I32 `[out, in]`; `[out]` |
 //! | int3 | U8 `[out, in * 3 / 8]`; `[in / group, out]` | U8 `[out, in * 3 / 8]`; `[out]` |
 //!
-//! A scale of the whole tensor is a scalar, as is its zero point; the codes are laid out as with one scale a row. Float
-//! codes are a bit stream, least significant bit first.
+//! A scale of the whole tensor is a scalar, as is its zero point; the codes are laid out as with
+//! one scale a row. Float codes are a bit stream, least significant bit first.
 //!
-//! Integers of a weight in FP8 have `X.weight_scale_2` and `X.weight_zero_point_2`; `X.weight_scale` is the one of the FP8 weight:
-//! `((q - z) * s2) * s`. Integers whose scales are FP8 have `X.weight_scale_2`, one number: `(q - z) * (s * s2)`.
+//! Integers of a weight in FP8 have `X.weight_scale_2` and `X.weight_zero_point_2`;
+//! `X.weight_scale` is the one of the FP8 weight: `((q - z) * s2) * s`. Integers whose scales are
+//! FP8 have `X.weight_scale_2`, one number: `(q - z) * (s * s2)`.
 //!
-//! Scales of groups are floats or, as U8, exponents, or numbers in E5M3 (`scale_format`). Signed integers and their zero points are in two's complement. The
-//! eight codes of a word are in order, or with `export.pack_method: reorder` nibbles 0 to 7 hold codes
-//! 0, 2, 4, 6, 1, 3, 5, 7. The scheme for FP8 decodes Quark's FP8 weights.
+//! Scales of groups are floats or, as U8, exponents, or numbers in E5M3 (`scale_format`). Signed
+//! integers and their zero points are in two's complement. The eight codes of a word are in order,
+//! or with `export.pack_method: reorder` nibbles 0 to 7 hold codes 0, 2, 4, 6, 1, 3, 5, 7. The
+//! scheme for FP8 decodes Quark's FP8 weights.
 //!
-//! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`, `Pack_8_bits`).
+//! Layout and formula: amd-quark `QParamsLinear`, `quark/torch/export/utils.py` (`Pack_4_bits`,
+//! `Pack_8_bits`).
 
 mod integers;
 mod spec;

@@ -1,6 +1,7 @@
-//! Rotations that AutoRound, Quark and GPTQModel leave to the running model: weights were rotated along their inputs before they
-//! were quantized, and the inputs are rotated when the model runs. A decoded model has plain layers, so that its weights are
-//! rotated back: a layer that computes `W (x R)` becomes `W Rᵀ`.
+//! Rotations that AutoRound, Quark and GPTQModel leave to the running model: weights were rotated
+//! along their inputs before they were quantized, and the inputs are rotated when the model runs. A
+//! decoded model has plain layers, so that its weights are rotated back: a layer that computes `W
+//! (x R)` becomes `W Rᵀ`.
 //!
 //! | library | R of the layer `P` |
 //! |---|---|
@@ -10,11 +11,11 @@
 //! | AutoRound, `hadamard` | Sylvester's of `block_size` rows of `rotation_config` |
 //! | GPTQModel from 7.3.4 on, `rotation` | Sylvester's of all inputs of `mlp.down_proj` |
 //!
-//! Each block of so many inputs as R has rows is rotated. Rotations that are fused into the layer before, or that cancel between
-//! queries and keys, are left as they are.
+//! Each block of so many inputs as R has rows is rotated. Rotations that are fused into the layer
+//! before, or that cancel between queries and keys, are left as they are.
 //!
-//! Source: quark 0.13 `torch/export/nn/modules/qparamslinear.py`, auto-round 0.16 `algorithms/transforms`, gptqmodel 7.7
-//! `models/loader.py`.
+//! Source: quark 0.13 `torch/export/nn/modules/qparamslinear.py`, auto-round 0.16
+//! `algorithms/transforms`, gptqmodel 7.7 `models/loader.py`.
 
 mod config;
 
@@ -47,10 +48,12 @@ const STORED: [&str; 9] = [
 /// The tensors of one module with the names of [`STORED`].
 type StoredParts<'m> = [Option<Tensor<'m>>; STORED.len()];
 
-/// Begins the last part of the name of a matrix that layers of a size share. Only Quark's code tells which.
+/// Begins the last part of the name of a matrix that layers of a size share. Only Quark's code
+/// tells which.
 const OF_ALL: &str = "shared_input_rotation_";
 
-/// Makes of the items of `resolution` those of a model without rotations. What cannot be undone becomes a problem.
+/// Makes of the items of `resolution` those of a model without rotations. What cannot be undone
+/// becomes a problem.
 pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) {
     // An error names a tensor; a model without tensors has nothing to be wrong.
     let Some(first) = model.tensors().next() else {
@@ -102,8 +105,8 @@ pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) 
     }
 }
 
-/// Takes what is stored of rotations out of the items, by module. Without a quantized weight beside it, a tensor of such a name is
-/// an ordinary one.
+/// Takes what is stored of rotations out of the items, by module. Without a quantized weight beside
+/// it, a tensor of such a name is an ordinary one.
 fn take_stored<'m>(resolution: &mut Resolution<'m>) -> HashMap<&'m str, StoredParts<'m>> {
     let mut found: HashMap<&str, StoredParts<'m>> = HashMap::new();
     let mut shared = None;
@@ -152,7 +155,8 @@ fn take_stored<'m>(resolution: &mut Resolution<'m>) -> HashMap<&'m str, StoredPa
     found
 }
 
-/// The only `hadamard_matrix` of a model. AutoRound's layers have one tensor, which transformers saves with the first of them.
+/// The only `hadamard_matrix` of a model. AutoRound's layers have one tensor, which transformers
+/// saves with the first of them.
 fn only_matrix<'m>(stored: &HashMap<&str, StoredParts<'m>>) -> Option<Tensor<'m>> {
     let mut matrices = stored.values().filter_map(|&[_, _, matrix, ..]| matrix);
     matrices.next().filter(|_| matrices.next().is_none())

@@ -1,4 +1,5 @@
-//! SDNQ: `X.weight` in one of 176 dtypes, which only the config tells, with scales for groups of inputs.
+//! SDNQ: `X.weight` in one of 176 dtypes, which only the config tells, with scales for groups of
+//! inputs.
 //!
 //! | tensor | |
 //! |---|---|
@@ -9,11 +10,12 @@
 //! | `X.scale_2`, `X.scale_zero_point` | scale and zero point of scales that are codes themselves |
 //! | `X.zero_point_scale`, `X.zero_point_2` | scale and zero point of zero points that are codes themselves |
 //!
-//! A value is `zero + q * scale`, rounded once, or `q * scale`, or an entry of the codebook; plus the product; then the columns
-//! are rotated back, if they are rotated.
+//! A value is `zero + q * scale`, rounded once, or `q * scale`, or an entry of the codebook; plus
+//! the product; then the columns are rotated back, if they are rotated.
 //!
-//! Layout and formulas: sdnq `quantizer.py` (`sdnq_quantize_layer_weight`), `dequantizer.py` (`dequantize_weight`). On the CPU
-//! torch's `addcmul` rounds once, unless `torch.compile` makes other code of it.
+//! Layout and formulas: sdnq `quantizer.py` (`sdnq_quantize_layer_weight`), `dequantizer.py`
+//! (`dequantize_weight`). On the CPU torch's `addcmul` rounds once, unless `torch.compile` makes
+//! other code of it.
 
 mod codebook;
 mod codes;
@@ -157,8 +159,8 @@ fn is_its(all: &Index<'_>) -> bool {
     all.config.quant_method() == Some(&QuantMethod::Sdnq)
 }
 
-/// Whether `t`, of F16 or BF16, is codes by the config. A weight that is not quantized, of a model in the dtype of its codes, is so
-/// too, unless the config lists its module.
+/// Whether `t`, of F16 or BF16, is codes by the config. A weight that is not quantized, of a model
+/// in the dtype of its codes, is so too, unless the config lists its module.
 fn are_half_codes(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> bool {
     let is_float = matches!(t.dtype(), Dtype::F16 | Dtype::BF16);
     if !is_float || t.shape().len() < 2 {
@@ -180,8 +182,8 @@ fn are_half_codes(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> bool {
     })
 }
 
-/// Whether `scale` of one dimension is a codebook for all of the weight of `base`, by the config. A norm may have a scale of as many
-/// values.
+/// Whether `scale` of one dimension is a codebook for all of the weight of `base`, by the config. A
+/// norm may have a scale of as many values.
 fn is_codebook(base: &str, scale: &Tensor<'_>, all: &Index<'_>) -> bool {
     let config = all.config.sdnq().ok();
     let settings = config.and_then(|config| config.of(&format!("{base}weight")).ok());

@@ -1,4 +1,5 @@
-//! The seam between stored tensors and the pipeline: what every scheme implements and what they share.
+//! The seam between stored tensors and the pipeline: what every scheme implements and what they
+//! share.
 
 mod code_bytes;
 pub(crate) mod codes;
@@ -58,14 +59,17 @@ pub(crate) struct Group<'m> {
     pub parts: Vec<(TensorRole, Tensor<'m>)>,
     /// What else the same stored tensors hold. Few groups have any.
     pub rest: Option<Box<Rest<'m>>>,
-    /// The type of the tensor in every output, whatever the target, if its values are not quantized (sparse floats).
+    /// The type of the tensor in every output, whatever the target, if its values are not quantized
+    /// (sparse floats).
     pub keeps: Option<TargetDtype>,
-    /// Whether an output has the bytes of the first part as they are stored, under the group's name.
+    /// Whether an output has the bytes of the first part as they are stored, under the group's
+    /// name.
     pub is_copied: bool,
-    /// Whether adapters have changed the values: they are made in F32, and no stored tensor has them.
+    /// Whether adapters have changed the values: they are made in F32, and no stored tensor has
+    /// them.
     pub is_merged: bool,
-    /// The weight as a linear module has it, `[…, out, in]`, if the tensor is a parameter `[…, in, out]` whose groups run
-    /// along `in`.
+    /// The weight as a linear module has it, `[…, out, in]`, if the tensor is a parameter `[…, in,
+    /// out]` whose groups run along `in`.
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub module: Option<Box<Self>>,
     /// What the model's class says of encoding the tensor; `None`: its name decides.
@@ -120,7 +124,8 @@ impl<'m> Group<'m> {
         }
     }
 
-    /// The group as a stack whose matrices are tensors of the output, called `names`; without names it stays one tensor.
+    /// The group as a stack whose matrices are tensors of the output, called `names`; without names
+    /// it stays one tensor.
     pub(crate) fn with_matrices(self, names: Vec<String>) -> Self {
         let rest = (!names.is_empty()).then(|| Box::new(Rest::Matrices(names)));
         Self { rest, ..self }
@@ -140,8 +145,8 @@ impl<'m> Group<'m> {
         }
     }
 
-    /// Adds `stored`, the bias of the layer, as a tensor that every output has in its own dtype. The decoder reads that tensor, and
-    /// the group's other parts too if `is_of_all`.
+    /// Adds `stored`, the bias of the layer, as a tensor that every output has in its own dtype.
+    /// The decoder reads that tensor, and the group's other parts too if `is_of_all`.
     pub(crate) fn push_bias(
         &mut self,
         stored: Tensor<'m>,
@@ -212,23 +217,25 @@ pub(crate) trait Scheme: Sync {
     /// Claims `t` with its companions, or leaves it.
     ///
     /// # Errors
-    /// `t` is the scheme's, and cannot be decoded: the error names the tensor and what is missing or contradicts.
+    /// `t` is the scheme's, and cannot be decoded: the error names the tensor and what is missing
+    /// or contradicts.
     fn claim<'m>(&self, t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Group<'m>>>;
 
-    /// Collects what claims need of the whole model, before the first claim. `all` has every tensor, and what schemes
-    /// before this one prepared. Claims read the value by its type, with [`Index::prepared`].
+    /// Collects what claims need of the whole model, before the first claim. `all` has every
+    /// tensor, and what schemes before this one prepared. Claims read the value by its type, with
+    /// [`Index::prepared`].
     fn prepare(&self, _all: &Index<'_>) -> Option<Prepared> {
         None
     }
 
-    /// Whether other libraries may call the parts of `group` the same and mean something else by them. Then a config
-    /// with a method that no scheme knows outweighs the claim.
+    /// Whether other libraries may call the parts of `group` the same and mean something else by
+    /// them. Then a config with a method that no scheme knows outweighs the claim.
     fn has_common_names(&self, group: &Group<'_>) -> bool {
         group.scheme.has_common_names()
     }
 
-    /// Whether the unclaimed tensor `t`, which has the name and the dtype of an ordinary weight, may hold codes of this
-    /// scheme.
+    /// Whether the unclaimed tensor `t`, which has the name and the dtype of an ordinary weight,
+    /// may hold codes of this scheme.
     fn may_be_codes(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         false
     }
@@ -238,7 +245,8 @@ pub(crate) trait Scheme: Sync {
         Vec::new()
     }
 
-    /// Whether `t` of the scheme's own container, which it did not claim, is about activations. It is then dropped.
+    /// Whether `t` of the scheme's own container, which it did not claim, is about activations. It
+    /// is then dropped.
     fn is_activation(&self, _t: &Tensor<'_>, _all: &Index<'_>) -> bool {
         false
     }
@@ -248,7 +256,8 @@ pub(crate) trait Scheme: Sync {
 pub(crate) struct Index<'m> {
     pub model: &'m ParsedModel,
     pub config: &'m QuantConfig,
-    /// One value for each scheme that prepares something. They are few, so that a search by type costs less than a map.
+    /// One value for each scheme that prepares something. They are few, so that a search by type
+    /// costs less than a map.
     prepared: Vec<Prepared>,
 }
 
@@ -295,7 +304,8 @@ impl<'m> Index<'m> {
             .ok_or_else(|| wrong(t, format!("its `{base}{suffix}` is missing")))
     }
 
-    /// The one tensor of `names` that is there. Each is a beginning and an end, as of [`at`](Self::at).
+    /// The one tensor of `names` that is there. Each is a beginning and an end, as of
+    /// [`at`](Self::at).
     ///
     /// # Errors
     /// None of them is there, or two are.

@@ -1,15 +1,18 @@
 //! sglang's integers: `X` I8 with `X_scale_inv`, which multiplies, as that of DeepSeek's FP8.
 //!
 //! - `blockwise_int8`: codes `[out, in]`, a scale for each block of `weight_block_size`.
-//! - `w4afp8`: experts of two codes a byte, `[out, in / 2]`, two's complement, the low nibble first, with a scale for each
-//!   128 inputs of a row. All other layers are FP8. TensorRT-LLM writes such models, whose `hf_quant_config.json` says
-//!   `MIXED_PRECISION` and no more; a layer's own algorithm is `W4A8_AWQ`.
-//! - transformers' FP8 models whose config says `expert_dtype: fp4`, but not that scales are exponents: E2M1, the low nibble first,
-//!   with a scale for each 32 inputs of a row.
+//! - `w4afp8`: experts of two codes a byte, `[out, in / 2]`, two's complement, the low nibble
+//!   first, with a scale for each 128 inputs of a row. All other layers are FP8. TensorRT-LLM
+//!   writes such models, whose `hf_quant_config.json` says `MIXED_PRECISION` and no more; a layer's
+//!   own algorithm is `W4A8_AWQ`.
+//! - transformers' FP8 models whose config says `expert_dtype: fp4`, but not that scales are
+//!   exponents: E2M1, the low nibble first, with a scale for each 32 inputs of a row.
 //!
-//! Layout: sglang `layers/quantization/blockwise_int8.py`, `w4afp8.py`; nibbles: `test_cutlass_w4a8_moe_mm.py`
-//! (`pack_int4_values_to_int8`), which packs what the loaded checkpoint is multiplied as; TensorRT-LLM
-//! `examples/quantization/quantize_mixed_precision_moe.py`; transformers `integrations/finegrained_fp8.py` (`FP8Experts`).
+//! Layout: sglang `layers/quantization/blockwise_int8.py`, `w4afp8.py`; nibbles:
+//! `test_cutlass_w4a8_moe_mm.py` (`pack_int4_values_to_int8`), which packs what the loaded
+//! checkpoint is multiplied as; TensorRT-LLM
+//! `examples/quantization/quantize_mixed_precision_moe.py`; transformers
+//! `integrations/finegrained_fp8.py` (`FP8Experts`).
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -89,7 +92,8 @@ impl Scheme for Sglang {
             return Ok(None);
         }
         let Some(scale) = scale else {
-            // Under another library's name of the scale the same bytes are other codes: `w4afp8` has nibbles in them.
+            // Under another library's name of the scale the same bytes are other codes: `w4afp8`
+            // has nibbles in them.
             return match all.at(t.name(), "_scale").filter(|_| is_its) {
                 Some(scale) => Err(wrong(
                     t,
@@ -112,7 +116,8 @@ impl Scheme for Sglang {
             Some(QuantMethod::BlockwiseInt8) => None,
             _ if is_mixed(t, all) => Some(&W4A8),
             Some(QuantMethod::Fp8) if says_fp4() => Some(&FP4),
-            // Without the method, blocks of several rows prove bytes: nibbles have scales for each row.
+            // Without the method, blocks of several rows prove bytes: nibbles have scales for each
+            // row.
             _ => {
                 let [rows, scale_rows] = [t, &scale].map(|t| t.shape().iter().nth_back(1));
                 if rows == scale_rows {
@@ -142,7 +147,8 @@ impl Scheme for Sglang {
     }
 }
 
-/// Whether the config says that the experts have codes of four bits, by the names of ModelOpt's algorithms.
+/// Whether the config says that the experts have codes of four bits, by the names of ModelOpt's
+/// algorithms.
 fn is_mixed(t: &Tensor<'_>, all: &Index<'_>) -> bool {
     let module = all.config.at(module_of(t.name()));
     let algorithm = module.text(&["quant_algo"]);

@@ -1,10 +1,11 @@
-//! SINQ: codes `X.W_q` as HQQ packs them, with a scale `X.meta.scale` and a zero point `X.meta.zero` for each group, and a second
-//! scale `X.meta.scale2` for each column. Scales and zero points may be quantized in turn: `X.meta.scale.x` U8, whose number i is
-//! `x * s + m` with the entries i mod n of `X.meta.scale.s` and `.m`, of which there are n. What is no tensor is in
+//! SINQ: codes `X.W_q` as HQQ packs them, with a scale `X.meta.scale` and a zero point
+//! `X.meta.zero` for each group, and a second scale `X.meta.scale2` for each column. Scales and
+//! zero points may be quantized in turn: `X.meta.scale.x` U8, whose number i is `x * s + m` with
+//! the entries i mod n of `X.meta.scale.s` and `.m`, of which there are n. What is no tensor is in
 //! `model.safetensors.index.json.meta.json`, or among the values of a pickle.
 //!
-//! Formula: sinq `quantizer.py` (`Quantizer.dequantize`, `dq8`): `(q - z) * s * s2`. Layout: `bitpack.py`, and `patch_model.py`
-//! (`save_weights_safetensors`).
+//! Formula: sinq `quantizer.py` (`Quantizer.dequantize`, `dq8`): `(q - z) * s * s2`. Layout:
+//! `bitpack.py`, and `patch_model.py` (`save_weights_safetensors`).
 
 use serde_json::Value;
 
@@ -290,15 +291,16 @@ impl<'m> SinqLayer<'_, 'm> {
         }
     }
 
-    /// Whether `group` is the stated size of groups, or what the library makes of it: it halves groups until they divide a row
-    /// (`tiled_quant_rectangle`).
+    /// Whether `group` is the stated size of groups, or what the library makes of it: it halves
+    /// groups until they divide a row (`tiled_quant_rectangle`).
     fn may_have_groups_of(&self, group: usize) -> Result<bool> {
         let stated: Option<usize> = self.need("group_size")?.parse().ok();
         let mut halves = std::iter::successors(stated, |n| Some(n / 2).filter(|&n| n > 0));
         Ok(halves.any(|n| n == group))
     }
 
-    /// The numbers `name`, `count` of them in rows of `cols`, with the dtype in which the library has them.
+    /// The numbers `name`, `count` of them in rows of `cols`, with the dtype in which the library
+    /// has them.
     fn numbers(
         &self,
         name: &str,
@@ -375,7 +377,8 @@ impl<'m> SinqLayer<'_, 'm> {
     }
 }
 
-/// A value of the description in the form of values from pickles: flags are 0 and 1, lists have commas and no brackets.
+/// A value of the description in the form of values from pickles: flags are 0 and 1, lists have
+/// commas and no brackets.
 fn text(value: &Value) -> Option<String> {
     Some(match value {
         Value::Bool(flag) => u8::from(*flag).to_string(),

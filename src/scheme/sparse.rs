@@ -1,9 +1,10 @@
-//! Weights without their zeros: `P.compressed` has the values that are not zero, `P.bitmask` U8 `[rows, cols / 8]` a
-//! bit for each column, lowest first, and `P.shape` the dimensions. sparse-bitmask: the values of all rows in one
-//! vector, with `P.row_offsets` I64. sparse-24-bitmask: values `[rows, cols / 2]`. FP8 and INT8 values have
-//! `P.weight_scale`.
+//! Weights without their zeros: `P.compressed` has the values that are not zero, `P.bitmask` U8
+//! `[rows, cols / 8]` a bit for each column, lowest first, and `P.shape` the dimensions.
+//! sparse-bitmask: the values of all rows in one vector, with `P.row_offsets` I64.
+//! sparse-24-bitmask: values `[rows, cols / 2]`. FP8 and INT8 values have `P.weight_scale`.
 //!
-//! Layouts: compressed-tensors `compressors/sparse_compressors/sparse_bitmask.py`, `sparse_24_bitmask.py`.
+//! Layouts: compressed-tensors `compressors/sparse_compressors/sparse_bitmask.py`,
+//! `sparse_24_bitmask.py`.
 
 use std::ops::Range;
 
@@ -26,7 +27,8 @@ use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 pub(super) struct Sparse;
 
-/// Largest number of columns. A row is decoded as a whole, because its values lie where the bits before them say.
+/// Largest number of columns. A row is decoded as a whole, because its values lie where the bits
+/// before them say.
 const MAX_COLS: usize = 1 << 20;
 
 static IDENTITY: Identity = Identity {
@@ -90,7 +92,8 @@ impl Scheme for Sparse {
             Dtype::I8 => Some(CodeFormat::Int(Int::signed(8))),
             _ => None,
         };
-        // Floats need no scale and take none: one beside them would mean that the values are not the weights.
+        // Floats need no scale and take none: one beside them would mean that the values are not
+        // the weights.
         let (keeps, decoder) = match (TargetDtype::of(t.dtype()), code_format, scale) {
             (Some(dtype), None, None) => {
                 let floats = SparseFloats {
@@ -140,7 +143,8 @@ fn rows_and_cols(
     Ok([rows, cols])
 }
 
-/// The decoder of codes with a scale. compressed-tensors compresses what it quantized by tensor or by row.
+/// The decoder of codes with a scale. compressed-tensors compresses what it quantized by tensor or
+/// by row.
 ///
 /// # Errors
 /// The scales are of other groups, or of a dtype that scales do not have.
@@ -193,7 +197,8 @@ impl<'m> BitmaskValues<'m> {
         offsets: Option<&Tensor<'m>>,
         [rows, cols]: [usize; 2],
     ) -> Result<Self> {
-        // The offsets tell the two formats apart. With 2:4 sparsity every row has half of its columns, so none are stored.
+        // The offsets tell the two formats apart. With 2:4 sparsity every row has half of its
+        // columns, so none are stored.
         let fits = match offsets {
             Some(offsets) => {
                 let is_one_a_row = offsets.dtype() == Dtype::I64 && offsets.elements() == rows;
@@ -233,7 +238,8 @@ impl BitmaskValues<'_> {
         read(offsets, 8, rows.start..stored, 0..8, staging)?;
         let mut starts = Vec::with_capacity(rows.len() + 1);
         for (&bytes, row) in staging.as_chunks().0.iter().zip(rows.start..) {
-            // Offsets are data, and so are checked against the number of stored values before they become a range.
+            // Offsets are data, and so are checked against the number of stored values before they
+            // become a range.
             let offset = usize::try_from(i64::from_le_bytes(bytes)).ok();
             let is_next = |at: &usize| match starts.last() {
                 Some(before) => (*before..=self.count).contains(at),
@@ -289,8 +295,9 @@ impl Unpack for BitmaskValues<'_> {
             .chunks_exact(mask_width.max(1))
             .zip(out.chunks_exact_mut(row_bytes));
         for ((bits, out), (row, starts)) in rows.zip(tile.rows.clone().zip(starts.windows(2))) {
-            // Bits behind the last column count, too: no column would have their values. Compared row by row, for values
-            // that one row has too many would be taken for those of the next.
+            // Bits behind the last column count, too: no column would have their values. Compared
+            // row by row, for values that one row has too many would be taken for those of the
+            // next.
             let set: u32 = bits.iter().map(|byte| byte.count_ones()).sum();
             let is_padded = self.cols.is_multiple_of(8)
                 || bits.last().is_none_or(|byte| byte >> (self.cols % 8) == 0);

@@ -1,4 +1,5 @@
-//! SpQR: codes of three bits in tiles, whose scales and zero points are codes as well, and single values that are added.
+//! SpQR: codes of three bits in tiles, whose scales and zero points are codes as well, and single
+//! values that are added.
 //!
 //! | tensor | contents |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | `P.col_vals` I32 | single values: a column in the lower half, F16 in the upper |
 //! | `P.in_perm` I32 `[in / 2]` or empty | the input of each stored column, two in a word |
 //!
-//! Layout: SpQR `inference_lib/src/spqr_quant/inference.py` (`QuantizedLinear`), `inference_kernels/spqr_cuda.cpp`; order of the
-//! inputs: `spqr_cuda_kernel.cu` (`x[in_order]`).
+//! Layout: SpQR `inference_lib/src/spqr_quant/inference.py` (`QuantizedLinear`),
+//! `inference_kernels/spqr_cuda.cpp`; order of the inputs: `spqr_cuda_kernel.cu` (`x[in_order]`).
 
 mod shape;
 
@@ -169,12 +170,12 @@ impl SpqrWeight<'_> {
         Ok(())
     }
 
-    /// Replaces `singles` with the single values of `rows`, which begin at a multiple of 16, row by row, and `starts` with where
-    /// those of each row begin.
+    /// Replaces `singles` with the single values of `rows`, which begin at a multiple of 16, row by
+    /// row, and `starts` with where those of each row begin.
     ///
     /// # Errors
-    /// Offsets do not ascend from the first value to the last, rows have more values than columns, or a column lies beyond the
-    /// last.
+    /// Offsets do not ascend from the first value to the last, rows have more values than columns,
+    /// or a column lies beyond the last.
     fn load_singles(
         &self,
         rows: Range<usize>,

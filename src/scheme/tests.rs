@@ -51,7 +51,8 @@ fn every_method_belongs_to_a_scheme() {
     assert!(!REGISTRY.knows(&QuantMethod::parse("quip")));
 }
 
-/// A file that configs are read from is a sidecar of some scheme, unless it describes the model, too.
+/// A file that configs are read from is a sidecar of some scheme, unless it describes the model,
+/// too.
 #[test]
 fn every_file_of_a_quantization_belongs_to_a_scheme() {
     for file in QuantConfig::files() {
@@ -79,8 +80,8 @@ fn models(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Claims over the models of `tests/data`: a claimed part has the role that its name has where nobody claims it, and a
-/// container's scheme is alone.
+/// Claims over the models of `tests/data`: a claimed part has the role that its name has where
+/// nobody claims it, and a container's scheme is alone.
 #[test]
 #[cfg_attr(
     miri,
@@ -105,7 +106,8 @@ fn claims_agree_with_identities() {
                 }
                 let listed = REGISTRY.companion(part.name());
                 assert!(listed.is_none_or(|listed| listed == *role), "{at}");
-                // EXL2's scales have the name of a scale of queries. They are claimed with their codes or not at all.
+                // EXL2's scales have the name of a scale of queries. They are claimed with their
+                // codes or not at all.
                 let is_exl2 =
                     group.scheme == QuantScheme::Exl2 && part.name().ends_with(".q_scale");
                 assert!(is_exl2 || !REGISTRY.is_activation(part.name()), "{at}");
@@ -139,7 +141,8 @@ fn safetensors(metadata: &serde_json::Value, tensors: &[(&str, &str, &[usize], &
     file
 }
 
-/// What metadata say of quantized layers is untrue of decoded ones: an output that kept it could not be read.
+/// What metadata say of quantized layers is untrue of decoded ones: an output that kept it could
+/// not be read.
 #[test]
 fn an_output_does_not_describe_what_it_was_decoded_from() {
     let layers = r#"{"layers": {"a": {"format": "float8_e4m3fn"}}}"#;

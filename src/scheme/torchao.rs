@@ -1,14 +1,16 @@
-//! torchao in safetensors: the parameter `M.P` is stored in parts `M._P_qdata`, `M._P_scale` and so on. The file's
-//! metadata describe each parameter in JSON: `{"_type": class, "_data": {…}, "_tensor_data_names": [part, …]}`. The
-//! metadata of a shard may describe parameters of other shards.
+//! torchao in safetensors: the parameter `M.P` is stored in parts `M._P_qdata`, `M._P_scale` and so
+//! on. The file's metadata describe each parameter in JSON: `{"_type": class, "_data": {…},
+//! "_tensor_data_names": [part, …]}`. The metadata of a shard may describe parameters of other
+//! shards.
 //!
-//! - Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: one byte a code, scales with as many dimensions as the weight,
-//!   `(q - zero) * scale`.
+//! - Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor: one byte a code, scales with as many
+//!   dimensions as the weight, `(q - zero) * scale`.
 //! - Int4Tensor, Int4PlainInt32Tensor: see `torchao/int4.rs`.
 //! - NVFP4Tensor, MXTensor: see `torchao/blocks.rs`.
 //! - Int4TilePackedTo4dTensor: see `torchao/tiles.rs`.
 //!
-//! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes' `dequantize`.
+//! Names: torchao `prototype/safetensors` (`flatten_tensor_state_dict`). Formulas: the classes'
+//! `dequantize`.
 
 mod blocks;
 mod int4;
@@ -204,7 +206,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         found.ok_or_else(|| wrong(&self.t, format!("its `{}{part}` is missing", self.base)))
     }
 
-    /// Refuses a parameter with a part that no decoder used: such a part might change the values of the weight.
+    /// Refuses a parameter with a part that no decoder used: such a part might change the values of
+    /// the weight.
     fn check_unused_parts(&self) -> Result<()> {
         let used = |part: &str| {
             self.parts
@@ -226,8 +229,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         }
     }
 
-    /// `act_pre_scale`, which torchao multiplies the layer's inputs by. The same factors on the columns of the weight
-    /// give the same product.
+    /// `act_pre_scale`, which torchao multiplies the layer's inputs by. The same factors on the
+    /// columns of the weight give the same product.
     fn column_factors(&mut self, cols: usize) -> Result<Option<Box<dyn ScaleMatrix + 'm>>> {
         let Some(scale) = self.find_part(TensorRole::Scale, "act_pre_scale")? else {
             return Ok(None);
@@ -249,8 +252,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
             .unwrap_or_default()
     }
 
-    /// Columns of a group: `block_size`, a number or a list with a size for each dimension. A list is accepted if
-    /// groups lie in one row.
+    /// Columns of a group: `block_size`, a number or a list with a size for each dimension. A list
+    /// is accepted if groups lie in one row.
     fn group_size(&self) -> Result<usize> {
         // A list such as `[1, 128]` has the group last; a block of several rows would be another
         // grid.
@@ -325,7 +328,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
                     floats: Floats::ieee(&zero)?,
                     cols: grid.cols,
                 });
-                // The difference of a code and a float is rounded to the compute dtype; that of two integers is exact.
+                // The difference of a code and a float is rounded to the compute dtype; that of two
+                // integers is exact.
                 GroupOffsets::new(matrix).computed_in(self.compute_dtype(&scale))
             } else if zero.dtype() == Dtype::I8 {
                 GroupOffsets::new(Box::new(Integers::new(&zero, grid.cols, 0.0)?))
@@ -352,8 +356,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         }
     }
 
-    /// Checks that the weight has a block of `block_size`, which the metadata state with a size for each dimension, for each
-    /// scale.
+    /// Checks that the weight has a block of `block_size`, which the metadata state with a size for
+    /// each dimension, for each scale.
     fn check_block_size(&self, scale: &Tensor<'_>) -> Result<()> {
         let (size, shape) = (self.dims("block_size"), self.t.shape());
         if size.is_empty() {

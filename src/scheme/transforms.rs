@@ -1,5 +1,5 @@
-//! `transform_config` of compressed-tensors: layers whose inputs and outputs are multiplied with matrices. A decoded model has
-//! plain layers, so that its weights must compute the same without.
+//! `transform_config` of compressed-tensors: layers whose inputs and outputs are multiplied with
+//! matrices. A decoded model has plain layers, so that its weights must compute the same without.
 //!
 //! | location | |
 //! |---|---|
@@ -8,8 +8,9 @@
 //! | `output` U | the layer computes `(W x + b) U`; the output has `Uᵀ W` and `Uᵀ b` |
 //! | `q_attn`, `k_cache` | the same orthogonal matrix on both sides of a product, in which they cancel |
 //!
-//! `inverse` has the transposed matrix, or the inverse one that is stored. Matrices of `M.NAME_LOCATION.weight`, `[n, n]`, are
-//! shared: one of the modules has them, or each. Hadamard matrices are divided by the root of n.
+//! `inverse` has the transposed matrix, or the inverse one that is stored. Matrices of
+//! `M.NAME_LOCATION.weight`, `[n, n]`, are shared: one of the modules has them, or each. Hadamard
+//! matrices are divided by the root of n.
 //!
 //! Source: compressed-tensors `transform/factory`, `transform/utils/matrix.py`.
 
@@ -38,7 +39,8 @@ const FEATURE: &str = "compressed-tensors with transform_config";
 /// Locations that weights undo.
 const SIDES: [TransformLocation; 2] = [TransformLocation::Input, TransformLocation::Output];
 
-/// Makes of the items of `resolution` those of a model without transforms. What cannot be undone becomes a problem.
+/// Makes of the items of `resolution` those of a model without transforms. What cannot be undone
+/// becomes a problem.
 pub(super) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) {
     // An error names a tensor; a model without tensors has nothing to be wrong.
     let Some(tensor) = model.tensors().next() else {
@@ -69,7 +71,8 @@ pub(super) fn push_problem<'m>(
     });
 }
 
-/// A use of the matrices of a scheme: the numbers of the scheme and of the use, both, and how a module is meant.
+/// A use of the matrices of a scheme: the numbers of the scheme and of the use, both, and how a
+/// module is meant.
 type Found<'c> = (
     [usize; 2],
     &'c TransformScheme,
@@ -133,7 +136,8 @@ impl<'c, 'm> OnlineTransforms<'c, 'm> {
         }
     }
 
-    /// Takes the stored matrices out of the items. One that the config does not use is a problem: then the config is another model's.
+    /// Takes the stored matrices out of the items. One that the config does not use is a problem:
+    /// then the config is another model's.
     fn take_matrices(&mut self, resolution: &mut Resolution<'m>) {
         let mut unused = Vec::new();
         let dropped = &mut resolution.dropped;

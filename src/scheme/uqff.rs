@@ -14,7 +14,8 @@
 //!
 //! Source: mistral.rs [`QuantizedSerdeType`][1] and `inspect_uqff_header` of each kind of layer.
 //!
-//! [1]: https://github.com/EricLBuehler/mistral.rs/blob/9e922623f24b32d41f3892b74f0eed18707f4e6c/mistralrs-quant/src/lib.rs#L1178-L1186
+//! [1]:
+//! https://github.com/EricLBuehler/mistral.rs/blob/9e922623f24b32d41f3892b74f0eed18707f4e6c/mistralrs-quant/src/lib.rs#L1178-L1186
 
 mod blocks;
 mod layer;
@@ -38,7 +39,8 @@ const FORMAT: &str = ".weight.format";
 /// Name in listings.
 const FAMILY: &str = "UQFF";
 
-/// The newest version that is read: another major version is another format, and a newer minor one may have other layers.
+/// The newest version that is read: another major version is another format, and a newer minor one
+/// may have other layers.
 const VERSION: (u32, u32) = (1, 2);
 
 static IDENTITY: Identity = Identity {

@@ -1,5 +1,5 @@
-//! VPTQ: a vector of a codebook for each run of `v` outputs of an input, plus one of a second codebook, times a factor of
-//! the input, plus an offset.
+//! VPTQ: a vector of a codebook for each run of `v` outputs of an input, plus one of a second
+//! codebook, times a factor of the input, plus an offset.
 //!
 //! | tensor | contents |
 //! |---|---|
@@ -10,10 +10,11 @@
 //! | `P.perm` | the input of each stored column |
 //! | `P.weight_scale`, `P.weight_bias` | factors and offsets of inputs; gptqmodel has them of outputs, too |
 //!
-//! Only the config tells `v`: that of Microsoft's library for each layer, that of gptqmodel for the model.
+//! Only the config tells `v`: that of Microsoft's library for each layer, that of gptqmodel for the
+//! model.
 //!
-//! Layout and formula: vptq `layers/vqlinear.py`, `ops/quant_gemm.py` (`dequant`); gptqmodel `utils/vptq.py`,
-//! `nn_modules/qlinear/vptq_torch.py` (`VPTQLinear.dequantize`).
+//! Layout and formula: vptq `layers/vqlinear.py`, `ops/quant_gemm.py` (`dequant`); gptqmodel
+//! `utils/vptq.py`, `nn_modules/qlinear/vptq_torch.py` (`VPTQLinear.dequantize`).
 
 mod codes;
 mod layer;

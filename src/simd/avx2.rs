@@ -22,7 +22,8 @@ use super::{
     LookUp, PackedCodes, RANKED_VALUES, Ranks, Routine, Transpose, Word,
 };
 
-/// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what `enter` calls.
+/// Instructions of AVX2 that LLVM does not make of plain Rust. A value exists only inside of what
+/// `enter` calls.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -38,7 +39,8 @@ impl Avx2 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     pub(crate) fn table(self, entries: [u16; 16]) -> NibbleTable {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. The array has the size of the vector.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. The array has the size
+        // of the vector.
         unsafe {
             let entries = transmute::<[u16; 16], __m256i>(entries);
             // In each half, the low bytes of its eight entries, then their high bytes.
@@ -65,7 +67,8 @@ impl LookUp for Avx2 {
         tables: &[[f32; 8]; N],
         codes: PackedCodes<'_>,
     ) -> u16 {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of
+        // the vectors.
         let lanes = unsafe {
             let (mut least, mut at) = (_mm256_set1_ps(f32::MAX), _mm256_setzero_si256());
             for (number, codes) in codes.by_lanes().iter().enumerate() {
@@ -116,7 +119,8 @@ impl Avx2 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn ranks_of_lanes(self, values: [f32; LANES], bounds: &Bounds) -> [u32; LANES] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of
+        // the vectors.
         unsafe {
             let values = transmute::<[f32; LANES], __m256>(values);
             // A comparison that holds is -1.
@@ -150,11 +154,13 @@ impl Ranks for Avx2 {
         let mut entries = [0.0; RANKED_VALUES];
         let halves = ranks.as_chunks::<LANES>().0.iter();
         for (entries, &ranks) in entries.as_chunks_mut::<LANES>().0.iter_mut().zip(halves) {
-            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+            // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size
+            // of the vectors.
             unsafe {
                 let [low, high] = transmute::<[f32; 16], [__m256; 2]>(*table);
                 let ranks = transmute::<[u32; LANES], __m256i>(ranks);
-                // The instruction heeds the lowest three bits; the fourth, shifted to the sign, chooses the half.
+                // The instruction heeds the lowest three bits; the fourth, shifted to the sign,
+                // chooses the half.
                 let (low, high) = (
                     _mm256_permutevar8x32_ps(low, ranks),
                     _mm256_permutevar8x32_ps(high, ranks),
@@ -171,10 +177,11 @@ impl Transpose for Avx2 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of
+        // the vectors.
         unsafe {
-            // Each half has sixteen columns. Bytes of two lines alternate, then those of four and of eight: the first of every
-            // pair of vectors has the lower columns.
+            // Each half has sixteen columns. Bytes of two lines alternate, then those of four and
+            // of eight: the first of every pair of vectors has the lower columns.
             let mut pairs = [_mm256_setzero_si256(); 8];
             let mut fours = pairs;
             let mut eights = pairs;
@@ -209,11 +216,12 @@ impl Transpose for Avx2 {
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn columns<T: Word>(self, rows: [[T; LANES]; LANES]) -> [[T; LANES]; LANES] {
         const { assert!(size_of::<T>() == size_of::<f32>()) };
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors, and any bits are a
-        // word.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of
+        // the vectors, and any bits are a word.
         unsafe {
             let rows = transmute_copy::<[[T; LANES]; LANES], [__m256; 8]>(&rows);
-            // Values of two rows alternate, then those of four. Each half has the columns of its own.
+            // Values of two rows alternate, then those of four. Each half has the columns of its
+            // own.
             let mut pairs = [_mm256_setzero_ps(); 8];
             let mut fours = pairs;
             let mut columns = pairs;
@@ -238,11 +246,12 @@ impl Transpose for Avx2 {
     }
 }
 
-/// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so is proof of the
-/// feature, too.
+/// Sixteen entries of two bytes, looked up by codes of four bits. It is made by an [`Avx2`] and so
+/// is proof of the feature, too.
 #[derive(Clone, Copy)]
 pub(crate) struct NibbleTable {
-    /// The low bytes of the entries, in both halves: an instruction looks up in each half on its own.
+    /// The low bytes of the entries, in both halves: an instruction looks up in each half on its
+    /// own.
     low: __m256i,
     /// The high bytes, likewise.
     high: __m256i,
@@ -253,7 +262,8 @@ impl NibbleTable {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     pub(crate) fn pick(self, codes: [u8; 32]) -> [u16; 32] {
-        // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the
+        // size of the vectors.
         unsafe {
             // Interleaving below takes from each half what is to be one half of a result.
             let codes = transmute::<[u8; 32], __m256i>(codes);
@@ -268,15 +278,18 @@ impl NibbleTable {
         }
     }
 
-    /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the first.
+    /// The entries at the two codes of each byte. `high_first`: that of the high nibble is the
+    /// first.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     pub(crate) fn look_up(self, codes: [u8; 32], high_first: bool) -> [u16; 64] {
-        // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `NibbleTable` is proof that the CPU has the feature. Arrays have the
+        // size of the vectors.
         unsafe {
             let codes = transmute::<[u8; 32], __m256i>(codes);
-            // Both steps of interleaving below take from each half what is to be one half of a result. Of every eight
-            // bytes, whose sixteen entries are a result, the first four go into the first half.
+            // Both steps of interleaving below take from each half what is to be one half of a
+            // result. Of every eight bytes, whose sixteen entries are a result, the first four go
+            // into the first half.
             let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
             let codes = _mm256_permutevar8x32_epi32(codes, order);
             let nibble = _mm256_set1_epi8(15);
@@ -307,7 +320,8 @@ fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::enter` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::enter` never
+    // exceeds it.
     unsafe { run_kernel(kernel, out) }
 }
 
@@ -318,7 +332,8 @@ fn run_routine(routine: &mut impl Routine) {
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn perform(routine: &mut impl Routine) {
-    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::perform` never exceeds it.
+    // SAFETY: `Level::detect` found AVX2, BMI2, F16C and FMA on this CPU, and `super::perform`
+    // never exceeds it.
     unsafe { run_routine(routine) }
 }
 
@@ -329,7 +344,8 @@ fn round_to_halves(values: &[f32], out: &mut [f16]) {
     let (wide, rest) = values.as_chunks::<8>();
     let (halves, last) = out.as_chunks_mut::<8>();
     for (values, halves) in wide.iter().zip(halves) {
-        // SAFETY: the caller has the CPU feature. Arrays have the size of the vectors, and a half has two bytes.
+        // SAFETY: the caller has the CPU feature. Arrays have the size of the vectors, and a half
+        // has two bytes.
         unsafe {
             let values = transmute::<[f32; 8], __m256>(*values);
             // The instruction keeps a part of the payload of a NaN; here a NaN has its sign alone.
@@ -347,6 +363,7 @@ fn round_to_halves(values: &[f32], out: &mut [f16]) {
 /// Rounds `values` into `out`, to nearest even.
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn halves(values: &[f32], out: &mut [f16]) {
-    // SAFETY: `Level::detect` found F16C beside AVX2 on this CPU, and `super::enter_halves` never exceeds it.
+    // SAFETY: `Level::detect` found F16C beside AVX2 on this CPU, and `super::enter_halves` never
+    // exceeds it.
     unsafe { round_to_halves(values, out) }
 }

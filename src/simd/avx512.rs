@@ -17,20 +17,22 @@ use super::{
     Ranks, Routine, Transpose, Word,
 };
 
-/// Proof that the CPU has the instructions of this level. A value exists only inside of what `perform` calls.
+/// Proof that the CPU has the instructions of this level. A value exists only inside of what
+/// `perform` calls.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
 impl Ranks for Avx512 {
-    /// Both the bound of a value's bucket and the number of those before it are one look-up among 32: half of the operations of
-    /// halving steps. LLVM makes look-ups of no plain Rust.
+    /// Both the bound of a value's bucket and the number of those before it are one look-up among
+    /// 32: half of the operations of halving steps. LLVM makes look-ups of no plain Rust.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES] {
         let Some(buckets) = &bounds.buckets else {
             return Avx2::of(self).ranks(values, bounds);
         };
-        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of one vector or two.
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size
+        // of one vector or two.
         unsafe {
             let [low, high] = transmute::<[f32; 32], [__m512; 2]>(buckets.bounds);
             let [below, below_high] = transmute::<[u32; 32], [__m512i; 2]>(buckets.below);
@@ -57,7 +59,8 @@ impl Ranks for Avx512 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn at_ranks(self, table: &[f32; 16], ranks: [u32; RANKED_VALUES]) -> [f32; RANKED_VALUES] {
-        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size
+        // of the vectors.
         unsafe {
             let ranks = transmute::<[u32; RANKED_VALUES], __m512i>(ranks);
             let entries = _mm512_permutexvar_ps(ranks, transmute::<[f32; 16], __m512>(*table));
@@ -81,7 +84,8 @@ impl LookUp for Avx512 {
             let sums = self.sums::<BITS, N>(tables, only);
             return only[self.lanes_of_least(sums).trailing_zeros() as usize % CODES_PER_SUM];
         }
-        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size
+        // of the vectors.
         unsafe {
             let (mut least, mut at) = (_mm512_set1_ps(f32::MAX), _mm512_setzero_si512());
             for (number, codes) in codes.chunks.iter().enumerate() {
@@ -113,13 +117,15 @@ impl Avx512 {
         tables: &[[f32; 8]; N],
         codes: &[u16; CODES_PER_SUM],
     ) -> __m512 {
-        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size
+        // of the vectors.
         unsafe {
             let mut codes =
                 _mm512_cvtepu16_epi32(transmute::<[u16; CODES_PER_SUM], __m256i>(*codes));
             let mut sums = _mm512_setzero_ps();
             for (i, table) in tables.iter().enumerate() {
-                // Twice, so that the fourth bit of an index, which is of the next code, changes nothing.
+                // Twice, so that the fourth bit of an index, which is of the next code, changes
+                // nothing.
                 let table = _mm512_broadcast_f32x8(transmute::<[f32; 8], __m256>(*table));
                 let terms = _mm512_permutexvar_ps(codes, table);
                 // The sum with 0 is the first term, or 0 in place of -0, which compares alike.
@@ -134,7 +140,8 @@ impl Avx512 {
         }
     }
 
-    /// The lanes that have the least of all `sums`, of those that are NaN or infinite all if there is no other.
+    /// The lanes that have the least of all `sums`, of those that are NaN or infinite all if there
+    /// is no other.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn lanes_of_least(self, sums: __m512) -> u16 {
@@ -166,7 +173,8 @@ fn run_kernel<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn enter<K: Kernel, E: Element>(kernel: &K, out: &mut [E]) {
-    // SAFETY: `Level::detect` found these features on this CPU, and `super::enter` never exceeds it.
+    // SAFETY: `Level::detect` found these features on this CPU, and `super::enter` never exceeds
+    // it.
     unsafe { run_kernel(kernel, out) }
 }
 
@@ -177,6 +185,7 @@ fn run_routine(routine: &mut impl Routine) {
 
 #[expect(unsafe_code, reason = "calling a function compiled for a CPU feature")]
 pub(super) fn perform(routine: &mut impl Routine) {
-    // SAFETY: `Level::detect` found these features on this CPU, and `super::perform` never exceeds it.
+    // SAFETY: `Level::detect` found these features on this CPU, and `super::perform` never exceeds
+    // it.
     unsafe { run_routine(routine) }
 }

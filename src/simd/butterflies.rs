@@ -17,9 +17,9 @@ use super::InMemory;
 /// Numbers whose sums and differences are computed in registers together.
 pub(crate) const BUTTERFLY_VALUES: usize = 16;
 
-/// How a body that is generic over levels multiplies by the Kronecker power of `[[1,1],[1,-1]]` with [`BUTTERFLY_VALUES`] rows: sums and differences of
-/// neighbours first, then of numbers 2, 4 and 8 apart. LLVM takes vectors apart for steps within them, which take three times
-/// as long.
+/// How a body that is generic over levels multiplies by the Kronecker power of `[[1,1],[1,-1]]`
+/// with [`BUTTERFLY_VALUES`] rows: sums and differences of neighbours first, then of numbers 2, 4
+/// and 8 apart. LLVM takes vectors apart for steps within them, which take three times as long.
 pub(crate) trait Butterflies: Copy {
     fn singles(self, numbers: [f32; BUTTERFLY_VALUES]) -> [f32; BUTTERFLY_VALUES];
 
@@ -59,7 +59,8 @@ pub(crate) fn butterflies<T: Copy + Add<Output = T> + Sub<Output = T>>(
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
-    /// The product, with sums and differences by `combine`. What is added is moved to the same places of two vectors.
+    /// The product, with sums and differences by `combine`. What is added is moved to the same
+    /// places of two vectors.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn butterflies(
@@ -69,8 +70,8 @@ impl Avx2 {
     ) -> [__m256; 2] {
         // SAFETY: a value of `Avx2` is proof that the CPU has the feature.
         unsafe {
-            // Even and odd places of each half, twice: of neighbours, then of numbers that are 2 apart. A third time, they are in
-            // their order again.
+            // Even and odd places of each half, twice: of neighbours, then of numbers that are 2
+            // apart. A third time, they are in their order again.
             let [a, b] = combine(
                 _mm256_shuffle_ps::<0b10_00_10_00>(a, b),
                 _mm256_shuffle_ps::<0b11_01_11_01>(a, b),
@@ -101,7 +102,8 @@ impl Butterflies for Avx2 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn singles(self, numbers: [f32; BUTTERFLY_VALUES]) -> [f32; BUTTERFLY_VALUES] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of
+        // the vectors.
         unsafe {
             let vectors = transmute::<[f32; BUTTERFLY_VALUES], [__m256; 2]>(numbers);
             let combine = |a, b| [_mm256_add_ps(a, b), _mm256_sub_ps(a, b)];
@@ -112,7 +114,8 @@ impl Butterflies for Avx2 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions of a CPU feature")]
     fn integers(self, numbers: [i32; BUTTERFLY_VALUES]) -> [i32; BUTTERFLY_VALUES] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of
+        // the vectors.
         unsafe {
             let vectors = transmute::<[i32; BUTTERFLY_VALUES], [__m256; 2]>(numbers);
             let combine = |a, b| {

@@ -28,13 +28,14 @@ pub(crate) const PAIR_COLUMNS: usize = 16;
 /// Two integers for each sum.
 pub(crate) type PairRow = [[i16; 2]; PAIR_COLUMNS];
 
-/// How a body that is generic over levels adds two products to each sum. LLVM multiplies the integers of plain Rust in 32 bits, which
-/// takes several times as long.
+/// How a body that is generic over levels adds two products to each sum. LLVM multiplies the
+/// integers of plain Rust in 32 bits, which takes several times as long.
 pub(crate) trait PairSums: Copy {
     /// Whether an instruction multiplies integers of 16 bits.
     const HAS_PAIRS: bool;
 
-    /// Adds `left[0] * right[j][0] + left[1] * right[j][1]` to sum j. The caller makes sure that no sum overflows.
+    /// Adds `left[0] * right[j][0] + left[1] * right[j][1]` to sum j. The caller makes sure that no
+    /// sum overflows.
     fn add_pairs(
         self,
         sums: [i32; PAIR_COLUMNS],
@@ -42,8 +43,8 @@ pub(crate) trait PairSums: Copy {
         right: &PairRow,
     ) -> [i32; PAIR_COLUMNS];
 
-    /// Rounds the numbers of `most` into `out`, which may be shorter. Returns whether those of `least` are rounded to the same bits.
-    /// None is NaN.
+    /// Rounds the numbers of `most` into `out`, which may be shorter. Returns whether those of
+    /// `least` are rounded to the same bits. None is NaN.
     #[inline(always)]
     fn store_alike<E: Element>(
         self,
@@ -110,7 +111,8 @@ impl PairSums for Avx2 {
         left: [i16; 2],
         right: &PairRow,
     ) -> [i32; PAIR_COLUMNS] {
-        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the feature. Arrays have the size of
+        // the vectors.
         unsafe {
             let left = _mm256_set1_epi32(packed(left));
             let [a, b] = transmute::<PairRow, [__m256i; 2]>(*right);
@@ -129,7 +131,8 @@ impl PairSums for Avx2 {
         let Some(out) = vector else {
             return InMemory.store_alike(bounds, out);
         };
-        // SAFETY: a value of `Avx2` is proof that the CPU has the features. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx2` is proof that the CPU has the features. Arrays have the size of
+        // the vectors.
         unsafe {
             let [least, most] = transmute::<[[f32; PAIR_COLUMNS]; 2], [[__m256; 2]; 2]>(bounds)
                 .map(|both| both.map(|x| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)));
@@ -155,7 +158,8 @@ impl PairSums for Avx512 {
         left: [i16; 2],
         right: &PairRow,
     ) -> [i32; PAIR_COLUMNS] {
-        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size
+        // of the vectors.
         unsafe {
             let right = transmute::<PairRow, __m512i>(*right);
             let products = _mm512_madd_epi16(_mm512_set1_epi32(packed(left)), right);
@@ -171,7 +175,8 @@ impl PairSums for Avx512 {
         let Some(out) = vector_of(out) else {
             return InMemory.store_alike(bounds, out);
         };
-        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size of the vectors.
+        // SAFETY: a value of `Avx512` is proof that the CPU has the feature. Arrays have the size
+        // of the vectors.
         unsafe {
             let bounds = transmute::<[[f32; PAIR_COLUMNS]; 2], [__m512; 2]>(bounds);
             let [least, most] = if E::MANTISSA == f16::MANTISSA {
@@ -303,14 +308,16 @@ mod tests {
         }
     }
 
-    /// Stores numbers of all sizes, and tells whether those beside them are alike, as one at a time.
+    /// Stores numbers of all sizes, and tells whether those beside them are alike, as one at a
+    /// time.
     fn check_store<E: Element>() {
         let number = |n: u32| f32::from_bits((n.wrapping_mul(0x9e37_79b9) % 0x7f80_0001) | n << 31);
         for level in Level::available() {
             for n in 0..4096 {
                 let most: [f32; PAIR_COLUMNS] = std::array::from_fn(|i| number(n + i as u32));
                 let mut least = most;
-                // Numbers that differ are mostly rounded to the same, and to another where they are on the other side of a tie.
+                // Numbers that differ are mostly rounded to the same, and to another where they are
+                // on the other side of a tie.
                 let (at, len) = (n as usize % PAIR_COLUMNS, n as usize % (PAIR_COLUMNS + 4));
                 least[at] = f32::from_bits(most[at].to_bits() ^ (n % 3 * 0x1234) & !(n << 3));
                 let is_alike = E::rounded(least[at]).to_bits() == E::rounded(most[at]).to_bits();

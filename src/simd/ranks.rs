@@ -16,7 +16,8 @@ pub(crate) trait Ranks: Copy {
 }
 
 impl Ranks for InMemory {
-    /// Fifteen comparisons without a branch are vectorised, which a search by halves in memory is not.
+    /// Fifteen comparisons without a branch are vectorised, which a search by halves in memory is
+    /// not.
     #[inline(always)]
     fn ranks(self, values: [f32; RANKED_VALUES], bounds: &Bounds) -> [u32; RANKED_VALUES] {
         let mut ranks = [0; RANKED_VALUES];
@@ -43,8 +44,8 @@ impl Ranks for InMemory {
 pub(crate) struct Bounds {
     /// The bounds in ascending order.
     pub all: [f32; 15],
-    /// The bounds that halve what is left after one, two and three comparisons, by the number of bounds of the steps before
-    /// that are below the value. What repeats is never looked up.
+    /// The bounds that halve what is left after one, two and three comparisons, by the number of
+    /// bounds of the steps before that are below the value. What repeats is never looked up.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) steps: [[f32; LANES]; 3],
     /// `None` if a bucket would have several bounds.
@@ -62,7 +63,8 @@ pub(super) struct Buckets {
     pub below: [u32; 32],
 }
 
-/// The factor and the summand that give the lowest five bits of a sum the number of a bucket. The sum's last place is 1.
+/// The factor and the summand that give the lowest five bits of a sum the number of a bucket. The
+/// sum's last place is 1.
 pub(super) const BUCKET: (f32, f32) = (15.0, 12_582_928.0);
 
 /// The bucket, below 32, of a value from -1 to 1. Larger values have the same or a larger one.

@@ -1,23 +1,27 @@
-//! What bodies that are generic over levels do in registers where the CPU can, and in memory elsewhere: look-ups and transpositions.
+//! What bodies that are generic over levels do in registers where the CPU can, and in memory
+//! elsewhere: look-ups and transpositions.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::LANES;
 use crate::element::Element;
 
-/// How a body that is generic over levels looks up entries of small tables. A value of it is proof that the CPU can.
+/// How a body that is generic over levels looks up entries of small tables. A value of it is proof
+/// that the CPU can.
 ///
-/// A table of terms has one for each of up to eight codes. Without tables, searches of ggml's IQ types take three to five times as
-/// long as with the instruction for look-ups, and twice as long as with look-ups in memory.
-/// It is the whole loop that has a body of its own: LLVM takes apart the lanes of sums between single look-ups.
+/// A table of terms has one for each of up to eight codes. Without tables, searches of ggml's IQ
+/// types take three to five times as long as with the instruction for look-ups, and twice as long
+/// as with look-ups in memory. It is the whole loop that has a body of its own: LLVM takes apart
+/// the lanes of sums between single look-ups.
 #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
 pub(crate) trait LookUp: Transpose {
     /// Whether a table of entries of two bytes is looked up in registers.
     const IN_REGISTERS: bool = false;
 
-    /// Each of the packed codes picks a term of every table, by its `BITS` bits that belong to the table, the first lowest. Returns
-    /// the first of those with the least sum of terms, which are added in the order of the tables. A table of fewer than eight terms
-    /// repeats them. A sum that is NaN is passed over.
+    /// Each of the packed codes picks a term of every table, by its `BITS` bits that belong to the
+    /// table, the first lowest. Returns the first of those with the least sum of terms, which are
+    /// added in the order of the tables. A table of fewer than eight terms repeats them. A sum that
+    /// is NaN is passed over.
     fn first_least<const BITS: usize, const N: usize>(
         self,
         tables: &[[f32; 8]; N],
@@ -31,7 +35,8 @@ pub(crate) trait LookUp: Transpose {
 /// Codes whose sums are computed together at most.
 pub(crate) const CODES_PER_SUM: usize = 16;
 
-/// Packed codes, the last chunk filled with the last of them, which changes nothing: of equal sums the first is taken.
+/// Packed codes, the last chunk filled with the last of them, which changes nothing: of equal sums
+/// the first is taken.
 #[derive(Clone, Copy)]
 pub(crate) struct PackedCodes<'a> {
     pub(crate) chunks: &'a [[u16; CODES_PER_SUM]],
@@ -104,8 +109,8 @@ impl Word for u32 {}
 /// Bytes of a line that are transposed together.
 pub(crate) const LINE: usize = 32;
 
-/// How a body that is generic over levels transposes. LLVM keeps every number of eight bytes in a register of its own, and loads the
-/// columns of a square value by value.
+/// How a body that is generic over levels transposes. LLVM keeps every number of eight bytes in a
+/// register of its own, and loads the columns of a square value by value.
 pub(crate) trait Transpose: Copy {
     /// The bytes of each column of eight lines, those of the first line lowest.
     fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE];
@@ -115,8 +120,8 @@ pub(crate) trait Transpose: Copy {
 }
 
 impl Transpose for InMemory {
-    /// Eight bytes of eight lines at a time: each is a number of 64 bits, and halves, quarters and eighths of two numbers change
-    /// places.
+    /// Eight bytes of eight lines at a time: each is a number of 64 bits, and halves, quarters and
+    /// eighths of two numbers change places.
     #[inline(always)]
     fn transpose(self, lines: [&[u8; LINE]; 8]) -> [u64; LINE] {
         let mut columns = [0; LINE];

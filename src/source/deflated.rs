@@ -1,5 +1,6 @@
-//! [`Deflated`]: a compressed member of a ZIP archive. It is read as a stream, through a small buffer. The first
-//! positional read decompresses all of it into an unnamed temporary file, from which later ones are served.
+//! [`Deflated`]: a compressed member of a ZIP archive. It is read as a stream, through a small
+//! buffer. The first positional read decompresses all of it into an unnamed temporary file, from
+//! which later ones are served.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -27,8 +28,8 @@ pub(crate) struct Deflated {
     pub len: u64,
     /// CRC-32 of the decompressed bytes.
     pub crc: u32,
-    /// The decompressed bytes in an unnamed temporary file, made at the first positional read; or why making it failed.
-    /// `io::Error` cannot be cloned, so its kind and text are kept.
+    /// The decompressed bytes in an unnamed temporary file, made at the first positional read; or
+    /// why making it failed. `io::Error` cannot be cloned, so its kind and text are kept.
     pub spool: OnceLock<std::result::Result<File, (io::ErrorKind, String)>>,
 }
 
@@ -48,8 +49,8 @@ impl Deflated {
         self.base.require_unchanged()
     }
 
-    /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length and CRC-32 are those
-    /// of the archive's directory.
+    /// Returns the decompressed bytes as a stream. It ends in an `InvalidData` error unless length
+    /// and CRC-32 are those of the archive's directory.
     pub(crate) fn stream(&self) -> impl Read {
         let compressed = CompressedReader {
             source: &self.base,
@@ -74,7 +75,8 @@ impl Deflated {
         }
     }
 
-    /// Decompresses the member into an unnamed file, which the system removes when the process ends in any way.
+    /// Decompresses the member into an unnamed file, which the system removes when the process ends
+    /// in any way.
     fn make_spool(&self) -> io::Result<File> {
         let mut file = tempfile::tempfile()?;
         io::copy(&mut self.stream(), &mut file)?;
@@ -105,7 +107,8 @@ impl Read for CompressedReader<'_> {
     }
 }
 
-/// `Read` that compares the length and the CRC-32 of `decoder` with what is expected, at the end of the stream.
+/// `Read` that compares the length and the CRC-32 of `decoder` with what is expected, at the end of
+/// the stream.
 struct CheckedReader<R> {
     decoder: R,
     crc: crc32fast::Hasher,
@@ -132,7 +135,8 @@ impl<R: Read> Read for CheckedReader<R> {
         if n == 0 && self.left > 0 {
             return wrong("is shorter than its archive says");
         }
-        // The last piece is handed out only after the checks. Of a member of no bytes there is none, and the end has them.
+        // The last piece is handed out only after the checks. Of a member of no bytes there is
+        // none, and the end has them.
         if self.left == 0 {
             if self.decoder.read(&mut [0])? > 0 {
                 return wrong("is longer than its archive says");

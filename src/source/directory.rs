@@ -1,5 +1,5 @@
-//! [`OpenDirectory`]: a directory by its handle. What is below it is reached by name from there, and no link is followed: a
-//! name that somebody else plants in a shared folder leads nowhere else.
+//! [`OpenDirectory`]: a directory by its handle. What is below it is reached by name from there,
+//! and no link is followed: a name that somebody else plants in a shared folder leads nowhere else.
 
 #[cfg(not(unix))]
 mod by_path;
@@ -31,8 +31,8 @@ impl OpenDirectory {
         }
     }
 
-    /// Creates the file `name`, and removes the file or link of that name before. `is_executable` gives its owner the right
-    /// to run it; all other rights are those of any new file.
+    /// Creates the file `name`, and removes the file or link of that name before. `is_executable`
+    /// gives its owner the right to run it; all other rights are those of any new file.
     pub(crate) fn create_anew(&self, name: &OsStr, is_executable: bool) -> Result<File> {
         match self.remove_file(name) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
@@ -69,7 +69,8 @@ impl OpenDirectory {
                 continue;
             }
             match self.open_to_sync(&name) {
-                // Windows syncs only files that are open for writing, and a read-only file cannot be opened so.
+                // Windows syncs only files that are open for writing, and a read-only file cannot
+                // be opened so.
                 Err(_) if cfg!(windows) => {}
                 file => file?.sync_all()?,
             }
@@ -87,8 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// What is planted between a look at the directory and a write to it: a link is neither read, written through nor taken
-    /// for a new file.
+    /// What is planted between a look at the directory and a write to it: a link is neither read,
+    /// written through nor taken for a new file.
     #[test]
     fn links_below_are_not_followed() {
         let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! [`FileHandle`]: a file that stays open, or one of a [`FilePool`], which bounds how many files of a sharded model
-//! are open at a time.
+//! [`FileHandle`]: a file that stays open, or one of a [`FilePool`], which bounds how many files of
+//! a sharded model are open at a time.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,7 +16,8 @@ const MAX_OPEN: usize = 64;
 #[derive(Debug, Clone)]
 pub(crate) enum FileHandle {
     Open(Arc<File>),
-    /// A file of a pool: opened when it is read, closed when other files of the pool are read instead.
+    /// A file of a pool: opened when it is read, closed when other files of the pool are read
+    /// instead.
     Pooled(Arc<PooledFile>),
 }
 
@@ -82,8 +83,8 @@ impl PooledFile {
 }
 
 impl FilePool {
-    /// Adds an open file, unless another thread has opened it meanwhile. A full pool drops the file that was opened
-    /// first; a reader that still uses it holds an `Arc` of its own.
+    /// Adds an open file, unless another thread has opened it meanwhile. A full pool drops the file
+    /// that was opened first; a reader that still uses it holds an `Arc` of its own.
     fn keep(&self, number: usize, file: &Arc<File>) {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if files.iter().any(|(other, _)| *other == number) {

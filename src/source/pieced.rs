@@ -1,8 +1,9 @@
-//! [`Pieced`]: one tensor whose elements lie in several places, as training on many devices stores it. Each piece is a
-//! rectangle of the tensor, stored in row-major order by itself.
+//! [`Pieced`]: one tensor whose elements lie in several places, as training on many devices stores
+//! it. Each piece is a rectangle of the tensor, stored in row-major order by itself.
 //!
-//! Readers see the bytes of the whole tensor in row-major order. Where a byte lies is looked up in a tree of straight cuts
-//! ([`cuts`]), so that a read costs a few comparisons for each run of bytes that lies in one piece.
+//! Readers see the bytes of the whole tensor in row-major order. Where a byte lies is looked up in
+//! a tree of straight cuts ([`cuts`]), so that a read costs a few comparisons for each run of bytes
+//! that lies in one piece.
 
 mod cuts;
 
@@ -12,7 +13,8 @@ use self::cuts::Cuts;
 use super::Source;
 use crate::{AnamnesisError, Result};
 
-/// A rectangle of a tensor, and where its bytes are. The last dimension counts bytes, the others elements.
+/// A rectangle of a tensor, and where its bytes are. The last dimension counts bytes, the others
+/// elements.
 #[derive(Debug, Clone)]
 pub(crate) struct TensorPiece {
     /// First element of each dimension.
@@ -49,11 +51,12 @@ pub(crate) struct Pieced {
 }
 
 impl Pieced {
-    /// The tensor of `shape`, of which `pieces` are all the parts. The last dimension of all counts bytes. No dimension is zero.
+    /// The tensor of `shape`, of which `pieces` are all the parts. The last dimension of all counts
+    /// bytes. No dimension is zero.
     ///
     /// # Errors
-    /// `Parse` if pieces overlap, lie outside of the tensor, or are missing; `Unsupported` if they lie such that no straight
-    /// cut parts them.
+    /// `Parse` if pieces overlap, lie outside of the tensor, or are missing; `Unsupported` if they
+    /// lie such that no straight cut parts them.
     pub(crate) fn new(
         sources: Arc<[Source]>,
         shape: Vec<u64>,
@@ -109,15 +112,18 @@ impl Pieced {
         Ok(())
     }
 
-    /// Where the byte at `index` of the tensor lies in `piece`, and how many bytes from it on follow each other in both.
+    /// Where the byte at `index` of the tensor lies in `piece`, and how many bytes from it on
+    /// follow each other in both.
     fn run_from(&self, piece: &TensorPiece, index: &[u64]) -> (u64, u64) {
-        // `len` counts the bytes of the dimensions behind the current one, and `run` those from the index on.
+        // `len` counts the bytes of the dimensions behind the current one, and `run` those from the
+        // index on.
         let (mut inside, mut len, mut run, mut is_whole) = (0, 1, 0, true);
         for (d, &i) in index.iter().enumerate().rev() {
             let at = i - piece.start[d];
             inside += at * len;
             if is_whole {
-                // The run began as the rest of one row of this dimension; it goes on through the rows that follow.
+                // The run began as the rest of one row of this dimension; it goes on through the
+                // rows that follow.
                 let rows = piece.sizes[d] - at;
                 run = match d + 1 == index.len() {
                     true => rows,
@@ -162,8 +168,8 @@ impl Pieced {
 mod tests {
     use super::*;
 
-    /// A tensor of `shape` in pieces, each given as its first element and its sizes, in one buffer behind each other. Byte `n`
-    /// of the tensor is `n`.
+    /// A tensor of `shape` in pieces, each given as its first element and its sizes, in one buffer
+    /// behind each other. Byte `n` of the tensor is `n`.
     fn pieced(shape: &[u64], rectangles: &[(Vec<u64>, Vec<u64>)]) -> Result<Pieced> {
         let (mut bytes, mut pieces) = (vec![], vec![]);
         for (start, sizes) in rectangles {

@@ -1,5 +1,6 @@
-//! What the standard library has for one operating system alone, or for none: positional reads and writes, the identity of
-//! a file, free space. Targets without files (`wasm32-unknown-unknown`) have functions that fail.
+//! What the standard library has for one operating system alone, or for none: positional reads and
+//! writes, the identity of a file, free space. Targets without files (`wasm32-unknown-unknown`)
+//! have functions that fail.
 
 #[cfg(not(any(unix, windows)))]
 pub(crate) use self::no_files::*;
@@ -31,7 +32,8 @@ mod unix {
         OsStr::from_bytes(&bytes[..len.min(bytes.len())]).to_owned()
     }
 
-    /// Time in nanoseconds since 1970 at which content, names or permissions of a file last changed.
+    /// Time in nanoseconds since 1970 at which content, names or permissions of a file last
+    /// changed.
     pub(crate) fn change_time(meta: &Metadata) -> u128 {
         let seconds = u128::try_from(meta.ctime()).unwrap_or(0);
         seconds * 1_000_000_000 + u128::try_from(meta.ctime_nsec()).unwrap_or(0)
@@ -65,7 +67,8 @@ mod unix {
         let mut at = 0;
         while at < len {
             let (start, end) = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-                // Every file ends in a hole, so the second call fails only if the file has just been cut.
+                // Every file ends in a hole, so the second call fails only if the file has just
+                // been cut.
                 Ok(start) => (start, rustix::fs::seek(from, SeekFrom::Hole(start))?),
                 Err(Errno::NXIO) => break, // no data behind `at`
                 Err(Errno::INVAL | Errno::NOTSUP) => (at, len), // this file system tells no holes
@@ -83,7 +86,8 @@ mod unix {
         Ok(())
     }
 
-    /// Locks `file` until it is closed; false if another process has locked it. File systems without locks lock nothing.
+    /// Locks `file` until it is closed; false if another process has locked it. File systems
+    /// without locks lock nothing.
     pub(crate) fn try_lock(file: &File) -> bool {
         let locked = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
         locked != Err(Errno::WOULDBLOCK)
@@ -95,20 +99,22 @@ mod unix {
     }
 
     pub(crate) fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> Result<()> {
-        // Of short pieces the C library's function, at which a thread may be cancelled, takes a part of the time that can be measured.
+        // Of short pieces the C library's function, at which a thread may be cancelled, takes a
+        // part of the time that can be measured.
         match rustix::io::pread(file, &mut *out, offset) {
             Ok(read) if read == out.len() => Ok(()),
             _ => file.read_exact_at(out, offset),
         }
     }
 
-    /// Writes all of `bytes` at `offset`, without moving the file's position: threads share the file.
+    /// Writes all of `bytes` at `offset`, without moving the file's position: threads share the
+    /// file.
     pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
         file.write_all_at(bytes, offset)
     }
 
-    /// Has the system copy `len` bytes at `from.1` of a file to `to.1` of another. File systems that can let both share them. `false`
-    /// if they are not all copied.
+    /// Has the system copy `len` bytes at `from.1` of a file to `to.1` of another. File systems
+    /// that can let both share them. `false` if they are not all copied.
     #[cfg(target_os = "linux")]
     pub(crate) fn copy_range(mut from: (&File, u64), mut to: (&File, u64), mut len: u64) -> bool {
         // Whole blocks alone are shared, from the first that both files have at a block's begin.
@@ -303,7 +309,8 @@ mod tests {
         let bytes: Vec<u8> = (0..40_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
         let from = tempfile::tempfile().unwrap();
         write_all_at(&from, 0, &bytes).unwrap();
-        // From block to block, at one distance to a block or at several, within a block, and nothing.
+        // From block to block, at one distance to a block or at several, within a block, and
+        // nothing.
         for (at, to_at, len) in [
             (0, 4096, 30_000),
             (100, 4196, 30_000),

@@ -7,7 +7,8 @@ pub(crate) trait ReadSeek: Read + Seek + Send {}
 
 impl<R: Read + Seek + Send> ReadSeek for R {}
 
-/// A stream that can seek, with its length. Adjacent reads do not seek: a remote stream may begin a new request at each.
+/// A stream that can seek, with its length. Adjacent reads do not seek: a remote stream may begin a
+/// new request at each.
 pub(crate) struct Seeking<R> {
     reader: R,
     len: u64,

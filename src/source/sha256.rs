@@ -35,8 +35,8 @@ impl FileHasher {
     }
 }
 
-/// The SHA-256 of the file at `path` in hexadecimal digits. `buffer` is used to read; `on_read` gets the number of bytes after each
-/// read, and its error ends the work.
+/// The SHA-256 of the file at `path` in hexadecimal digits. `buffer` is used to read; `on_read`
+/// gets the number of bytes after each read, and its error ends the work.
 ///
 /// # Errors
 /// `Io` if the file cannot be read; the error of `on_read`.

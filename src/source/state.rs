@@ -1,7 +1,9 @@
-//! [`FileState`]: what the file system says of a file, by which a change of its content is noticed without reading it.
+//! [`FileState`]: what the file system says of a file, by which a change of its content is noticed
+//! without reading it.
 //!
-//! Nobody keeps other programs from writing to an input while it is read: locks are advisory, and most writers take none. So
-//! each file's state is taken when it is opened, and compared before an output that was made of it gets its name.
+//! Nobody keeps other programs from writing to an input while it is read: locks are advisory, and
+//! most writers take none. So each file's state is taken when it is opened, and compared before an
+//! output that was made of it gets its name.
 
 use std::fs::Metadata;
 use std::io::{Error, ErrorKind, Result};
@@ -14,8 +16,9 @@ use crate::error::printable;
 
 /// Length, times and place of a file.
 ///
-/// Programs can set the modification time, and many set it back to that of an original that they copy. The change time only
-/// the system sets: at every change of content, name count, owner or permissions, and never when a file is read.
+/// Programs can set the modification time, and many set it back to that of an original that they
+/// copy. The change time only the system sets: at every change of content, name count, owner or
+/// permissions, and never when a file is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct FileState {
     /// Length in bytes.
@@ -24,8 +27,8 @@ pub(crate) struct FileState {
     pub modified: u128,
     /// Change time in nanoseconds since 1970; 0 where the system has none.
     pub changed: u128,
-    /// Device and inode; zeros where the system has none. Only a running process can compare them: a device may have another
-    /// number after a restart of the system.
+    /// Device and inode; zeros where the system has none. Only a running process can compare them:
+    /// a device may have another number after a restart of the system.
     #[serde(skip)]
     pub place: (u64, u64),
 }
@@ -75,7 +78,8 @@ fn changed(path: &Path, what: &str) -> Error {
     ))
 }
 
-/// A file beside the weights that shapes what is made of them: a config or an index. It need not exist.
+/// A file beside the weights that shapes what is made of them: a config or an index. It need not
+/// exist.
 #[derive(Debug, Clone)]
 pub(crate) struct CompanionFile {
     pub path: PathBuf,
@@ -114,7 +118,8 @@ impl CompanionFile {
         }
     }
 
-    /// Fails with `Io` unless the file is as it was, or has lost its name: what was read of it holds.
+    /// Fails with `Io` unless the file is as it was, or has lost its name: what was read of it
+    /// holds.
     pub(crate) fn require_unchanged(&self) -> crate::Result<()> {
         let now = state_at(&self.path);
         let result = match (&self.state, &now) {

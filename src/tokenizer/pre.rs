@@ -1,8 +1,9 @@
-//! Pre-tokenizers: how text is cut before byte pairs are merged. tokenizer.json spells the steps out; a GGUF file has a name
-//! in `tokenizer.ggml.pre`, for which llama.cpp has the regexes.
+//! Pre-tokenizers: how text is cut before byte pairs are merged. tokenizer.json spells the steps
+//! out; a GGUF file has a name in `tokenizer.ggml.pre`, for which llama.cpp has the regexes.
 //!
-//! llama.cpp's converter finds the name by a hash over the ids of a test text, which differs with the vocabulary and with
-//! added tokens. Here the steps themselves are compared. Names whose steps and flags are equal behave alike.
+//! llama.cpp's converter finds the name by a hash over the ids of a test text, which differs with
+//! the vocabulary and with added tokens. Here the steps themselves are compared. Names whose steps
+//! and flags are equal behave alike.
 
 mod classes;
 
@@ -29,10 +30,11 @@ pub(crate) enum PreStep<'a> {
 /// Names of `tokenizer.ggml.pre` that stand for the same steps.
 #[derive(Debug)]
 pub(crate) struct PreTokenizerClass {
-    /// Sequences of steps in tokenizer.json, all of the same effect; the first is the usual one. Empty if the steps have no
-    /// form there that is known.
+    /// Sequences of steps in tokenizer.json, all of the same effect; the first is the usual one.
+    /// Empty if the steps have no form there that is known.
     pub forms: &'static [&'static [PreStep<'static>]],
-    /// Whether the merges of these vocabularies lead to every token, so that `ignore_merges` changes nothing.
+    /// Whether the merges of these vocabularies lead to every token, so that `ignore_merges`
+    /// changes nothing.
     pub merges_are_complete: bool,
     /// Earlier names take precedence where several fit.
     pub names: &'static [PreTokenizerName],
@@ -65,7 +67,8 @@ pub(crate) struct PreTokenizerFacts<'a> {
     pub has_token: &'a dyn Fn(&str) -> bool,
 }
 
-/// The class of the name `name` in `tokenizer.ggml.pre`, and the name's own flags; `None` if llama.cpp has no such name.
+/// The class of the name `name` in `tokenizer.ggml.pre`, and the name's own flags; `None` if
+/// llama.cpp has no such name.
 pub(crate) fn find(name: &str) -> Option<(&'static PreTokenizerClass, &'static PreTokenizerName)> {
     CLASSES.iter().find_map(|class| {
         let row = class.names.iter().find(|row| row.name == name)?;
@@ -94,7 +97,8 @@ pub(crate) fn require(name: &str) -> Result<&'static str> {
 /// The name in `tokenizer.ggml.pre` for a tokenizer.json.
 ///
 /// # Errors
-/// `Unsupported` with the steps if no class has them, or if no name of the class has the flag `ignore_merges`.
+/// `Unsupported` with the steps if no class has them, or if no name of the class has the flag
+/// `ignore_merges`.
 pub(crate) fn choose(facts: &PreTokenizerFacts<'_>) -> Result<&'static str> {
     let same = |form: &&&[PreStep<'_>]| same_steps(form, facts.steps);
     let Some(class) = CLASSES
@@ -111,7 +115,8 @@ pub(crate) fn choose(facts: &PreTokenizerFacts<'_>) -> Result<&'static str> {
             || (!row.token.is_empty() && (facts.has_token)(row.token))
     };
     let names = || class.names.iter().filter(has_flag);
-    // The first name is the default; one that is for other architectures alone is a default, too, for it behaves alike.
+    // The first name is the default; one that is for other architectures alone is a default, too,
+    // for it behaves alike.
     match names().find(fits).or_else(|| names().next()) {
         Some(row) => Ok(row.name),
         None => Err(AnamnesisError::unsupported(
@@ -183,8 +188,8 @@ const MAX_STEPS: usize = 64;
 pub(crate) fn steps(pre_tokenizer: &Value) -> Vec<PreStep<'_>> {
     let mut out = Vec::new();
     flatten(pre_tokenizer, &mut out);
-    // Fields that are absent have the defaults of the `tokenizers` library.
-    // A `Split` that removes what its regex does not match is the same as one that isolates matches if the regex matches
+    // Fields that are absent have the defaults of the `tokenizers` library. A `Split` that removes
+    // what its regex does not match is the same as one that isolates matches if the regex matches
     // everything. Those that stand alone do.
     let splits = out.iter().filter(|step| matches!(step, Flat::Inverted(_)));
     let alone = splits.count() == 1

@@ -1,7 +1,8 @@
 //! From tokenizer files to the keys `tokenizer.*` of a GGUF file.
 //!
-//! The kind of a tokenizer follows from its files: `gpt2` is byte-level BPE, `llama` SentencePiece, `bert` WordPiece and `t5`
-//! Unigram. What the converter's classes of architectures add to that is in [`rules`].
+//! The kind of a tokenizer follows from its files: `gpt2` is byte-level BPE, `llama` SentencePiece,
+//! `bert` WordPiece and `t5` Unigram. What the converter's classes of architectures add to that is
+//! in [`rules`].
 
 mod added;
 mod bpe;
@@ -71,8 +72,8 @@ const MAX_TOKENS: usize = 1 << 22;
 /// Reads a model's tokenizer files.
 ///
 /// # Errors
-/// `Parse` with the file and field if a file is malformed or contradicts another; `Unsupported` if llama.cpp has no such
-/// tokenizer; `LimitExceeded`; `Io`.
+/// `Parse` with the file and field if a file is malformed or contradicts another; `Unsupported` if
+/// llama.cpp has no such tokenizer; `LimitExceeded`; `Io`.
 pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     let config = match request.texts.json(TOKENIZER_CONFIG)? {
         Some(Value::Object(config)) => config,

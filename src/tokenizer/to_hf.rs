@@ -1,8 +1,9 @@
-//! From the metadata of a GGUF file to `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`.
+//! From the metadata of a GGUF file to `tokenizer.json`, `tokenizer_config.json` and
+//! `chat_template.jinja`.
 //!
-//! A GGUF file has the tokens, what they are merged from, and names for everything else: the kind of tokenizer
-//! (`tokenizer.ggml.model`) and how a text is cut before (`tokenizer.ggml.pre`). The rest is what llama.cpp's code does for
-//! these names, and what the `tokenizers` crate calls it.
+//! A GGUF file has the tokens, what they are merged from, and names for everything else: the kind
+//! of tokenizer (`tokenizer.ggml.model`) and how a text is cut before (`tokenizer.ggml.pre`). The
+//! rest is what llama.cpp's code does for these names, and what the `tokenizers` crate calls it.
 
 mod byte_level;
 mod config;
@@ -35,11 +36,12 @@ pub(crate) struct HfTokenizer {
     pub notes: Vec<String>,
 }
 
-/// The tokenizer that the `metadata` of a GGUF file describes. `context_length` becomes `model_max_length`.
+/// The tokenizer that the `metadata` of a GGUF file describes. `context_length` becomes
+/// `model_max_length`.
 ///
 /// # Errors
-/// `Parse` if metadata is missing, malformed or contradicts itself, `Unsupported` for other kinds of tokenizers. Both name
-/// the key.
+/// `Parse` if metadata is missing, malformed or contradicts itself, `Unsupported` for other kinds
+/// of tokenizers. Both name the key.
 pub(crate) fn from_gguf(
     metadata: &GgufMetadata,
     context_length: Option<u64>,
@@ -69,7 +71,8 @@ pub(crate) fn from_gguf(
     let mut files = vec![("tokenizer.json", json)];
     let mut config = config::basics(&vocabulary, &special, context_length);
     config.insert("clean_up_tokenization_spaces".to_owned(), clean_up.into());
-    // Only BERT's models tell segments apart. Others refuse the `token_type_ids` that transformers makes by default.
+    // Only BERT's models tell segments apart. Others refuse the `token_type_ids` that transformers
+    // makes by default.
     if model != "bert" {
         let inputs = ["input_ids", "attention_mask"];
         config.insert("model_input_names".to_owned(), inputs.into_iter().collect());

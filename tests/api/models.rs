@@ -246,7 +246,8 @@ fn header_len(safetensors: &[u8]) -> u64 {
     8 + u64::from_le_bytes(safetensors[..8].try_into().unwrap())
 }
 
-/// Of a model in several files, each tensor tells its own. A compressed member has no offset in its file.
+/// Of a model in several files, each tensor tells its own. A compressed member has no offset in its
+/// file.
 #[test]
 fn places_of_tensors() {
     let path = Path::new("tests/data/fp8_dirs/mistral_consolidated_sharded/model");

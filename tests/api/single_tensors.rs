@@ -2,7 +2,8 @@
 
 use anamnesis::{AnamnesisError, Result};
 
-/// The published paths: a module for each container and each kind of weights, and all of it one level higher too.
+/// The published paths: a module for each container and each kind of weights, and all of it one
+/// level higher too.
 #[test]
 fn modules_of_readers_and_kernels() {
     use anamnesis::{parse, remember};
@@ -46,7 +47,8 @@ fn modules_of_readers_and_kernels() {
     assert_eq!(parse::TensorRole::Scale, anamnesis::TensorRole::Scale);
 }
 
-/// Dtypes go to the `safetensors` crate and back; those that its files cannot hold are refused by name.
+/// Dtypes go to the `safetensors` crate and back; those that its files cannot hold are refused by
+/// name.
 #[test]
 fn dtypes_of_the_safetensors_crate() {
     use anamnesis::Dtype;
@@ -132,8 +134,8 @@ fn single_tensors() {
     }
 }
 
-/// Of a model in memory, stored tensors are views of the parsed bytes, and of a file views of its mapping. The functions for
-/// single tensors decode them from there.
+/// Of a model in memory, stored tensors are views of the parsed bytes, and of a file views of its
+/// mapping. The functions for single tensors decode them from there.
 #[test]
 fn stored_tensors_are_decoded_without_a_copy() {
     use std::borrow::Cow;

@@ -1,4 +1,5 @@
-//! The structure of the sources: imports between rooms go one way, and a type's name means one thing.
+//! The structure of the sources: imports between rooms go one way, and a type's name means one
+//! thing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +8,8 @@ use std::path::Path;
 /// Modules whose submodules are rooms of their own.
 const WINGS: [&str; 2] = ["containers", "kernels"];
 
-/// Left out: the root re-exports everything, and a stand-in repeats the names of what it stands in for.
+/// Left out: the root re-exports everything, and a stand-in repeats the names of what it stands in
+/// for.
 const LEFT_OUT: [&str; 6] = [
     "lib.rs",
     "no_encode.rs",

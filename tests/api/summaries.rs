@@ -45,7 +45,8 @@ fn recovered(model: &ParsedModel) -> Option<(u64, Counts)> {
     Some((found.values().map(|(_, bytes)| bytes).sum(), found))
 }
 
-/// The summary that the container's own functions give: stored and recovered bytes, and the dtypes of both.
+/// The summary that the container's own functions give: stored and recovered bytes, and the dtypes
+/// of both.
 type View = (u64, u64, Vec<Dtype>, Vec<Dtype>);
 
 fn views(path: &Path, model: &ParsedModel) -> Vec<View> {

@@ -12,7 +12,8 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Runs `amn check` on `model` with `options`. Returns the exit code and the findings as `severity tensor: message`.
+/// Runs `amn check` on `model` with `options`. Returns the exit code and the findings as `severity
+/// tensor: message`.
 fn check(model: &Path, options: &[&str]) -> (i32, Vec<String>) {
     let arguments = [&["check", "--json", model.to_str().unwrap()], options].concat();
     let run = amn(&arguments);
@@ -238,7 +239,8 @@ fn sums() {
     assert_eq!(check(&blob, &["--manifest", &malformed]).0, 3);
 }
 
-/// Several models, of which one cannot be parsed and one is a directory: the others are checked all the same.
+/// Several models, of which one cannot be parsed and one is a directory: the others are checked all
+/// the same.
 #[test]
 fn several_models() {
     let directory = tempfile::tempdir().unwrap();

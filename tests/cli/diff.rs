@@ -31,7 +31,8 @@ fn save(path: PathBuf, tensors: &[Raw], metadata: &[(&str, &str)]) -> PathBuf {
     path
 }
 
-/// A quantized model equals itself, and its decoded output in all values. Decoded to F32 it differs from BF16.
+/// A quantized model equals itself, and its decoded output in all values. Decoded to F32 it differs
+/// from BF16.
 #[test]
 fn a_model_and_its_decoded_output() {
     let directory = tempfile::tempdir().unwrap();
@@ -129,7 +130,8 @@ fn every_kind_of_difference() {
     assert_eq!(diff(&a, &b, &["--include", "shape", "--values-only"]).0, 1);
 }
 
-/// The sums are the same bits for any number of threads: tensors of several jobs, decoded and as they are.
+/// The sums are the same bits for any number of threads: tensors of several jobs, decoded and as
+/// they are.
 #[test]
 fn threads_change_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Faults of the operating system at every call of small runs: an error, half the bytes, or the end of the process. An output
-//! under its name is whole, or it is what was there before; the next run makes the bytes of an undisturbed one.
+//! Faults of the operating system at every call of small runs: an error, half the bytes, or the end
+//! of the process. An output under its name is whole, or it is what was there before; the next run
+//! makes the bytes of an undisturbed one.
 
 mod tracer;
 
@@ -28,8 +29,8 @@ fn content(path: &Path) -> Option<Content> {
     Some(BTreeMap::from([(String::new(), bytes)]))
 }
 
-/// What is at the name of an output, without the records of the work: these go when the output has its name, and a process that
-/// is killed then leaves them to the next run.
+/// What is at the name of an output, without the records of the work: these go when the output has
+/// its name, and a process that is killed then leaves them to the next run.
 fn named_content(path: &Path) -> Option<Content> {
     let mut content = content(path)?;
     content.retain(|name, _| name != ".anamnesis" && !name.starts_with("anamnesis-part-"));
@@ -140,8 +141,8 @@ impl Scene {
         }
     }
 
-    /// Runs the conversion with the fault of `plan`, checks what is left, and runs it again. Returns whether the run came to
-    /// the call of the plan.
+    /// Runs the conversion with the fault of `plan`, checks what is left, and runs it again.
+    /// Returns whether the run came to the call of the plan.
     fn row(&self, plan: Plan) -> bool {
         let arguments = self.arguments(&[]);
         let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
@@ -196,7 +197,8 @@ impl Scene {
         }
     }
 
-    /// Runs the conversion again without a fault: as it was, or resumed if there is something to resume.
+    /// Runs the conversion again without a fault: as it was, or resumed if there is something to
+    /// resume.
     fn run_again(&self, plan: Plan, context: &str) {
         let was_made = named_content(&self.output).as_ref() == Some(&self.want);
         let has_moved = self.root.path().join(".out.old").exists();
@@ -234,7 +236,8 @@ impl Scene {
         assert_eq!(names, ["model", output], "{context}");
     }
 
-    /// A row for every call of these kinds. Fails with all rows that are wrong, or if there are fewer than `least`.
+    /// A row for every call of these kinds. Fails with all rows that are wrong, or if there are
+    /// fewer than `least`.
     fn rows(&self, kinds: &'static [Kind], fault: Fault, least: usize) {
         let (mut rows, mut failures) = (0, Vec::new());
         loop {
@@ -321,7 +324,8 @@ fn threads_that_cannot_be_started() {
     }
 }
 
-/// A run that is resumed reads finished shards with several threads. Killed at any name, it goes on without them.
+/// A run that is resumed reads finished shards with several threads. Killed at any name, it goes on
+/// without them.
 #[test]
 fn threads_of_checksums_that_cannot_be_started() {
     let mut scene = Scene::new(true);
@@ -358,7 +362,8 @@ fn threads_of_checksums_that_cannot_be_started() {
     assert!(resumed >= 3, "{resumed}");
 }
 
-/// The files beside the weights count, as far as they take space. A refusal leaves nothing that is in the way of the next run.
+/// The files beside the weights count, as far as they take space. A refusal leaves nothing that is
+/// in the way of the next run.
 #[test]
 fn space_for_the_files_beside_the_weights() {
     let scene = Scene::new(true);

@@ -88,7 +88,8 @@ fn options_are_in_groups() {
     );
 }
 
-/// Every example is understood: run without its files, it fails for another reason than its arguments.
+/// Every example is understood: run without its files, it fails for another reason than its
+/// arguments.
 #[cfg(unix)]
 #[test]
 fn examples_parse() {

@@ -1,4 +1,5 @@
-//! What `amn inspect` says of whole models: architecture, parameters, context, tokenizer, shards; and its labels.
+//! What `amn inspect` says of whole models: architecture, parameters, context, tokenizer, shards;
+//! and its labels.
 
 use std::path::Path;
 
@@ -19,7 +20,8 @@ fn model_of(path: &Path) -> Value {
     inspection["model"].clone()
 }
 
-/// The fields of transformers' config and the keys that llama.cpp's converter made of them say the same.
+/// The fields of transformers' config and the keys that llama.cpp's converter made of them say the
+/// same.
 #[test]
 fn a_model_and_its_gguf_are_described_alike() {
     for (name, gguf) in [

@@ -19,7 +19,8 @@ fn schemas() -> HashMap<String, Value> {
     found
 }
 
-/// What is wrong with `value`. A property that the schema does not have is wrong: every field is documented.
+/// What is wrong with `value`. A property that the schema does not have is wrong: every field is
+/// documented.
 fn wrong(value: &Value, schema: &Value, defs: &Value, at: &str) -> Option<String> {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let schema = defs.get(name).unwrap_or_else(|| panic!("{name}"));

@@ -7,8 +7,8 @@ use anamnesis::ParseLimits;
 use crate::amn;
 use crate::common::data;
 
-/// Every limit of `ParseLimits` ends a command with code 4, in an error that names the option; with a bound that suffices
-/// the command succeeds.
+/// Every limit of `ParseLimits` ends a command with code 4, in an error that names the option; with
+/// a bound that suffices the command succeeds.
 #[test]
 fn every_limit_is_an_option() {
     let model = data().join("demo/model-fp8.safetensors");
@@ -84,7 +84,8 @@ fn help() {
     }
 }
 
-/// `docs/safety.md`, `ParseLimits::default()` and `--help` state the same default for every limit that can be set.
+/// `docs/safety.md`, `ParseLimits::default()` and `--help` state the same default for every limit
+/// that can be set.
 #[test]
 fn defaults_are_documented() {
     type Limit = (&'static str, &'static str, fn(&ParseLimits) -> u64);

@@ -46,7 +46,8 @@ layers.0.attention.wq.weight        F8_E4M3  [256, 256]       65536  64.0 KB  FP
     );
 }
 
-/// Every container; the values of the tensors are those of the model, stacks of experts and shared codebooks included.
+/// Every container; the values of the tensors are those of the model, stacks of experts and shared
+/// codebooks included.
 #[test]
 fn parameters_add_up_in_every_container() {
     let models = [

@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 
 use crate::common::directory::{assert_same_tree, in_one_file, make, shards, tree};
 
-/// Runs a script in a namespace of mounts of its own, where it may mount; `None` if the system does not permit that.
+/// Runs a script in a namespace of mounts of its own, where it may mount; `None` if the system does
+/// not permit that.
 fn with_mounts(script: &str, args: &[&Path]) -> Option<Output> {
     let unshared = |script: &str| {
         let mut command = Command::new("unshare");

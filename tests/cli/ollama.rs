@@ -259,7 +259,8 @@ fn location_of_the_store() {
     );
 }
 
-/// What a user may miss in an output is noted with its place: adapters, projectors, drafts. Licences are not.
+/// What a user may miss in an output is noted with its place: adapters, projectors, drafts.
+/// Licences are not.
 #[test]
 fn layers_beside_the_weights_are_noted() {
     let store = Store::new();

@@ -137,7 +137,8 @@ fn finishing_what_is_no_output() {
     assert_same_tree(&before, &tree(parts.root.path()), "nothing is done");
 }
 
-/// The two scripts of `docs/cli.md`, with a stand-in for `sbatch` that runs the tasks of an array one after another.
+/// The two scripts of `docs/cli.md`, with a stand-in for `sbatch` that runs the tasks of an array
+/// one after another.
 #[test]
 fn slurm_scripts_of_the_documents() {
     let text = include_str!("../../docs/cli.md");

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use crate::common::gguf::Gguf;
 
-/// Bytes that `amn COMMAND FILE` reads. The kernel adds the reads of a child to those of the shell that waited for it.
+/// Bytes that `amn COMMAND FILE` reads. The kernel adds the reads of a child to those of the shell
+/// that waited for it.
 fn bytes_read(command: &str, file: &std::path::Path) -> u64 {
     let script = r#""$1" "$2" "$3" > /dev/null && cat /proc/$$/io"#;
     let output = Command::new("sh")

@@ -26,8 +26,8 @@ fn code(path: &str, arguments: &[&str]) -> Option<i32> {
     amn(&[&["show", path], arguments].concat()).status.code()
 }
 
-/// Decoded values of torch (`expected-f32.safetensors`), statistics of NumPy 2.4 over them in F64: `min`, `max`, `mean`, `std`,
-/// `(a == 0).sum()` and `np.histogram(a, 4)`.
+/// Decoded values of torch (`expected-f32.safetensors`), statistics of NumPy 2.4 over them in F64:
+/// `min`, `max`, `mean`, `std`, `(a == 0).sum()` and `np.histogram(a, 4)`.
 #[test]
 fn statistics_are_numpys() {
     let tensor = &json(&at("demo/model-fp8.safetensors"), &[WEIGHT, "--bins", "4"])["tensors"][0];

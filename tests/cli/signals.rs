@@ -69,7 +69,8 @@ fn of_a_file_nothing_is_left() {
     assert_eq!(names_in(directory.path(), ""), ["in.safetensors"]);
 }
 
-/// Two threads may handle two signals at the same time, and then neither is the second. That is rare.
+/// Two threads may handle two signals at the same time, and then neither is the second. That is
+/// rare.
 #[test]
 fn a_second_one_ends_at_once() {
     let ends_at_once = || {

@@ -1,4 +1,5 @@
-//! Nothing happens silently: names of outputs tell the truth, options that do not apply are refused, and what stays as it is is said.
+//! Nothing happens silently: names of outputs tell the truth, options that do not apply are
+//! refused, and what stays as it is is said.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -33,7 +34,8 @@ fn succeed(arguments: &[&str]) -> String {
     out
 }
 
-/// Runs a command that must fail with `code` and name `words`, in `place`, where it must leave nothing new.
+/// Runs a command that must fail with `code` and name `words`, in `place`, where it must leave
+/// nothing new.
 fn refused(arguments: &[&str], code: i32, words: &[&str], place: &Path) {
     let before = names_in(place, "");
     let (_, err, found) = told(&amn(arguments));

@@ -1,4 +1,5 @@
-//! `--sha256` and `--manifest`: sums of the output's files, which `amn check --manifest` and `sha256sum -c` confirm.
+//! `--sha256` and `--manifest`: sums of the output's files, which `amn check --manifest` and
+//! `sha256sum -c` confirm.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -155,7 +156,8 @@ fn sums_are_printed_and_in_json() {
     );
 }
 
-/// Every file of a directory: those that this run wrote, those of an interrupted run, and those beside the weights.
+/// Every file of a directory: those that this run wrote, those of an interrupted run, and those
+/// beside the weights.
 #[test]
 fn directories_also_resumed() {
     let root = tempfile::tempdir().unwrap();

@@ -23,7 +23,8 @@ fn printed(columns: u16, arguments: &[&str]) -> String {
         .stdout(terminal.slave.try_clone().unwrap())
         .stderr(terminal.slave);
     let mut child = command.spawn().unwrap();
-    // Closes this side of the terminal: reading ends with an error when the program has closed its own.
+    // Closes this side of the terminal: reading ends with an error when the program has closed its
+    // own.
     drop(command);
     let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
     let mut master = File::from(terminal.master);

@@ -1,4 +1,5 @@
-//! Every transcript of README, `docs` and `docs/guide`, run as it stands: it prints what the page says.
+//! Every transcript of README, `docs` and `docs/guide`, run as it stands: it prints what the page
+//! says.
 //!
 //! `UPDATE_DOCS=1` writes what the commands print into the pages.
 
@@ -52,7 +53,8 @@ impl Desk {
         std::fs::write(manifest, text).unwrap();
     }
 
-    /// What `line` prints in a shell where `amn` is the program. Times and the free space are always the same.
+    /// What `line` prints in a shell where `amn` is the program. Times and the free space are
+    /// always the same.
     fn run(&self, line: &str) -> String {
         if line == "echo $?" {
             return self.code.get().to_string();

@@ -70,7 +70,8 @@ fn there_and_back() {
     );
 }
 
-/// A file has the tensors of a GGUF file under their own names, and so has a directory if it is asked for.
+/// A file has the tensors of a GGUF file under their own names, and so has a directory if it is
+/// asked for.
 #[test]
 fn tensors_alone() {
     let directory = tempfile::tempdir().unwrap();

@@ -55,7 +55,8 @@ pub const KEPT: &[(&str, &str)] = &[
     ("tokenizer.json", "{\"version\": \"1.0\"}\n"),
 ];
 
-/// Files beside the weights that are not: they describe the quantization, or are weights themselves.
+/// Files beside the weights that are not: they describe the quantization, or are weights
+/// themselves.
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("extra/more.bin", "weights"),
     (

@@ -190,7 +190,8 @@ pub fn f16s(values: &[f32]) -> Vec<u8> {
         .collect()
 }
 
-/// One layer of a model in every float type: matrices of `rows` × `cols` and stacks of experts, with norms and biases.
+/// One layer of a model in every float type: matrices of `rows` × `cols` and stacks of experts,
+/// with norms and biases.
 pub fn layer(random: &mut Random, no: usize, rows: usize, cols: usize) -> Vec<Raw> {
     let name = |end: &str| format!("model.layers.{no}.{end}");
     let mut floats = |n: usize| weights(random, n);

@@ -124,7 +124,8 @@ fn expected(base: &str, case: &str) -> ParsedModel {
     parse(adapters().join(format!("expected-{base}-{case}.safetensors"))).unwrap()
 }
 
-/// Every tensor that peft changes has its values within one unit in the last place, and every other those without the adapter.
+/// Every tensor that peft changes has its values within one unit in the last place, and every other
+/// those without the adapter.
 #[test]
 fn values_are_those_of_peft() {
     let root = tempfile::tempdir().unwrap();
@@ -277,7 +278,8 @@ fn gguf_blocks_are_not_copied() {
     }
 }
 
-/// An unfinished directory is not continued with another adapter, and the adapter's directory is no output.
+/// An unfinished directory is not continued with another adapter, and the adapter's directory is no
+/// output.
 #[test]
 fn adapters_are_inputs() {
     let root = tempfile::tempdir().unwrap();

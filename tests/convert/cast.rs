@@ -125,8 +125,8 @@ fn overflow_is_found_at_its_index() {
     );
 }
 
-/// Values of quantized tensors become infinite in F16, as in their libraries, and the report says so; saturated they become the
-/// largest. Stored infinities stay.
+/// Values of quantized tensors become infinite in F16, as in their libraries, and the report says
+/// so; saturated they become the largest. Stored infinities stay.
 #[test]
 fn overflow_of_quantized_values_is_reported() {
     use crate::common::{f32s, file, raw};

@@ -1,4 +1,5 @@
-//! Inputs that change after they are parsed: nothing that was made of two states of a file gets a name.
+//! Inputs that change after they are parsed: nothing that was made of two states of a file gets a
+//! name.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -25,8 +25,8 @@ fn diff(a: &ParsedModel, b: &ParsedModel) -> DiffReport {
         .unwrap()
 }
 
-/// Every model of the test data has the values that its recovery writes: quantized, sparse, strided, compressed and
-/// big-endian ones.
+/// Every model of the test data has the values that its recovery writes: quantized, sparse,
+/// strided, compressed and big-endian ones.
 #[test]
 fn a_model_has_the_values_of_its_output() {
     let mut paths = case_directories();
@@ -66,7 +66,8 @@ fn a_model_has_the_values_of_its_output() {
     );
 }
 
-/// Two encodings of one model differ as their decoded values do. The sums are in another order where tiles are.
+/// Two encodings of one model differ as their decoded values do. The sums are in another order
+/// where tiles are.
 #[test]
 fn two_encodings() {
     use crate::common::{Random, f32s, file, raw};

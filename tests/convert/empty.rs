@@ -1,5 +1,5 @@
-//! Tensors without elements have no data to copy or decode. The checksums of what is stored of them are compared all the same,
-//! however they are asked for.
+//! Tensors without elements have no data to copy or decode. The checksums of what is stored of them
+//! are compared all the same, however they are asked for.
 
 use anamnesis::{ConvertTarget, ParsedModel, Result, TargetDtype, parse_bytes};
 

@@ -1,4 +1,5 @@
-//! Conversions of files and directories: what they write, where, and how they are interrupted and resumed.
+//! Conversions of files and directories: what they write, where, and how they are interrupted and
+//! resumed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../common/mod.rs"]

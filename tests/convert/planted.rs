@@ -1,5 +1,5 @@
-//! What somebody else plants where an output directory is made, as they can in a shared folder: it is neither written to nor
-//! made a part of the output.
+//! What somebody else plants where an output directory is made, as they can in a shared folder: it
+//! is neither written to nor made a part of the output.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};

@@ -1,5 +1,6 @@
-//! Matrices that are stored transposed, and so large that their jobs read stored rows together: whatever the threads do, the
-//! output is that of a model in memory, where each tile takes its own bytes.
+//! Matrices that are stored transposed, and so large that their jobs read stored rows together:
+//! whatever the threads do, the output is that of a model in memory, where each tile takes its own
+//! bytes.
 
 use std::fs::OpenOptions;
 

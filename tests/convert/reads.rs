@@ -86,7 +86,8 @@ fn surveys_and_encoders_read_once_each() {
     }
 }
 
-/// Inference fuses these, so that they have one scale; what the survey of one has found serves the others.
+/// Inference fuses these, so that they have one scale; what the survey of one has found serves the
+/// others.
 #[test]
 fn tensors_that_share_a_scale_are_surveyed_once() {
     let weight = &floats("BF16")[0];

@@ -238,7 +238,8 @@ fn options_of_conversions() {
     assert!(error.to_string().contains("no tensor is left"), "{error}");
 }
 
-/// Whether GGUF blocks are decoded is up to the options, and so is the container that a writer gets.
+/// Whether GGUF blocks are decoded is up to the options, and so is the container that a writer
+/// gets.
 #[test]
 fn other_containers() {
     let model = parse(data().join("demo/model-q4_k.gguf")).unwrap();

@@ -1,4 +1,5 @@
-//! Single tensors of a planned conversion, and rows of them: the bytes of the whole output, without the rest of the work.
+//! Single tensors of a planned conversion, and rows of them: the bytes of the whole output, without
+//! the rest of the work.
 
 pub(super) mod costs;
 
@@ -223,7 +224,8 @@ fn requests_that_make_no_sense() {
     assert_eq!(recovery.tensor("half").unwrap(), [0; 6]);
 }
 
-/// Blocks of ggml lie along the last dimension, so rows of a matrix are whole blocks and values of a vector are not.
+/// Blocks of ggml lie along the last dimension, so rows of a matrix are whole blocks and values of
+/// a vector are not.
 #[test]
 fn rows_of_blocks() {
     let model = parse(data().join("demo/model-q4_k.gguf")).unwrap();
@@ -276,7 +278,8 @@ fn of_shared_storage(flip: bool) -> Vec<u8> {
     bytes
 }
 
-/// Tensors that are views of one storage have one checksum, which each of them is compared with when it is made alone.
+/// Tensors that are views of one storage have one checksum, which each of them is compared with
+/// when it is made alone.
 #[test]
 fn a_shared_storage_is_verified_for_each_tensor() {
     check(&parse_bytes(of_shared_storage(false)).unwrap(), "views");

@@ -18,7 +18,8 @@ use serde_json::Value;
 
 use crate::common::data;
 
-/// The directories of `tests/data/whole`, and of `tests/data/whole_prediction`, whose models have a layer that predicts a further token.
+/// The directories of `tests/data/whole`, and of `tests/data/whole_prediction`, whose models have a
+/// layer that predicts a further token.
 pub fn models() -> Vec<PathBuf> {
     let directories = ["whole", "whole_prediction"].map(|name| data().join(name));
     let entries = directories.into_iter().flat_map(|directory| {
@@ -131,9 +132,10 @@ fn tensors_are_those_of_llama_cpp() {
     }
 }
 
-/// Whether two tensors `name` are the same, or differ in one of two ways. Decays of Mamba are `-exp(x)`, which is rounded correctly here,
-/// and which torch gets wrong by a bit of the last place now and then. Routers are F32 here, also the one of Nemotron 3's prediction,
-/// which llama.cpp's converter leaves in the model's type.
+/// Whether two tensors `name` are the same, or differ in one of two ways. Decays of Mamba are
+/// `-exp(x)`, which is rounded correctly here, and which torch gets wrong by a bit of the last
+/// place now and then. Routers are F32 here, also the one of Nemotron 3's prediction, which
+/// llama.cpp's converter leaves in the model's type.
 fn is_same(name: &str, a: &Tensor, b: &Tensor) -> bool {
     if name.ends_with(".ffn_gate_inp.weight") && (a.0.as_str(), b.0.as_str()) == ("F32", "BF16") {
         let narrow = b.2.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]);
@@ -153,7 +155,8 @@ fn is_same(name: &str, a: &Tensor, b: &Tensor) -> bool {
     a == b || is_decay && b.0 == "F32" && is_near()
 }
 
-/// Keys that are written otherwise on purpose: names are made of the directory's alone, without guesses at version and finetune.
+/// Keys that are written otherwise on purpose: names are made of the directory's alone, without
+/// guesses at version and finetune.
 const OTHERWISE: &[&str] = &[
     "general.name",
     "general.basename",
@@ -175,7 +178,8 @@ fn metadata_is_that_of_llama_cpp() {
     }
 }
 
-/// Compares the metadata `found` with that of the file `canonical`, but for what is written otherwise on purpose.
+/// Compares the metadata `found` with that of the file `canonical`, but for what is written
+/// otherwise on purpose.
 fn check_metadata(mut found: BTreeMap<String, GgufMetadataValue>, canonical: &Path) {
     let mut expected = metadata(canonical);
     for key in OTHERWISE {
@@ -195,7 +199,8 @@ fn weights_come_back() {
         let directory = tempfile::tempdir().unwrap();
         let back = to_hf(&model.join("canonical.gguf"), directory.path());
         let (found, mut expected) = (tensors(&back), tensors(&model.join("hf")));
-        // llama.cpp's converter leaves the layer out that makes a vector of the first token's state.
+        // llama.cpp's converter leaves the layer out that makes a vector of the first token's
+        // state.
         expected.retain(|name, _| !name.starts_with("pooler.dense."));
         let names = |tensors: &Tensors| tensors.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&found), names(&expected), "{}", model.display());
@@ -205,7 +210,8 @@ fn weights_come_back() {
     }
 }
 
-/// In models of F32 nothing is cast, so that most tensors are copied. They have the shapes of the other side all the same.
+/// In models of F32 nothing is cast, so that most tensors are copied. They have the shapes of the
+/// other side all the same.
 #[test]
 fn models_of_f32_have_the_same_shapes() {
     let shapes = |path: &Path| {
@@ -233,7 +239,8 @@ fn models_of_f32_have_the_same_shapes() {
     }
 }
 
-/// Mistral's files are Llama's to llama.cpp, so they come back as that. Kimi K2 comes back as DeepSeek 3, which it is.
+/// Mistral's files are Llama's to llama.cpp, so they come back as that. Kimi K2 comes back as
+/// DeepSeek 3, which it is.
 #[test]
 fn configs_come_back() {
     for model in models() {
@@ -245,7 +252,8 @@ fn configs_come_back() {
         );
         let is_other = model.ends_with("mistral") || model.ends_with("kimi_k2");
         for (field, value) in found.as_object().unwrap() {
-            // transformers writes neither a field that has its default, nor the old name of `dtype`.
+            // transformers writes neither a field that has its default, nor the old name of
+            // `dtype`.
             let Some(original) = expected.get(field).filter(|value| !value.is_null()) else {
                 continue;
             };
@@ -306,7 +314,8 @@ fn is_rope(field: &str, found: &Value, expected: &Value) -> bool {
             == number(expected, "original_max_position_embeddings")
 }
 
-/// From GGUF to a directory and back nothing is lost but rows of an embedding that stand for no token.
+/// From GGUF to a directory and back nothing is lost but rows of an embedding that stand for no
+/// token.
 #[test]
 fn gguf_comes_back() {
     for model in models() {
@@ -327,7 +336,8 @@ fn gguf_comes_back() {
     }
 }
 
-/// transformers divides by 0 to find the kinds of layers that have no window, unless the config says what they are.
+/// transformers divides by 0 to find the kinds of layers that have no window, unless the config
+/// says what they are.
 #[test]
 fn exaone_without_windows_has_kinds_of_layers() {
     let directory = tempfile::tempdir().unwrap();
@@ -340,7 +350,8 @@ fn exaone_without_windows_has_kinds_of_layers() {
     );
 }
 
-/// What `--fuse-qkv` and `--fuse-gate-up-exps` of llama.cpp's converter have made one tensor is taken apart.
+/// What `--fuse-qkv` and `--fuse-gate-up-exps` of llama.cpp's converter have made one tensor is
+/// taken apart.
 #[test]
 fn fused_tensors() {
     for (name, fused) in [

@@ -54,8 +54,8 @@ fn bytes_of_the_library() {
     }
 }
 
-/// Every finite BF16 below 2^113 comes back, zeros of both signs and subnormals too; so do the tensors that cannot be encoded,
-/// which are kept with the reason.
+/// Every finite BF16 below 2^113 comes back, zeros of both signs and subnormals too; so do the
+/// tensors that cannot be encoded, which are kept with the reason.
 #[test]
 fn every_bit_comes_back() {
     let finite = |i: usize| (i % (240 << 7)) as u16 | if i % 7 < 3 { 0x8000 } else { 0 };
@@ -134,7 +134,8 @@ fn tied_embeddings_are_kept() {
     assert_eq!(encoded(&model, forget.into()).unwrap().1.encoded.len(), 1);
 }
 
-/// config.json tells the sizes of most layers of a name, and there are others: queries with a gate, experts that are shared.
+/// config.json tells the sizes of most layers of a name, and there are others: queries with a gate,
+/// experts that are shared.
 #[test]
 fn layers_of_unusual_sizes() {
     let names = [
@@ -166,7 +167,8 @@ fn layers_of_unusual_sizes() {
     }
 }
 
-/// A directory gets a config that says how to decode it, and has the size of the streams in its plan.
+/// A directory gets a config that says how to decode it, and has the size of the streams in its
+/// plan.
 #[test]
 fn directories() {
     let golden = data().join("dfloat11/llama/model");

@@ -15,7 +15,8 @@ fn bf16(name: &str, shape: &[usize]) -> Raw {
     raw(name, "BF16", shape, bf16s(&values))
 }
 
-/// The names of `tensors` that are encoded to NF4 as a model of `class`, and the list of modules that are not.
+/// The names of `tensors` that are encoded to NF4 as a model of `class`, and the list of modules
+/// that are not.
 fn nf4(class: &str, tensors: Vec<Raw>, exclude: &[&str]) -> (Vec<String>, Value) {
     let root = tempfile::tempdir().unwrap();
     let [input, output] = ["model", "out"].map(|name| root.path().join(name));
@@ -59,7 +60,8 @@ fn nothing_is_encoded_of_which_diffusers_makes_no_layer() {
     }
 }
 
-/// diffusers compares the names of modules that are not quantized with the last part of each name, too.
+/// diffusers compares the names of modules that are not quantized with the last part of each name,
+/// too.
 #[test]
 fn namesakes_of_a_module_at_the_top_stay_with_it() {
     let names = [
@@ -78,7 +80,8 @@ fn namesakes_of_a_module_at_the_top_stay_with_it() {
     assert_eq!(encoded.len(), 2, "{encoded:?}");
 }
 
-/// Convolutions of videos have five dimensions, and parameters that are no weights are not decoded by any program.
+/// Convolutions of videos have five dimensions, and parameters that are no weights are not decoded
+/// by any program.
 #[test]
 fn gguf_of_an_image_model_is_as_comfyui_loads_it() {
     let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Weights that libraries have in their quantized modules otherwise than in the model: those of `Conv1D` (GPT-2), and a head
-//! that has the matrix of the embedding.
+//! Weights that libraries have in their quantized modules otherwise than in the model: those of
+//! `Conv1D` (GPT-2), and a head that has the matrix of the embedding.
 
 use anamnesis::{ForgetScheme, TargetDtype, parse};
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use crate::common::directory::{write_files, write_shards};
 use crate::common::forget::stored_at;
 use crate::common::{data, f32s, raw};
 
-/// Weights of GPT-2 that are decoded, `[in, out]`, are encoded as the library has stored them, `[out, in]`.
+/// Weights of GPT-2 that are decoded, `[in, out]`, are encoded as the library has stored them,
+/// `[out, in]`.
 #[test]
 fn weights_of_conv1d_are_encoded_as_their_libraries_store_them() {
     let root = tempfile::tempdir().unwrap();
@@ -53,7 +54,8 @@ fn weights_of_conv1d_are_encoded_as_their_libraries_store_them() {
     }
 }
 
-/// GPTQModel 7.7 loads AWQ of GPT-2 as it does GPTQ: eight outputs to a word, a row of words for each input.
+/// GPTQModel 7.7 loads AWQ of GPT-2 as it does GPTQ: eight outputs to a word, a row of words for
+/// each input.
 #[test]
 fn weights_of_conv1d_are_transposed_for_awq() {
     let root = tempfile::tempdir().unwrap();
@@ -80,8 +82,8 @@ fn weights_of_conv1d_are_transposed_for_awq() {
     }
 }
 
-/// Libraries build a quantized module for every linear layer that the config does not name, and a head that is tied to the embedding is
-/// in no file.
+/// Libraries build a quantized module for every linear layer that the config does not name, and a
+/// head that is tied to the embedding is in no file.
 #[test]
 fn a_tied_head_is_named_among_what_is_not_encoded() {
     let root = tempfile::tempdir().unwrap();

@@ -192,8 +192,8 @@ fn hostile_values() {
     });
 }
 
-/// Stored values of two bytes are surveyed block by block, and then encoded in small parts; those of four bytes are encoded in tiles
-/// of whole blocks. Codes and scales are the same.
+/// Stored values of two bytes are surveyed block by block, and then encoded in small parts; those
+/// of four bytes are encoded in tiles of whole blocks. Codes and scales are the same.
 #[test]
 fn blocks_have_the_same_codes_however_values_are_stored() {
     for (scheme, shape) in [
@@ -403,7 +403,8 @@ fn schemes_that_need_importance_ask_for_it() {
     });
 }
 
-/// ggml encodes IQ3_XXS without importance, and llama.cpp asks for it only in layers. The expected blocks are ggml's.
+/// ggml encodes IQ3_XXS without importance, and llama.cpp asks for it only in layers. The expected
+/// blocks are ggml's.
 #[test]
 fn embeddings_in_iq3_xxs_need_no_importance() {
     let golden = |name| std::fs::read(data().join("ggml_encode").join(name)).unwrap();
@@ -419,7 +420,8 @@ fn embeddings_in_iq3_xxs_need_no_importance() {
     assert!(*tensor.bytes().unwrap() == golden("iq3_xxs.bin"));
 }
 
-/// Schemes with the names of presets have the groups of those presets: `preset_name_to_scheme` of compressed-tensors 0.20.
+/// Schemes with the names of presets have the groups of those presets: `preset_name_to_scheme` of
+/// compressed-tensors 0.20.
 #[test]
 fn presets_of_compressed_tensors() {
     let weight = raw("x.weight", "BF16", &[4, 256], bf16s(&[0.5; 1024]));

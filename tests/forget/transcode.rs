@@ -262,8 +262,8 @@ fn mxfp4_round_trips() {
     );
 }
 
-/// Exponent 255 is no number in F8_E8M0, and infinity where the exponent is computed from U8: a code that moved would silently
-/// change its value.
+/// Exponent 255 is no number in F8_E8M0, and infinity where the exponent is computed from U8: a
+/// code that moved would silently change its value.
 #[test]
 fn exponents_that_mean_another_value_do_not_move() {
     let mut random = Random(11);

@@ -53,8 +53,8 @@ const ZERO_POINT: Verdict = Near(2.05 / 15.0);
 /// or 8 that is clipped to 6.
 const FP4: Verdict = Near(1.0 / 4.0);
 
-/// Directory, cases, scheme, group size (0 for the scheme's default), what shares a scale, verdict. A `*` at an end of a
-/// case's name stands for anything. Several rows may be about one case.
+/// Directory, cases, scheme, group size (0 for the scheme's default), what shares a scale, verdict.
+/// A `*` at an end of a case's name stands for anything. Several rows may be about one case.
 pub type Case = (
     &'static str,
     &'static str,
@@ -71,7 +71,8 @@ pub fn table() -> impl Iterator<Item = &'static Case> {
         .flatten()
 }
 
-/// Directories whose layouts have no encoder, or one that takes no F32: `dfloat11.rs` has the trips of that.
+/// Directories whose layouts have no encoder, or one that takes no F32: `dfloat11.rs` has the trips
+/// of that.
 pub const FOREIGN: &[&str] = &[
     "bitnet",
     "gemma_qat",

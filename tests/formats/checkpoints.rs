@@ -1,5 +1,5 @@
-//! Checkpoints as views of storages: what is read of a file and when, which checksums are compared, and copies of every
-//! tensor whatever its scheme.
+//! Checkpoints as views of storages: what is read of a file and when, which checksums are compared,
+//! and copies of every tensor whatever its scheme.
 
 use std::borrow::Cow;
 use std::io::{Cursor, Read, Seek, SeekFrom};
@@ -31,8 +31,8 @@ fn pickle_of(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
     .concat()
 }
 
-/// A checkpoint of storages `0`, which the tensors `a`, `b` and `t` view, and `1`, which is `c`. With `damage`, one byte in
-/// the middle of storage `1` is not the one that its checksum is of.
+/// A checkpoint of storages `0`, which the tensors `a`, `b` and `t` view, and `1`, which is `c`.
+/// With `damage`, one byte in the middle of storage `1` is not the one that its checksum is of.
 fn checkpoint(damage: bool) -> Vec<u8> {
     let floats = (STORAGE / 4) as i64;
     let of = |key: &str| storage("FloatStorage", &text(key), floats);
@@ -86,8 +86,8 @@ impl Seek for Recorded {
     }
 }
 
-/// Listing reads no byte of a storage, a view reads its own bytes alone, and the checksums of all tensors take each storage
-/// once, though three tensors share one.
+/// Listing reads no byte of a storage, a view reads its own bytes alone, and the checksums of all
+/// tensors take each storage once, though three tensors share one.
 #[test]
 fn storages_are_read_when_they_are_asked_for() {
     let file = checkpoint(false);
@@ -122,8 +122,8 @@ fn storages_are_read_when_they_are_asked_for() {
     assert_eq!(read(), [STORAGE, STORAGE]);
     model.tensor("b").unwrap().verify_checksum().unwrap();
     assert_eq!(read(), [STORAGE, 0]);
-    // Storage `0` is copied as two halves and gathered once, and read once more for its checksum; the copy of all of
-    // storage `1` is summed on the way.
+    // Storage `0` is copied as two halves and gathered once, and read once more for its checksum;
+    // the copy of all of storage `1` is summed on the way.
     let mut options = ConvertOptions::new(ConvertTarget::Safetensors);
     options.run.threads = Some(1);
     model.recovery(options).unwrap().to_bytes().unwrap();
@@ -154,7 +154,8 @@ fn views_are_borrowed_and_not_checked() {
     }
 }
 
-/// Whatever writes or decodes a storage, or is asked to compare its checksum, finds that it is wrong.
+/// Whatever writes or decodes a storage, or is asked to compare its checksum, finds that it is
+/// wrong.
 #[test]
 fn damaged_storages_are_not_converted() {
     let (model, pth) = (
@@ -194,8 +195,8 @@ fn damaged_storages_are_not_converted() {
     model.tensor("a").unwrap().verify_checksum().unwrap();
 }
 
-/// Compressed storages are compared on request as well, and so are arrays of an NPZ archive, which `parse_npz` always
-/// compares.
+/// Compressed storages are compared on request as well, and so are arrays of an NPZ archive, which
+/// `parse_npz` always compares.
 #[test]
 fn other_checksums() {
     let pickle = pickle_of(&[("x", crate::common::pickle::good())]);
@@ -223,7 +224,8 @@ fn copied(file: &[u8]) -> (Result<Vec<u8>>, Result<Vec<u8>>) {
     (pth.to_safetensors_bytes(), whole)
 }
 
-/// Names of schemes do not matter where tensors are only moved: SDNQ's and BitsAndBytes' tensors are copied as they are.
+/// Names of schemes do not matter where tensors are only moved: SDNQ's and BitsAndBytes' tensors
+/// are copied as they are.
 #[test]
 fn quantized_checkpoints_are_copied() {
     let codes = || view(&storage("CharStorage", &text("0"), 24), 0, &[4, 6], &[6, 1]);

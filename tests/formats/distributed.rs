@@ -1,4 +1,5 @@
-//! Distributed checkpoints of PyTorch: what torch has written (`generate/dcp.py`), changed bytes, and files alone.
+//! Distributed checkpoints of PyTorch: what torch has written (`generate/dcp.py`), changed bytes,
+//! and files alone.
 
 mod by_hand;
 
@@ -77,7 +78,8 @@ fn rows_of_a_tensor_in_pieces() {
     }
 }
 
-/// torch's writer of safetensors makes a file for each process, of pieces, and joins them if it is asked to.
+/// torch's writer of safetensors makes a file for each process, of pieces, and joins them if it is
+/// asked to.
 #[test]
 fn safetensors_of_torch() {
     let directory = data().join("dcp/hugging_face");
@@ -211,7 +213,8 @@ fn no_changed_byte_changes_a_value() {
     assert!(refused > whole.len() / 3, "{refused} of {}", whole.len());
 }
 
-/// Every byte of the metadata is changed: an error, or a model that can be decoded or not, but no panic.
+/// Every byte of the metadata is changed: an error, or a model that can be decoded or not, but no
+/// panic.
 #[test]
 fn changed_metadata_panic_nowhere() {
     let copy = copied("ragged", |_| false);

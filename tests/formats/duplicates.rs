@@ -1,9 +1,11 @@
-//! Keys that a file says twice: with two values the file means two things, and which one counts depends on the reader.
+//! Keys that a file says twice: with two values the file means two things, and which one counts
+//! depends on the reader.
 
 use crate::common::verdict::{Parse, parse_beside, verdict};
 use crate::common::{file, raw};
 
-/// A safetensors file with one plain tensor, whose header is `header` with `{}` as the tensor's entry.
+/// A safetensors file with one plain tensor, whose header is `header` with `{}` as the tensor's
+/// entry.
 fn with_header(header: &str) -> Vec<u8> {
     let entry = r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
     let header = header.replace("{}", entry);

@@ -325,7 +325,8 @@ fn versions_decode_alike() {
     }
 }
 
-/// gguf-py leaves BF16 and blocks of a big-endian file as the machine has them. What it swaps has the same values.
+/// gguf-py leaves BF16 and blocks of a big-endian file as the machine has them. What it swaps has
+/// the same values.
 #[test]
 fn numbers_in_the_other_order() {
     let values = |name: &str| {

@@ -268,7 +268,8 @@ fn decompression_bombs() {
 
     const GIB: u64 = 1 << 30;
     let header = |n: u64| npy(&dict("'|u1'", "False", &format!("({n},)")), &[]);
-    // Deflate makes 1032 bytes of one at most, so that the length is possible. The directory alone is believed.
+    // Deflate makes 1032 bytes of one at most, so that the length is possible. The directory alone
+    // is believed.
     let member = |name: &str, content: Vec<u8>, stored: usize, n: u64| {
         let mut member = Member::deflated(name, &content);
         member.data.resize(stored, 0);

@@ -1,4 +1,5 @@
-//! llamafile: GGUF in an archive behind an executable, read in place, and archives that are not what they say.
+//! llamafile: GGUF in an archive behind an executable, read in place, and archives that are not
+//! what they say.
 
 use anamnesis::{AnamnesisError, Container, TargetDtype, detect_format, parse, parse_bytes};
 
@@ -32,7 +33,8 @@ fn the_model_is_read_in_place() {
     }
 }
 
-/// The archive of `members` behind an executable. The offsets of an archive count from the beginning of the file.
+/// The archive of `members` behind an executable. The offsets of an archive count from the
+/// beginning of the file.
 fn behind(members: &[Member]) -> Vec<u8> {
     let (zip, shift) = (Zip::of(members).file(), EXECUTABLE.len() as u32);
     let mut file = [EXECUTABLE, &zip].concat();

@@ -1,4 +1,5 @@
-//! Containers: what is read from files of each format, which malformed headers are errors, and the limits that a caller sets.
+//! Containers: what is read from files of each format, which malformed headers are errors, and the
+//! limits that a caller sets.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Containers in streams: limits, detection, and models whose data stays in the stream. And functions for one container,
-//! which refuse the others.
+//! Containers in streams: limits, detection, and models whose data stays in the stream. And
+//! functions for one container, which refuse the others.
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -212,7 +212,8 @@ impl Seek for Failing {
     }
 }
 
-/// A read that failed leaves the stream anywhere. The next read is right nevertheless, also where the one before ended.
+/// A read that failed leaves the stream anywhere. The next read is right nevertheless, also where
+/// the one before ended.
 #[test]
 fn streams_recover_from_errors() {
     let bytes = std::fs::read(data().join("demo/model-fp8.safetensors")).unwrap();

@@ -1,4 +1,5 @@
-//! Requests that the header of a remote file takes: how many reads, how long they are, and that none reaches tensor data.
+//! Requests that the header of a remote file takes: how many reads, how long they are, and that
+//! none reaches tensor data.
 #![cfg_attr(
     not(all(feature = "gguf", feature = "npz", feature = "pth")),
     allow(dead_code)
@@ -59,8 +60,8 @@ fn safetensors_headers_take_two_reads() {
 /// Bytes that the client below fetches at least.
 const WINDOW: usize = 64 << 10;
 
-/// A client of a remote file: what it is asked for is recorded, and served from the last 64 KiB that it fetched, if it is
-/// there. Otherwise it sends a request for that many bytes or more.
+/// A client of a remote file: what it is asked for is recorded, and served from the last 64 KiB
+/// that it fetched, if it is there. Otherwise it sends a request for that many bytes or more.
 struct Client {
     file: Cursor<Vec<u8>>,
     /// What the last request fetched.
@@ -115,8 +116,9 @@ fn large_safetensors_headers_take_three_requests() {
     client.check_untouched(end..usize::MAX);
 }
 
-/// GGUF does not say how long its header is. Each read is of what certainly belongs to it: of the strings that are left of
-/// an array, their lengths. So the reads get shorter in proportion to what is left of the array.
+/// GGUF does not say how long its header is. Each read is of what certainly belongs to it: of the
+/// strings that are left of an array, their lengths. So the reads get shorter in proportion to what
+/// is left of the array.
 #[cfg(feature = "gguf")]
 #[test]
 fn large_gguf_headers_take_few_requests() {
@@ -163,8 +165,8 @@ fn npy(len: usize) -> Vec<u8> {
     [b"\x93NUMPY\x01\0\x76\0", header.as_bytes(), &vec![7; len]].concat()
 }
 
-/// A directory of 10 MiB takes two requests. The headers of small arrays that lie together take one more, and the header of
-/// a large array takes one.
+/// A directory of 10 MiB takes two requests. The headers of small arrays that lie together take one
+/// more, and the header of a large array takes one.
 #[cfg(feature = "npz")]
 #[test]
 fn large_npz_directories_take_two_requests() {
@@ -186,8 +188,8 @@ fn large_npz_directories_take_two_requests() {
     client.check_untouched(end - (1 << 20)..end);
 }
 
-/// An archive says how long its pickle is. The other requests are for the file's beginning, its last 64 KiB (where its
-/// directory is), and the member `version`.
+/// An archive says how long its pickle is. The other requests are for the file's beginning, its
+/// last 64 KiB (where its directory is), and the member `version`.
 #[cfg(feature = "pth")]
 #[test]
 fn large_pickles_take_few_requests() {
@@ -243,8 +245,8 @@ fn a_false_length_is_not_allocated() {
     assert!(requests.borrow().iter().all(|&(_, n)| n <= 8 << 20));
 }
 
-/// The heads of large archives: of a checkpoint neither storages nor their local headers are read, and what lies at the end
-/// of the file is read once.
+/// The heads of large archives: of a checkpoint neither storages nor their local headers are read,
+/// and what lies at the end of the file is read once.
 #[cfg(feature = "pth")]
 #[test]
 fn archive_headers_take_few_requests() {

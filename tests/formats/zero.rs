@@ -1,5 +1,5 @@
-//! Checkpoints of DeepSpeed's ZeRO: what DeepSpeed has written and joined itself (`generate/deepspeed_zero.py`), missing files, and
-//! changed bytes.
+//! Checkpoints of DeepSpeed's ZeRO: what DeepSpeed has written and joined itself
+//! (`generate/deepspeed_zero.py`), missing files, and changed bytes.
 
 mod changed;
 mod hostile;

@@ -1,5 +1,5 @@
-//! The largest codebooks that are decoded: each worker has one tensor's, in F32, beside what other schemes take. The same is true
-//! of the factors of products of low rank.
+//! The largest codebooks that are decoded: each worker has one tensor's, in F32, beside what other
+//! schemes take. The same is true of the factors of products of low rank.
 
 use anamnesis::{RememberOptions, TargetDtype, parse};
 
@@ -67,7 +67,8 @@ fn vptq() -> Vec<Raw> {
         .collect()
 }
 
-/// Rank of a product of low rank, whose right factor has two Mi numbers with the lengths of its columns.
+/// Rank of a product of low rank, whose right factor has two Mi numbers with the lengths of its
+/// columns.
 const RANK: usize = 511;
 
 /// Tensors of SDNQ with such products.

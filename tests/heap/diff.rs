@@ -7,8 +7,8 @@ use anamnesis::{DiffOptions, RememberOptions, TargetDtype, TensorRole, parse};
 use crate::profiler::Profiler;
 use crate::{THREADS, bound};
 
-/// Compares the model `input` with `decoded`, its decoded output, and with itself after bits of codes have changed, so that
-/// both sides are decoded. Checks the values of `input` likewise.
+/// Compares the model `input` with `decoded`, its decoded output, and with itself after bits of
+/// codes have changed, so that both sides are decoded. Checks the values of `input` likewise.
 pub fn comparing(profiler: &Profiler, scheme: &str, input: &Path, decoded: &Path) {
     let changed = input.with_file_name("changed");
     let mut bytes = std::fs::read(input).unwrap();

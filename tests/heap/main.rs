@@ -1,6 +1,7 @@
-//! Ceilings on the heap. A conversion takes at most 4 MiB a thread and the header, or 8 MiB if the codes are packed across the
-//! rows of a weight, for outputs of at least 40 MiB, most of it one tensor. A hostile file takes at most 64 MiB and eight times its
-//! length: [`trials`] are those of the test program `hostile`, and a new trial there is measured here as well.
+//! Ceilings on the heap. A conversion takes at most 4 MiB a thread and the header, or 8 MiB if the
+//! codes are packed across the rows of a weight, for outputs of at least 40 MiB, most of it one
+//! tensor. A hostile file takes at most 64 MiB and eight times its length: [`trials`] are those of
+//! the test program `hostile`, and a new trial there is measured here as well.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod codebooks;
@@ -30,10 +31,12 @@ const THREADS: usize = 2;
 
 const BOUND: usize = THREADS * (4 << 20);
 
-/// Bytes of an output, in F32, that prove something: whatever held a large part of it would be above the bound.
+/// Bytes of an output, in F32, that prove something: whatever held a large part of it would be
+/// above the bound.
 const LEAST_OUTPUT: usize = 5 * BOUND;
 
-/// The bound for a model of `scheme`: twice as much if codes are packed across the rows of a weight.
+/// The bound for a model of `scheme`: twice as much if codes are packed across the rows of a
+/// weight.
 fn bound(scheme: &str) -> usize {
     match scheme {
         "gptq" | "int8 words" | "awq" | "awq of 5 bits" | "marlin" | "exl2" | "exl3" | "quark" => {
@@ -107,7 +110,8 @@ fn heap_is_bounded() {
             let (peak, report) = profiler.peak(to_file);
             if let Some((before, after)) = before.zip(bytes_read()) {
                 let (read, len) = (after - before, std::fs::metadata(&input).unwrap().len());
-                // Scales in tiles of their own, and the factors of a product of low rank, are read for several tiles.
+                // Scales in tiles of their own, and the factors of a product of low rank, are read
+                // for several tiles.
                 assert!(
                     matches!(scheme, "svd" | "comfy" | "odd" | "quark") || read <= len / 10 * 11,
                     "{scheme} {target}: {read} bytes read of {len}"
@@ -217,7 +221,8 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
             values * 4 >= least,
             "{scheme} {context}: too small a model to prove anything"
         );
-        // Codes that are stored across rows are collected until their runs are long, as decoders of them read long ones.
+        // Codes that are stored across rows are collected until their runs are long, as decoders of
+        // them read long ones.
         let bound = match scheme {
             "gptq" | "awq" => 2 * BOUND,
             _ => BOUND,
@@ -270,8 +275,8 @@ fn forgetting(profiler: &Profiler, directory: &std::path::Path) {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// The functions for single tensors need memory for their output and their scales alone: what they decode is borrowed from the
-/// model, and nothing is widened as a whole.
+/// The functions for single tensors need memory for their output and their scales alone: what they
+/// decode is borrowed from the model, and nothing is widened as a whole.
 #[test]
 fn single_tensors_are_decoded_from_where_they_are() {
     let profiler = Profiler::new();

@@ -1,4 +1,5 @@
-//! The limit on memory. The test program `hostile` has a module of the same name and interface, which limits time instead.
+//! The limit on memory. The test program `hostile` has a module of the same name and interface,
+//! which limits time instead.
 
 use crate::profiler::Profiler;
 

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// The right to measure. dhat allows one profiler in a process and counts the allocations of all threads, so only one
-/// test may hold it, and a test must take it before it allocates anything.
+/// The right to measure. dhat allows one profiler in a process and counts the allocations of all
+/// threads, so only one test may hold it, and a test must take it before it allocates anything.
 pub struct Profiler {
     _alone: MutexGuard<'static, ()>,
 }
@@ -27,9 +27,11 @@ impl Profiler {
         profiler
     }
 
-    /// The most bytes that all threads have in use at once of what they allocate while `run` runs, and its result.
+    /// The most bytes that all threads have in use at once of what they allocate while `run` runs,
+    /// and its result.
     pub fn peak<T>(&self, run: impl FnOnce() -> T) -> (usize, T) {
-        // dhat records the stack of each allocation. Nothing reads the stacks here, and short ones take less time.
+        // dhat records the stack of each allocation. Nothing reads the stacks here, and short ones
+        // take less time.
         let _profiler = dhat::Profiler::builder()
             .testing()
             .trim_backtraces(Some(4))

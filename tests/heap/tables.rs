@@ -1,4 +1,5 @@
-//! Files whose headers, configs or indexes have many small items: the tables made of them stay in proportion to the files.
+//! Files whose headers, configs or indexes have many small items: the tables made of them stay in
+//! proportion to the files.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -222,8 +223,8 @@ fn many_small_items() {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// The `zip` crate keeps the extra fields that it parses, empty ones as well. Here they are parsed one entry at a time, and
-/// beside the directory there are only names and numbers.
+/// The `zip` crate keeps the extra fields that it parses, empty ones as well. Here they are parsed
+/// one entry at a time, and beside the directory there are only names and numbers.
 #[cfg(all(feature = "npz", feature = "pth"))]
 #[test]
 fn extra_fields_of_archives() {

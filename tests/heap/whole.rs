@@ -1,4 +1,5 @@
-//! The heap while a whole model goes to GGUF or MLX and back: experts that are stacked, heads whose rows move.
+//! The heap while a whole model goes to GGUF or MLX and back: experts that are stacked, heads whose
+//! rows move.
 
 use std::path::Path;
 
@@ -102,7 +103,8 @@ fn qwen3_5() -> Vec<Raw> {
     all
 }
 
-/// Writes a model like `whole/NAME` of the test data, but with these tensors and fields of its config.
+/// Writes a model like `whole/NAME` of the test data, but with these tensors and fields of its
+/// config.
 fn write(directory: &Path, name: &str, tensors: &[Raw], fields: &serde_json::Value) {
     std::fs::create_dir(directory).unwrap();
     std::fs::write(directory.join("model.safetensors"), file(tensors, &[])).unwrap();

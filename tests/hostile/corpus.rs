@@ -1,4 +1,5 @@
-//! The corpus of the fuzz targets (`tests/fuzz`), replayed: every input that reached code of its own while fuzzing.
+//! The corpus of the fuzz targets (`tests/fuzz`), replayed: every input that reached code of its
+//! own while fuzzing.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

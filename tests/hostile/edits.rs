@@ -1,6 +1,7 @@
-//! Single edits of every model of the test data: a dtype, a shape, a name, a tensor, a number of a config. A model that was
-//! edited must be refused, or decode to the very tensors that it decoded to before. Other values are a failure, unless nothing
-//! in the model can tell the edit (see [`undecidable`]).
+//! Single edits of every model of the test data: a dtype, a shape, a name, a tensor, a number of a
+//! config. A model that was edited must be refused, or decode to the very tensors that it decoded
+//! to before. Other values are a failure, unless nothing in the model can tell the edit (see
+//! [`undecidable`]).
 
 mod configs;
 mod model;
@@ -17,7 +18,8 @@ use model::{Decoded, Model, Outcome};
 
 /// One change of a model.
 struct Edit {
-    /// What was changed, for the list of reasons and for messages: `shape transposed`, `config number`.
+    /// What was changed, for the list of reasons and for messages: `shape transposed`, `config
+    /// number`.
     kind: &'static str,
     /// The tensor or the place in a config.
     place: String,
@@ -47,7 +49,8 @@ fn directories() -> Vec<PathBuf> {
     all
 }
 
-/// One of so many edits is tried, another one of each model, unless `EDITS` names models: `EDITS=/gptq/`, or `EDITS=/` for all.
+/// One of so many edits is tried, another one of each model, unless `EDITS` names models:
+/// `EDITS=/gptq/`, or `EDITS=/` for all.
 const STRIDE: usize = 4;
 
 /// Tries edits of one model, one of `stride` from edit `first`.
@@ -83,8 +86,8 @@ fn try_model(path: &Path, [first, stride]: [usize; 2], tally: &Mutex<Tally>) {
     }
 }
 
-/// Whether an edited model gave the tensors that the model itself gives. A name that no program knows is a tensor that is copied as
-/// it is, and in sight.
+/// Whether an edited model gave the tensors that the model itself gives. A name that no program
+/// knows is a tensor that is copied as it is, and in sight.
 fn is_same(edit: &Edit, expected: &Decoded, decoded: &Decoded) -> bool {
     let is_unknown = |name: &String| edit.kind == "unknown name" && *name == edit.new;
     expected

@@ -1,6 +1,6 @@
-//! Files that are malformed, contradictory or hostile: each gives the right kind of error, or is read for what it is.
-//! Nothing may panic, take much time, or leave
-//! a file behind. The test program `heap` runs the same [`trials`] and limits the memory that each of them takes.
+//! Files that are malformed, contradictory or hostile: each gives the right kind of error, or is
+//! read for what it is. Nothing may panic, take much time, or leave a file behind. The test program
+//! `heap` runs the same [`trials`] and limits the memory that each of them takes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,5 @@
-//! The limit on time. The test program `heap` has a module of the same name and interface, which limits memory instead.
+//! The limit on time. The test program `heap` has a module of the same name and interface, which
+//! limits memory instead.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,8 @@ impl Monitor {
         }
     }
 
-    /// Runs `f`, and says what is wrong if it takes longer than `TIME`. A slow run is repeated up to twice, because the
-    /// machine may be busy.
+    /// Runs `f`, and says what is wrong if it takes longer than `TIME`. A slow run is repeated up
+    /// to twice, because the machine may be busy.
     pub fn time<T>(&mut self, what: &str, mut f: impl FnMut() -> T) -> (T, Option<String>) {
         let mut run = || {
             let start = Instant::now();

@@ -90,7 +90,8 @@ fn pick(random: &mut Random, n: usize) -> usize {
     (random.next() >> 20) as usize % n
 }
 
-/// What the tests of this program rely on. The profile of tests sets it for the crate and its dependencies.
+/// What the tests of this program rely on. The profile of tests sets it for the crate and its
+/// dependencies.
 #[test]
 fn overflow_checks_are_on() {
     let most = std::hint::black_box(u8::MAX);

@@ -223,7 +223,8 @@ fn a_digest_that_is_not_that_of_its_bytes() {
     assert!(found.contains(&format!("has {hex}")), "{found}");
 }
 
-/// As many layers as a manifest has room for, and a blob of many weights with one description of all.
+/// As many layers as a manifest has room for, and a blob of many weights with one description of
+/// all.
 #[test]
 fn many_layers() {
     let mut monitor = crate::monitor::Monitor::new();

@@ -1,5 +1,5 @@
-//! Numbers that tensors, configs and descriptions state of one weight. Where two of them say different things, the weight is
-//! refused, however well the number of its bytes fits.
+//! Numbers that tensors, configs and descriptions state of one weight. Where two of them say
+//! different things, the weight is refused, however well the number of its bytes fits.
 
 use crate::common::verdict::{Parse, check, parse_beside, recover, tensors, verdict};
 use crate::common::{Raw, file};
@@ -35,7 +35,8 @@ fn filled(list: &str, contents: &[(&str, Vec<u8>)]) -> Vec<Raw> {
     all
 }
 
-/// Integers with a stored shape: groups that do not divide its columns, and scales that were transposed.
+/// Integers with a stored shape: groups that do not divide its columns, and scales that were
+/// transposed.
 #[test]
 fn scales_of_packed_integers() {
     let config = |size: usize| {
@@ -99,7 +100,8 @@ fn an_index_that_is_short() {
     assert_eq!(verdict(result, Parse, &["`X.qweight`"]), None);
 }
 
-/// Swapped sizes keep the number of values, and a scale for each row fits them. The bias and `config.json` tell.
+/// Swapped sizes keep the number of values, and a scale for each row fits them. The bias and
+/// `config.json` tell.
 #[test]
 fn shapes_that_are_swapped() {
     let name = "model.layers.0.mlp.up_proj";
@@ -127,8 +129,8 @@ fn shapes_that_are_swapped() {
     }
 }
 
-/// Four bits in groups of 64 fill the words that eight bits in groups of 32 do. A module that the config does not name has the
-/// bits that give it the columns of its layer, as mlx-lm infers them.
+/// Four bits in groups of 64 fill the words that eight bits in groups of 32 do. A module that the
+/// config does not name has the bits that give it the columns of its layer, as mlx-lm infers them.
 #[test]
 fn mlx_modules_without_an_entry() {
     let name = "model.layers.0.mlp.up_proj";
@@ -145,7 +147,8 @@ fn mlx_modules_without_an_entry() {
     }
 }
 
-/// The sizes of `config.json` are those of one model. Layers beside norms of another width are of another model in the file.
+/// The sizes of `config.json` are those of one model. Layers beside norms of another width are of
+/// another model in the file.
 #[test]
 fn sizes_of_another_model() {
     let name = "model.decoder.layers.0.self_attn.k_proj";
@@ -192,7 +195,8 @@ fn mlx_cross_attention() {
     }
 }
 
-/// HQQ: groups that do not divide the weight, though codes, scales and zero points agree on their number.
+/// HQQ: groups that do not divide the weight, though codes, scales and zero points agree on their
+/// number.
 #[test]
 fn groups_of_hqq() {
     let shape = [4i64, 8].iter().flat_map(|n| n.to_le_bytes()).collect();

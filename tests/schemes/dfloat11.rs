@@ -1,5 +1,5 @@
-//! DFloat11's modules that are incomplete, contradictory or hostile: what is decoded is what was encoded, or it is an error that
-//! names the module's codes.
+//! DFloat11's modules that are incomplete, contradictory or hostile: what is decoded is what was
+//! encoded, or it is an error that names the module's codes.
 
 use anamnesis::{ParsedModel, RememberOptions, TargetDtype, parse};
 
@@ -178,8 +178,9 @@ fn case(name: &str) -> (Vec<Raw>, String) {
     (names.iter().map(raw).collect(), config)
 }
 
-/// Every byte of places and gaps, and every 7th of tables and codes, changed by itself: what is decoded is the same as before, or
-/// an error. Nobody can tell a code that is another one of the same length, so that tables and codes may give other values.
+/// Every byte of places and gaps, and every 7th of tables and codes, changed by itself: what is
+/// decoded is the same as before, or an error. Nobody can tell a code that is another one of the
+/// same length, so that tables and codes may give other values.
 #[test]
 fn every_byte_counts() {
     let (all, config) = case("short_chunks");
@@ -212,7 +213,8 @@ fn every_byte_counts() {
                         assert!(e.to_string().contains("model.layers.0."), "{e}");
                         refused += 1;
                     }
-                    // A weight may end elsewhere if all shapes are still those of the config, which no single flip reaches.
+                    // A weight may end elsewhere if all shapes are still those of the config, which
+                    // no single flip reaches.
                     Ok(found) => assert!(is_free || found == want, "{} byte {at}", t.name),
                 }
             }
@@ -221,8 +223,8 @@ fn every_byte_counts() {
     assert!(refused > 300, "{refused}");
 }
 
-/// Signs that are stored as a matrix tell the shape. A config that fits the values contradicts it or not; another is that of a layer
-/// with other sizes.
+/// Signs that are stored as a matrix tell the shape. A config that fits the values contradicts it
+/// or not; another is that of a layer with other sizes.
 #[test]
 fn shapes_of_signs() {
     let (all, config) = case("deep");
@@ -302,8 +304,8 @@ fn listed() {
     );
 }
 
-/// The library writes a file for each module that it compresses, and one, or shards with an index, for all other tensors. All of
-/// them are the model.
+/// The library writes a file for each module that it compresses, and one, or shards with an index,
+/// for all other tensors. All of them are the model.
 #[test]
 fn files_of_modules() {
     let (all, config) = case("biases");

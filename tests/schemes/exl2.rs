@@ -1,4 +1,5 @@
-//! EXL2's layers that are incomplete or contradictory, or in an order that the library's kernels do not take.
+//! EXL2's layers that are incomplete or contradictory, or in an order that the library's kernels do
+//! not take.
 
 use anamnesis::TargetDtype;
 

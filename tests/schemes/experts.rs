@@ -1,5 +1,5 @@
-//! MLX's stacks of experts: names by architecture, as mlx-lm's `sanitize` reads them, stacks that stay, and stacks that are
-//! not quantized.
+//! MLX's stacks of experts: names by architecture, as mlx-lm's `sanitize` reads them, stacks that
+//! stay, and stacks that are not quantized.
 
 use anamnesis::{Dtype, ParsedModel, TargetDtype};
 
@@ -28,8 +28,9 @@ fn names(model: &ParsedModel) -> Vec<String> {
     model.tensors().map(|t| t.name().to_owned()).collect()
 }
 
-/// Architectures with a stack of mlx-lm's, and the name of its second expert in the checkpoints that mlx-lm converts; empty
-/// if these have a stack as well. Source: `sanitize` of the models of mlx-lm d78bf58.
+/// Architectures with a stack of mlx-lm's, and the name of its second expert in the checkpoints
+/// that mlx-lm converts; empty if these have a stack as well. Source: `sanitize` of the models of
+/// mlx-lm d78bf58.
 #[test]
 fn names_by_architecture() {
     let layer = "model.layers.0";
@@ -158,7 +159,8 @@ fn stacks_that_are_not_quantized() {
     assert_eq!(&*t.bytes().unwrap(), &bytes[..]);
 }
 
-/// Each expert becomes a tensor, so that their number is bounded: in a stack, and of small ones in all stacks.
+/// Each expert becomes a tensor, so that their number is bounded: in a stack, and of small ones in
+/// all stacks.
 #[test]
 fn too_many_experts() {
     let refused = |all: &[Raw], word: &str| {

@@ -74,7 +74,8 @@ fn layer(change: impl Fn(usize, usize, f32) -> f32) -> Vec<Raw> {
     all
 }
 
-/// Matrices that differ from a Hadamard matrix in one entry, that have a column twice, or that are scaled oddly.
+/// Matrices that differ from a Hadamard matrix in one entry, that have a column twice, or that are
+/// scaled oddly.
 #[test]
 fn matrices() {
     assert!(recover(file(&layer(|_, _, x| x), &[]), "").is_ok());
@@ -103,7 +104,8 @@ fn matrices() {
     }
 }
 
-/// A model that transformers has loaded and saved again has tensors without values for the forms that its layers do not have.
+/// A model that transformers has loaded and saved again has tensors without values for the forms
+/// that its layers do not have.
 #[test]
 fn empty_tensors_of_other_forms() {
     let config = r#"{"quant_method":"fp_quant","forward_dtype":"nvfp4","pseudoquantization":false,"store_master_weights":false}"#;

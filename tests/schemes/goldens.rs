@@ -13,7 +13,8 @@ fn check_case(case: &std::path::Path) {
     let files = ["model.safetensors", "model.gguf"].map(|name| case.join(name));
     let file = files.iter().find(|file| file.is_file()).unwrap();
     let model = anamnesis::parse(file).unwrap();
-    // A model in memory has no config beside it. Its codes are decoded where they are, and not read.
+    // A model in memory has no config beside it. Its codes are decoded where they are, and not
+    // read.
     let is_json = |entry: std::io::Result<std::fs::DirEntry>| {
         entry
             .unwrap()

@@ -1,4 +1,5 @@
-//! Rows that begin with a scale, as those of ik_llama.cpp's types: cut into tiles, in slices, without values, copied.
+//! Rows that begin with a scale, as those of ik_llama.cpp's types: cut into tiles, in slices,
+//! without values, copied.
 
 use anamnesis::{
     ConvertOptions, ConvertTarget, Dtype, TargetDtype, dequantize_gguf_blocks_to_bf16,
@@ -47,7 +48,8 @@ fn values(file: &[u8]) -> Vec<u8> {
     tensors.tensor("w").unwrap().data().to_vec()
 }
 
-/// A row of more values than a tile has is decoded piece by piece, and only the first has the header.
+/// A row of more values than a tile has is decoded piece by piece, and only the first has the
+/// header.
 #[test]
 fn rows_longer_than_a_tile() {
     let (n, cols) = (3, 300 << 10);

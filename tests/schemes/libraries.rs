@@ -1,5 +1,5 @@
-//! Layouts of PyTorch libraries (compressed-tensors, MLX, torchao, quanto, HQQ) that are incomplete or contradictory: each
-//! gives the right kind of error, which names the tensor and the reason.
+//! Layouts of PyTorch libraries (compressed-tensors, MLX, torchao, quanto, HQQ) that are incomplete
+//! or contradictory: each gives the right kind of error, which names the tensor and the reason.
 
 use crate::common::verdict::{Parse, Unsupported, check, recover, tensors, verdict};
 use crate::common::{file, raw};
@@ -144,7 +144,8 @@ fn pytorch_libraries() {
     check(&table.replace("{gemma}", r#"{"quant_method":"gemma"}"#));
 }
 
-/// A config leaves weights alone; codes are none, wherever they lie. Without a config, other codes say what the model is.
+/// A config leaves weights alone; codes are none, wherever they lie. Without a config, other codes
+/// say what the model is.
 #[test]
 fn codes_without_scales() {
     let sound = "A.weight F8_E4M3 4,8; A.weight_scale F32 ()";

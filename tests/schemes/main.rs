@@ -1,4 +1,5 @@
-//! Decoding: every scheme against its own library, and the errors for weights that cannot be decoded.
+//! Decoding: every scheme against its own library, and the errors for weights that cannot be
+//! decoded.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,5 @@
-//! MLX: rotations and second scales that contradict the weight or the config, and sizes that nothing tells.
+//! MLX: rotations and second scales that contradict the weight or the config, and sizes that
+//! nothing tells.
 
 use std::collections::HashMap;
 
@@ -177,7 +178,8 @@ fn compressed_weights_of_modelopt() {
     }
 }
 
-/// A config of MLX holds as long as nothing says that it is another's: both of its keys are there, and say the same.
+/// A config of MLX holds as long as nothing says that it is another's: both of its keys are there,
+/// and say the same.
 #[test]
 fn other_places_beside_a_config_of_mlx() {
     let list = "m.X.weight U32 2,16; m.X.scales F16 2,2; m.X.biases F16 2,2";

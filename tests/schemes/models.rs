@@ -52,8 +52,9 @@ fn check_case(case: &Path) {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// Checks that `exact`, which the output equals, is what a library gives that sums in another order: within 1e-5 of the
-/// largest value of a row. A row of NaN is one of which the library's own value says nothing.
+/// Checks that `exact`, which the output equals, is what a library gives that sums in another
+/// order: within 1e-5 of the largest value of a row. A row of NaN is one of which the library's own
+/// value says nothing.
 fn assert_near(library: &[u8], exact: &[u8]) {
     let [library, exact] = [library, exact].map(|file| SafeTensors::deserialize(file).unwrap());
     for (name, want) in library.tensors() {

@@ -1,4 +1,5 @@
-//! Names of tensors that several producers use, or that belong to another shard; long names and long lists of names.
+//! Names of tensors that several producers use, or that belong to another shard; long names and
+//! long lists of names.
 
 use crate::common::file;
 use crate::common::verdict::{check, recover, tensors};
@@ -36,8 +37,9 @@ fn generic_names() {
     );
 }
 
-/// Models have parameters of names that companions have, too: global scales of Inkling's layers, factors of the residual stream
-/// of MiniMax-H3's VAE, norms of PLaMo 2's queries. They stay also beside quantized weights.
+/// Models have parameters of names that companions have, too: global scales of Inkling's layers,
+/// factors of the residual stream of MiniMax-H3's VAE, norms of PLaMo 2's queries. They stay also
+/// beside quantized weights.
 #[test]
 fn parameters_with_names_of_scales() {
     let parameters = "m.mlp.global_scale F32 1; m.mlp.gate.global_scale F32 1; m.mlp.gate.weight BF16 4,8; \

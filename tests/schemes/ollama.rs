@@ -1,4 +1,5 @@
-//! Models in Ollama's layers of tensors: the golden store, and layers that are incomplete or contradictory.
+//! Models in Ollama's layers of tensors: the golden store, and layers that are incomplete or
+//! contradictory.
 
 use std::path::PathBuf;
 
@@ -65,7 +66,8 @@ fn decode(model: &ParsedModel) -> Result<Vec<u8>, AnamnesisError> {
     model.remember_to_bytes(TargetDtype::F32)
 }
 
-/// A weight of two rows of 64 values: words of `bits` bits a value, and the scales of groups of `group`.
+/// A weight of two rows of 64 values: words of `bits` bits a value, and the scales of groups of
+/// `group`.
 fn weight(name: &str, bits: usize, group: usize, scales: &'static str) -> Vec<Raw> {
     let groups = 64 / group;
     let bytes = match scales {

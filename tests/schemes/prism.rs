@@ -1,4 +1,5 @@
-//! Rotated weights of PrismML and 1bit-MONSTER: what outputs say of them, and metadata that is not understood.
+//! Rotated weights of PrismML and 1bit-MONSTER: what outputs say of them, and metadata that is not
+//! understood.
 
 use anamnesis::{ConvertOptions, ConvertTarget, Dtype, TargetDtype, parse, parse_bytes};
 use safetensors::SafeTensors;
@@ -54,7 +55,8 @@ fn encoded_files_have_no_rotated_blocks() {
     assert!(!dtype("blk.0.ssm_out.weight").is_quantized());
 }
 
-/// Files of 1bit-MONSTER: another size than 32 is not known, and a table that is the head as well would be rotated and plain.
+/// Files of 1bit-MONSTER: another size than 32 is not known, and a table that is the head as well
+/// would be rotated and plain.
 #[test]
 fn rotations_of_q4_0_that_are_not_understood() {
     let file = |name: &str, kind: u32, value: &[u8]| {
@@ -117,8 +119,8 @@ fn rotations_of_q4_0_that_are_not_understood() {
 
 const W: &str = "w.ssm_out.weight";
 
-/// A file with a rotated weight of F32, two rows of `cols` zeros, and `keys` in place of those of the same name; those of type 99
-/// are missing.
+/// A file with a rotated weight of F32, two rows of `cols` zeros, and `keys` in place of those of
+/// the same name; those of type 99 are missing.
 fn file_with(keys: &[(&str, u32, Vec<u8>)], cols: u64) -> Vec<u8> {
     let number = |n: u32| n.to_le_bytes().to_vec();
     let list = |kind: u32, n: u64, items: &[u8]| {

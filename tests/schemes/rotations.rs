@@ -197,8 +197,8 @@ fn refusals() {
     check_rows(&rows);
 }
 
-/// Rotations that are fused into the layer before need nothing, and tensors of those names beside weights that are not quantized
-/// are ordinary ones.
+/// Rotations that are fused into the layer before need nothing, and tensors of those names beside
+/// weights that are not quantized are ordinary ones.
 #[test]
 fn nothing_to_undo() {
     for config in [

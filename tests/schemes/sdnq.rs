@@ -196,7 +196,8 @@ fn two_configs() {
     }
 }
 
-/// A factor of so many ranks is not kept by the workers, and its product is summed in another place, in F64 for every type.
+/// A factor of so many ranks is not kept by the workers, and its product is summed in another
+/// place, in F64 for every type.
 #[test]
 fn ranks_of_zeros_change_no_bit() {
     let (rows, cols, rank) = (9, 40, 5);

@@ -16,7 +16,8 @@ const META: &str = r#""nbits": 4, "group_size": 64, "shape": [32, 64], "axis": 1
 
 const CONFIG: &str = r#"{"quantization_config": {"quant_method": "sinq", "nbits": 4}}"#;
 
-/// [`LAYER`] with `change` in place of the first tensor of that name, and [`META`] with the second of `edit` for the first.
+/// [`LAYER`] with `change` in place of the first tensor of that name, and [`META`] with the second
+/// of `edit` for the first.
 fn decoded(change: &str, edit: [&str; 2], config: &str) -> anamnesis::Result<Vec<u8>> {
     let name = change.split(' ').next().unwrap();
     let kept = LAYER

@@ -100,7 +100,8 @@ fn places_outside_of_the_weight() {
     }
 }
 
-/// Rows whose single values are more than their columns. Their number bounds what is loaded at once.
+/// Rows whose single values are more than their columns. Their number bounds what is loaded at
+/// once.
 #[test]
 fn more_single_values_than_columns() {
     let decode = |count: i32| {

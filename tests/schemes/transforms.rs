@@ -224,7 +224,8 @@ fn refusals() {
     check_rows(&rows);
 }
 
-/// Weights that were multiplied before they were stored, and attention whose matrices cancel, are as they are.
+/// Weights that were multiplied before they were stored, and attention whose matrices cancel, are
+/// as they are.
 #[test]
 fn nothing_to_undo() {
     let list = "X.weight F8_E4M3 4,8; X.weight_scale F32 (); a.v_q_attn.weight F32 2,2; a.v_k_cache.weight F32 2,2";

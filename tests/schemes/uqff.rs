@@ -1,4 +1,5 @@
-//! UQFF models of mistral.rs against its own decoders (`generate/uqff.py`), and layers that are refused.
+//! UQFF models of mistral.rs against its own decoders (`generate/uqff.py`), and layers that are
+//! refused.
 
 use std::collections::HashMap;
 

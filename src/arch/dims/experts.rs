@@ -4,7 +4,8 @@ use super::EXPERTS_USED;
 use crate::Result;
 use crate::arch::fields::{Fields, wrong};
 
-/// Fails unless a model of `experts` experts can use as many of them as `fields` say, and they can be in such groups.
+/// Fails unless a model of `experts` experts can use as many of them as `fields` say, and they can
+/// be in such groups.
 pub(super) fn check_experts(fields: &Fields, experts: usize) -> Result<()> {
     let outside = |names: &[&str], most: usize| -> Result<Option<usize>> {
         let Some(n) = fields.count(names)?.map(|n| n as usize) else {

@@ -1,5 +1,5 @@
-//! Apertus: a feed-forward layer without a gate, whose activation function (xIELU) has parameters of its own in each layer. GGUF has
-//! these in its metadata.
+//! Apertus: a feed-forward layer without a gate, whose activation function (xIELU) has parameters
+//! of its own in each layer. GGUF has these in its metadata.
 //!
 //! Source: `ApertusModel` in `conversion/llama.py` of llama.cpp; defaults of transformers 5.24.
 

@@ -1,7 +1,7 @@
 //! Ling 2 and Ring 2 (BailingMoE 2), with experts in groups that are chosen by a bias of their own.
 //!
-//! Source: `BailingMoeV2Model` in `conversion/bailingmoe.py` of llama.cpp; defaults of the `configuration_bailing_moe_v2.py` that
-//! published models have beside them.
+//! Source: `BailingMoeV2Model` in `conversion/bailingmoe.py` of llama.cpp; defaults of the
+//! `configuration_bailing_moe_v2.py` that published models have beside them.
 
 use super::{DENSE_MLP, NORMS, SPARSE_MLP, sparse};
 use crate::arch::dims::Dim;

@@ -84,7 +84,8 @@ pub(super) const BLOOM: ModelClass = ModelClass {
     tensors: &[TENSORS, PROJECTIONS],
     other_tensors: &[],
     settings: &[&[
-        // Distances are not bounded, and configs need not say how long the texts of the training were.
+        // Distances are not bounded, and configs need not say how long the texts of the training
+        // were.
         count("context_length", &["seq_length", "hidden_size", "n_embed"]),
         setting(Kind::TimesHidden(4), "feed_forward_length", &[]),
         count(

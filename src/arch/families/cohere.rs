@@ -1,6 +1,7 @@
 //! Cohere's Command R, and Nemotron.
 //!
-//! Source: `conversion/command_r.py` and `nemotron.py` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `conversion/command_r.py` and `nemotron.py` of llama.cpp; defaults of transformers
+//! 4.57.6.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, NORMS, QUERIES, UNGATED_MLP, VALUES};
 use crate::arch::dims::Dim;

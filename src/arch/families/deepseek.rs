@@ -1,9 +1,11 @@
-//! DeepSeek 2 and 3, models of their classes such as Kimi K2, and GLM 4.7 Flash: keys and values are made of one latent vector.
+//! DeepSeek 2 and 3, models of their classes such as Kimi K2, and GLM 4.7 Flash: keys and values
+//! are made of one latent vector.
 //!
-//! llama.cpp multiplies queries by what makes the keys, so that all heads share the latent vector as their only key; hence
-//! one head of keys and values, and `kv_b_proj` in two tensors.
+//! llama.cpp multiplies queries by what makes the keys, so that all heads share the latent vector
+//! as their only key; hence one head of keys and values, and `kv_b_proj` in two tensors.
 //!
-//! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers 4.57.6.
+//! Source: `conversion/deepseek.py` of llama.cpp, class `DeepseekV2Model`; defaults of transformers
+//! 4.57.6.
 
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};
 use super::{CHOICE_BIAS, DENSE_MLP, ENDS, F32_CHOICE_BIAS, NORMS, SPARSE_MLP};
@@ -198,7 +200,8 @@ pub(super) const DEEPSEEK3: ModelClass = ModelClass {
     ..DEEPSEEK2
 };
 
-/// Source: `conversion/glm.py` of llama.cpp, class `Glm4MoeLiteModel`; defaults of transformers 5.23.
+/// Source: `conversion/glm.py` of llama.cpp, class `Glm4MoeLiteModel`; defaults of transformers
+/// 5.23.
 pub(super) const GLM4_MOE_LITE: ModelClass = ModelClass {
     classes: &["Glm4MoeLiteForCausalLM"],
     model_type: "glm4_moe_lite",

@@ -1,6 +1,7 @@
 //! EXAONE 4, Seed-OSS and ERNIE 4.5: plain models of one class each.
 //!
-//! Source: `conversion/exaone.py`, `olmo.py` and `ernie.py` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `conversion/exaone.py`, `olmo.py` and `ernie.py` of llama.cpp; defaults of transformers
+//! 4.57.6.
 
 use super::{ENDS, HEAD_NORMS, LATER_NORMS, MLP, NORMS, POST_NORMS, QUERIES, VALUES};
 use crate::arch::table::{Default, Kind, ModelClass, Traits, count, setting};

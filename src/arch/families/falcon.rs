@@ -1,4 +1,5 @@
-//! Falcon: the 7B model, whose heads share one of keys and values, and the later ones with groups of heads and two norms.
+//! Falcon: the 7B model, whose heads share one of keys and values, and the later ones with groups
+//! of heads and two norms.
 //!
 //! Source: `conversion/falcon.py` of llama.cpp; defaults of transformers 4.57.6.
 

@@ -1,6 +1,8 @@
-//! Gemma 3n: several copies of the hidden state, of which one is active, and inputs of each layer beside it.
+//! Gemma 3n: several copies of the hidden state, of which one is active, and inputs of each layer
+//! beside it.
 //!
-//! Source: `Gemma3NModel` in `conversion/gemma.py` and `src/models/gemma3n.cpp` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `Gemma3NModel` in `conversion/gemma.py` and `src/models/gemma3n.cpp` of llama.cpp;
+//! defaults of transformers 4.57.6.
 
 use super::gemma::FOUR_NORMS;
 use super::gemma4::{ALL_INPUTS, INPUTS};

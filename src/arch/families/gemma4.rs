@@ -1,4 +1,5 @@
-//! Gemma 4: layers with a window and layers that see the whole text have heads of different lengths.
+//! Gemma 4: layers with a window and layers that see the whole text have heads of different
+//! lengths.
 //!
 //! Source: `Gemma4Model` in `conversion/gemma.py` of llama.cpp; defaults of transformers 5.23.
 

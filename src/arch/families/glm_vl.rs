@@ -1,5 +1,6 @@
-//! The language models of GLM 4.1V, GLM OCR and GLM 4.5V: those of GLM 4, whose heads rotate by three axes of an image. The three
-//! positions of a token of a text are one, so that a file comes back as the class without images.
+//! The language models of GLM 4.1V, GLM OCR and GLM 4.5V: those of GLM 4, whose heads rotate by
+//! three axes of an image. The three positions of a token of a text are one, so that a file comes
+//! back as the class without images.
 //!
 //! Source: `conversion/glm.py` of llama.cpp; defaults of transformers 5.24.
 
@@ -15,7 +16,8 @@ const SECTIONS: &[Setting] = &[setting(Kind::TextSections, SECTIONS_KEY, &[])];
 
 const SECTIONS_KEY: &str = "rope.dimension_sections";
 
-/// Queries and keys of dense models, whose pairs that rotate are neighbours in transformers. llama.cpp has axes for halves alone.
+/// Queries and keys of dense models, whose pairs that rotate are neighbours in transformers.
+/// llama.cpp has axes for halves alone.
 const NEIGHBOURS: &[TensorRule] = &[
     neighbours(
         "blk.{i}.attn_q",

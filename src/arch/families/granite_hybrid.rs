@@ -1,6 +1,7 @@
 //! Granite 4: state spaces in most layers, attention without positions in some.
 //!
-//! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `GraniteHybridModel` in `conversion/granite.py` of llama.cpp; defaults of transformers
+//! 4.57.6.
 
 use super::granite::{EXPERTS, GRANITE, SETTINGS};
 use super::llama::ROTATED;
@@ -149,7 +150,8 @@ pub(super) const GRANITE_HYBRID: ModelClass = ModelClass {
     ..GRANITE
 };
 
-/// Granite 4 without state spaces. llama.cpp's converter writes it as one without these layers, with the settings of both.
+/// Granite 4 without state spaces. llama.cpp's converter writes it as one without these layers,
+/// with the settings of both.
 pub(super) const GRANITE_ATTENDING: ModelClass = ModelClass {
     gguf: "granite",
     defaults: DEFAULTS,

@@ -1,7 +1,7 @@
 //! InternLM 2, whose queries, keys and values are one projection, group by group of heads.
 //!
-//! Source: `InternLM2Model` in `conversion/internlm.py` of llama.cpp; defaults of the `configuration_internlm2.py` that published
-//! models have beside them.
+//! Source: `InternLM2Model` in `conversion/internlm.py` of llama.cpp; defaults of the
+//! `configuration_internlm2.py` that published models have beside them.
 
 use super::lfm::INNER;
 use crate::arch::dims::Dim;

@@ -1,6 +1,8 @@
-//! Jamba: Mamba 1 in most layers, attention without positions in some, and experts in every second one.
+//! Jamba: Mamba 1 in most layers, attention without positions in some, and experts in every second
+//! one.
 //!
-//! Source: `JambaModel` in `conversion/jamba.py` and `src/models/jamba.cpp` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `JambaModel` in `conversion/jamba.py` and `src/models/jamba.cpp` of llama.cpp; defaults
+//! of transformers 4.57.6.
 
 use super::mamba::{filters, vector};
 use super::{QUERIES, VALUES, sparse};

@@ -1,6 +1,7 @@
 //! LFM 2, dense and with experts: short convolutions in most layers, attention in some.
 //!
-//! Source: `conversion/lfm2.py` of llama.cpp; defaults of transformers 4.57.6, of LFM 2 with experts those of 5.23.
+//! Source: `conversion/lfm2.py` of llama.cpp; defaults of transformers 4.57.6, of LFM 2 with
+//! experts those of 5.23.
 
 use super::CAUSAL;
 use crate::arch::dims::Dim;

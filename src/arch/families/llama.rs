@@ -1,7 +1,8 @@
-//! Llama, Mistral and Mixtral, which are one architecture to llama.cpp, and Mistral 3, which has the same tensors.
+//! Llama, Mistral and Mixtral, which are one architecture to llama.cpp, and Mistral 3, which has
+//! the same tensors.
 //!
-//! Source: `conversion/llama.py`, class `LlamaModel`, and `conversion/mistral3.py` of llama.cpp; defaults of transformers 4.57.6, of
-//! Ministral 3 those of 5.24.
+//! Source: `conversion/llama.py`, class `LlamaModel`, and `conversion/mistral3.py` of llama.cpp;
+//! defaults of transformers 4.57.6, of Ministral 3 those of 5.24.
 
 use super::{ATTENTION_BIASES, ENDS, MLP, MLP_BIASES, NORMS, VALUES};
 use crate::arch::dims::Dim;

@@ -1,6 +1,7 @@
 //! The language model of Llama 4: experts in every layer, or in every second one.
 //!
-//! Source: `Llama4Model` in `conversion/llama.py` and `src/models/llama4.cpp` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `Llama4Model` in `conversion/llama.py` and `src/models/llama4.cpp` of llama.cpp;
+//! defaults of transformers 4.57.6.
 
 use super::{CAUSAL, ENDS, NORMS, QUERIES, VALUES, sparse};
 use crate::arch::dims::Dim;

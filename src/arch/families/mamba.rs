@@ -94,7 +94,8 @@ const MIXER: &[TensorRule] = &[
     ),
 ];
 
-/// Settings of models without attention. The fields have names that mean something else in other classes.
+/// Settings of models without attention. The fields have names that mean something else in other
+/// classes.
 const SETTINGS: &[Setting] = &[
     setting(Kind::Fixed(1 << 20), "context_length", &[]),
     setting(Kind::Fixed(0), "feed_forward_length", &[]),
@@ -169,8 +170,8 @@ pub(super) const FALCON_MAMBA: ModelClass = ModelClass {
     ..MAMBA
 };
 
-/// The mixer of Mamba 2 in the layers that `need` names. `prefix` is what its names in transformers begin with; `output` is the
-/// width of what goes into the last projection.
+/// The mixer of Mamba 2 in the layers that `need` names. `prefix` is what its names in transformers
+/// begin with; `output` is the width of what goes into the last projection.
 macro_rules! mamba2_mixer {
     (
         prefix: $prefix:literal,

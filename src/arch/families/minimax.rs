@@ -1,6 +1,7 @@
 //! MiniMax M2.
 //!
-//! Source: `conversion/minimax.py` of llama.cpp, class `MiniMaxM2Model`; defaults of transformers 5.23.
+//! Source: `conversion/minimax.py` of llama.cpp, class `MiniMaxM2Model`; defaults of transformers
+//! 5.23.
 
 use super::llama::MIXTRAL_EXPERTS;
 use super::olmo::WIDE_NORMS;

@@ -1,7 +1,8 @@
-//! Nemotron H and Nemotron 3: each layer is a state space, attention without positions, or a feed-forward layer, which has experts
-//! in Nemotron 3.
+//! Nemotron H and Nemotron 3: each layer is a state space, attention without positions, or a
+//! feed-forward layer, which has experts in Nemotron 3.
 //!
-//! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers 5.23.
+//! Source: `NemotronHModel` in `conversion/nemotron.py` of llama.cpp; defaults of transformers
+//! 5.23.
 
 use super::glm::PREDICTION_SETTINGS;
 use super::granite::GRANITE;

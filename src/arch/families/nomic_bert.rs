@@ -1,7 +1,7 @@
 //! Nomic's BERT: positions by rotation, a gate in the feed-forward layer, and few biases.
 //!
-//! Source: `NomicBertModel` in `conversion/bert.py` of llama.cpp; defaults of the `configuration_hf_nomic_bert.py` that published
-//! models have beside them.
+//! Source: `NomicBertModel` in `conversion/bert.py` of llama.cpp; defaults of the
+//! `configuration_hf_nomic_bert.py` that published models have beside them.
 
 use super::bert::{BERT, SETTINGS};
 use super::gpt2::THREEFOLD;

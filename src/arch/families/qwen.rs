@@ -33,8 +33,8 @@ pub(super) const EXPERTS: &[TensorRule] = &[
     ),
 ];
 
-/// All experts of a layer in one tensor, gate and projection in another, as transformers 5 has them in memory and in some
-/// checkpoints.
+/// All experts of a layer in one tensor, gate and projection in another, as transformers 5 has them
+/// in memory and in some checkpoints.
 pub(super) const FUSED_EXPERTS: &[TensorRule] = &[
     half(0, "blk.{i}.ffn_gate_exps.weight"),
     half(1, "blk.{i}.ffn_up_exps.weight"),

@@ -1,6 +1,7 @@
 //! Qwen 3 Next and Qwen 3.5: linear attention in three layers of four.
 //!
-//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6, of Qwen 3.5 those of 5.23.
+//! Source: `conversion/qwen.py` of llama.cpp; defaults of transformers 4.57.6, of Qwen 3.5 those of
+//! 5.23.
 
 use super::glm::{PREDICTION, PREDICTION_SETTINGS};
 use super::qwen::{EXPERTS, FUSED_EXPERTS, SHARED_EXPERT};

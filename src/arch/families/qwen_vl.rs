@@ -1,7 +1,9 @@
-//! The language models of Qwen 2-VL, 2.5-VL and 3-VL, dense and with experts: those of Qwen 2 and 3, whose heads rotate by three
-//! axes of an image. The three positions of a token of a text are one, so that a file comes back as the class without images.
+//! The language models of Qwen 2-VL, 2.5-VL and 3-VL, dense and with experts: those of Qwen 2 and
+//! 3, whose heads rotate by three axes of an image. The three positions of a token of a text are
+//! one, so that a file comes back as the class without images.
 //!
-//! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of transformers 5.24.
+//! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of
+//! transformers 5.24.
 
 use super::qwen::{QWEN2, QWEN3, QWEN3_MOE};
 use crate::arch::dims::Dim;

@@ -1,7 +1,8 @@
-//! DeepSeek 3.2 and GLM 5: the attention of DeepSeek 3, of which an indexer in each layer chooses the tokens that are seen.
+//! DeepSeek 3.2 and GLM 5: the attention of DeepSeek 3, of which an indexer in each layer chooses
+//! the tokens that are seen.
 //!
-//! Source: `conversion/deepseek.py`, class `DeepseekV32Model`, and `conversion/glm.py`, class `GlmMoeDsaModel`, of llama.cpp;
-//! defaults of transformers 5.24.
+//! Source: `conversion/deepseek.py`, class `DeepseekV32Model`, and `conversion/glm.py`, class
+//! `GlmMoeDsaModel`, of llama.cpp; defaults of transformers 5.24.
 
 use super::deepseek::{ATTENTION, DEEPSEEK3, QUERY_RANK, SETTINGS};
 use super::glm::{PREDICTION, PREDICTION_ENDS, PREDICTION_SETTINGS};

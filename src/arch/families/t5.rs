@@ -1,7 +1,9 @@
-//! T5, FLAN-T5, mT5 and UMT5: an encoder and a decoder, whose distances have a bias in place of positions; and their encoders alone,
-//! which diffusion models have. T5 1.0 has no gates, and ties the output to the embedding.
+//! T5, FLAN-T5, mT5 and UMT5: an encoder and a decoder, whose distances have a bias in place of
+//! positions; and their encoders alone, which diffusion models have. T5 1.0 has no gates, and ties
+//! the output to the embedding.
 //!
-//! Source: `conversion/t5.py`, `src/models/t5.cpp` and `src/models/t5encoder.cpp` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `conversion/t5.py`, `src/models/t5.cpp` and `src/models/t5encoder.cpp` of llama.cpp;
+//! defaults of transformers 4.57.6.
 
 use crate::arch::dims::Dim;
 use crate::arch::table::{
@@ -264,7 +266,8 @@ pub(super) const T5: ModelClass = ModelClass {
     },
 };
 
-/// What `feed_forward_proj` says a second time, of layers with gates, and whether transformers divides what goes into the output.
+/// What `feed_forward_proj` says a second time, of layers with gates, and whether transformers
+/// divides what goes into the output.
 const WITH_GATES: &[(&str, Default)] = &[
     ("dense_act_fn", Default::Text("gelu_new")),
     ("is_gated_act", Default::Bool(true)),

@@ -1,4 +1,5 @@
-//! What a class takes for granted: the fields that a config leaves out, and those that other fields say.
+//! What a class takes for granted: the fields that a config leaves out, and those that other fields
+//! say.
 
 use serde_json::Value;
 
@@ -40,7 +41,8 @@ impl Fields {
         if self.0.get(positions).is_some_and(|kind| kind == "nope") {
             self.0.remove(positions);
         }
-        // Published configs of Llama 4 have an empty list for the usual layers, and a number for a flag.
+        // Published configs of Llama 4 have an empty list for the usual layers, and a number for a
+        // flag.
         let no_rope = self.0.get("no_rope_layers").and_then(Value::as_array);
         if no_rope.is_some_and(Vec::is_empty) {
             self.0.remove("no_rope_layers");
@@ -103,7 +105,8 @@ impl Fields {
         Ok(())
     }
 
-    /// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it, scaled, and rounded up.
+    /// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it,
+    /// scaled, and rounded up.
     ///
     /// Source: `Lfm2MLP.__init__` in `models/lfm2/modeling_lfm2.py` of transformers.
     fn adjust_inner(&mut self) -> Result<()> {

@@ -17,7 +17,8 @@ const NO_BIAS: (&str, Default) = ("attention_bias", Default::Bool(false));
 /// mlx-lm ignores scaling of rope, wherever the config says it.
 pub(super) const NO_SCALING: (&str, Default) = ("rope_scaling", Default::Absent);
 
-/// GELU by the error function, where models of the class have the approximation by tanh in the field `field`.
+/// GELU by the error function, where models of the class have the approximation by tanh in the
+/// field `field`.
 const fn exact_gelu(field: &'static str) -> Option<Activation> {
     Some(Activation {
         field,

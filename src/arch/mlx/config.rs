@@ -11,7 +11,8 @@ use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
 use crate::arch::rope::Rope;
 use crate::arch::table::{Default, ModelClass};
 
-/// Fails if projections have biases and the fields say that they have none, or the other way round: mlx-lm would not load them.
+/// Fails if projections have biases and the fields say that they have none, or the other way round:
+/// mlx-lm would not load them.
 pub(super) fn check_biases(
     mlx: &MlxClass,
     fields: &Fields,
@@ -50,7 +51,8 @@ pub(super) fn check(
     if let Some(is_tied) = is_tied {
         let implied = [(TIED, Default::Bool(is_tied))];
         fields.check_values(&implied, &owner)?;
-        // That of a nested config hides the one around it, by which newer versions of transformers go.
+        // That of a nested config hides the one around it, by which newer versions of transformers
+        // go.
         let outer = config.get(TIED).map(|tied| (TIED.to_owned(), tied.clone()));
         Fields::of(outer.into_iter().collect()).check_values(&implied, &owner)?;
     }
@@ -109,8 +111,8 @@ const TIED: &str = "tie_word_embeddings";
 /// Whether tokens see those behind them: `true` or `all`. With `vision` only tokens of images do.
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
-/// What mlx-lm takes for granted of a class, unless `implied` has another value. `rope_traditional` is a field of mlx-lm alone:
-/// transformers does not read it.
+/// What mlx-lm takes for granted of a class, unless `implied` has another value. `rope_traditional`
+/// is a field of mlx-lm alone: transformers does not read it.
 const COMMON_VALUES: &[(&str, Default)] = &[
     ("is_causal", Default::Bool(true)),
     ("rope_traditional", Default::Bool(false)),
@@ -169,7 +171,8 @@ pub(super) fn config_of(
         return Ok(None);
     };
     if mlx.output == OutputLayer::AsConfigured {
-        // Some classes of mlx-lm take a missing field for true, and none looks for it beside a nested config.
+        // Some classes of mlx-lm take a missing field for true, and none looks for it beside a
+        // nested config.
         let tied = all.entry("tie_word_embeddings");
         if !is_tied || found.is_nested {
             tied.or_insert(is_tied.into());

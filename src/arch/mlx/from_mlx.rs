@@ -15,12 +15,13 @@ use crate::scheme::layout::assembled::Change;
 use crate::scheme::{ExpertCount, Group, MAX_EXPERTS, ResolvedItem};
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// The model of `items`, whose config is `config`, with the names of transformers where mlx-lm has others; what is quantized is
-/// decoded to `to`. `None`, and `items` as they were, if no tensor has another name or the class is unknown.
+/// The model of `items`, whose config is `config`, with the names of transformers where mlx-lm has
+/// others; what is quantized is decoded to `to`. `None`, and `items` as they were, if no tensor has
+/// another name or the class is unknown.
 ///
 /// # Errors
-/// `Parse` that names a stack of experts of another shape, or a projection whose other half is missing; `Unsupported` for too
-/// many experts.
+/// `Parse` that names a stack of experts of another shape, or a projection whose other half is
+/// missing; `Unsupported` for too many experts.
 pub(crate) fn from_mlx<'m>(
     items: &mut Vec<ResolvedItem<'m>>,
     config: &Value,
@@ -42,7 +43,8 @@ pub(crate) fn from_mlx<'m>(
     if !is_mlx {
         return Ok(None);
     }
-    // Tensors alone were encoded: the fused projections are a whole tensor, and the others are not mlx-lm's either.
+    // Tensors alone were encoded: the fused projections are a whole tensor, and the others are not
+    // mlx-lm's either.
     if items.iter().any(|item| found.is_fused(item.name())) {
         return Ok(None);
     }
@@ -87,7 +89,8 @@ pub(crate) fn from_mlx<'m>(
     }))
 }
 
-/// Whether the model is the language model of a larger one, without its other towers. mlx-lm leaves out their settings, too.
+/// Whether the model is the language model of a larger one, without its other towers. mlx-lm leaves
+/// out their settings, too.
 fn is_language_model(items: &[ResolvedItem<'_>], config: &Value, found: &NamedClass<'_>) -> bool {
     let is_part = |item: &ResolvedItem<'_>| item.name().starts_with(found.prefix());
     found.is_nested
@@ -119,7 +122,8 @@ fn config_of_text(config: &Value, found: &NamedClass<'_>) -> Value {
     text
 }
 
-/// Takes out of `config` what it says of axes of an image: a text has none, and the class that is written does not know them.
+/// Takes out of `config` what it says of axes of an image: a text has none, and the class that is
+/// written does not know them.
 fn leave_out_axes(config: &mut Map<String, Value>, found: &NamedClass<'_>) {
     if !found.has_axes() {
         return;
@@ -183,7 +187,8 @@ impl NamedClass<'_> {
         own.chain(self.mlx.parts)
     }
 
-    /// The rule of a tensor that mlx-lm calls otherwise than transformers, or has in another shape; `None` for all others.
+    /// The rule of a tensor that mlx-lm calls otherwise than transformers, or has in another shape;
+    /// `None` for all others.
     fn rule_of(&self, item: &ResolvedItem<'_>) -> Option<FoundRule> {
         let name = item.name().strip_prefix(self.prefix())?;
         let (base, suffix) = split_suffix(name);
@@ -234,7 +239,8 @@ impl<'m> Maker<'_, 'm> {
         self.out.push(ResolvedItem::from(group));
     }
 
-    /// Counts the experts of a stack: each becomes a tensor, and a small file could otherwise fill any memory.
+    /// Counts the experts of a stack: each becomes a tensor, and a small file could otherwise fill
+    /// any memory.
     fn count(&mut self, stack: &SourceTensor<'m>) -> Result<()> {
         // A value has half a byte at least.
         let values = stack
@@ -250,7 +256,8 @@ impl<'m> Maker<'_, 'm> {
         Err(AnamnesisError::unsupported("MLX", what))
     }
 
-    /// Fails unless a part of the projection from the latent vector has the shape that the config says.
+    /// Fails unless a part of the projection from the latent vector has the shape that the config
+    /// says.
     fn check_latent(&self, source: &SourceTensor<'m>, rule: &TensorRule) -> Result<()> {
         let dims = rule.gguf_shape.unwrap_or(rule.shape);
         let expected = dims.iter().map(|dim| self.dims.size(*dim, None));

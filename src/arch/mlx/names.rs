@@ -1,4 +1,5 @@
-//! Names of mlx-lm that several classes share, or that a class has many of: the rule's name in GGUF, and mlx-lm's.
+//! Names of mlx-lm that several classes share, or that a class has many of: the rule's name in
+//! GGUF, and mlx-lm's.
 
 /// Stacks of experts in place of single ones.
 pub(super) const STACKS: &[(&str, &str)] = &[
@@ -54,7 +55,8 @@ pub(super) const GPT_NEOX_NAMES: &[(&str, &str)] = &[
     ("blk.{i}.ffn_down", "model.h.{i}.mlp.dense_4h_to_h"),
 ];
 
-/// Names of GPT-2. mlx-lm takes the matrices of layers for `[in, out]`, and has them as `[out, in]`.
+/// Names of GPT-2. mlx-lm takes the matrices of layers for `[in, out]`, and has them as `[out,
+/// in]`.
 pub(super) const GPT2_NAMES: &[(&str, &str)] = &[
     ("token_embd", "model.wte"),
     ("position_embd", "model.wpe"),
@@ -148,7 +150,8 @@ pub(super) const LFM2_MOE_NAMES: &[(&str, &str)] = &[
     ),
 ];
 
-/// As [`MIXTRAL_STACKS`], and the feed-forward layer of models without experts. Beside experts its projections stay fused.
+/// As [`MIXTRAL_STACKS`], and the feed-forward layer of models without experts. Beside experts its
+/// projections stay fused.
 pub(super) const GRANITE_HYBRID_NAMES: &[(&str, &str)] = &[
     MIXTRAL_STACKS[0],
     MIXTRAL_STACKS[1],

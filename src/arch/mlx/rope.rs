@@ -17,7 +17,8 @@ const TRUNCATE: &str = "truncate";
 const ORIGINAL: &str = "original_max_position_embeddings";
 const PARAMETERS: &str = "rope_parameters";
 
-/// Fails if positions are scaled and mlx-lm does not scale them, or needs a scaling that is not there.
+/// Fails if positions are scaled and mlx-lm does not scale them, or needs a scaling that is not
+/// there.
 ///
 /// # Errors
 /// `Parse` that names the field.
@@ -47,7 +48,8 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
         let what = format!("mlx-lm's {owner} has no scaling `{}`", rope.kind);
         return Err(wrong(field, what));
     }
-    // transformers reads `rope_type` first, and mlx-lm `type`. An `mrope` of text alone is not scaled.
+    // transformers reads `rope_type` first, and mlx-lm `type`. An `mrope` of text alone is not
+    // scaled.
     if let Some(kind) = rope.scaling.0.get("type").and_then(Value::as_str)
         && kind.to_lowercase() != rope.kind
         && (kind, rope.kind.as_str()) != ("mrope", "default")
@@ -80,7 +82,8 @@ pub(super) fn check(mlx: &MlxClass, class: &ModelClass, fields: &Fields) -> Resu
     Ok(())
 }
 
-/// Fails if an `alpha` raises the base in mlx-lm alone, or in transformers alone, or mlx-lm does not load the scaling.
+/// Fails if an `alpha` raises the base in mlx-lm alone, or in transformers alone, or mlx-lm does
+/// not load the scaling.
 ///
 /// Source: `mlx_lm/models/hunyuan_v1_dense.py`, `HunYuanDenseV1RotaryEmbedding` of transformers.
 fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
@@ -106,7 +109,8 @@ fn check_alpha(mlx: &MlxClass, fields: &Fields, rope: &Rope) -> Result<()> {
 
 /// Fails if YaRN scales otherwise in mlx-lm than in transformers.
 ///
-/// Source: `YarnRoPE` in `mlx_lm/models/rope_utils.py`, `_compute_yarn_parameters` in `modeling_rope_utils.py` of transformers.
+/// Source: `YarnRoPE` in `mlx_lm/models/rope_utils.py`, `_compute_yarn_parameters` in
+/// `modeling_rope_utils.py` of transformers.
 fn check_yarn(mlx: &MlxClass, class: &ModelClass, fields: &Fields, scaling: &Fields) -> Result<()> {
     let owner = mlx.model_type;
     // transformers 5 computes a missing one from the two lengths.

@@ -17,11 +17,13 @@ use crate::scheme::layout::assembled::Change;
 use crate::scheme::{CodeType, EncodedAs, Granularity, Group, QuantScheme, ResolvedItem};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
-/// The model of `items`, whose config is `config`, under mlx-lm's names; `None` if its class has none here. What is quantized is
-/// decoded to `to`, and everything else gets the type that the config states.
+/// The model of `items`, whose config is `config`, under mlx-lm's names; `None` if its class has
+/// none here. What is quantized is decoded to `to`, and everything else gets the type that the
+/// config states.
 ///
 /// # Errors
-/// `Parse` that names the field or the tensor which is missing, contradicts another, or is none of the class.
+/// `Parse` that names the field or the tensor which is missing, contradicts another, or is none of
+/// the class.
 pub(crate) fn to_mlx<'m>(
     items: &mut Vec<ResolvedItem<'m>>,
     config: &Value,
@@ -149,7 +151,8 @@ fn tensor_of<'m>(
     };
     let mode = mlx.modes.iter().find(|(gguf, _)| *gguf == rule.gguf);
     group.encoded_as = Some(match mode {
-        // Of the classes here, modules whose weights are matrices or stacks of them can all be quantized.
+        // Of the classes here, modules whose weights are matrices or stacks of them can all be
+        // quantized.
         _ if group.shape.len() < 2 || !group.name.ends_with(".weight") => EncodedAs::Nothing,
         // Convolutions are no linear modules.
         _ if is_filters(rule.transform) => EncodedAs::Nothing,
@@ -160,7 +163,8 @@ fn tensor_of<'m>(
     Ok(group)
 }
 
-/// Whether values are E2M1 in groups of 32 with an exponent each, in the layout of gpt-oss, MLX or ggml.
+/// Whether values are E2M1 in groups of 32 with an exponent each, in the layout of gpt-oss, MLX or
+/// ggml.
 fn is_mxfp4(scheme: QuantScheme) -> bool {
     match scheme {
         QuantScheme::Grouped { codes, scales, .. } => {

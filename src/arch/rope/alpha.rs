@@ -1,7 +1,8 @@
-//! Hunyuan's rope: an `alpha` raises the base, so that texts of 256 Ki tokens fit. GGUF has the base that comes of it.
+//! Hunyuan's rope: an `alpha` raises the base, so that texts of 256 Ki tokens fit. GGUF has the
+//! base that comes of it.
 //!
-//! Source: `HunYuanModel.set_gguf_parameters` in `conversion/hunyuan.py` of llama.cpp, `HunYuanDenseV1RotaryEmbedding` of
-//! transformers.
+//! Source: `HunYuanModel.set_gguf_parameters` in `conversion/hunyuan.py` of llama.cpp,
+//! `HunYuanDenseV1RotaryEmbedding` of transformers.
 
 use serde_json::{Map, Value, json};
 
@@ -65,7 +66,8 @@ pub(super) fn keys(
     ])
 }
 
-/// The scaling whose `alpha` makes the base `base`, of heads of `head` dimensions; `None` if there is none.
+/// The scaling whose `alpha` makes the base `base`, of heads of `head` dimensions; `None` if there
+/// is none.
 pub(super) fn scaling_of(base: f64, head: usize) -> Option<Value> {
     let head = head as f64;
     let alpha = (base / BASE).powf((head - 2.0) / head).round();

@@ -1,4 +1,5 @@
-//! Bases of rope: those of kinds of layers, and those that versions of transformers take where a config states none.
+//! Bases of rope: those of kinds of layers, and those that versions of transformers take where a
+//! config states none.
 
 use serde_json::{Map, Value, json};
 
@@ -26,7 +27,8 @@ const WINDOWED: &str = "sliding_attention";
 /// The bases that transformers 4 and 5 take in classes with two where a config states none.
 const UNSTATED: [f64; 2] = [10_000.0, 500_000.0];
 
-/// Whether `rope_parameters` is stated by the kind of the layers; `None` if it says nothing but a type.
+/// Whether `rope_parameters` is stated by the kind of the layers; `None` if it says nothing but a
+/// type.
 pub(super) fn is_by_kind(fields: &Fields) -> Option<bool> {
     let (_, parameters) = fields.get(&[PARAMETERS])?;
     let parameters = parameters.as_object()?;
@@ -71,8 +73,9 @@ impl Rope {
         base.filter(|_| class.traits.has_local_rope)
     }
 
-    /// Fails if transformers does not read the bases of a model of `class` where the config has them, or takes another one in each
-    /// version. This is rope as a config states it, without the defaults of the class.
+    /// Fails if transformers does not read the bases of a model of `class` where the config has
+    /// them, or takes another one in each version. This is rope as a config states it, without the
+    /// defaults of the class.
     ///
     /// # Errors
     /// `Parse` that names the field.
@@ -111,8 +114,8 @@ impl Rope {
     }
 }
 
-/// Adds rope by the kind of the layers to the `config` of a model of `class` if transformers 5 had another base in those with a window
-/// without it.
+/// Adds rope by the kind of the layers to the `config` of a model of `class` if transformers 5 had
+/// another base in those with a window without it.
 pub(in crate::arch) fn add_kinds(config: &mut Map<String, Value>, class: &ModelClass) {
     if !class.traits.has_local_rope || !class.traits.has_two_bases {
         return;

@@ -11,7 +11,8 @@ use crate::arch::table::{Kind, ModelClass};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::{AnamnesisError, Result};
 
-/// Fails if llama.cpp multiplies rotated heads by another factor than transformers, which computes it from `fields`.
+/// Fails if llama.cpp multiplies rotated heads by another factor than transformers, which computes
+/// it from `fields`.
 ///
 /// # Errors
 /// `Parse` that names the key.
@@ -40,7 +41,8 @@ pub(in crate::arch) fn check_attention_factor(
     }
 }
 
-/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensors of `factors`.
+/// The field `rope_scaling` of a config, from the metadata of a GGUF file and its tensors of
+/// `factors`.
 ///
 /// # Errors
 /// `Parse` if a key is missing; `Unsupported` if transformers has no such scaling.

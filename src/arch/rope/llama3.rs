@@ -16,7 +16,8 @@ impl Llama3 {
     /// A factor for each pair of dimensions of a head.
     pub(in crate::arch) fn factors(&self, head: usize) -> Vec<f32> {
         let factor = |i: usize| {
-            // torch computes frequencies in F32: exponents, powers and reciprocals are rounded to it.
+            // torch computes frequencies in F32: exponents, powers and reciprocals are rounded to
+            // it.
             let exponent = (2 * i) as f32 / head as f32;
             let frequency = 1.0 / (self.base as f32).powf(exponent);
             let wave = (2.0 * std::f64::consts::PI) as f32 / frequency;
@@ -34,8 +35,9 @@ impl Llama3 {
         (0..head / 2).map(factor).collect()
     }
 
-    /// The parameters that give `factors`; `None` if there are none. Only the ratios of the original length to the two limits
-    /// count, so the limits are taken to be 1 and 4, as all models have them.
+    /// The parameters that give `factors`; `None` if there are none. Only the ratios of the
+    /// original length to the two limits count, so the limits are taken to be 1 and 4, as all
+    /// models have them.
     pub(in crate::arch) fn of(factors: &[f32], base: f64, head: usize) -> Option<Self> {
         // The length of a head may be any number that a file has.
         if factors.len() != head / 2 {
@@ -60,7 +62,8 @@ impl Llama3 {
             let length = wave * (smooth * (guess.high - guess.low) + guess.low);
             Some(length.round())
         });
-        // Without one, several lengths give the same factors, and it does not matter which is taken.
+        // Without one, several lengths give the same factors, and it does not matter which is
+        // taken.
         let usual = [8192.0, 131_072.0].into_iter();
         let powers = (4..=24).rev().map(|power| f64::from(1 << power));
         let lengths = between.into_iter().chain(usual).chain(powers);

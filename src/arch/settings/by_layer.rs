@@ -1,4 +1,5 @@
-//! Settings of Gemma 3n by layers: widths, layers that share keys, and layers that cut their activations.
+//! Settings of Gemma 3n by layers: widths, layers that share keys, and layers that cut their
+//! activations.
 
 use serde_json::Value;
 
@@ -39,7 +40,8 @@ fn is_pattern(stated: &Value, first: usize, layers: usize) -> bool {
     numbers(stated).is_some_and(|found| Some(found) == numbers(&pattern(first, layers)))
 }
 
-/// The value of `setting`, one of these, of a model of `layers` layers, whose architecture is `gguf`.
+/// The value of `setting`, one of these, of a model of `layers` layers, whose architecture is
+/// `gguf`.
 pub(super) fn value(
     setting: &Setting,
     fields: &Fields,

@@ -261,8 +261,8 @@ impl ConfigFields {
         }
     }
 
-    /// Adds the padding token, behind which positions begin. Returns the number of all positions if `count` are behind it, unless it
-    /// is too large.
+    /// Adds the padding token, behind which positions begin. Returns the number of all positions if
+    /// `count` are behind it, unless it is too large.
     fn positions(&mut self, key: &str, count: u64) -> Result<Option<u64>> {
         let missing = || {
             let key = "tokenizer.ggml.padding_token_id";

@@ -1,7 +1,8 @@
-//! Keys that change what llama.cpp computes, in files of models whose class in transformers cannot say it.
+//! Keys that change what llama.cpp computes, in files of models whose class in transformers cannot
+//! say it.
 //!
-//! Source: `llama_model_base::load_hparams` of llama.cpp (`src/llama-model.cpp`), which reads some for all architectures, and
-//! reads others where an architecture asks for them.
+//! Source: `llama_model_base::load_hparams` of llama.cpp (`src/llama-model.cpp`), which reads some
+//! for all architectures, and reads others where an architecture asks for them.
 
 use serde_json::{Map, Value};
 
@@ -52,8 +53,8 @@ const SCALE: &str = "attention.scale";
 /// The base of rope that llama.cpp takes where a file states none.
 const UNSTATED_BASE: f64 = 10_000.0;
 
-/// Keys that a class has and a file need not have, with the field and the value that llama.cpp takes then. A class may have
-/// another default.
+/// Keys that a class has and a file need not have, with the field and the value that llama.cpp
+/// takes then. A class may have another default.
 const MISSING: &[(&str, &str, f64)] = &[
     ("rope.freq_base", "rope_theta", UNSTATED_BASE),
     ("logit_scale", "logit_scale", 1.0),
@@ -129,7 +130,8 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     }
 }
 
-/// The size of a head, by the keys that `get` gets; `None` if they do not say it, or not for all layers.
+/// The size of a head, by the keys that `get` gets; `None` if they do not say it, or not for all
+/// layers.
 fn head_size(get: impl Fn(&str) -> Option<GgufMetadataValue>) -> Option<f64> {
     let count = |key: &str| get(key)?.as_unsigned();
     let derived = || count("embedding_length")?.checked_div(count("attention.head_count")?);
@@ -138,7 +140,8 @@ fn head_size(get: impl Fn(&str) -> Option<GgufMetadataValue>) -> Option<f64> {
         .map(|head| head as f64)
 }
 
-/// Adds to the `config` of a class that reads it that tokens see those behind them. What all decoders are is not written.
+/// Adds to the `config` of a class that reads it that tokens see those behind them. What all
+/// decoders are is not written.
 ///
 /// # Errors
 /// `Parse` if the key is neither true nor false.
@@ -166,7 +169,8 @@ pub(in crate::arch) fn causal_note(config: &Map<String, Value>) -> Option<String
     })
 }
 
-/// Adds to `config` what llama.cpp takes for keys that the file does not have, where transformers takes something else.
+/// Adds to `config` what llama.cpp takes for keys that the file does not have, where transformers
+/// takes something else.
 pub(super) fn add_missing(
     config: &mut Map<String, Value>,
     class: &ModelClass,
@@ -183,7 +187,8 @@ pub(super) fn add_missing(
             config.entry(field).or_insert(value.into());
         }
     }
-    // Without a scale of scores, or with 0, llama.cpp divides them by the root of the size of a head.
+    // Without a scale of scores, or with 0, llama.cpp divides them by the root of the size of a
+    // head.
     let get = |key: &str| metadata.get(&format!("{}.{key}", class.gguf));
     let is_unscaled = || get(SCALE).is_none_or(|scale| number(&scale) == Some(0.0));
     if let Some(setting) = class.settings().find(|setting| setting.key == SCALE)
@@ -193,7 +198,8 @@ pub(super) fn add_missing(
     }
 }
 
-/// The number of the function that turns scores of experts into weights, in a class without a setting for it.
+/// The number of the function that turns scores of experts into weights, in a class without a
+/// setting for it.
 pub(super) fn gating_of(class: &ModelClass) -> u32 {
     let fields = class.implied.iter().chain(class.defaults);
     let mut named = fields.filter_map(|(field, value)| match value {

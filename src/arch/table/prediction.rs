@@ -15,7 +15,8 @@ pub(in crate::arch) enum Prediction {
     Apart(&'static PredictionNames),
 }
 
-/// How a class names the layer that predicts a further token, if not by a number behind the last layer.
+/// How a class names the layer that predicts a further token, if not by a number behind the last
+/// layer.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::arch) struct PredictionNames {
     /// Field of the number of such layers. llama.cpp has at most one in classes that name it so.
@@ -24,6 +25,7 @@ pub(in crate::arch) struct PredictionNames {
     pub kinds: &'static [&'static str],
     /// What names of layers begin with, in front of their number.
     pub layers: &'static str,
-    /// What names begin with in transformers, and behind the number of the layer. The first that fits counts.
+    /// What names begin with in transformers, and behind the number of the layer. The first that
+    /// fits counts.
     pub names: &'static [(&'static str, &'static str)],
 }

@@ -75,7 +75,8 @@ pub(in crate::arch) const fn experts(
     }
 }
 
-/// Tensors whose names are whole: a parameter of transformers that is called neither weight nor bias.
+/// Tensors whose names are whole: a parameter of transformers that is called neither weight nor
+/// bias.
 pub(in crate::arch) const fn parameter(
     gguf: &'static str,
     hf: &'static str,

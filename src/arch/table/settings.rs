@@ -24,9 +24,11 @@ pub(in crate::arch) enum Kind {
     HeadSize,
     /// UINT32: how many dimensions of a head rotate.
     Rotating,
-    /// UINT32: the sum of the fields, of which those that are missing count 0. Coming back, the first field is the one that no other key states.
+    /// UINT32: the sum of the fields, of which those that are missing count 0. Coming back, the
+    /// first field is the one that no other key states.
     Sum,
-    /// UINT32: the product of the fields. Coming back, the first field is the one that no other key states.
+    /// UINT32: the product of the fields. Coming back, the first field is the one that no other key
+    /// states.
     Product,
     /// UINT32 that is the same in all models of the class.
     Fixed(u32),
@@ -42,24 +44,31 @@ pub(in crate::arch) enum Kind {
     Omitted,
     /// UINT32 that is 0 if the field is null.
     OrZero,
-    /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the numbers are these.
+    /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the
+    /// numbers are these.
     Sections([i32; 4]),
-    /// As `Sections`, of a config that must have them. Coming back they are not said: in a text all axes have the same positions.
+    /// As `Sections`, of a config that must have them. Coming back they are not said: in a text all
+    /// axes have the same positions.
     TextSections,
-    /// UINT32: how many entries the list has that the second field names in the object of the first; 0 without it.
+    /// UINT32: how many entries the list has that the second field names in the object of the
+    /// first; 0 without it.
     Length,
     /// STRING that is the same in all models of the class.
     Text(&'static str),
-    /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the fields.
+    /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the
+    /// fields.
     Layers(&'static str),
-    /// BOOL\[\] that is true for every layer. The field, if there is one, must be a list of this text.
+    /// BOOL\[\] that is true for every layer. The field, if there is one, must be a list of this
+    /// text.
     InEachLayer(&'static str),
-    /// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where some have twice the width.
+    /// UINT32: the width of a feed-forward layer, or INT32\[\] of all layers where some have twice
+    /// the width.
     Inner,
-    /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has another field for some.
+    /// UINT32: the heads of keys and values, or INT32\[\] of all layers where the config has
+    /// another field for some.
     KvHeads,
-    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls by the first name; the second is
-    /// that of the others.
+    /// INT32\[\]: the heads of keys and values of each layer, 0 for those that `layer_types` calls
+    /// by the first name; the second is that of the others.
     KvHeadsBut(&'static str, &'static str),
     /// As `Product`, of a key that another setting writes.
     ProductToo,
@@ -67,15 +76,16 @@ pub(in crate::arch) enum Kind {
     FixedFlag(bool),
     /// UINT32: hidden size / heads, which nothing reads.
     PlainHead,
-    /// INT32\[\]: the width of the feed-forward layer of those layers that `layer_types` calls so, 0 for others.
+    /// INT32\[\]: the width of the feed-forward layer of those layers that `layer_types` calls so,
+    /// 0 for others.
     InnerOf(&'static str),
-    /// STRING\[\]: the names of `id2label` in the order of their numbers, unless they are those that transformers makes up;
-    /// and whether there must be names.
+    /// STRING\[\]: the names of `id2label` in the order of their numbers, unless they are those
+    /// that transformers makes up; and whether there must be names.
     Labels(bool),
     /// UINT32: the field without the positions up to that of the padding token.
     Positions,
-    /// UINT32: the first field divided by the second. It must be the width of the experts that every token sees, or llama.cpp
-    /// does not find their tensors.
+    /// UINT32: the first field divided by the second. It must be the width of the experts that
+    /// every token sees, or llama.cpp does not find their tensors.
     SharedWidth,
     /// Not written: the field is -1 or the last layer.
     LastLayer,
@@ -89,8 +99,8 @@ pub(in crate::arch) enum Kind {
     InnerOfEach,
     /// UINT32: how many layers there are behind so many, which the field must say.
     LayersBehind(u32),
-    /// FLOAT32\[\]: how far the activations of each layer are cut: as 0.95 of them in the first layers, so many, and none in the others. The
-    /// field, if there is one, must say so.
+    /// FLOAT32\[\]: how far the activations of each layer are cut: as 0.95 of them in the first
+    /// layers, so many, and none in the others. The field, if there is one, must say so.
     SparseLayers(usize),
     /// UINT32: so many times the hidden size. The fields must say the same, if there are any.
     TimesHidden(u32),

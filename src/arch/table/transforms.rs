@@ -4,9 +4,11 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::arch) enum Transform {
     None,
-    /// Rows of each head alternate between its halves: rope turns pairs of neighbours there, and halves here.
+    /// Rows of each head alternate between its halves: rope turns pairs of neighbours there, and
+    /// halves here.
     Heads,
-    /// Of the part of each head that rotates, even rows come before odd ones: rope turns halves there, and pairs of neighbours here.
+    /// Of the part of each head that rotates, even rows come before odd ones: rope turns halves
+    /// there, and pairs of neighbours here.
     Neighbours,
     /// One stack of all experts.
     Experts,
@@ -18,21 +20,25 @@ pub(in crate::arch) enum Transform {
     Key(&'static str),
     /// Matrices of a stack are transposed: `[in, out]` to `[out, in]`.
     Transposed,
-    /// Every second row of the transposed stack of experts, from this one on: one of two projections that are fused.
+    /// Every second row of the transposed stack of experts, from this one on: one of two
+    /// projections that are fused.
     TransposedHalf(usize),
-    /// One half of the rows of each matrix of the transposed stack of experts, the first or the second.
+    /// One half of the rows of each matrix of the transposed stack of experts, the first or the
+    /// second.
     TransposedHalves(usize),
     /// Every second value of each expert, from this one on.
     Half(usize),
     /// One half of the rows of each expert, the first or the second.
     Halves(usize),
-    /// A part of the rows of each head: the weights of keys and of values from what both have in common.
+    /// A part of the rows of each head: the weights of keys and of values from what both have in
+    /// common.
     Latent(LatentPart),
     /// The parts of linear attention that each head of keys has in one matrix.
     Linear(LinearPart),
     /// Queries, keys and values of each head become all queries, all keys, all values.
     FusedHeads,
-    /// Heads of values in linear attention, of which each head of keys has some side by side, are tiled.
+    /// Heads of values in linear attention, of which each head of keys has some side by side, are
+    /// tiled.
     ValueHeads(ValuePart),
     /// `-exp(x)` of each value, with the dimensions of GGUF.
     NegExp,
@@ -46,8 +52,8 @@ pub(in crate::arch) enum Transform {
     Matrix,
     /// Queries, keys and values of each group of heads become all queries, all keys, all values.
     FusedGroups,
-    /// All queries, all keys or all values (0, 1, 2) of a projection with those of each group. Rows of queries and keys alternate
-    /// as of `Heads`.
+    /// All queries, all keys or all values (0, 1, 2) of a projection with those of each group. Rows
+    /// of queries and keys alternate as of `Heads`.
     GroupPart(usize),
 }
 

@@ -11,7 +11,8 @@ use crate::scheme::layout::assembled::{Change, RowOrder};
 use crate::scheme::{Group, ResolvedItem};
 use crate::{Result, TargetDtype};
 
-/// Which part of a tensor of transformers a tensor of GGUF is, and of how many; `None`: it is made of one.
+/// Which part of a tensor of transformers a tensor of GGUF is, and of how many; `None`: it is made
+/// of one.
 pub(in crate::arch) fn part_of(transform: Transform) -> Option<(usize, usize)> {
     let part = match transform {
         Transform::TransposedHalf(half)
@@ -31,7 +32,8 @@ pub(in crate::arch) fn part_of(transform: Transform) -> Option<(usize, usize)> {
 pub(in crate::arch) struct WaitingParts<'m>(BTreeMap<String, Vec<(usize, SourceTensor<'m>)>>);
 
 impl<'m> WaitingParts<'m> {
-    /// All tensors that make `name`, in their order; `None`: `source`, part `part` of `count`, waits for the others.
+    /// All tensors that make `name`, in their order; `None`: `source`, part `part` of `count`,
+    /// waits for the others.
     pub(in crate::arch) fn complete(
         &mut self,
         name: &str,
@@ -58,7 +60,8 @@ impl<'m> WaitingParts<'m> {
 /// The tensor of transformers called `name` that the tensors `parts` of GGUF make.
 ///
 /// # Errors
-/// `Parse` if a size is missing in the config, or rows of queries or keys are not those of heads that can be halved.
+/// `Parse` if a size is missing in the config, or rows of queries or keys are not those of heads
+/// that can be halved.
 pub(in crate::arch) fn fused<'m>(
     parts: Vec<SourceTensor<'m>>,
     (name, transform): (String, Transform),

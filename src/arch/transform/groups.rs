@@ -1,4 +1,5 @@
-//! Projections in which each group of heads has its queries, and then the keys and the values that they share.
+//! Projections in which each group of heads has its queries, and then the keys and the values that
+//! they share.
 
 use crate::arch::dims::Dims;
 use crate::arch::source::{Rearrangement, SourceRows, SourceTensor};

@@ -6,7 +6,8 @@ use crate::arch::source::{Rearrangement, SourceRows, SourceTensor, computed};
 use crate::scheme::ResolvedItem;
 use crate::scheme::layout::assembled::{Change, RowOrder};
 
-/// Adds zeros to `sources`, one matrix, and returns its rows and these in so many as there are tokens, and their shape.
+/// Adds zeros to `sources`, one matrix, and returns its rows and these in so many as there are
+/// tokens, and their shape.
 pub(super) fn to_gguf(
     sources: &mut Vec<SourceTensor<'_>>,
     dims: &Dims,

@@ -1,4 +1,5 @@
-//! Positions of RoBERTa's kin, which begin behind that of the padding token. GGUF does not have the rows in front of it.
+//! Positions of RoBERTa's kin, which begin behind that of the padding token. GGUF does not have the
+//! rows in front of it.
 
 use crate::arch::dims::Dims;
 use crate::arch::source::{Rearrangement, SourceRows, SourceTensor, assembled, computed};

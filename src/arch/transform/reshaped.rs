@@ -36,7 +36,8 @@ pub(super) fn reshaped(
     })
 }
 
-/// The one dimension of a vector that GGUF has with the dimensions `shape`, if that is what `rule` says.
+/// The one dimension of a vector that GGUF has with the dimensions `shape`, if that is what `rule`
+/// says.
 ///
 /// # Errors
 /// `Parse` if the config prescribes another length.

@@ -1,4 +1,5 @@
-//! The arguments of `forget`, and of `convert` to a scheme, that say what types tensors of a GGUF file get.
+//! The arguments of `forget`, and of `convert` to a scheme, that say what types tensors of a GGUF
+//! file get.
 
 use super::values::{parse_ggml_type, parse_tensor_type};
 use crate::{Dtype, Forget};
@@ -8,7 +9,8 @@ const TYPES: &str = "Types in GGUF files";
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct GgufTypeArgs {
-    /// Type of tensors with names like this, e.g. "*.ffn_down.*=q6_k"; may be repeated, and the first that matches counts
+    /// Type of tensors with names like this, e.g. "*.ffn_down.*=q6_k"; may be repeated, and the
+    /// first that matches counts
     #[arg(long, value_name = "GLOB=TYPE", help_heading = TYPES, value_parser = parse_tensor_type)]
     pub tensor_type: Vec<(String, Dtype)>,
     /// Type of the token embeddings
@@ -17,7 +19,8 @@ pub(in crate::cli) struct GgufTypeArgs {
     /// Type of the output layer
     #[arg(long, value_name = "TYPE", help_heading = TYPES, value_parser = parse_ggml_type)]
     pub output_tensor_type: Option<Dtype>,
-    /// Encode tensors of a GGUF file that are quantized already, which loses more than encoding the original model
+    /// Encode tensors of a GGUF file that are quantized already, which loses more than encoding the
+    /// original model
     #[arg(long, help_heading = TYPES)]
     pub allow_requantize: bool,
 }

@@ -14,8 +14,9 @@ pub(in crate::cli) struct MessageArgs {
 
 #[derive(Debug, Clone, clap::Args)]
 pub(in crate::cli) struct ProgressArgs {
-    /// Progress on stderr: a bar on a terminal and elsewhere a line every 10 seconds (auto), also with --quiet and for short
-    /// runs (always), none (never), or lines of JSON as in docs/json.md (json)
+    /// Progress on stderr: a bar on a terminal and elsewhere a line every 10 seconds (auto), also
+    /// with --quiet and for short runs (always), none (never), or lines of JSON as in docs/json.md
+    /// (json)
     #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = RUN)]
     pub progress: ProgressMode,
 }

@@ -73,7 +73,8 @@ pub(in crate::cli) struct ScanArgs {
 pub(in crate::cli) struct ShowArgs {
     #[command(flatten)]
     pub input: FileArgs,
-    /// Names or patterns, e.g. "*norm*"; a name may have a slice: "model.norm.weight[:8]" [default: all tensors]
+    /// Names or patterns, e.g. "*norm*"; a name may have a slice: "model.norm.weight[:8]" [default:
+    /// all tensors]
     #[arg(value_name = "TENSOR")]
     pub tensors: Vec<String>,
     /// Values to show, e.g. "[0, :8]" [default: the first rows and columns]
@@ -172,8 +173,8 @@ pub(in crate::cli) struct CheckArgs {
     /// Model files, directories of models, or ollama:MODEL[:TAG]
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,
-    /// Read every value: NaN, infinities, scales, codes that cannot be decoded; and compare files in the caches of Hugging Face
-    /// and Ollama with the SHA-256 that they are named by
+    /// Read every value: NaN, infinities, scales, codes that cannot be decoded; and compare files
+    /// in the caches of Hugging Face and Ollama with the SHA-256 that they are named by
     #[arg(long)]
     pub data: bool,
     /// Compare files with their SHA-256 in this list, as sha256sum writes it

@@ -32,7 +32,8 @@ pub(in crate::cli) struct RunArgs {
     /// Go on with an unfinished directory
     #[arg(long, help_heading = RUN)]
     pub resume: bool,
-    /// Make part I of N of a directory, I from 1 to N; any number of processes can make the others; --finish ends it
+    /// Make part I of N of a directory, I from 1 to N; any number of processes can make the others;
+    /// --finish ends it
     #[arg(long, value_name = "I/N", help_heading = RUN, value_parser = parse_part)]
     pub part: Option<(usize, usize)>,
     /// As --part, with I from 0 to N-1, e.g. $SLURM_ARRAY_TASK_ID/4 of a job array 0-3
@@ -69,8 +70,8 @@ impl OutputArgs {
 /// Which tensors of the input are written.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct SelectArgs {
-    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated. Others are not in the
-    /// output, or with forget not encoded
+    /// Only tensors with names like this, e.g. "*.layers.0.*" or "re:.*norm"; may be repeated.
+    /// Others are not in the output, or with forget not encoded
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub include: Vec<String>,
     /// No tensors with names like this, likewise; may be repeated
@@ -79,8 +80,8 @@ pub(in crate::cli) struct SelectArgs {
     /// Leave out tensors with names like this, with their scales; may be repeated
     #[arg(long, value_name = "GLOB", help_heading = SELECTION)]
     pub drop: Vec<String>,
-    /// Give tensors with names like OLD the name NEW, e.g. "model.*=$1" or "re:layers\\.(\\d+)=blk.$1"; may be repeated, and the
-    /// first that matches counts
+    /// Give tensors with names like OLD the name NEW, e.g. "model.*=$1" or
+    /// "re:layers\\.(\\d+)=blk.$1"; may be repeated, and the first that matches counts
     #[arg(long, value_name = "OLD=NEW", help_heading = SELECTION, value_parser = parse_rename)]
     pub rename: Vec<(String, String)>,
     /// File of such names: a line OLD=NEW for each, or a JSON object
@@ -94,8 +95,9 @@ pub(in crate::cli) struct SelectArgs {
 /// Where the output goes, and what it is made of.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct OutputArgs {
-    /// Output file or directory, or - for stdout; of several inputs, the directory of the outputs [default: beside the input,
-    /// e.g. model-fp8.safetensors gives model-bf16.safetensors, and the directory NAME gives NAME-BF16]
+    /// Output file or directory, or - for stdout; of several inputs, the directory of the outputs
+    /// [default: beside the input, e.g. model-fp8.safetensors gives model-bf16.safetensors, and the
+    /// directory NAME gives NAME-BF16]
     #[arg(id = "output", short, long, value_name = "OUT", help_heading = OUTPUT)]
     pub path: Option<PathBuf>,
     /// Replace an existing output
@@ -107,14 +109,15 @@ pub(in crate::cli) struct OutputArgs {
     /// Write the SHA-256 of each output file to a list for sha256sum -c and check --manifest
     #[arg(long, value_name = "SHA256SUMS", help_heading = OUTPUT)]
     pub manifest: Option<PathBuf>,
-    /// Split the output into files of at most this size, e.g. 5GB, in powers of 1024 [default: as the input is]
+    /// Split the output into files of at most this size, e.g. 5GB, in powers of 1024 [default: as
+    /// the input is]
     #[arg(long, value_name = "SIZE", help_heading = OUTPUT, value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
     /// Write the tensors under the names that they have, and no model: no settings, no tokenizer
     #[arg(long, help_heading = OUTPUT)]
     pub tensors_only: bool,
-    /// llama.cpp's name of the pre-tokenizer, e.g. llama-bpe, for a GGUF file of a Hugging Face model [default: the one
-    /// that fits]
+    /// llama.cpp's name of the pre-tokenizer, e.g. llama-bpe, for a GGUF file of a Hugging Face
+    /// model [default: the one that fits]
     #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
     pub tokenizer_pre: Option<String>,
 }
@@ -125,7 +128,8 @@ pub(in crate::cli) struct CastArgs {
     /// Convert tensors that are not quantized, too: F64, F32, F16 and BF16
     #[arg(long, help_heading = OUTPUT)]
     pub cast: bool,
-    /// Make values beyond the range of the element type the largest finite value; without this they are an error
+    /// Make values beyond the range of the element type the largest finite value; without this they
+    /// are an error
     #[arg(long, requires = "cast", help_heading = OUTPUT)]
     pub saturate: bool,
 }

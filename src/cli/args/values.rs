@@ -121,8 +121,8 @@ pub(super) fn parse_tensor_type(text: &str) -> Result<(String, Dtype), String> {
     Ok((pattern.to_owned(), parse_ggml_type(dtype)?))
 }
 
-/// A size as [`format_bytes`](crate::format_bytes) prints it, `1.50 GB`, or shorter: `5G`, `500MB`, `2GiB`, `500000000`. Units are
-/// powers of 1024, in upper or lower case.
+/// A size as [`format_bytes`](crate::format_bytes) prints it, `1.50 GB`, or shorter: `5G`, `500MB`,
+/// `2GiB`, `500000000`. Units are powers of 1024, in upper or lower case.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let number = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());

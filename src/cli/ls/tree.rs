@@ -8,7 +8,8 @@ use crate::cli::table::{Column, Table};
 use crate::error::printable;
 use crate::{ListedTensor, ParsedModel, Result, format_bytes};
 
-/// Most levels of a tree. What follows in a name is one part: names come from files, and levels are recursion.
+/// Most levels of a tree. What follows in a name is one part: names come from files, and levels are
+/// recursion.
 const MOST_LEVELS: usize = 64;
 
 /// A part of names, and what is below it.
@@ -48,7 +49,8 @@ impl<'a> Tree<'a> {
         tree
     }
 
-    /// Passes label, level and branch of every line to `take`, from the top. Branches without a fork are one line.
+    /// Passes label, level and branch of every line to `take`, from the top. Branches without a
+    /// fork are one line.
     fn walk(
         &self,
         at: usize,

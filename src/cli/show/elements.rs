@@ -13,8 +13,8 @@ fn numbers(name: &str, dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>> {
     Ok(all)
 }
 
-/// Passes the exact text of each element to `take`: digits of integers, and the shortest text of a float that reads back as
-/// the same value. Integers of 64 bits need more digits than F64 has.
+/// Passes the exact text of each element to `take`: digits of integers, and the shortest text of a
+/// float that reads back as the same value. Integers of 64 bits need more digits than F64 has.
 pub(super) fn for_each_text(
     name: &str,
     dtype: Dtype,
@@ -70,7 +70,8 @@ pub(super) fn json(dtype: Dtype, text: &str) -> Value {
     number.map_or(Value::Null, Value::Number)
 }
 
-/// The type that NumPy gets elements of `dtype` in: floats that it lacks are widened, which is exact.
+/// The type that NumPy gets elements of `dtype` in: floats that it lacks are widened, which is
+/// exact.
 pub(super) fn in_numpy(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::BF16 => Dtype::F32,

@@ -66,7 +66,8 @@ impl SliceText {
         Self(outer.chain(rows).chain(cols).collect())
     }
 
-    /// The slice of a tensor of `shape`. Ends beyond a dimension are cut, as in NumPy; an index beyond it is an error.
+    /// The slice of a tensor of `shape`. Ends beyond a dimension are cut, as in NumPy; an index
+    /// beyond it is an error.
     pub(super) fn of(&self, name: &str, shape: &[usize]) -> Result<Slice> {
         let refuse = |what: String| {
             let what = format!("tensor `{name}`: {what}");

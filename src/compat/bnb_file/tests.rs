@@ -70,7 +70,8 @@ fn a_file_of_weights_and_others() {
     assert!(write_bnb_nf4_safetensors_bytes(&[short]).is_err());
 }
 
-/// The same tensors, with the same bytes, as those of a model that is encoded: rows are not whole blocks here.
+/// The same tensors, with the same bytes, as those of a model that is encoded: rows are not whole
+/// blocks here.
 #[cfg(feature = "lethe")]
 #[test]
 fn weights_as_the_pipeline_stores_them() {
@@ -127,7 +128,8 @@ fn weights_as_the_pipeline_stores_them() {
     }
 }
 
-/// The weight of layer `linear` is `linear.weight`, by which the library finds it; other tensors keep their names.
+/// The weight of layer `linear` is `linear.weight`, by which the library finds it; other tensors
+/// keep their names.
 #[test]
 fn names_of_layers() {
     let data = [0x3f; 128];

@@ -1,7 +1,9 @@
-//! Kernels on the slices of a caller, without a model: the usual way of the functions for single tensors.
+//! Kernels on the slices of a caller, without a model: the usual way of the functions for single
+//! tensors.
 //!
-//! A function here takes only arguments whose lengths fit exactly, and gives `None` for any other. Those go through a
-//! model of one weight (`model`), whose checks say what is wrong. The values are the same on both ways.
+//! A function here takes only arguments whose lengths fit exactly, and gives `None` for any other.
+//! Those go through a model of one weight (`model`), whose checks say what is wrong. The values are
+//! the same on both ways.
 
 use std::ops::Range;
 
@@ -26,7 +28,8 @@ use crate::{Dtype, Result};
 /// What an output is called in errors.
 const VALUES: &str = "the values of a tensor";
 
-/// The BF16 values that `kernel` decodes, slab by slab, of a tensor of `n` values. Slabs are whole units.
+/// The BF16 values that `kernel` decodes, slab by slab, of a tensor of `n` values. Slabs are whole
+/// units.
 fn decode<K: Kernel>(
     n: usize,
     unit: usize,
@@ -233,7 +236,8 @@ pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Option<Vec<u8>>> {
         block,
         scales: &scales[values.start / block..],
     };
-    // Other values than those are appended by way of a copy, which takes as long as the zeros that it saves.
+    // Other values than those are appended by way of a copy, which takes as long as the zeros that
+    // it saves.
     if !is_serial(n) || !blocks(0..n).are_looked_up(Level::detect()) {
         return decode(n, block, blocks).map(Some);
     }
@@ -266,7 +270,8 @@ pub(super) fn bnb_int8(
     .map(Some)
 }
 
-/// What GPTQ and AWQ have in common: packed codes, and a scale and a packed zero point for each group and output.
+/// What GPTQ and AWQ have in common: packed codes, and a scale and a packed zero point for each
+/// group and output.
 #[derive(Clone, Copy)]
 pub(super) struct PackedSlices<'a> {
     pub codes: &'a [u8],
@@ -281,8 +286,8 @@ pub(super) struct PackedSlices<'a> {
 }
 
 impl PackedSlices<'_> {
-    /// The number of values, and the scales. `None` if codes cross words or outputs do not fill them, or if a length
-    /// does not fit.
+    /// The number of values, and the scales. `None` if codes cross words or outputs do not fill
+    /// them, or if a length does not fit.
     fn check(&self) -> Option<(usize, Vec<f32>)> {
         let per_word = match self.bits {
             2 | 4 | 8 => 32 / self.bits,

@@ -32,8 +32,8 @@ pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> 
     })
 }
 
-/// Decodes blocks of a ggml type, and passes each block of BF16 values to `sink`. Needs memory for a few thousand
-/// values only.
+/// Decodes blocks of a ggml type, and passes each block of BF16 values to `sink`. Needs memory for
+/// a few thousand values only.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -48,8 +48,8 @@ pub fn dequantize_gguf_to_bf16(data: &[u8], dtype: Dtype, n_elements: usize) -> 
 /// ```
 ///
 /// # Errors
-/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit, and the errors of
-/// `sink`.
+/// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if the sizes do not fit, and
+/// the errors of `sink`.
 pub fn dequantize_gguf_blocks_to_bf16<F: FnMut(&[u8]) -> Result<()>>(
     data: &[u8],
     dtype: Dtype,
@@ -87,7 +87,8 @@ impl<'a> GgmlRows<'a> {
     /// `n_elements` values of `dtype`.
     ///
     /// # Errors
-    /// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if `data` are not `n_elements` values.
+    /// `Unsupported` if `dtype` is no block type that is decoded, `Parse` if `data` are not
+    /// `n_elements` values.
     fn new(data: &'a [u8], dtype: Dtype, n_elements: usize) -> Result<Self> {
         let (Some(decoder), Some(block_bytes)) = (decoder(dtype), dtype.type_size()) else {
             let what = match dtype.interleaved_rows() {

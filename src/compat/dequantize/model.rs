@@ -1,5 +1,6 @@
-//! The way of single tensors through a model: a safetensors file of one weight in memory, with the names and the config
-//! that its scheme expects, decoded like any other. It knows every check of the pipeline, and every error.
+//! The way of single tensors through a model: a safetensors file of one weight in memory, with the
+//! names and the config that its scheme expects, decoded like any other. It knows every check of
+//! the pipeline, and every error.
 
 use serde_json::{Value, json};
 
@@ -10,8 +11,8 @@ use crate::{Dtype, Result, TargetDtype, parse_bytes};
 /// A stored tensor in memory: name, type, shape, bytes.
 type StoredSlice<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
 
-/// Decodes a weight with its companions to BF16. `config` is the `quantization_config`; `Value::Null` if
-/// the stored tensors alone tell the scheme.
+/// Decodes a weight with its companions to BF16. `config` is the `quantization_config`;
+/// `Value::Null` if the stored tensors alone tell the scheme.
 fn decode(stored: &[StoredSlice<'_>], config: &Value) -> Result<Vec<u8>> {
     let tensors = stored
         .iter()
@@ -51,7 +52,8 @@ pub(super) fn fp8_blocks(
     )
 }
 
-/// FP8 of one scale, by which the kernel's values are tested. A slice fits at any length, so that nothing else comes here.
+/// FP8 of one scale, by which the kernel's values are tested. A slice fits at any length, so that
+/// nothing else comes here.
 #[cfg(test)]
 pub(super) fn fp8_tensor(weight: &[u8], scale: f32) -> Result<Vec<u8>> {
     let weight = ("weight", Dtype::F8E4M3, &[weight.len()][..], weight);
@@ -130,7 +132,8 @@ pub(super) fn awq(packed: PackedSlices<'_>) -> Result<Vec<u8>> {
     decode(&stored, &config).map(|values| transposed(&values, outputs, inputs))
 }
 
-/// The transpose of a BF16 matrix: models decode to `[out, in]`, these functions return `[in, out]`.
+/// The transpose of a BF16 matrix: models decode to `[out, in]`, these functions return `[in,
+/// out]`.
 fn transposed(values: &[u8], rows: usize, cols: usize) -> Vec<u8> {
     let values = values.as_chunks::<2>().0;
     let mut out = Vec::with_capacity(values.len() * 2);
@@ -148,7 +151,8 @@ pub(super) fn bnb4(slices: Bnb4Slices<'_>) -> Result<Vec<u8>> {
         values,
         block,
     } = slices;
-    // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in NF4.
+    // The name of `quant_state` tells the codebook. Code 8 is a zero in FP4 and a positive level in
+    // NF4.
     let is_fp4 = quant_map
         .get(32..36)
         .is_some_and(|ninth| ninth.as_chunks().0 == [0f32.to_le_bytes()]);

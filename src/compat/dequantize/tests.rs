@@ -61,7 +61,8 @@ impl Noise {
     }
 }
 
-/// Whether two lists of BF16 are equal. Of a NaN in a codebook times a NaN as a scale either may be kept.
+/// Whether two lists of BF16 are equal. Of a NaN in a codebook times a NaN as a scale either may be
+/// kept.
 fn are_equal(a: &[u8], b: &[u8]) -> bool {
     let values = |bytes: &[u8]| {
         let values = bytes.as_chunks().0.iter();
@@ -191,7 +192,8 @@ fn kernels_equal_models_for_bnb4() {
     );
 }
 
-/// As many values as two threads are started for: their output is in slabs, that of one thread is appended.
+/// As many values as two threads are started for: their output is in slabs, that of one thread is
+/// appended.
 #[test]
 fn kernels_equal_models_for_bnb4_with_two_threads() {
     let (mut noise, n) = (Noise(5), (2usize << 20) + 65);

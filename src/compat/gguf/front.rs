@@ -59,13 +59,14 @@ pub struct GgufFrontMatter {
     info: GgufInspectInfo,
 }
 
-/// Reads a GGUF header from `reader`, sequentially and never past the header's end. Of a split model it is the header of
-/// this one file.
+/// Reads a GGUF header from `reader`, sequentially and never past the header's end. Of a split
+/// model it is the header of this one file.
 ///
-/// The format does not say how long a header is, so each read is of the bytes that certainly belong to it: of the strings that
-/// are left of an array, their lengths. Headers of 6 to 15 MiB with the tokenizers of Llama 3, Qwen 2, Command R and Gemma 4
-/// take 47 to 67 reads, and a client that fetches 64 KiB or more at once sends 19 to 22 requests. Fewer would have to guess,
-/// and to fetch tensor data where the guess is wrong. [`parse_safetensors_header_from_reader`] takes two reads.
+/// The format does not say how long a header is, so each read is of the bytes that certainly belong
+/// to it: of the strings that are left of an array, their lengths. Headers of 6 to 15 MiB with the
+/// tokenizers of Llama 3, Qwen 2, Command R and Gemma 4 take 47 to 67 reads, and a client that
+/// fetches 64 KiB or more at once sends 19 to 22 requests. Fewer would have to guess, and to fetch
+/// tensor data where the guess is wrong. [`parse_safetensors_header_from_reader`] takes two reads.
 ///
 /// [`parse_safetensors_header_from_reader`]: crate::parse_safetensors_header_from_reader
 ///
@@ -79,8 +80,8 @@ pub struct GgufFrontMatter {
 /// ```
 ///
 /// # Errors
-/// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is malformed;
-/// `LimitExceeded` if it is larger than any model needs.
+/// `Io` with the reader's own error, or if the stream ends before the header; `Parse` if it is
+/// malformed; `LimitExceeded` if it is larger than any model needs.
 pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<GgufFrontMatter> {
     parse_gguf_front_matter_from_reader_with_limits(reader, &ParseLimits::default())
 }
@@ -88,7 +89,8 @@ pub fn parse_gguf_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<
 /// Reads a GGUF header as [`parse_gguf_front_matter_from_reader`] does, within `limits`.
 ///
 /// # Errors
-/// The errors of [`parse_gguf_front_matter_from_reader`]; `LimitExceeded` if the header exceeds `limits`.
+/// The errors of [`parse_gguf_front_matter_from_reader`]; `LimitExceeded` if the header exceeds
+/// `limits`.
 pub fn parse_gguf_front_matter_from_reader_with_limits<R: Read + Seek>(
     reader: R,
     limits: &ParseLimits,

@@ -16,7 +16,8 @@ use crate::{AnamnesisError, Dtype, Result};
 pub struct GgufWriteTensor<'a> {
     /// Name; llama.cpp accepts at most 63 bytes.
     pub name: &'a str,
-    /// Shape in the file's order, as in [`GgufTensorInfo`](crate::GgufTensorInfo): the innermost dimension first.
+    /// Shape in the file's order, as in [`GgufTensorInfo`](crate::GgufTensorInfo): the innermost
+    /// dimension first.
     pub shape: &'a [usize],
     /// Element type, which must be one of ggml's.
     pub dtype: Dtype,
@@ -24,7 +25,8 @@ pub struct GgufWriteTensor<'a> {
     pub data: &'a [u8],
 }
 
-/// Writes a GGUF file. Keys are sorted; the file appears only when it is whole, and replaces an older one.
+/// Writes a GGUF file. Keys are sorted; the file appears only when it is whole, and replaces an
+/// older one.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -40,8 +42,9 @@ pub struct GgufWriteTensor<'a> {
 /// ```
 ///
 /// # Errors
-/// `Unsupported` if GGUF cannot hold a tensor; `Parse` if a tensor's data does not fit its shape, its name is given twice, or
-/// the metadata is invalid; `Io`. Only `Io` can occur after the first byte was written.
+/// `Unsupported` if GGUF cannot hold a tensor; `Parse` if a tensor's data does not fit its shape,
+/// its name is given twice, or the metadata is invalid; `Io`. Only `Io` can occur after the first
+/// byte was written.
 pub fn write_gguf<S: BuildHasher>(
     path: impl AsRef<Path>,
     tensors: &[GgufWriteTensor<'_>],

@@ -1,5 +1,5 @@
-//! Summaries of NPZ archives, read from any stream that can seek, without the arrays' data: for tools that inspect remote
-//! files.
+//! Summaries of NPZ archives, read from any stream that can seek, without the arrays' data: for
+//! tools that inspect remote files.
 
 use std::fmt;
 use std::io::{Read, Seek};
@@ -38,7 +38,8 @@ pub struct NpzInspectInfo {
     pub total_bytes: u64,
     /// Element types, each once, sorted.
     pub dtypes: Vec<Dtype>,
-    /// Bytes of the data after a recovery to `output_dtype`: equal to `total_bytes` unless arrays are quantized weights.
+    /// Bytes of the data after a recovery to `output_dtype`: equal to `total_bytes` unless arrays
+    /// are quantized weights.
     pub dequantized_size: u64,
     /// Element type that quantized weights would be decoded to.
     pub output_dtype: TargetDtype,
@@ -57,8 +58,8 @@ pub struct NpzInspectInfo {
 /// ```
 ///
 /// # Errors
-/// `Io` if the file cannot be read; `Parse` if the archive is malformed; `Unsupported` if it is no NPZ archive;
-/// `LimitExceeded`.
+/// `Io` if the file cannot be read; `Parse` if the archive is malformed; `Unsupported` if it is no
+/// NPZ archive; `LimitExceeded`.
 pub fn inspect_npz(path: impl AsRef<Path>) -> Result<NpzInspectInfo> {
     inspect_npz_with_limits(path, &ParseLimits::default())
 }

@@ -1,5 +1,5 @@
-//! The tensors of a PyTorch checkpoint, read from any stream that can seek, without tensor data: for tools that inspect remote
-//! files.
+//! The tensors of a PyTorch checkpoint, read from any stream that can seek, without tensor data:
+//! for tools that inspect remote files.
 
 use std::fmt;
 use std::io::{Read, Seek};
@@ -47,7 +47,8 @@ pub struct PthInspectInfo {
     pub dtypes: Vec<Dtype>,
     /// Whether numbers are stored with their most significant byte first.
     pub big_endian: bool,
-    /// Bytes of all tensors after a recovery to `output_dtype`: equal to `total_bytes` unless some are quantized weights.
+    /// Bytes of all tensors after a recovery to `output_dtype`: equal to `total_bytes` unless some
+    /// are quantized weights.
     pub dequantized_size: u64,
     /// Element type that quantized weights would be decoded to.
     pub output_dtype: TargetDtype,
@@ -67,11 +68,13 @@ pub struct PthFrontMatter {
     info: PthInspectInfo,
 }
 
-/// Reads the tensors of a PyTorch checkpoint from a stream. Nothing that the pickle names is called.
+/// Reads the tensors of a PyTorch checkpoint from a stream. Nothing that the pickle names is
+/// called.
 ///
-/// Of an archive (torch 1.6 and later) this is its directory, its pickle and two small records, and no tensor data; a storage
-/// may be longer than the pickle says, which [`parse_pth`](crate::parse_pth) refuses. Of a legacy or tar file it is the
-/// pickles, which have no length, so that up to 1 MiB behind them is read as well.
+/// Of an archive (torch 1.6 and later) this is its directory, its pickle and two small records, and
+/// no tensor data; a storage may be longer than the pickle says, which
+/// [`parse_pth`](crate::parse_pth) refuses. Of a legacy or tar file it is the pickles, which have
+/// no length, so that up to 1 MiB behind them is read as well.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -84,16 +87,18 @@ pub struct PthFrontMatter {
 /// ```
 ///
 /// # Errors
-/// `Io` with the reader's own error; `DisallowedGlobal`; `Parse` if the file or its pickle is malformed; `Unsupported` if it
-/// is of another container; `LimitExceeded`.
+/// `Io` with the reader's own error; `DisallowedGlobal`; `Parse` if the file or its pickle is
+/// malformed; `Unsupported` if it is of another container; `LimitExceeded`.
 pub fn parse_pth_front_matter_from_reader<R: Read + Seek>(reader: R) -> Result<PthFrontMatter> {
     parse_pth_front_matter_from_reader_with_limits(reader, &ParseLimits::default())
 }
 
-/// Reads the tensors of a PyTorch checkpoint as [`parse_pth_front_matter_from_reader`] does, within `limits`.
+/// Reads the tensors of a PyTorch checkpoint as [`parse_pth_front_matter_from_reader`] does, within
+/// `limits`.
 ///
 /// # Errors
-/// The errors of [`parse_pth_front_matter_from_reader`]; `LimitExceeded` if the checkpoint exceeds `limits`.
+/// The errors of [`parse_pth_front_matter_from_reader`]; `LimitExceeded` if the checkpoint exceeds
+/// `limits`.
 pub fn parse_pth_front_matter_from_reader_with_limits<R: Read + Seek>(
     reader: R,
     limits: &ParseLimits,
@@ -145,8 +150,8 @@ impl PthFrontMatter {
 }
 
 impl PthInspectInfo {
-    /// The part of `info` that is about checkpoints. `big_endian` is the byte order that the file states, which one without
-    /// tensors has as well.
+    /// The part of `info` that is about checkpoints. `big_endian` is the byte order that the file
+    /// states, which one without tensors has as well.
     pub(super) fn new(info: &InspectInfo, big_endian: bool) -> Self {
         Self {
             tensor_count: info.tensor_count,

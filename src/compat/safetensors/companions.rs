@@ -1,5 +1,5 @@
-//! Look-ups in a [`SafetensorsHeader`]: tensors by their role, and the companions of a quantized weight. They are for
-//! callers with a decoder of their own; this crate's schemes do not use them.
+//! Look-ups in a [`SafetensorsHeader`]: tensors by their role, and the companions of a quantized
+//! weight. They are for callers with a decoder of their own; this crate's schemes do not use them.
 
 use super::{SafetensorsHeader, TensorEntry};
 use crate::{QuantScheme, TensorRole};
@@ -129,7 +129,8 @@ impl SafetensorsHeader {
             .or_else(|| self.at(weight, "_scale"))
     }
 
-    /// Finds the companions of the GPTQ weight `X.qweight`; `None` if scales or zero points are missing.
+    /// Finds the companions of the GPTQ weight `X.qweight`; `None` if scales or zero points are
+    /// missing.
     #[must_use]
     pub fn find_gptq_companions(&self, qweight: &str) -> Option<GptqCompanions<'_>> {
         let base = qweight.strip_suffix("qweight")?;
@@ -148,7 +149,8 @@ impl SafetensorsHeader {
         Some(AwqCompanions { scales, qzeros })
     }
 
-    /// Finds the companions of a 4-bit BitsAndBytes weight; `None` if its scales or codebook are missing.
+    /// Finds the companions of a 4-bit BitsAndBytes weight; `None` if its scales or codebook are
+    /// missing.
     #[must_use]
     pub fn find_bnb4_companions(&self, weight: &str) -> Option<Bnb4Companions<'_>> {
         let state = |kind| self.at(weight, &format!(".quant_state.bitsandbytes__{kind}"));
@@ -180,8 +182,8 @@ impl SafetensorsHeader {
         }
     }
 
-    /// The parameters that the shapes of a GPTQ layer imply. `qzeros` packs one code for each output, so the ratio of its
-    /// columns to the outputs gives the bits of a code.
+    /// The parameters that the shapes of a GPTQ layer imply. `qzeros` packs one code for each
+    /// output, so the ratio of its columns to the outputs gives the bits of a code.
     fn gptq(&self, first: &TensorEntry) -> Option<GptqConfig> {
         let GptqCompanions { scales, qzeros, .. } = self.find_gptq_companions(&first.name)?;
         let (&[rows, _], &[groups, outputs], &[_, words]) =
@@ -214,8 +216,8 @@ impl SafetensorsHeader {
         })
     }
 
-    /// The parameters that the shapes of a BitsAndBytes weight imply. The last block can be shorter, and block sizes are
-    /// powers of two, so the quotient is rounded up to the next one.
+    /// The parameters that the shapes of a BitsAndBytes weight imply. The last block can be
+    /// shorter, and block sizes are powers of two, so the quotient is rounded up to the next one.
     fn bnb(&self, first: &TensorEntry) -> Option<BnbConfig> {
         let Bnb4Companions {
             absmax,

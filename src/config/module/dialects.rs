@@ -15,14 +15,15 @@ use crate::config::presets;
 /// Stands for the dtype of Quark's weights whose two levels of scales are NVFP4's.
 pub(crate) const NVFP4: &str = "nvfp4";
 
-/// Key of the rule for Quark's weights of two levels, the first of which has one scale for all: codes of the second are scaled to FP8,
-/// and that to the weight.
+/// Key of the rule for Quark's weights of two levels, the first of which has one scale for all:
+/// codes of the second are scaled to FP8, and that to the weight.
 pub(crate) const OF_FP8: &str = "of_fp8";
 
 /// Key of the rule for Quark's integers whose scales are FP8 and have one scale.
 pub(crate) const FP8_SCALES: &str = "fp8_scales";
 
-/// Quark's settings of the codes of two `levels`, if they are integers of a weight in FP8 (`ProgressiveSpec`).
+/// Quark's settings of the codes of two `levels`, if they are integers of a weight in FP8
+/// (`ProgressiveSpec`).
 fn integers_of_fp8(levels: &[Value]) -> Option<Map<String, Value>> {
     let [first, second] = levels else {
         return None;
@@ -39,8 +40,8 @@ fn integers_of_fp8(levels: &[Value]) -> Option<Map<String, Value>> {
     Some(args)
 }
 
-/// Quark's settings of the codes of two `levels`, if they are integers in groups whose scales are in FP8, with one scale for these
-/// (`ScaleQuantSpec`).
+/// Quark's settings of the codes of two `levels`, if they are integers in groups whose scales are
+/// in FP8, with one scale for these (`ScaleQuantSpec`).
 fn integers_of_fp8_scales(levels: &[Value]) -> Option<Map<String, Value>> {
     let [codes, scales] = levels else {
         return None;
@@ -57,7 +58,8 @@ fn integers_of_fp8_scales(levels: &[Value]) -> Option<Map<String, Value>> {
     Some(args)
 }
 
-/// Whether Quark's two `levels` of scales are NVFP4's: E4M3 for 16 codes of FP4, and one for all of these.
+/// Whether Quark's two `levels` of scales are NVFP4's: E4M3 for 16 codes of FP4, and one for all of
+/// these.
 fn is_nvfp4(levels: &[Value]) -> bool {
     let says =
         |level: &Value, key: &str, text: &str| level.get(key).and_then(Value::as_str) == Some(text);
@@ -89,7 +91,8 @@ impl ModuleRules {
             // AutoRound keeps such a module as a float tensor, so nothing of it is stored as codes.
             let value = if is_float { &Value::Bool(false) } else { value };
             self.add(place, Some(ModuleMatcher::Path(name.to_owned())), value);
-            // AutoRound takes a key that is no module's name for an expression, and searches names for it.
+            // AutoRound takes a key that is no module's name for an expression, and searches names
+            // for it.
             if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
                 // Entered besides the path: a key with such characters can still be a module's
                 // name.
@@ -121,8 +124,9 @@ impl ModuleRules {
     /// MLX: a module's path is a key of the config.
     pub(super) fn read_mlx(&mut self, place: &ConfigPlace) {
         self.is_of_mlx |= place.name == "config.json: quantization";
-        // The settings of the config lie under the same object as the modules. Their keys have no dot, as modules at the
-        // top (`lm_head`, `output`, `score`) have none; none is an object with one of these.
+        // The settings of the config lie under the same object as the modules. Their keys have no
+        // dot, as modules at the top (`lm_head`, `output`, `score`) have none; none is an object
+        // with one of these.
         let is_entry = |value: &Value| {
             ["bits", "group_size"]
                 .iter()
@@ -137,8 +141,8 @@ impl ModuleRules {
         });
     }
 
-    /// Quark: what the config says of weights, by path or pattern (`layer_quant_config`), and of all others
-    /// (`global_quant_config`).
+    /// Quark: what the config says of weights, by path or pattern (`layer_quant_config`), and of
+    /// all others (`global_quant_config`).
     pub(super) fn read_quark(&mut self, place: &ConfigPlace) {
         let export = place
             .get("export")
@@ -155,8 +159,8 @@ impl ModuleRules {
                 }
                 Value::Array(levels) if let Some(args) = integers_of_fp8(levels) => args,
                 Value::Array(levels) if let Some(args) = integers_of_fp8_scales(levels) => args,
-                // A list describes several levels of scales. Its text becomes a dtype that no scheme decodes, so that
-                // the weight is refused.
+                // A list describes several levels of scales. Its text becomes a dtype that no
+                // scheme decodes, so that the weight is refused.
                 levels => Map::from_iter([("dtype".to_owned(), Value::String(levels.to_string()))]),
             };
             // The order of packing is stated once for the model, but belongs to each weight, so it
@@ -174,8 +178,8 @@ impl ModuleRules {
         }
     }
 
-    /// VPTQ: an object for each module by its path (`config_for_layers`), or by the last part of its path, which modules of
-    /// all layers have (`shared_layer_config`).
+    /// VPTQ: an object for each module by its path (`config_for_layers`), or by the last part of
+    /// its path, which modules of all layers have (`shared_layer_config`).
     pub(super) fn read_vptq(&mut self, place: &ConfigPlace) {
         for (path, value) in objects(place, "config_for_layers") {
             self.add(place, Some(ModuleMatcher::Path(path.clone())), value);
@@ -187,9 +191,10 @@ impl ModuleRules {
         }
     }
 
-    /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths, patterns and classes. Where
-    /// several fit a module, the order is by their texts, expressions after the others and classes last. Of one target in
-    /// two groups the last counts (compressed-tensors `apply_quantization_config`, `match_targets`).
+    /// compressed-tensors: groups of modules (`config_groups`), each with its targets: paths,
+    /// patterns and classes. Where several fit a module, the order is by their texts, expressions
+    /// after the others and classes last. Of one target in two groups the last counts
+    /// (compressed-tensors `apply_quantization_config`, `match_targets`).
     pub(super) fn read_compressed_tensors(&mut self, place: &ConfigPlace) {
         // Keyed as `match_targets` sorts: by whether it is an expression, then by the text.
         let mut by_target = BTreeMap::new();
@@ -213,7 +218,8 @@ impl ModuleRules {
         }
         for ((_, target), rule) in by_target {
             let is_path = target.starts_with("re:") || target.contains('.');
-            // A target without a dot and without `re:` is a class, such as `Linear`, or a module at the top, such as `score`.
+            // A target without a dot and without `re:` is a class, such as `Linear`, or a module at
+            // the top, such as `score`.
             if !is_path && !is_top_module(target) {
                 let class = ModuleMatcher::Class(target.to_owned());
                 self.enter(Some(class), Some(rule.clone()));

@@ -1,4 +1,5 @@
-//! Patterns that `regex-lite` does not have: look-around and back-references with `fancy-regex`, globs with `globset`.
+//! Patterns that `regex-lite` does not have: look-around and back-references with `fancy-regex`,
+//! globs with `globset`.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -8,8 +9,8 @@ use globset::GlobBuilder;
 
 use super::{Attempt, MAX_COMPILED, MAX_STEPS};
 
-/// An expression that is matched by trying. It is compiled when it is first matched: a list that has no room for it has no work
-/// with it, either.
+/// An expression that is matched by trying. It is compiled when it is first matched: a list that
+/// has no room for it has no work with it, either.
 #[derive(Debug, Clone)]
 pub(in crate::config) struct Backtracking {
     expression: String,
@@ -66,8 +67,9 @@ impl Backtracking {
     }
 }
 
-/// `expression` with the classes `\w`, `\d`, `\s` and their complements of ASCII alone, as `regex-lite` has them. Those of all of
-/// Unicode take hundreds of times the memory, and names are ASCII.
+/// `expression` with the classes `\w`, `\d`, `\s` and their complements of ASCII alone, as
+/// `regex-lite` has them. Those of all of Unicode take hundreds of times the memory, and names are
+/// ASCII.
 fn with_ascii_classes(expression: &str) -> String {
     let mut out = String::with_capacity(expression.len());
     let mut rest = expression.chars();
@@ -93,9 +95,11 @@ fn with_ascii_classes(expression: &str) -> String {
     out
 }
 
-/// The expression of a text with `*`, `?`, `[a-c]`, `[!a-c]` and `{a,b}` that matches a whole name. Each `*` is a group.
+/// The expression of a text with `*`, `?`, `[a-c]`, `[!a-c]` and `{a,b}` that matches a whole name.
+/// Each `*` is a group.
 ///
-/// `globset` matches bytes, so that its `?` would be a part of a letter; its expression is written for characters here.
+/// `globset` matches bytes, so that its `?` would be a part of a letter; its expression is written
+/// for characters here.
 pub(super) fn glob_expression(text: &str) -> Attempt<String> {
     let glob = GlobBuilder::new(text_with_single_stars(text).as_str())
         .literal_separator(false)
@@ -140,7 +144,8 @@ pub(super) fn glob_expression(text: &str) -> Attempt<String> {
     Ok(out)
 }
 
-/// `text` with a `*` for each run of them: two would be directories to `globset`, and `*` matches everything here.
+/// `text` with a `*` for each run of them: two would be directories to `globset`, and `*` matches
+/// everything here.
 fn text_with_single_stars(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -12,7 +12,8 @@ pub(crate) fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> V
     all.map(|(_, name)| name).take(OFFERED).collect()
 }
 
-/// The end of a message that none of `names` is like `text`, a name or a pattern: what may have been meant.
+/// The end of a message that none of `names` is like `text`, a name or a pattern: what may have
+/// been meant.
 pub(crate) fn what_was_meant<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> String {
     let nothing = "`amn ls` lists the names";
     if text.starts_with("re:") || text.contains(['*', '?', '[', '{']) {
@@ -21,7 +22,8 @@ pub(crate) fn what_was_meant<'a>(text: &str, names: impl Iterator<Item = &'a str
     let mut seen = HashSet::new();
     let names = names.filter(|name| seen.insert(*name));
     let all = by_edits(text, names);
-    // Names of tensors have much in common, so a name that differs in more than a fifth is another one.
+    // Names of tensors have much in common, so a name that differs in more than a fifth is another
+    // one.
     let near = all
         .iter()
         .take_while(|(edits, _)| edits * 5 <= text.len().max(5));
@@ -47,7 +49,8 @@ fn by_edits<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Vec<(usize,
     all
 }
 
-/// How many characters have to be inserted, removed or replaced to make one text of the other (Levenshtein's distance).
+/// How many characters have to be inserted, removed or replaced to make one text of the other
+/// (Levenshtein's distance).
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     // Row i has the distances of the first i characters of `a` to all beginnings of `b`.

@@ -1,4 +1,5 @@
-//! Stands in for `extended` without the feature `patterns`: texts with `*` and `?`, and no expression that backtracks.
+//! Stands in for `extended` without the feature `patterns`: texts with `*` and `?`, and no
+//! expression that backtracks.
 
 use std::convert::Infallible;
 use std::ops::Range;

@@ -9,7 +9,8 @@ pub(crate) struct RenameRule {
     pub text: String,
     pattern: Pattern,
     new_name: Vec<NamePiece>,
-    /// Whether what follows the match stays: of a regular expression, which need not match to the end of a name.
+    /// Whether what follows the match stays: of a regular expression, which need not match to the
+    /// end of a name.
     keeps_rest: bool,
 }
 
@@ -21,8 +22,8 @@ enum NamePiece {
 }
 
 impl RenameRule {
-    /// A pattern with wildcards, or `re:` and an expression; in the new name `$1` and `${1}` stand for the first group of the
-    /// expression or the first `*`, and `$$` for a dollar sign.
+    /// A pattern with wildcards, or `re:` and an expression; in the new name `$1` and `${1}` stand
+    /// for the first group of the expression or the first `*`, and `$$` for a dollar sign.
     ///
     /// # Errors
     /// `Unsupported` if the expression does not compile, or has no such group.

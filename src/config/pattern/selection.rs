@@ -36,8 +36,8 @@ impl Selection {
         self.exclude.check()
     }
 
-    /// A note for each pattern that matches none of `names`: without it the selection would be the same, which is a typing
-    /// mistake most of the time.
+    /// A note for each pattern that matches none of `names`: without it the selection would be the
+    /// same, which is a typing mistake most of the time.
     pub(crate) fn notes<'n>(&self, names: &(impl Iterator<Item = &'n str> + Clone)) -> Vec<String> {
         let unmatched = self.include.unmatched(names.clone());
         let unmatched = unmatched.chain(self.exclude.unmatched(names.clone()));

@@ -6,10 +6,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::config::pattern::{Pattern, PatternList};
 
-/// Values for parameters, in the order of a config. Of several that fit a parameter, the first that is taken holds.
+/// Values for parameters, in the order of a config. Of several that fit a parameter, the first that
+/// is taken holds.
 ///
-/// A key is the name of a parameter or one of its parts; after a dot, the beginning of a name; or a text with `*`, which
-/// is an expression that the beginning of a name matches.
+/// A key is the name of a parameter or one of its parts; after a dot, the beginning of a name; or a
+/// text with `*`, which is an expression that the beginning of a name matches.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NameRules<T> {
     values: Vec<T>,
@@ -17,8 +18,8 @@ pub(super) struct NameRules<T> {
     names: HashMap<String, Vec<usize>>,
     /// Places in `values`, by beginnings of names.
     beginnings: HashMap<String, Vec<usize>>,
-    /// The lengths that beginnings have, in bytes. Together they are no longer than the config, so that looking up one of
-    /// each length is cheap even for a long name.
+    /// The lengths that beginnings have, in bytes. Together they are no longer than the config, so
+    /// that looking up one of each length is cheap even for a long name.
     lengths: BTreeSet<usize>,
     patterns: PatternList<usize>,
 }
@@ -53,7 +54,8 @@ impl<T> NameRules<T> {
             }
             append(&mut self.names, key, at);
             if key.contains('*') {
-                // As the library makes an expression of it, in which a dot elsewhere is any character.
+                // As the library makes an expression of it, in which a dot elsewhere is any
+                // character.
                 let expression = key.replace(".*", r"\.*").replace('*', ".*");
                 let pattern = Pattern::from_start(&expression)
                     .map_err(|e| format!("its pattern `{key}`: {e}"))?;

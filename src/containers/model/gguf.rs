@@ -1,4 +1,5 @@
-//! [`Gguf`]: the properties of a GGUF file besides its tensors: version, byte order, alignment, typed metadata.
+//! [`Gguf`]: the properties of a GGUF file besides its tensors: version, byte order, alignment,
+//! typed metadata.
 
 mod metadata;
 mod value;
@@ -11,7 +12,8 @@ use super::Shape;
 use super::gguf_keys::{ORIGINAL_SHAPE, is_rotation_key};
 use crate::{AnamnesisError, Result};
 
-/// Largest alignment that is read or written, in bytes. An output's header is padded to the alignment in memory.
+/// Largest alignment that is read or written, in bytes. An output's header is padded to the
+/// alignment in memory.
 pub(crate) const MAX_ALIGNMENT: u32 = 1 << 20;
 
 /// Alignment of a file without `general.alignment`, in bytes.
@@ -36,7 +38,8 @@ impl Gguf {
         self.version
     }
 
-    /// Whether the file stores numbers big-endian. Tensors read from it are converted to little-endian.
+    /// Whether the file stores numbers big-endian. Tensors read from it are converted to
+    /// little-endian.
     #[must_use]
     pub fn is_big_endian(&self) -> bool {
         self.big_endian
@@ -54,7 +57,8 @@ impl Gguf {
         self.metadata.keys().any(is_rotation_key)
     }
 
-    /// The metadata, typed and in the order of the file. Of a split model it is that of the first file.
+    /// The metadata, typed and in the order of the file. Of a split model it is that of the first
+    /// file.
     #[must_use]
     pub fn metadata(&self) -> &GgufMetadata {
         &self.metadata
@@ -78,8 +82,8 @@ impl Gguf {
             .any(|key| key.starts_with(ORIGINAL_SHAPE))
     }
 
-    /// Replaces `shape` by the one that the tensor `name` had before ComfyUI-GGUF reshaped it. Tensors that it left alone
-    /// keep theirs.
+    /// Replaces `shape` by the one that the tensor `name` had before ComfyUI-GGUF reshaped it.
+    /// Tensors that it left alone keep theirs.
     ///
     /// # Errors
     /// `Parse` if the original shape is malformed, or has another number of elements.

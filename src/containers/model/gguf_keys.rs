@@ -1,4 +1,5 @@
-//! Keys of GGUF metadata that other outputs have to know: a model's metadata of text has those of the GGUF file that it was made from.
+//! Keys of GGUF metadata that other outputs have to know: a model's metadata of text has those of
+//! the GGUF file that it was made from.
 
 /// Prefix of the keys of GGUF metadata in a model's metadata of text.
 pub(crate) const PREFIX: &str = "gguf.";
@@ -9,17 +10,19 @@ pub(crate) const FILE_TYPE: &str = "general.file_type";
 /// Version of the layout of ggml's block types.
 pub(crate) const VERSION: &str = "general.quantization_version";
 
-/// Begins the keys of rotated weights in files of PrismML. They are untrue of tensors decoded from these.
+/// Begins the keys of rotated weights in files of PrismML. They are untrue of tensors decoded from
+/// these.
 pub(crate) const ROTATIONS: &str = "prism.hadamard.";
 
 /// Says in files of 1bit-MONSTER that all weights of Q4_0 are rotated.
 pub(crate) const ROTATED_Q4_0: &str = "onebit.hadamard_q4_0";
 
-/// Prefix of the keys under which ComfyUI-GGUF keeps original shapes. It reshapes tensors so that rows are whole blocks,
-/// and to have few dimensions.
+/// Prefix of the keys under which ComfyUI-GGUF keeps original shapes. It reshapes tensors so that
+/// rows are whole blocks, and to have few dimensions.
 pub(crate) const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
 
-/// Whether `key` describes how a model is split. Such keys are not copied: an output is split in its own way.
+/// Whether `key` describes how a model is split. Such keys are not copied: an output is split in
+/// its own way.
 pub(crate) fn is_split_key(key: &str) -> bool {
     matches!(key, "split.no" | "split.count" | "split.tensors.count")
 }

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use hashbrown::HashTable;
 
-/// Position of each name in a list. It is made when the first name is looked for: many models are only converted as a whole.
+/// Position of each name in a list. It is made when the first name is looked for: many models are
+/// only converted as a whole.
 ///
 /// It holds the positions alone, for a model can have hundreds of thousands of names.
 #[derive(Debug, Default)]
@@ -15,7 +16,8 @@ pub(crate) struct NameIndex {
 }
 
 impl NameIndex {
-    /// Position of `name` in a list of `len` names, the first of several. `name_at` must give the same names in every call.
+    /// Position of `name` in a list of `len` names, the first of several. `name_at` must give the
+    /// same names in every call.
     pub(crate) fn find<'a>(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! [`Part`]: one stored tensor as the conversion pipeline reads it, positionally and into the caller's buffer.
+//! [`Part`]: one stored tensor as the conversion pipeline reads it, positionally and into the
+//! caller's buffer.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -13,8 +14,8 @@ use crate::{AnamnesisError, Dtype, Result};
 
 /// One stored tensor and the source of its bytes.
 ///
-/// Readers see elements in row-major order and little-endian, however the file has them: strides and byte order are
-/// undone here. "Byte `n`" below is a position in that sequence of `len` bytes.
+/// Readers see elements in row-major order and little-endian, however the file has them: strides
+/// and byte order are undone here. "Byte `n`" below is a position in that sequence of `len` bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part<'m> {
     pub(super) source: &'m Source,
@@ -56,8 +57,8 @@ impl<'m> Part<'m> {
         self.info.strides.is_some()
     }
 
-    /// Whether the tensor lies in a compressed member, where a positional read costs a temporary file.
-    /// [`stream`](Self::stream) reads it without one.
+    /// Whether the tensor lies in a compressed member, where a positional read costs a temporary
+    /// file. [`stream`](Self::stream) reads it without one.
     pub(crate) fn is_deflated(&self) -> bool {
         matches!(self.source, Source::Deflated(_))
     }
@@ -67,8 +68,8 @@ impl<'m> Part<'m> {
         self.info.check.as_deref()
     }
 
-    /// Whether [`verify`](Self::verify) of an uncompressed tensor compares anything: the tensor has a checksum, or one of its
-    /// pieces has.
+    /// Whether [`verify`](Self::verify) of an uncompressed tensor compares anything: the tensor has
+    /// a checksum, or one of its pieces has.
     pub(crate) fn has_checksum(&self) -> bool {
         let has_pieces_with = matches!(self.source, Source::Pieced(t) if t.has_checksums());
         has_pieces_with || self.check().is_some()
@@ -79,8 +80,8 @@ impl<'m> Part<'m> {
         self.source.is_pieced()
     }
 
-    /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can then sum the bytes that
-    /// it writes, in place of reading them twice.
+    /// The checksum, if it covers exactly the bytes that readers of this tensor see. A copy can
+    /// then sum the bytes that it writes, in place of reading them twice.
     pub(crate) fn exact_check(&self) -> Option<&'m Check> {
         let (offset, len) = (self.info.offset, self.len());
         self.check()
@@ -92,7 +93,8 @@ impl<'m> Part<'m> {
         !self.is_strided() && !self.info.big_endian
     }
 
-    /// `len` of the tensor's bytes from `at` on, without a copy. `None` if they are not in memory as readers see them.
+    /// `len` of the tensor's bytes from `at` on, without a copy. `None` if they are not in memory
+    /// as readers see them.
     pub(crate) fn shared_at(&self, at: u64, len: u64) -> Option<SharedBytes> {
         if !self.has(at, len) || !self.is_verbatim() {
             return None;
@@ -100,10 +102,12 @@ impl<'m> Part<'m> {
         self.source.shared(self.info.offset.checked_add(at)?, len)
     }
 
-    /// Fills `out` with the tensor's bytes from `at` on. Both ends must be at the bounds of elements, or of blocks.
+    /// Fills `out` with the tensor's bytes from `at` on. Both ends must be at the bounds of
+    /// elements, or of blocks.
     ///
     /// # Errors
-    /// `Parse` if the range exceeds the tensor; `Io` if the file cannot be read. Both name the tensor.
+    /// `Parse` if the range exceeds the tensor; `Io` if the file cannot be read. Both name the
+    /// tensor.
     pub(crate) fn read_at(&self, at: u64, out: &mut [u8]) -> Result<()> {
         self.require(at, out.len())?;
         match &self.info.strides {
@@ -111,8 +115,8 @@ impl<'m> Part<'m> {
                 .source
                 .read_at(self.info.offset + at, out)
                 .map_err(|error| self.named(error))?,
-            // The whole tensor is gathered at once, along the dimension of the smallest stride. Row by row, the reads
-            // of a transposed matrix would be single elements.
+            // The whole tensor is gathered at once, along the dimension of the smallest stride. Row
+            // by row, the reads of a transposed matrix would be single elements.
             Some(strides) if at == 0 && out.len() as u64 == self.len() => {
                 let dims = self
                     .info
@@ -130,7 +134,8 @@ impl<'m> Part<'m> {
         Ok(())
     }
 
-    /// Fills each of `pieces` with the tensor's bytes from its offset on, as [`read_at`](Self::read_at) does, in less time.
+    /// Fills each of `pieces` with the tensor's bytes from its offset on, as
+    /// [`read_at`](Self::read_at) does, in less time.
     ///
     /// # Errors
     /// Those of [`read_at`](Self::read_at), for the first piece that has one.
@@ -164,15 +169,16 @@ impl<'m> Part<'m> {
         )))
     }
 
-    /// Has the system copy `len` of the tensor's bytes from `at` on to `to.1` of a file. `false` if it cannot, or readers see other
-    /// bytes than are stored.
+    /// Has the system copy `len` of the tensor's bytes from `at` on to `to.1` of a file. `false` if
+    /// it cannot, or readers see other bytes than are stored.
     pub(crate) fn copy_to(&self, at: u64, to: (&File, u64), len: u64) -> bool {
         self.has(at, len)
             && self.is_verbatim()
             && self.source.copy_to(self.info.offset + at, to, len)
     }
 
-    /// Reads all stored bytes that the checksum covers, compressed or not, and compares it. Does nothing without a checksum.
+    /// Reads all stored bytes that the checksum covers, compressed or not, and compares it. Does
+    /// nothing without a checksum.
     ///
     /// # Errors
     /// `Parse` if it differs or a compressed member is malformed; `Io`.
@@ -193,7 +199,8 @@ impl<'m> Part<'m> {
         let Some(check) = &self.info.check else {
             return Ok(());
         };
-        // The sum begins with that of an NPY header, which the CRC of the archive's member includes.
+        // The sum begins with that of an NPY header, which the CRC of the archive's member
+        // includes.
         let sum = self.source.crc32(check.start, check.len, check.before);
         match sum.map_err(|error| self.named(error))? == check.crc {
             true => Ok(()),
@@ -201,18 +208,20 @@ impl<'m> Part<'m> {
         }
     }
 
-    /// Identifies the bytes that the tensor's checksum covers: their source, and where they begin in it. A compressed member is a
-    /// source of its own.
+    /// Identifies the bytes that the tensor's checksum covers: their source, and where they begin
+    /// in it. A compressed member is a source of its own.
     pub(crate) fn checksum_key(&self) -> (usize, u64) {
         let start = self.check().map_or(0, |check| check.start);
         (self.info.source, start)
     }
 
-    /// Decompresses the tensor front to back and passes it to `put` in pieces of at most 256 KiB, each with its position
-    /// in the tensor. `buffer` is scratch. Does nothing if the tensor is not compressed.
+    /// Decompresses the tensor front to back and passes it to `put` in pieces of at most 256 KiB,
+    /// each with its position in the tensor. `buffer` is scratch. Does nothing if the tensor is not
+    /// compressed.
     ///
     /// # Errors
-    /// `Parse` if the member is malformed or its length or CRC-32 is wrong, which may show after the last piece.
+    /// `Parse` if the member is malformed or its length or CRC-32 is wrong, which may show after
+    /// the last piece.
     pub(crate) fn stream(
         &self,
         buffer: &mut Vec<u8>,
@@ -240,7 +249,8 @@ impl<'m> Part<'m> {
             put(at, buffer)?;
             at += n as u64;
         }
-        // The member's checksum also covers bytes behind the tensor, so the stream is read to its end.
+        // The member's checksum also covers bytes behind the tensor, so the stream is read to its
+        // end.
         std::io::copy(&mut stream, &mut std::io::sink()).map_err(|e| self.named(e.into()))?;
         Ok(())
     }
@@ -253,7 +263,8 @@ impl<'m> Part<'m> {
         ))
     }
 
-    /// Fills `out` with elements of a strided tensor from byte `at` on, row by row of the last dimension.
+    /// Fills `out` with elements of a strided tensor from byte `at` on, row by row of the last
+    /// dimension.
     fn read_strided(&self, strides: &[usize], at: u64, mut out: &mut [u8]) -> Result<()> {
         let size = self.dtype().bits() / 8;
         let cols = self.info.shape.last().copied().unwrap_or(1).max(1);
@@ -274,8 +285,8 @@ impl<'m> Part<'m> {
         Ok(())
     }
 
-    /// Fills `out` with rows `rows` of a strided tensor, seen as a matrix: its last `inner` dimensions are the columns,
-    /// the others the rows. Does nothing if the tensor is not strided.
+    /// Fills `out` with rows `rows` of a strided tensor, seen as a matrix: its last `inner`
+    /// dimensions are the columns, the others the rows. Does nothing if the tensor is not strided.
     pub(crate) fn gather_rows(
         &self,
         inner: usize,
@@ -288,8 +299,8 @@ impl<'m> Part<'m> {
         let size = self.dtype().bits() / 8;
         let outer = shape.len() - inner;
         let cols: usize = shape[outer..].iter().product();
-        // Consecutive rows have a common stride as long as only the innermost of the outer dimensions changes. Such a
-        // group of rows is gathered together.
+        // Consecutive rows have a common stride as long as only the innermost of the outer
+        // dimensions changes. Such a group of rows is gathered together.
         let group = outer.checked_sub(1).map_or(1, |d| shape[d]).max(1);
         let (mut row, mut left) = (rows.start, &mut *out);
         while row < rows.end {
@@ -323,8 +334,8 @@ impl<'m> Part<'m> {
         strided::gather(&read, start, dims, size, out)
     }
 
-    /// Adds the tensor's name to an error of reading its bytes. An `Io` error becomes `Parse` if it says that the
-    /// compressed data is malformed: the file is to blame then, not the device.
+    /// Adds the tensor's name to an error of reading its bytes. An `Io` error becomes `Parse` if it
+    /// says that the compressed data is malformed: the file is to blame then, not the device.
     pub(crate) fn named(&self, error: AnamnesisError) -> AnamnesisError {
         match error {
             AnamnesisError::Io(e)
@@ -363,8 +374,9 @@ impl<'m> Part<'m> {
     }
 }
 
-/// Whether an I/O error comes from a decompressor and is about its input. flate2 reports corrupt deflate data as
-/// `InvalidInput`, the checked stream reports a wrong length or checksum as `InvalidData`.
+/// Whether an I/O error comes from a decompressor and is about its input. flate2 reports corrupt
+/// deflate data as `InvalidInput`, the checked stream reports a wrong length or checksum as
+/// `InvalidData`.
 fn is_malformed(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

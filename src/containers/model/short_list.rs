@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// A list of numbers of a fixed length. Up to two take no memory of their own: a model can have hundreds of thousands of such lists.
+/// A list of numbers of a fixed length. Up to two take no memory of their own: a model can have
+/// hundreds of thousands of such lists.
 #[derive(Clone)]
 pub(crate) enum ShortList {
     /// The length, at most 2, and the numbers. Places behind the length are 0.

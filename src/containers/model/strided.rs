@@ -1,5 +1,5 @@
-//! Gathers tensors whose elements are not contiguous in row-major order: views of PyTorch's storages, and arrays in
-//! Fortran order. Strides and offsets here count elements, not bytes.
+//! Gathers tensors whose elements are not contiguous in row-major order: views of PyTorch's
+//! storages, and arrays in Fortran order. Strides and offsets here count elements, not bytes.
 
 use crate::Result;
 
@@ -17,7 +17,8 @@ const SPAN: usize = 64 << 10;
 pub(crate) fn row_major_strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1usize; shape.len()];
     for d in (1..shape.len()).rev() {
-        // Saturating: a shape with an empty dimension may overflow in the others, and its strides are never used.
+        // Saturating: a shape with an empty dimension may overflow in the others, and its strides
+        // are never used.
         strides[d - 1] = strides[d].saturating_mul(shape[d].max(1));
     }
     strides
@@ -33,8 +34,8 @@ pub(super) fn offset(mut n: usize, shape: &[usize], strides: &[usize]) -> usize 
     offset
 }
 
-/// Number of storage elements from a view's first element to its last, both included; 0 for an empty view.
-/// `None` if it overflows.
+/// Number of storage elements from a view's first element to its last, both included; 0 for an
+/// empty view. `None` if it overflows.
 #[cfg(any(feature = "pth", test))]
 pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
@@ -48,11 +49,12 @@ pub(crate) fn span(shape: &[usize], strides: &[usize]) -> Option<usize> {
         })
 }
 
-/// Fills `out` with the elements, of `size` bytes each, of a view of dimensions `dims` whose first element is `start`,
-/// in row-major order.
+/// Fills `out` with the elements, of `size` bytes each, of a view of dimensions `dims` whose first
+/// element is `start`, in row-major order.
 ///
-/// `read(element, buffer)` fills its buffer with stored bytes from an element on. It is called along the dimension of
-/// the smallest stride, where neighbouring elements share reads; the result is scattered to `out`.
+/// `read(element, buffer)` fills its buffer with stored bytes from an element on. It is called
+/// along the dimension of the smallest stride, where neighbouring elements share reads; the result
+/// is scattered to `out`.
 pub(super) fn gather(
     read: &impl Fn(usize, &mut [u8]) -> Result<()>,
     start: usize,
@@ -63,7 +65,8 @@ pub(super) fn gather(
     if out.is_empty() {
         return Ok(());
     }
-    // Reversed, so that among equal strides the innermost dimension wins (`min_by_key` keeps the first).
+    // Reversed, so that among equal strides the innermost dimension wins (`min_by_key` keeps the
+    // first).
     let candidates = (0..dims.len())
         .rev()
         .filter(|&d| dims[d].len > 1 && dims[d].stride > 0);
@@ -103,8 +106,8 @@ pub(super) fn gather(
                 continue;
             }
             index[d] += 1;
-            // Wrapping: the step past the end of a dimension may leave the address space, and is taken back below
-            // before anything is read there.
+            // Wrapping: the step past the end of a dimension may leave the address space, and is
+            // taken back below before anything is read there.
             (from, to) = (
                 from.wrapping_add(dims[d].stride),
                 to.wrapping_add(out_strides[d]),
@@ -119,8 +122,9 @@ pub(super) fn gather(
     }
 }
 
-/// Reads `len` elements that are `stride` apart into `run`. Each read spans at most [`SPAN`] bytes, of which it keeps
-/// one element in `stride`; if elements lie further apart than that, each is read by itself.
+/// Reads `len` elements that are `stride` apart into `run`. Each read spans at most [`SPAN`] bytes,
+/// of which it keeps one element in `stride`; if elements lie further apart than that, each is read
+/// by itself.
 fn read_run(
     read: &impl Fn(usize, &mut [u8]) -> Result<()>,
     from: usize,

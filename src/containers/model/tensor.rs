@@ -48,11 +48,12 @@ impl<'m> Tensor<'m> {
     /// The bytes, little-endian and row-major, without a copy where they are stored like this.
     ///
     /// A storage of a checkpoint is not compared with its checksum, for that reads all of it: see
-    /// [`verify_checksum`](Self::verify_checksum). Conversions compare it. Arrays of NPZ archives are compared here.
+    /// [`verify_checksum`](Self::verify_checksum). Conversions compare it. Arrays of NPZ archives
+    /// are compared here.
     ///
     /// # Errors
-    /// If only the header was read, the file cannot be mapped, compressed data is malformed, or an array's checksum is
-    /// wrong.
+    /// If only the header was read, the file cannot be mapped, compressed data is malformed, or an
+    /// array's checksum is wrong.
     pub fn bytes(&self) -> Result<Cow<'m, [u8]>> {
         let (info, part) = (self.info(), self.part());
         if info.has_unknown_order() {
@@ -62,8 +63,8 @@ impl<'m> Tensor<'m> {
             );
             return Err(AnamnesisError::unsupported("big-endian GGUF", what));
         }
-        // A storage may be far larger than a view of it, and shared by many. An NPZ member is one array; a compressed one is
-        // compared when it is decompressed.
+        // A storage may be far larger than a view of it, and shared by many. An NPZ member is one
+        // array; a compressed one is compared when it is decompressed.
         if self.model.container != Container::Pth && !part.is_deflated() {
             part.verify()?;
         }
@@ -77,9 +78,10 @@ impl<'m> Tensor<'m> {
         Ok(Cow::Owned(bytes))
     }
 
-    /// Compares the tensor's stored bytes with their checksum, if the container has one: CRC-32 in NPZ and PyTorch
-    /// archives. Reads the whole member, which is a storage in a checkpoint and may be longer than the tensor. For all
-    /// tensors, [`ParsedModel::verify_checksums`] reads each storage once.
+    /// Compares the tensor's stored bytes with their checksum, if the container has one: CRC-32 in
+    /// NPZ and PyTorch archives. Reads the whole member, which is a storage in a checkpoint and may
+    /// be longer than the tensor. For all tensors, [`ParsedModel::verify_checksums`] reads each
+    /// storage once.
     ///
     /// # Errors
     /// `Parse` that names the tensor, if the checksum is wrong; `Io`.
@@ -87,17 +89,20 @@ impl<'m> Tensor<'m> {
         self.part().verify()
     }
 
-    /// Path of the file that holds the tensor, as it was opened: of a model in several files, one of these. `None` if the model
-    /// was parsed from memory or a reader, or the tensor is in several pieces.
+    /// Path of the file that holds the tensor, as it was opened: of a model in several files, one
+    /// of these. `None` if the model was parsed from memory or a reader, or the tensor is in
+    /// several pieces.
     #[must_use]
     pub fn file(&self) -> Option<&'m Path> {
         self.source().path()
     }
 
-    /// Offset in its file, or in the parsed bytes, of the tensor's first element. `None` if it is in a compressed member of an
-    /// archive, and so nowhere in the file as it is, or in several pieces.
+    /// Offset in its file, or in the parsed bytes, of the tensor's first element. `None` if it is
+    /// in a compressed member of an archive, and so nowhere in the file as it is, or in several
+    /// pieces.
     ///
-    /// The elements follow as [`bytes`](Self::bytes) gives them, unless the file is big-endian or stores a view with strides.
+    /// The elements follow as [`bytes`](Self::bytes) gives them, unless the file is big-endian or
+    /// stores a view with strides.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         let part = self.part();

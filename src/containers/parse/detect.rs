@@ -1,4 +1,5 @@
-//! Detects the container of a file: one row for each format. The content decides, and never the file's name.
+//! Detects the container of a file: one row for each format. The content decides, and never the
+//! file's name.
 
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -28,7 +29,8 @@ pub(super) struct ContainerFormat {
     beginning: Beginning,
     /// What the error of a build without its reader calls it.
     title: &'static str,
-    /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the whole file if it is shorter.
+    /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the
+    /// whole file if it is shorter.
     matches: fn(&[u8]) -> bool,
     reader: Gated<HeaderReader>,
 }
@@ -50,7 +52,8 @@ impl ContainerFormat {
     /// Reads the header of a file that must be of the format `expected`.
     ///
     /// # Errors
-    /// `Unsupported` if the file is of another format, `Parse` if it is of none; those of the reader.
+    /// `Unsupported` if the file is of another format, `Parse` if it is of none; those of the
+    /// reader.
     pub(super) fn read_only(
         &self,
         expected: Container,
@@ -81,9 +84,10 @@ impl ContainerFormat {
 /// Bytes that the detection reads: a tar archive has its magic at offset 257.
 const HEAD: usize = 512;
 
-/// Every container that is recognised, in the order of the checks. safetensors comes first: it begins with a length, whose
-/// bytes can be the magic of another format, but then with JSON, which no other format has there. It comes last once more,
-/// so that its reader reports what is wrong with a file that nothing is known of.
+/// Every container that is recognised, in the order of the checks. safetensors comes first: it
+/// begins with a length, whose bytes can be the magic of another format, but then with JSON, which
+/// no other format has there. It comes last once more, so that its reader reports what is wrong
+/// with a file that nothing is known of.
 const FORMATS: &[ContainerFormat] = &[
     ContainerFormat {
         beginning: Beginning::Of(Container::Safetensors),
@@ -158,7 +162,8 @@ const FORMATS: &[ContainerFormat] = &[
     },
 ];
 
-/// Beginnings of the media types of manifests and layers, of which each manifest of Ollama has one near its beginning.
+/// Beginnings of the media types of manifests and layers, of which each manifest of Ollama has one
+/// near its beginning.
 const MANIFEST_KINDS: [&[u8]; 3] = [
     b"application/vnd.docker.",
     b"application/vnd.oci.",
@@ -194,8 +199,9 @@ fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))
 }
 
-/// Tells the container format of a file by its content. The name does not count, and nothing else is read than the first
-/// bytes and, of a ZIP archive, its directory. A format is told even if this build leaves out its reader.
+/// Tells the container format of a file by its content. The name does not count, and nothing else
+/// is read than the first bytes and, of a ZIP archive, its directory. A format is told even if this
+/// build leaves out its reader.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -206,8 +212,8 @@ fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {
 /// ```
 ///
 /// # Errors
-/// `Io` if `path` is no regular file, or cannot be read; `Parse` if the content is of no known format;
-/// `Unsupported` if it is a ZIP archive of something else; `LimitExceeded`.
+/// `Io` if `path` is no regular file, or cannot be read; `Parse` if the content is of no known
+/// format; `Unsupported` if it is a ZIP archive of something else; `LimitExceeded`.
 pub fn detect_format(path: impl AsRef<Path>) -> Result<Container> {
     format_of(&mut &Source::open(path.as_ref())?)
 }

@@ -1,5 +1,5 @@
-//! Hugging Face model directories: one weight file, or shards. If there is an index, it says which files are shards, and
-//! every tensor must be where it says.
+//! Hugging Face model directories: one weight file, or shards. If there is an index, it says which
+//! files are shards, and every tensor must be where it says.
 
 mod dfloat11;
 mod no_weights;
@@ -29,11 +29,12 @@ use crate::{AnamnesisError, Container, ParsedModel, Result};
 /// Most files or tensors that one message names.
 const MAX_NAMED: usize = 5;
 
-/// Reads the model in the directory `path`: the headers of all its shards, and the configs beside them.
+/// Reads the model in the directory `path`: the headers of all its shards, and the configs beside
+/// them.
 ///
 /// # Errors
-/// `Parse` if it is unclear which files are the model, if shards are missing, or if they contradict the index; otherwise
-/// those of reading a file, with the shard's name.
+/// `Parse` if it is unclear which files are the model, if shards are missing, or if they contradict
+/// the index; otherwise those of reading a file, with the shard's name.
 pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     let dir = resolve_snapshot(path, budget)?;
     let names = list(&dir)?;
@@ -121,7 +122,8 @@ fn strays<'n>(names: &'n [String], directory: &Directory, contents: &ParsedModel
     // Of a split GGUF model only the first file is listed; its reader has opened the others.
     let files = directory.files.iter();
     let sets: Vec<_> = files.filter_map(|file| Some(numbering(file)?.0)).collect();
-    // Of a checkpoint of many processes only one file is listed, whose reader has opened the others.
+    // Of a checkpoint of many processes only one file is listed, whose reader has opened the
+    // others.
     let read = contents.sources.iter();
     let read = read.filter_map(|source| source.path()?.file_name());
     let read: HashSet<&OsStr> = read.collect();
@@ -143,8 +145,8 @@ const READ_ZERO: Gated<CheckpointReader> = gated!("pth", super::pth::read_zero);
 
 type CheckpointReader = fn(&Source, &Path, &Budget) -> Result<ParsedModel>;
 
-/// Resolves a model's folder in the cache of the Hugging Face hub: to the snapshot of the main branch, or else to the only
-/// snapshot. Any other directory is returned as it is.
+/// Resolves a model's folder in the cache of the Hugging Face hub: to the snapshot of the main
+/// branch, or else to the only snapshot. Any other directory is returned as it is.
 fn resolve_snapshot(path: &Path, budget: &Budget) -> Result<PathBuf> {
     let snapshots = path.join("snapshots");
     if !(snapshots.is_dir() && path.join("refs").is_dir()) {
@@ -179,8 +181,8 @@ pub(in crate::containers::parse) fn list(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether the container describes the quantization of its tensors itself (GGUF, QNAT). Such a file is a whole model and
-/// cannot be one shard of several.
+/// Whether the container describes the quantization of its tensors itself (GGUF, QNAT). Such a file
+/// is a whole model and cannot be one shard of several.
 fn describes_itself(shard: &ParsedModel) -> bool {
     #[cfg(feature = "gguf")]
     if shard.gguf.is_some() {
@@ -189,7 +191,8 @@ fn describes_itself(shard: &ParsedModel) -> bool {
     !shard.qnat.is_empty()
 }
 
-/// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's value counts.
+/// Adds a shard's tensors and sources to `all`. Of metadata keys in several shards, the first one's
+/// value counts.
 fn append(all: &mut ParsedModel, shard: ParsedModel) {
     let base = all.sources.len();
     let ParsedModel {
@@ -222,7 +225,8 @@ fn append(all: &mut ParsedModel, shard: ParsedModel) {
     }
 }
 
-/// Checks that each tensor is in one shard alone and, with an index, in the shard that the index says.
+/// Checks that each tensor is in one shard alone and, with an index, in the shard that the index
+/// says.
 ///
 /// # Errors
 /// `Parse` that names the first few tensors that are not.

@@ -1,4 +1,5 @@
-//! GGUF: a header of typed metadata and tensor descriptions, then the tensors, each at a multiple of the alignment.
+//! GGUF: a header of typed metadata and tensor descriptions, then the tensors, each at a multiple
+//! of the alignment.
 //!
 //! Format: ggml `gguf.h`; versions 1 to 3 in both byte orders.
 
@@ -61,8 +62,8 @@ fn with_texts(mut contents: ParsedModel) -> ParsedModel {
     contents
 }
 
-/// Reads the header of one file from a stream, and nothing behind it. The tensors are in the order of the header; those of
-/// unknown types have no bytes.
+/// Reads the header of one file from a stream, and nothing behind it. The tensors are in the order
+/// of the header; those of unknown types have no bytes.
 pub(crate) fn read_front<R: Read>(reader: R, budget: &Budget) -> Result<ParsedModel> {
     let mut header = header::read(reader, None, budget)?;
     let big_endian = header.big_endian;
@@ -97,7 +98,8 @@ fn contents(header: GgufHeader, tensors: Vec<TensorInfo>, source: Source) -> Par
     contents
 }
 
-/// Reads the header of the file in source number `index`. Returns it with the tensors in the order of their data.
+/// Reads the header of the file in source number `index`. Returns it with the tensors in the order
+/// of their data.
 fn read_part(
     source: &Source,
     index: usize,
@@ -106,7 +108,8 @@ fn read_part(
     read_part_at(source, 0..source.len().unwrap_or(0), index, budget)
 }
 
-/// As [`read_part`], of the file that lies at `place` of the source. The offsets of tensors count from its beginning.
+/// As [`read_part`], of the file that lies at `place` of the source. The offsets of tensors count
+/// from its beginning.
 fn read_part_at(
     source: &Source,
     place: Range<u64>,
@@ -131,7 +134,8 @@ struct SourceReader<'a> {
 
 impl Read for SourceReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        // The cursor knows the length of the file and never asks for more, so that a short read cannot occur.
+        // The cursor knows the length of the file and never asks for more, so that a short read
+        // cannot occur.
         self.source
             .read_at(self.at, out)
             .map_err(|error| match error {
@@ -143,8 +147,9 @@ impl Read for SourceReader<'_> {
     }
 }
 
-/// Gives tensors of Q2_0 the type PQ2_0 if only that has the room between them. PrismML's files of two bits had ggml's number
-/// before ggml had the type, and have a scale for 128 values in place of 64.
+/// Gives tensors of Q2_0 the type PQ2_0 if only that has the room between them. PrismML's files of
+/// two bits had ggml's number before ggml had the type, and have a scale for 128 values in place
+/// of 64.
 fn tell_q2_0(entries: &mut [GgufTensorEntry], alignment: u64, file_len: u64) {
     let ends: Vec<u64> = entries.iter().skip(1).map(|e| e.offset).collect();
     let ends = ends.into_iter().chain([file_len]);
@@ -172,10 +177,10 @@ fn tell_q2_0(entries: &mut [GgufTensorEntry], alignment: u64, file_len: u64) {
 
 /// Checks each tensor's size against the offset of the next one, and returns the tensors.
 ///
-/// Forks of llama.cpp use numbers of types for other types than ggml does, so that a type's number alone proves nothing.
-/// Its size does: a tensor, padded to the alignment, must end where the next one begins. The last tensor may be followed
-/// by other data, unless no other tensor of its type has proved the size. A tensor of an unknown type has the size that
-/// its neighbours leave it.
+/// Forks of llama.cpp use numbers of types for other types than ggml does, so that a type's number
+/// alone proves nothing. Its size does: a tensor, padded to the alignment, must end where the next
+/// one begins. The last tensor may be followed by other data, unless no other tensor of its type
+/// has proved the size. A tensor of an unknown type has the size that its neighbours leave it.
 ///
 /// # Errors
 /// `Parse` that names the tensor, if tensors overlap, leave a gap or lie past the end of the file.

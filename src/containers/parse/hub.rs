@@ -1,7 +1,8 @@
 //! `ORG/MODEL[@REVISION]`: finds a model in the local cache of the Hugging Face hub.
 //!
-//! The cache has a folder `models--ORG--MODEL` for each model. In it `refs/REVISION` has the hash of a commit, and
-//! `snapshots/HASH` links to files in `blobs`. A file that is being fetched is a blob that ends in `.incomplete`.
+//! The cache has a folder `models--ORG--MODEL` for each model. In it `refs/REVISION` has the hash
+//! of a commit, and `snapshots/HASH` links to files in `blobs`. A file that is being fetched is a
+//! blob that ends in `.incomplete`.
 //!
 //! Source: huggingface_hub 0.36 `constants.py` (places), `file_download.py` (layout).
 
@@ -19,9 +20,10 @@ const MAX_ENTRIES: usize = 100_000;
 /// Most snapshots that a message names.
 const MAX_NAMED: usize = 10;
 
-/// Finds the snapshot of a model that tools of Hugging Face have fetched: `ORG/MODEL`, of the branch `main`, or
-/// `ORG/MODEL@REVISION` of a branch, a tag or a commit. The cache is the directory `HF_HUB_CACHE`, else `HUGGINGFACE_HUB_CACHE`,
-/// else `hub` in `HF_HOME`, else `huggingface/hub` in `XDG_CACHE_HOME` or `~/.cache`. Nothing is downloaded.
+/// Finds the snapshot of a model that tools of Hugging Face have fetched: `ORG/MODEL`, of the
+/// branch `main`, or `ORG/MODEL@REVISION` of a branch, a tag or a commit. The cache is the
+/// directory `HF_HUB_CACHE`, else `HUGGINGFACE_HUB_CACHE`, else `hub` in `HF_HOME`, else
+/// `huggingface/hub` in `XDG_CACHE_HOME` or `~/.cache`. Nothing is downloaded.
 ///
 /// ```no_run
 /// # fn main() -> anamnesis::Result<()> {
@@ -32,8 +34,8 @@ const MAX_NAMED: usize = 10;
 /// ```
 ///
 /// # Errors
-/// `Parse` if this is no name of a model, if the snapshot is incomplete, and if there are several and no branch says which;
-/// `Io` if the cache does not have the model or the revision.
+/// `Parse` if this is no name of a model, if the snapshot is incomplete, and if there are several
+/// and no branch says which; `Io` if the cache does not have the model or the revision.
 pub fn resolve_hub_model(spec: &str) -> Result<PathBuf> {
     let name = HubName::parse(spec)
         .ok_or_else(|| AnamnesisError::parse(format!("`{spec}` is no ORG/MODEL[@REVISION]")))?;

@@ -1,5 +1,5 @@
-//! llamafile: an executable with a ZIP archive behind it, in which a GGUF file is stored as it is. The file is read in place,
-//! as the executable does that maps it.
+//! llamafile: an executable with a ZIP archive behind it, in which a GGUF file is stored as it is.
+//! The file is read in place, as the executable does that maps it.
 //!
 //! Source: llamafile's `zipalign` and README ("Creating llamafiles").
 
@@ -20,8 +20,8 @@ const MAX_NAMED: usize = 5;
 /// Reads the model in an executable.
 ///
 /// # Errors
-/// `Unsupported` if there is no GGUF file in it, or several, or if it is compressed; `Parse` if the archive or the GGUF file is
-/// malformed; `LimitExceeded`; `Io`.
+/// `Unsupported` if there is no GGUF file in it, or several, or if it is compressed; `Parse` if the
+/// archive or the GGUF file is malformed; `LimitExceeded`; `Io`.
 pub(super) fn read(source: Source, budget: &Budget) -> Result<ParsedModel> {
     let archive = ZipArchive::read(&mut &source, budget).map_err(|e| e.about(WHAT))?;
     let (member, left_out) = find_model(&archive)?;

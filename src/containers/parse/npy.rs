@@ -13,7 +13,8 @@ const MAX_HEADER_BYTES: usize = 10_000;
 /// Most dimensions of an array; NumPy 2 has the same limit.
 const MAX_DIMS: usize = 64;
 
-/// Bytes of the first read of a file: magic, version and length in any case, and most headers as a whole.
+/// Bytes of the first read of a file: magic, version and length in any case, and most headers as a
+/// whole.
 pub(super) const FIRST_READ: usize = 128;
 
 /// The header of an array.
@@ -36,7 +37,8 @@ pub(super) struct NpyElements {
 }
 
 impl NpyHeader {
-    /// Whether the dtype is a guess: NumPy writes all one-byte types of ml_dtypes as `V1`, and E4M3 is the usual one.
+    /// Whether the dtype is a guess: NumPy writes all one-byte types of ml_dtypes as `V1`, and E4M3
+    /// is the usual one.
     pub(super) fn is_guess(&self) -> bool {
         matches!(
             self.kind,
@@ -52,7 +54,8 @@ impl NpyHeader {
         self.kind.as_ref().ok()?.dtype.byte_len(&self.shape)
     }
 
-    /// Strides in elements; `None` if the elements are in row-major order, which includes Fortran order of a vector.
+    /// Strides in elements; `None` if the elements are in row-major order, which includes Fortran
+    /// order of a vector.
     pub(super) fn strides(&self) -> Option<Vec<usize>> {
         if !self.fortran {
             return None;
@@ -100,14 +103,16 @@ pub(super) fn header_len(first: &[u8]) -> Result<usize> {
 /// Parses a header of the length that [`header_len`] gives.
 ///
 /// # Errors
-/// `Parse` if it is malformed, has other keys than NumPy writes, or names an unknown type; `LimitExceeded`.
+/// `Parse` if it is malformed, has other keys than NumPy writes, or names an unknown type;
+/// `LimitExceeded`.
 pub(super) fn parse(header: &[u8]) -> Result<NpyHeader> {
     let prefix = if header.get(6) == Some(&1) { 10 } else { 12 };
     let wrong = |what: &str| AnamnesisError::parse(format!("NPY header: {what}"));
     let body = header
         .get(prefix..)
         .ok_or_else(|| wrong("it is truncated"))?;
-    // Versions 1 and 2 are Latin-1, whose bytes are the code points; version 3 is UTF-8. Python 2 wrote the older ones.
+    // Versions 1 and 2 are Latin-1, whose bytes are the code points; version 3 is UTF-8. Python 2
+    // wrote the older ones.
     let latin: String = body.iter().map(|&b| char::from(b)).collect();
     let is_latin = header.get(6) != Some(&3);
     let text = if is_latin {

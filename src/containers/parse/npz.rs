@@ -1,4 +1,5 @@
-//! NPZ archives (ZIP files of NPY arrays) and bare NPY files. Stored arrays are read in place, compressed ones as streams.
+//! NPZ archives (ZIP files of NPY arrays) and bare NPY files. Stored arrays are read in place,
+//! compressed ones as streams.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -48,8 +49,8 @@ pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<Parse
     read_archive(&Source::HeaderOnly, file, &archive, budget)
 }
 
-/// Reads the headers of an archive's arrays from `file`, in the order of the directory. `source` is where the tensors'
-/// data will be read from.
+/// Reads the headers of an archive's arrays from `file`, in the order of the directory. `source` is
+/// where the tensors' data will be read from.
 ///
 /// # Errors
 /// `Parse` if the archive or an array is malformed; `Unsupported`; `LimitExceeded`; `Io`.
@@ -83,8 +84,8 @@ pub(super) fn read_archive(
     Ok(contents)
 }
 
-/// Adds a member if it is an array, and says whether it is. A member that is not named like an array may be anything
-/// else; one that is must be an array.
+/// Adds a member if it is an array, and says whether it is. A member that is not named like an
+/// array may be anything else; one that is must be an array.
 fn read_member(
     source: &Source,
     file: &mut dyn ReadAt,
@@ -154,12 +155,12 @@ fn read_member(
     Ok(true)
 }
 
-/// Bytes that are decompressed for a header, and compressed bytes that are read for it. Headers have at most 10 000 bytes,
-/// and deflate stores incompressible data with little overhead.
+/// Bytes that are decompressed for a header, and compressed bytes that are read for it. Headers
+/// have at most 10 000 bytes, and deflate stores incompressible data with little overhead.
 const HEAD_BYTES: u64 = 16 << 10;
 
-/// Decompresses the beginning of a member, up to [`HEAD_BYTES`]. Errors are ignored: the member's stream reports them
-/// when it is read as a whole.
+/// Decompresses the beginning of a member, up to [`HEAD_BYTES`]. Errors are ignored: the member's
+/// stream reports them when it is read as a whole.
 fn inflate_head(stored: &[u8]) -> Vec<u8> {
     let mut out = vec![0; HEAD_BYTES as usize];
     let mut decoder = flate2::bufread::DeflateDecoder::new(stored);
@@ -192,7 +193,8 @@ fn deflated_source(source: &Source, member: &ZipMember, start: u64) -> Source {
     }))
 }
 
-/// Reads the header of an array that takes `len` bytes from `start` on. Returns it parsed and as bytes.
+/// Reads the header of an array that takes `len` bytes from `start` on. Returns it parsed and as
+/// bytes.
 fn read_header(
     file: &mut dyn ReadAt,
     start: u64,
@@ -214,8 +216,9 @@ fn read_header(
     Ok((npy::parse(&header)?, header))
 }
 
-/// Adds an array of `len` bytes, header included, whose data is at `offset` of source number `source`. One that no tensor
-/// can hold goes to `skipped`. Errors do not name the array: the caller does, for all errors of a member.
+/// Adds an array of `len` bytes, header included, whose data is at `offset` of source number
+/// `source`. One that no tensor can hold goes to `skipped`. Errors do not name the array: the
+/// caller does, for all errors of a member.
 ///
 /// # Errors
 /// `Parse` if the data has another length than the header says.

@@ -1,9 +1,10 @@
 //! `ollama:<model>[:<tag>]`: finds the weights of a model in the local Ollama store.
 //!
-//! The name gives the path of a manifest, `manifests/<host>/<namespace>/<model>/<tag>`. The manifest names the layer with
-//! the weights by its digest, and the digest gives the path of the file, `blobs/sha256-<hex>`. Name and digest are held to
-//! their grammars before any path is made of them. A model in layers of tensors has a file for each weight; the manifest
-//! itself then stands for it ([`read`]).
+//! The name gives the path of a manifest, `manifests/<host>/<namespace>/<model>/<tag>`. The
+//! manifest names the layer with the weights by its digest, and the digest gives the path of the
+//! file, `blobs/sha256-<hex>`. Name and digest are held to their grammars before any path is made
+//! of them. A model in layers of tensors has a file for each weight; the manifest itself then
+//! stands for it ([`read`]).
 
 mod files;
 mod layers;
@@ -39,11 +40,13 @@ const MAX_ENTRIES: usize = 10_000;
 /// Most tags that an error names.
 const MAX_NAMED: usize = 10;
 
-/// Finds the weights file of a model that Ollama has pulled: `llama3`, `user/model:tag`, `hf.co/org/repo:Q4_K_M`, each with
-/// or without `ollama:` before it. Names are compared without regard to case. The store is the directory `OLLAMA_MODELS`;
-/// if that is not set, `~/.ollama/models`; if that is not there, the store of the Linux service.
+/// Finds the weights file of a model that Ollama has pulled: `llama3`, `user/model:tag`,
+/// `hf.co/org/repo:Q4_K_M`, each with or without `ollama:` before it. Names are compared without
+/// regard to case. The store is the directory `OLLAMA_MODELS`; if that is not set,
+/// `~/.ollama/models`; if that is not there, the store of the Linux service.
 ///
-/// Of a model that has a layer for each weight the manifest is returned, which [`parse`](crate::parse()) reads with all layers.
+/// Of a model that has a layer for each weight the manifest is returned, which
+/// [`parse`](crate::parse()) reads with all layers.
 ///
 /// ```no_run
 /// # fn main() -> anamnesis::Result<()> {
@@ -54,20 +57,25 @@ const MAX_NAMED: usize = 10;
 /// ```
 ///
 /// # Errors
-/// `Parse` if the name or the manifest is malformed, or the file is incomplete; `Unsupported` if the weights are neither one
-/// file nor layers of tensors; `LimitExceeded` if the manifest is over 1 MiB; `Io` if the manifest or the file is missing. The error for a
-/// missing manifest lists the model's other tags.
+/// `Parse` if the name or the manifest is malformed, or the file is incomplete; `Unsupported` if
+/// the weights are neither one file nor layers of tensors; `LimitExceeded` if the manifest is over
+/// 1 MiB; `Io` if the manifest or the file is missing. The error for a missing manifest lists the
+/// model's other tags.
 ///
 /// Source: Ollama's [names][1], [store][2] and [manifests][3].
 ///
-/// [1]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/types/model/name.go#L101-L181
-/// [2]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/paths.go#L17-L62
-/// [3]: https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/manifest.go#L16-L25
+/// [1]:
+/// https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/types/model/name.go#L101-L181
+/// [2]:
+/// https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/paths.go#L17-L62
+/// [3]:
+/// https://github.com/ollama/ollama/blob/148a1be0a375910e783149d166803bd23a78c308/manifest/manifest.go#L16-L25
 pub fn resolve_ollama_model(spec: &str) -> Result<PathBuf> {
     resolve_with_notes(spec).map(|(path, _)| path)
 }
 
-/// As [`resolve_ollama_model`], with notes on the layers beside the one that is returned. [`read`] notes those of a manifest.
+/// As [`resolve_ollama_model`], with notes on the layers beside the one that is returned. [`read`]
+/// notes those of a manifest.
 ///
 /// # Errors
 /// As [`resolve_ollama_model`].
@@ -90,8 +98,8 @@ pub(crate) fn resolve_with_notes(spec: &str) -> Result<(PathBuf, Vec<String>)> {
     }
 }
 
-/// Name for files that are made from a model, without directory and extension: the model, and the tag unless it is
-/// `latest`.
+/// Name for files that are made from a model, without directory and extension: the model, and the
+/// tag unless it is `latest`.
 #[cfg_attr(not(feature = "cli"), allow(dead_code))]
 pub(crate) fn file_stem(spec: &str) -> String {
     match OllamaName::parse(spec) {
@@ -101,8 +109,8 @@ pub(crate) fn file_stem(spec: &str) -> String {
     }
 }
 
-/// Path of the store. If it cannot be told whether the service has one (permissions), its path is returned all the same,
-/// so that the error of opening it says why.
+/// Path of the store. If it cannot be told whether the service has one (permissions), its path is
+/// returned all the same, so that the error of opening it says why.
 fn find_store(
     variable: Option<OsString>,
     home: Option<PathBuf>,
@@ -128,8 +136,9 @@ fn find_store(
     })
 }
 
-/// Finds the manifest of `name`. If there is none under this name, the store is searched for one that differs in case alone:
-/// Ollama compares names so, and directories keep the case in which a model was pulled.
+/// Finds the manifest of `name`. If there is none under this name, the store is searched for one
+/// that differs in case alone: Ollama compares names so, and directories keep the case in which a
+/// model was pulled.
 fn find_manifest(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     let top = root.join("manifests");
     let exact = top
@@ -168,8 +177,8 @@ fn find_manifest(root: &Path, name: &OllamaName<'_>) -> Result<PathBuf> {
     }
 }
 
-/// Paths of the entries of `directories` whose names are `wanted`. A directory that is missing has none. `budget` is the
-/// number of entries that may still be searched.
+/// Paths of the entries of `directories` whose names are `wanted`. A directory that is missing has
+/// none. `budget` is the number of entries that may still be searched.
 fn list_matching(
     directories: &[PathBuf],
     wanted: impl Fn(&str) -> bool,
@@ -202,8 +211,8 @@ fn list_matching(
     Ok(found)
 }
 
-/// Whether an error says that there is no such file. A valid host may be longer than file systems allow names to be, so
-/// `InvalidFilename` says that, too.
+/// Whether an error says that there is no such file. A valid host may be longer than file systems
+/// allow names to be, so `InvalidFilename` says that, too.
 fn is_absence(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -337,7 +346,8 @@ fn regular_file(path: &Path) -> std::io::Result<Metadata> {
 /// Path of the file with the content of `layer`.
 ///
 /// # Errors
-/// `Parse` if the digest is malformed, or if the file has another length than the manifest says; `Io` if it is missing.
+/// `Parse` if the digest is malformed, or if the file has another length than the manifest says;
+/// `Io` if it is missing.
 fn find_blob(root: &Path, manifest: &Path, layer: &OllamaLayer) -> Result<PathBuf> {
     let is_hex =
         |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,5 +1,5 @@
-//! Files that people have in place of a model: the error says what the file is and what to do, instead of what safetensors
-//! has in its place.
+//! Files that people have in place of a model: the error says what the file is and what to do,
+//! instead of what safetensors has in its place.
 
 use std::path::Path;
 
@@ -82,7 +82,8 @@ const OTHER_FILES: &[OtherFile] = &[
         advice: "its models are not read",
     },
     OtherFile {
-        // The version of the format and its description, which begins with an input: a message whose first field is a name.
+        // The version of the format and its description, which begins with an input: a message
+        // whose first field is a name.
         matches: |head| {
             let input = message(head, [0x08, 0x12]).and_then(|inner| message(inner, []));
             input.is_some_and(|input| input.first() == Some(&NAME))
@@ -157,8 +158,8 @@ const OTHER_FILES: &[OtherFile] = &[
 /// First byte of a field of Protocol Buffers that is a text or a message and has the number 1.
 const NAME: u8 = 0x0a;
 
-/// The content of a message of Protocol Buffers at the beginning of `head`, behind a number and a length if `fields` has their
-/// first bytes. At most what is in `head`.
+/// The content of a message of Protocol Buffers at the beginning of `head`, behind a number and a
+/// length if `fields` has their first bytes. At most what is in `head`.
 fn message<const N: usize>(head: &[u8], fields: [u8; N]) -> Option<&[u8]> {
     let mut rest = head;
     let last = fields.last().copied().unwrap_or(NAME);
@@ -190,8 +191,8 @@ fn is_tensorflow_index(source: &Source) -> bool {
 /// Bytes that are looked at.
 const HEAD: usize = 512;
 
-/// Reads a file of no known container: as safetensors, so that the error says what is wrong with it, unless it is known what
-/// the file is.
+/// Reads a file of no known container: as safetensors, so that the error says what is wrong with
+/// it, unless it is known what the file is.
 ///
 /// # Errors
 /// `Unsupported` with what the file is; those of the safetensors reader.
@@ -238,8 +239,8 @@ mod tests {
             (b"tjggaaaa", "before GGUF"),
             (b"lmgg\xa8\xca\0\0", "whisper.cpp"),
             (b"alggaaaa", "GGML"),
-            // By the definitions of the formats: Model.proto of Core ML, saved_model.proto, graph.proto and table/format.h of
-            // TensorFlow, and MessagePack.
+            // By the definitions of the formats: Model.proto of Core ML, saved_model.proto,
+            // graph.proto and table/format.h of TensorFlow, and MessagePack.
             (b"\x08\x04\x12\x5b\x0a\x15\x0a\x05input\x1a\x0c", "Core ML"),
             (
                 b"\x08\x09\x12\xe4\x01\x0a\x15\x0a\x05image\x1a\x0c",

@@ -1,8 +1,9 @@
-//! PyTorch checkpoints: ZIP archives (torch 1.6 and later), legacy streams of pickles, and the tar files before those.
+//! PyTorch checkpoints: ZIP archives (torch 1.6 and later), legacy streams of pickles, and the tar
+//! files before those.
 //!
-//! All three name their tensors in a pickle, a program for Python's unpickler. The module `pickle` interprets it without
-//! ever calling anything, and `tensors` finds the tensors among the resulting values. They are views of storages, which
-//! the container holds.
+//! All three name their tensors in a pickle, a program for Python's unpickler. The module `pickle`
+//! interprets it without ever calling anything, and `tensors` finds the tensors among the resulting
+//! values. They are views of storages, which the container holds.
 //!
 //! Formats: torch `torch/serialization.py`, `_load`, `_legacy_load` and `legacy_load`.
 
@@ -59,11 +60,13 @@ pub struct PickleGlobal {
     pub allowed: bool,
 }
 
-/// Lists every global that the pickles of a checkpoint name, allowed or not. Nothing is imported or called.
+/// Lists every global that the pickles of a checkpoint name, allowed or not. Nothing is imported or
+/// called.
 ///
-/// The interpreter goes on past errors of a pickle, as long as it can tell where the next opcode begins. If it cannot, or
-/// if the file is malformed otherwise, the list has the globals named before that point. A module or name that is not
-/// written in the pickle, but would be computed, is listed as `?`.
+/// The interpreter goes on past errors of a pickle, as long as it can tell where the next opcode
+/// begins. If it cannot, or if the file is malformed otherwise, the list has the globals named
+/// before that point. A module or name that is not written in the pickle, but would be computed, is
+/// listed as `?`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -75,8 +78,8 @@ pub struct PickleGlobal {
 /// ```
 ///
 /// # Errors
-/// `Unsupported` if the file is no pickle; `Parse` if it is malformed and names no global before that point;
-/// `LimitExceeded`; `Io`.
+/// `Unsupported` if the file is no pickle; `Parse` if it is malformed and names no global before
+/// that point; `LimitExceeded`; `Io`.
 pub fn pickle_globals(path: impl AsRef<Path>) -> Result<Vec<PickleGlobal>> {
     pickle_globals_with_limits(path, &ParseLimits::default())
 }
@@ -99,7 +102,8 @@ pub fn pickle_globals_with_limits(
     }
 }
 
-/// Appends every global that the pickles of a checkpoint name to `named`, those before an error too.
+/// Appends every global that the pickles of a checkpoint name to `named`, those before an error
+/// too.
 fn collect_globals(
     source: &Source,
     named: &mut Vec<PickleGlobal>,
@@ -151,7 +155,8 @@ pub(super) fn read_tar(
     tar::read(&mut &source.share(), source, budget)
 }
 
-/// An archive whose pickle has been run and whose records have been read, before its storages are looked up.
+/// An archive whose pickle has been run and whose records have been read, before its storages are
+/// looked up.
 struct OpenedArchive<'a> {
     machine: PickleMachine<'a>,
     /// The value of the pickle.
@@ -162,8 +167,8 @@ struct OpenedArchive<'a> {
     prefix: String,
 }
 
-/// Runs the pickle of an archive, reads the records beside it, and appends the globals that it names to `named`.
-/// With `lenient`, the machine goes on past errors. No tensor data is read.
+/// Runs the pickle of an archive, reads the records beside it, and appends the globals that it
+/// names to `named`. With `lenient`, the machine goes on past errors. No tensor data is read.
 fn run_archive<'b>(
     file: &mut dyn ReadAt,
     archive: &ZipArchive,
@@ -280,12 +285,13 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
     not_empty(contents)
 }
 
-/// Reads the pickles of a checkpoint and, of an archive, its directory and small records; no tensor data. Returns the
-/// tensors, and whether their storages are big-endian. A storage of an archive may be longer than the pickle says, since
-/// none of its bytes is read.
+/// Reads the pickles of a checkpoint and, of an archive, its directory and small records; no tensor
+/// data. Returns the tensors, and whether their storages are big-endian. A storage of an archive
+/// may be longer than the pickle says, since none of its bytes is read.
 pub(crate) fn read_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedModel, bool)> {
     let none = Source::HeaderOnly;
-    // By the beginning, as when a file is parsed: what follows it could be an archive with other tensors.
+    // By the beginning, as when a file is parsed: what follows it could be an archive with other
+    // tensors.
     let head = read_head_of(file, Container::Pth)?;
     if head.starts_with(b"PK") {
         return read_archive_front(file, budget);
@@ -337,7 +343,8 @@ fn read_archive_front(file: &mut dyn ReadAt, budget: &Budget) -> Result<(ParsedM
     Ok((not_empty(contents)?, big_endian))
 }
 
-/// Counts the tensors against the item limit. Members of the archive are counted already, and a tensor usually is one.
+/// Counts the tensors against the item limit. Members of the archive are counted already, and a
+/// tensor usually is one.
 fn count_tensors(
     found: &[tensors::FoundTensor],
     archive: &ZipArchive,
@@ -376,7 +383,8 @@ fn member_source(
     Ok((Source::Deflated(Box::new(deflated)), 0))
 }
 
-/// Returns `contents`, or an error if a checkpoint has no tensors at all: it would pass for a model otherwise.
+/// Returns `contents`, or an error if a checkpoint has no tensors at all: it would pass for a model
+/// otherwise.
 fn not_empty(contents: ParsedModel) -> Result<ParsedModel> {
     if contents.tensors.is_empty() && contents.skipped.is_empty() {
         return Err(AnamnesisError::parse("the checkpoint holds no tensors"));

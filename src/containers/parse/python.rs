@@ -1,4 +1,5 @@
-//! Parses Python literals, which NPY headers consist of: dicts, tuples, lists, strings, integers, `True`, `False`, `None`.
+//! Parses Python literals, which NPY headers consist of: dicts, tuples, lists, strings, integers,
+//! `True`, `False`, `None`.
 
 /// A Python literal.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,8 +16,9 @@ pub(super) enum Literal {
 /// Deepest nesting of literals, which bounds the parser's recursion. NumPy writes three levels.
 const MAX_DEPTH: usize = 16;
 
-/// Parses `text`, which must be one literal with nothing but whitespace and comments around it. `None` if it is not.
-/// Linear in the length of the text. With `has_longs`, integers may end in an `L`, as Python 2 writes them.
+/// Parses `text`, which must be one literal with nothing but whitespace and comments around it.
+/// `None` if it is not. Linear in the length of the text. With `has_longs`, integers may end in an
+/// `L`, as Python 2 writes them.
 pub(super) fn parse(text: &str, has_longs: bool) -> Option<Literal> {
     let mut parser = LiteralParser {
         rest: text,

@@ -1,7 +1,9 @@
-//! QNAT, the native format of qlora-rs, versions 1 and 2: 28 bytes of header, names, tensor headers, data.
+//! QNAT, the native format of qlora-rs, versions 1 and 2: 28 bytes of header, names, tensor
+//! headers, data.
 //!
-//! The format's writer computes offsets from a wrong length of the header, so that only their differences are right. With
-//! the end of the file they give each tensor's size. In version 1 the size tells which parts a tensor has.
+//! The format's writer computes offsets from a wrong length of the header, so that only their
+//! differences are right. With the end of the file they give each tensor's size. In version 1 the
+//! size tells which parts a tensor has.
 //!
 //! Format: qlora-rs 1.0.5 and 1.3.0 `native.rs`
 //! (<https://github.com/tzervas/qlora-rs/blob/a203ca9c735856a9b091fe02328d74cd93d32c29/src/native.rs#L278>).
@@ -92,8 +94,8 @@ struct QnatEntry {
     flags: Option<u32>,
 }
 
-/// Reads a file's header. Each tensor becomes one U8 tensor of all its bytes, with a [`QnatTensor`] that says which parts
-/// they are.
+/// Reads a file's header. Each tensor becomes one U8 tensor of all its bytes, with a [`QnatTensor`]
+/// that says which parts they are.
 ///
 /// # Errors
 /// `Parse` if the file is malformed; `Unsupported` for an unknown version; `LimitExceeded`; `Io`.
@@ -192,8 +194,8 @@ fn read_entry(cursor: &mut QnatCursor<'_>, version: u32) -> Result<QnatEntry> {
     }
 }
 
-/// Finds each tensor's bytes and parts, and adds it to `contents`. A tensor ends where the next one begins, the last one at
-/// the end of the file.
+/// Finds each tensor's bytes and parts, and adds it to `contents`. A tensor ends where the next one
+/// begins, the last one at the end of the file.
 fn add_tensors(
     entries: Vec<QnatEntry>,
     data_start: u64,
@@ -248,9 +250,10 @@ fn add_tensors(
     Ok(())
 }
 
-/// Offsets of the parts of a tensor of `size` bytes, relative to its beginning. `None` if no combination of parts has this
-/// size. The codes come first. Version 2 has either F32 scales or quantized ones, then zero points. Version 1 has F32 scales
-/// in any case, then zero points, then quantized scales.
+/// Offsets of the parts of a tensor of `size` bytes, relative to its beginning. `None` if no
+/// combination of parts has this size. The codes come first. Version 2 has either F32 scales or
+/// quantized ones, then zero points. Version 1 has F32 scales in any case, then zero points, then
+/// quantized scales.
 fn parts(entry: &QnatEntry, size: u64) -> Option<QnatTensor> {
     let &QnatEntry {
         block,
@@ -266,7 +269,8 @@ fn parts(entry: &QnatEntry, size: u64) -> Option<QnatTensor> {
     let one = u64::from(n > 0);
     let (double, zeros) = match flags {
         Some(flags) => (flags & DOUBLE_QUANT != 0, flags & ZERO_POINTS != 0),
-        // The sizes of the four combinations differ where there are blocks, so that the first that fits is the one.
+        // The sizes of the four combinations differ where there are blocks, so that the first that
+        // fits is the one.
         None => [(false, false), (false, true), (true, false), (true, true)]
             .into_iter()
             .find(|&(double, zeros)| {

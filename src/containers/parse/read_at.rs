@@ -1,5 +1,5 @@
-//! [`ReadAt`]: positional reads from memory, from a source, or from a stream that can seek. Containers with their index at
-//! the end are read through it.
+//! [`ReadAt`]: positional reads from memory, from a source, or from a stream that can seek.
+//! Containers with their index at the end are read through it.
 
 use std::io::{Read, Seek};
 

@@ -1,7 +1,8 @@
 //! safetensors: `u64 n | n bytes of JSON | data`, all little-endian.
 //!
-//! The `safetensors` crate validates the JSON: contiguous offsets, no holes, sizes that fit the shapes. Here the file's
-//! length and the order of tensors are checked, and repeated names, which the crate does not see.
+//! The `safetensors` crate validates the JSON: contiguous offsets, no holes, sizes that fit the
+//! shapes. Here the file's length and the order of tensors are checked, and repeated names, which
+//! the crate does not see.
 //!
 //! Format: <https://huggingface.co/docs/safetensors/index#format>
 
@@ -21,10 +22,12 @@ use crate::{AnamnesisError, Container, Dtype, ParsedModel, Result};
 /// Largest JSON header that the format allows, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Most keys of `__metadata__`. Models whose every parameter is described there have some ten thousand.
+/// Most keys of `__metadata__`. Models whose every parameter is described there have some ten
+/// thousand.
 const MAX_METADATA_KEYS: usize = 1 << 18;
 
-/// Most bytes of one read from a stream. The buffer grows by this at a time, so that a false length costs no more.
+/// Most bytes of one read from a stream. The buffer grows by this at a time, so that a false length
+/// costs no more.
 const MAX_READ: usize = 8 << 20;
 
 /// Reads the header of a complete file in `source`.
@@ -41,8 +44,9 @@ pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Resu
     Ok(contents)
 }
 
-/// Refuses a file of a distributed checkpoint, whose tensors are pieces of larger ones. Where each begins is in the metadata.
-/// Those of the first process begin at zero, like whole tensors, but the file is named after the process.
+/// Refuses a file of a distributed checkpoint, whose tensors are pieces of larger ones. Where each
+/// begins is in the metadata. Those of the first process begin at zero, like whole tensors, but the
+/// file is named after the process.
 fn require_whole_tensors(contents: &ParsedModel, path: Option<&Path>) -> Result<()> {
     #[derive(serde::Deserialize)]
     struct SavedPiece {
@@ -66,8 +70,8 @@ fn require_whole_tensors(contents: &ParsedModel, path: Option<&Path>) -> Result<
     ))
 }
 
-/// Refuses a UQFF file of mistral.rs whose layers do not say how they are stored: before version 1.0 each was one tensor of bytes,
-/// under a number.
+/// Refuses a UQFF file of mistral.rs whose layers do not say how they are stored: before version
+/// 1.0 each was one tensor of bytes, under a number.
 fn require_described_layers(contents: &ParsedModel) -> Result<()> {
     let has_format = |t: &crate::containers::model::TensorInfo| t.name.ends_with(".weight.format");
     match contents.tensors.iter().any(has_format) {
@@ -79,7 +83,8 @@ fn require_described_layers(contents: &ParsedModel) -> Result<()> {
     }
 }
 
-/// Reads the header of a complete file, and checks that the file ends with the data of the last tensor.
+/// Reads the header of a complete file, and checks that the file ends with the data of the last
+/// tensor.
 pub(crate) fn read_at(file: &mut dyn ReadAt, budget: &Budget) -> Result<ParsedModel> {
     let len = file.len();
     let mut prefix = [0; 8];
@@ -112,8 +117,8 @@ pub(crate) fn read_at(file: &mut dyn ReadAt, budget: &Budget) -> Result<ParsedMo
     Ok(contents)
 }
 
-/// Reads the header from a stream: the eight bytes of its length and then exactly that many. The source of the result has
-/// no data.
+/// Reads the header from a stream: the eight bytes of its length and then exactly that many. The
+/// source of the result has no data.
 pub(crate) fn read_from<R: Read>(mut reader: R, budget: &Budget) -> Result<ParsedModel> {
     let mut prefix = [0; 8];
     reader.read_exact(&mut prefix)?;
@@ -151,8 +156,8 @@ fn checked_header_size(n: u64, budget: &Budget) -> Result<usize> {
         .map(|()| n as usize)
 }
 
-/// Parses and validates the JSON. Returns the tensors in the order of their data, and the length of the data section. Empty
-/// tensors at one offset are in the order of the header.
+/// Parses and validates the JSON. Returns the tensors in the order of their data, and the length of
+/// the data section. Empty tensors at one offset are in the order of the header.
 fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     let header: SafetensorsJson = serde_json::from_slice(json)
         .map_err(|e| AnamnesisError::parse(format!("safetensors header: {e}")))?;
@@ -206,8 +211,9 @@ fn parse_json(json: &[u8], budget: &Budget) -> Result<(ParsedModel, u64)> {
     ))
 }
 
-/// The first tensor that is not where the one before it ends, or whose size does not fit its shape. It is the one that a
-/// failed validation of the `safetensors` crate is about, which does not always name it. `base` is the offset of the data.
+/// The first tensor that is not where the one before it ends, or whose size does not fit its shape.
+/// It is the one that a failed validation of the `safetensors` crate is about, which does not
+/// always name it. `base` is the offset of the data.
 fn culprit(
     tensors: &[crate::containers::model::TensorInfo],
     base: u64,
@@ -220,7 +226,8 @@ fn culprit(
     })
 }
 
-/// The entries of the JSON header in their order. A repeated name is an error: readers differ in which entry counts.
+/// The entries of the JSON header in their order. A repeated name is an error: readers differ in
+/// which entry counts.
 struct SafetensorsJson {
     entries: Vec<(String, TensorInfo)>,
     metadata: Option<HashMap<String, String>>,
@@ -266,7 +273,8 @@ impl<'de> serde::Deserialize<'de> for SafetensorsJson {
     }
 }
 
-/// The texts under `__metadata__`. A repeated key is an error, even with the same value: writers have a map of them.
+/// The texts under `__metadata__`. A repeated key is an error, even with the same value: writers
+/// have a map of them.
 struct SafetensorsMetadata(HashMap<String, String>);
 
 impl<'de> serde::Deserialize<'de> for SafetensorsMetadata {

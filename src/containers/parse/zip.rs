@@ -1,13 +1,15 @@
-//! ZIP archives, as NPZ and PyTorch files are: reads the central directory and finds each member's bytes. Members are
-//! read in place; nothing is extracted.
+//! ZIP archives, as NPZ and PyTorch files are: reads the central directory and finds each member's
+//! bytes. Members are read in place; nothing is extracted.
 //!
-//! A ZIP file says most things twice: in its directory and in its members, in 32 bits and in 64. Readers differ in what
-//! they believe, so that one file can be two models. Here the directory counts, and every contradiction is an error.
+//! A ZIP file says most things twice: in its directory and in its members, in 32 bits and in 64.
+//! Readers differ in what they believe, so that one file can be two models. Here the directory
+//! counts, and every contradiction is an error.
 //!
-//! The `zip` crate parses the entries of the directory. Around it stand the checks that it leaves open: it has no limits,
-//! falls back to an earlier end record, follows one of two contradicting records, passes over bytes behind the last
-//! entry, and keeps one of two members of the same name. Local headers are read here, because the crate compares three bits
-//! of their flags alone, and reads every local header of an archive to look for overlaps. docs/architecture.md lists cases.
+//! The `zip` crate parses the entries of the directory. Around it stand the checks that it leaves
+//! open: it has no limits, falls back to an earlier end record, follows one of two contradicting
+//! records, passes over bytes behind the last entry, and keeps one of two members of the same name.
+//! Local headers are read here, because the crate compares three bits of their flags alone, and
+//! reads every local header of an archive to look for overlaps. docs/architecture.md lists cases.
 //!
 //! Format: PKWARE APPNOTE 6.3.10.
 
@@ -29,11 +31,12 @@ const MAX_DIRECTORY_BYTES: u64 = 256 << 20;
 /// Length of a local header without name and extra fields.
 const LOCAL_HEADER_LEN: u64 = 30;
 
-/// Longest end of file that can hold the end record: 22 bytes and a comment of at most 65535. The 64-bit records before it
-/// take 76 bytes more, if they are adjacent.
+/// Longest end of file that can hold the end record: 22 bytes and a comment of at most 65535. The
+/// 64-bit records before it take 76 bytes more, if they are adjacent.
 const MAX_TAIL: u64 = 22 + 65_535 + 76;
 
-/// Bytes of the end of an archive that hold the directory of one with a single tensor, and its end record.
+/// Bytes of the end of an archive that hold the directory of one with a single tensor, and its end
+/// record.
 #[cfg(feature = "pth")]
 const SHORT_TAIL: u64 = 2048;
 
@@ -71,8 +74,8 @@ pub(crate) struct ZipArchive {
     headers: Vec<u64>,
     /// Offset of the central directory, which no member reaches into.
     directory: u64,
-    /// The end of the file, which was read for the directory, and its offset: of a remote archive, small members that lie
-    /// there take no request of their own.
+    /// The end of the file, which was read for the directory, and its offset: of a remote archive,
+    /// small members that lie there take no request of their own.
     tail: Vec<u8>,
     tail_start: u64,
 }
@@ -82,18 +85,20 @@ fn broken(what: impl std::fmt::Display) -> AnamnesisError {
 }
 
 impl ZipArchive {
-    /// Reads and checks the central directory. It takes one read of the file's end, and another one if the directory is
-    /// longer than that.
+    /// Reads and checks the central directory. It takes one read of the file's end, and another one
+    /// if the directory is longer than that.
     ///
     /// # Errors
-    /// `Parse` if the archive is malformed, contradicts itself, or does not end with its directory; `Unsupported` if a
-    /// member is encrypted or compressed by another method than deflate; `LimitExceeded`; `Io`.
+    /// `Parse` if the archive is malformed, contradicts itself, or does not end with its directory;
+    /// `Unsupported` if a member is encrypted or compressed by another method than deflate;
+    /// `LimitExceeded`; `Io`.
     pub(crate) fn read(file: &mut dyn ReadAt, budget: &Budget) -> Result<Self> {
         let tail = read_tail(file, MAX_TAIL)?;
         Self::read_behind(file, tail, budget)
     }
 
-    /// As [`read`](Self::read), of a small archive among thousands: reads less of its end, if it has no comment there.
+    /// As [`read`](Self::read), of a small archive among thousands: reads less of its end, if it
+    /// has no comment there.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -165,8 +170,9 @@ impl ZipArchive {
     /// Reads the local header of `member` and returns the offset of the data behind it.
     ///
     /// # Errors
-    /// `Parse` if the local header has another name, method or flags than the directory, or if the data would reach into
-    /// the next member. Sizes and checksum are not compared: streaming writers leave them out of local headers.
+    /// `Parse` if the local header has another name, method or flags than the directory, or if the
+    /// data would reach into the next member. Sizes and checksum are not compared: streaming
+    /// writers leave them out of local headers.
     pub(crate) fn read_data_start(&self, file: &mut dyn ReadAt, member: &ZipMember) -> Result<u64> {
         let name = &member.name;
         let mut header = vec![0; LOCAL_HEADER_LEN as usize + name.len()];
@@ -182,7 +188,8 @@ impl ZipArchive {
             )));
         }
         let start = member.header + header.len() as u64 + u64::from(u16_at(&header, 28));
-        // The length of the local header's extra fields is known only now, so that overlap is checked once more.
+        // The length of the local header's extra fields is known only now, so that overlap is
+        // checked once more.
         let next = self
             .headers
             .partition_point(|&header| header <= member.header);
@@ -196,9 +203,10 @@ impl ZipArchive {
         }
     }
 
-    /// Reads a whole member of at most `max` bytes, decompresses it, and checks its length and CRC-32. A compressed
-    /// member may take at most 16 MiB and twice its stored length: a pickle's values take a multiple of its length, so
-    /// that a greater ratio would make a small file expensive.
+    /// Reads a whole member of at most `max` bytes, decompresses it, and checks its length and
+    /// CRC-32. A compressed member may take at most 16 MiB and twice its stored length: a pickle's
+    /// values take a multiple of its length, so that a greater ratio would make a small file
+    /// expensive.
     ///
     /// # Errors
     /// `Parse` if the member is malformed; `LimitExceeded` if it is too large; `Io`.
@@ -235,8 +243,8 @@ impl ZipArchive {
         Ok(bytes)
     }
 
-    /// NPZ if a member is named like an array, or if there is none; a checkpoint if there is a pickle where checkpoints have
-    /// it. `None` for any other archive.
+    /// NPZ if a member is named like an array, or if there is none; a checkpoint if there is a
+    /// pickle where checkpoints have it. `None` for any other archive.
     pub(crate) fn format(&self) -> Option<Container> {
         if self.members.is_empty() || self.members.iter().any(|m| m.name.ends_with(".npy")) {
             return Some(Container::Npz);
@@ -253,7 +261,8 @@ impl ZipArchive {
         }
     }
 
-    /// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory of any name.
+    /// The member `data.pkl`, at the top or in a directory: torch wraps everything in one directory
+    /// of any name.
     pub(crate) fn pickle(&self) -> Option<&ZipMember> {
         // The shallowest, for it is the root where the other is one of TorchScript's extra files.
         self.members
@@ -262,11 +271,12 @@ impl ZipArchive {
             .min_by_key(|m| m.name.matches('/').count())
     }
 
-    /// Checks that `pickle` is the only root of a checkpoint. A `data.pkl` below its directory, among the extra files of
-    /// TorchScript, is none.
+    /// Checks that `pickle` is the only root of a checkpoint. A `data.pkl` below its directory,
+    /// among the extra files of TorchScript, is none.
     ///
     /// # Errors
-    /// `Parse` if another member could be taken for the checkpoint's pickle: which one counts would depend on the reader.
+    /// `Parse` if another member could be taken for the checkpoint's pickle: which one counts would
+    /// depend on the reader.
     #[cfg(feature = "pth")]
     pub(crate) fn check_only_root(&self, pickle: &ZipMember) -> Result<()> {
         let directory = pickle.name.trim_end_matches("data.pkl");
@@ -318,7 +328,8 @@ const MODEL_FILES: &[&str] = &[
 ];
 
 impl ZipArchive {
-    /// The error for an archive that is neither NPZ nor a checkpoint, with what it is as far as its members tell.
+    /// The error for an archive that is neither NPZ nor a checkpoint, with what it is as far as its
+    /// members tell.
     pub(super) fn neither(&self) -> AnamnesisError {
         let has = |name: &str| self.members.iter().any(|m| m.name.ends_with(name));
         let is_in = |directory: &str| self.members.iter().any(|m| m.name.contains(directory));

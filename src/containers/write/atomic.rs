@@ -1,5 +1,6 @@
-//! [`OutputFile`]: an output file that appears whole or not at all. It is a temporary file in the same directory, which is
-//! synced and then renamed. Everything that can be wrong with the place is checked before the work.
+//! [`OutputFile`]: an output file that appears whole or not at all. It is a temporary file in the
+//! same directory, which is synced and then renamed. Everything that can be wrong with the place is
+//! checked before the work.
 
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind};
@@ -96,8 +97,9 @@ impl OutputFile {
     /// Checks the place for `path` and creates a temporary file of `len` bytes there.
     ///
     /// # Errors
-    /// `Io` if `path` is a directory or a device, an existing file without `force`, or an input under any of its names; if
-    /// the directory is missing or not writable; if the file system has not enough space.
+    /// `Io` if `path` is a directory or a device, an existing file without `force`, or an input
+    /// under any of its names; if the directory is missing or not writable; if the file system has
+    /// not enough space.
     pub(crate) fn create(path: &Path, len: u64, place: &OutputPlace<'_>) -> Result<Self> {
         place.check(path)?;
         let directory = directory_of(path).to_path_buf();
@@ -132,11 +134,12 @@ impl OutputFile {
         self.temporary.as_file()
     }
 
-    /// Syncs the file, renames it to its name, and syncs the directory. In this order a crash leaves the old file or the
-    /// whole new one, never a name without its data.
+    /// Syncs the file, renames it to its name, and syncs the directory. In this order a crash
+    /// leaves the old file or the whole new one, never a name without its data.
     ///
     /// # Errors
-    /// `Io` if the file cannot be synced or renamed; without `force`, also if a file has appeared under its name.
+    /// `Io` if the file cannot be synced or renamed; without `force`, also if a file has appeared
+    /// under its name.
     pub(crate) fn commit(self) -> Result<()> {
         let Self {
             temporary,
@@ -165,8 +168,8 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Makes renames in `directory` durable. Errors are ignored: some file systems cannot sync directories, and the files are
-/// whole all the same.
+/// Makes renames in `directory` durable. Errors are ignored: some file systems cannot sync
+/// directories, and the files are whole all the same.
 pub(crate) fn sync_directory(directory: &Path) {
     #[cfg(unix)]
     let _ = File::open(directory).and_then(|directory| directory.sync_all());

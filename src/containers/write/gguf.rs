@@ -1,4 +1,5 @@
-//! Lays out GGUF files: version 3, little-endian, each tensor padded to the alignment, including the last one.
+//! Lays out GGUF files: version 3, little-endian, each tensor padded to the alignment, including
+//! the last one.
 //!
 //! Format: ggml `gguf.h`; rules: `gguf.cpp`, `gguf_init_from_reader`.
 
@@ -28,8 +29,9 @@ pub(crate) struct GgufKeys {
 }
 
 impl GgufKeys {
-    /// Encodes the metadata of `source` without the keys that `leave_out` selects. A value of `edits` replaces that of its
-    /// key in place; the keys that `source` does not have follow at the end.
+    /// Encodes the metadata of `source` without the keys that `leave_out` selects. A value of
+    /// `edits` replaces that of its key in place; the keys that `source` does not have follow at
+    /// the end.
     ///
     /// # Errors
     /// `Parse` if an edit has an invalid key, sets a split key, or sets an invalid alignment.

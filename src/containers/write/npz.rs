@@ -1,14 +1,16 @@
-//! Lays out NPZ files: stored members, each an NPY array whose header ends at a multiple of 64 bytes.
+//! Lays out NPZ files: stored members, each an NPY array whose header ends at a multiple of 64
+//! bytes.
 //!
-//! All sizes are in ZIP64 fields, so that the layout does not depend on them. Checksums are entered when the data has been
-//! written.
+//! All sizes are in ZIP64 fields, so that the layout does not depend on them. Checksums are entered
+//! when the data has been written.
 //!
 //! Formats: PKWARE APPNOTE 6.3.10; NumPy `numpy/lib/format.py`, version 1.0.
 
 use super::{ChecksumPatch, Framing, OutputEntry, OutputLayout};
 use crate::{AnamnesisError, Dtype, Result};
 
-/// NumPy's `descr` of a dtype; for floats that NumPy lacks, that of ml_dtypes. `None` if neither has such a type.
+/// NumPy's `descr` of a dtype; for floats that NumPy lacks, that of ml_dtypes. `None` if neither
+/// has such a type.
 pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
     Some(match dtype {
         Dtype::Bool => "|b1",
@@ -31,7 +33,8 @@ pub(crate) fn descr(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
-/// The NPY header of an array. It is padded with spaces to a multiple of 64 bytes, as NumPy does (`ARRAY_ALIGN`).
+/// The NPY header of an array. It is padded with spaces to a multiple of 64 bytes, as NumPy does
+/// (`ARRAY_ALIGN`).
 pub(crate) fn npy_header(descr: &str, shape: &[usize]) -> Vec<u8> {
     let dims: String = shape.iter().map(|d| format!("{d}, ")).collect();
     let dims = if shape.len() == 1 {
@@ -75,7 +78,8 @@ const DATE: u16 = 1 << 5 | 1;
 /// Lays out `entries` in their order, each as a member `NAME.npy`.
 ///
 /// # Errors
-/// `Unsupported` if NumPy has no such dtype or a name is too long for ZIP; `Parse` if the size of the file overflows.
+/// `Unsupported` if NumPy has no such dtype or a name is too long for ZIP; `Parse` if the size of
+/// the file overflows.
 pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
     let (mut pieces, mut offsets, mut patches) = (Vec::new(), Vec::new(), Vec::new());
     let (mut directory, mut crc_places) = (Vec::new(), Vec::new());
@@ -144,8 +148,8 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
     })
 }
 
-/// The end records: ZIP64, its locator, and the plain one, whose fields all point to the 64-bit record. The directory has
-/// `entries` members and `len` bytes, and begins at offset `at`.
+/// The end records: ZIP64, its locator, and the plain one, whose fields all point to the 64-bit
+/// record. The directory has `entries` members and `len` bytes, and begins at offset `at`.
 fn end_records(entries: u64, len: u64, at: u64) -> Vec<u8> {
     let mut out = b"PK\x06\x06".to_vec();
     out.extend(44u64.to_le_bytes());

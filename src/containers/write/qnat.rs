@@ -1,5 +1,5 @@
-//! Lays out QNAT files: version 1 for NF4 with F32 scales, version 2 for NF4 with quantized scales. (Version 1 could hold
-//! quantized scales only beside F32 ones.)
+//! Lays out QNAT files: version 1 for NF4 with F32 scales, version 2 for NF4 with quantized scales.
+//! (Version 1 could hold quantized scales only beside F32 ones.)
 //!
 //! The stated offsets are too large by a constant, as those of qlora-rs are.
 //!
@@ -22,7 +22,8 @@ pub(crate) struct QnatOutputTensor<'a> {
     pub blocks: usize,
 }
 
-/// Bytes of codes and scales of `blocks` blocks of `block` values. With `double`, the scales are quantized.
+/// Bytes of codes and scales of `blocks` blocks of `block` values. With `double`, the scales are
+/// quantized.
 pub(crate) fn data_len(block: usize, blocks: usize, double: bool) -> u64 {
     let n = blocks as u64;
     let scales = if double {
@@ -39,8 +40,8 @@ const DOUBLE_QUANT: u32 = 1;
 /// Values in a block, where their number allows it.
 const BLOCK: usize = 64;
 
-/// Values in a block of a tensor of `n` values: 64 if that divides `n`; all of them if `n` is less than 64; else the largest
-/// even divisor below 64. `None` if there is no such divisor.
+/// Values in a block of a tensor of `n` values: 64 if that divides `n`; all of them if `n` is less
+/// than 64; else the largest even divisor below 64. `None` if there is no such divisor.
 pub(crate) fn block_for(n: usize) -> Option<usize> {
     let fits = |&block: &usize| block > 0 && n.is_multiple_of(block);
     [BLOCK].into_iter().find(fits).or_else(|| {
@@ -52,8 +53,9 @@ pub(crate) fn block_for(n: usize) -> Option<usize> {
     })
 }
 
-/// Lays out `tensors` in their order. `metadata` is that of the model, which has the names of the file that it was converted
-/// from. With `double`, the scales of all tensors are quantized, and the file is of version 2.
+/// Lays out `tensors` in their order. `metadata` is that of the model, which has the names of the
+/// file that it was converted from. With `double`, the scales of all tensors are quantized, and the
+/// file is of version 2.
 ///
 /// # Errors
 /// `Unsupported` if a length does not fit the format; `Parse` if the size of the file overflows.
@@ -95,7 +97,8 @@ pub(crate) fn layout(
             header.extend(DOUBLE_QUANT.to_le_bytes());
         }
     }
-    // qlora-rs's writer assumes a header that is longer by this, and leaves the two names out of it.
+    // qlora-rs's writer assumes a header that is longer by this, and leaves the two names out of
+    // it.
     let excess = if double { 20 } else { 23 };
     let (mut at, mut offsets) = (header.len() as u64, Vec::new());
     for (t, place) in tensors.iter().zip(places) {

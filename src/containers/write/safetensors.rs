@@ -1,5 +1,5 @@
-//! Lays out safetensors files. The `safetensors` crate's writer takes whole tensors, while here the header is made before
-//! the first value is known. The tests read it back with that crate.
+//! Lays out safetensors files. The `safetensors` crate's writer takes whole tensors, while here the
+//! header is made before the first value is known. The tests read it back with that crate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,10 +16,12 @@ const PREFIX_LEN: u64 = 8;
 /// Alignment in bytes of the data behind the header.
 const ALIGN: usize = 8;
 
-/// Lays out `entries` behind a length prefix and JSON, which is padded so that the data begins at a multiple of 8.
+/// Lays out `entries` behind a length prefix and JSON, which is padded so that the data begins at a
+/// multiple of 8.
 ///
-/// The data is in the order of the entries. If that would put a tensor at an offset that is no multiple of its element
-/// size, all data is sorted by descending element size instead: a reader can then view mapped bytes as elements.
+/// The data is in the order of the entries. If that would put a tensor at an offset that is no
+/// multiple of its element size, all data is sorted by descending element size instead: a reader
+/// can then view mapped bytes as elements.
 ///
 /// # Errors
 /// `Parse` if the size of the file overflows.

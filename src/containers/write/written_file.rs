@@ -10,15 +10,16 @@ use std::thread::{self, JoinHandle};
 use crate::containers::model::Part;
 use crate::source::platform::{forget_cached, write_all_at};
 
-/// Bytes after which the data so far is sent to the disk. The system itself begins when a tenth of the memory is to be written, and
-/// then stops those who write. Too short steps leave the disk idle between them.
+/// Bytes after which the data so far is sent to the disk. The system itself begins when a tenth of
+/// the memory is to be written, and then stops those who write. Too short steps leave the disk idle
+/// between them.
 const STEP: u64 = 64 << 20;
 
 /// A file that several threads write to, at any positions.
 ///
-/// A sync at the end alone takes as long as the disk needs for all of the file. So another thread syncs it after each
-/// [`STEP`] bytes, while the writers go on. A file that is dropped before its last sync does not wait for a running one: cancelling
-/// would take as long as the disk does.
+/// A sync at the end alone takes as long as the disk needs for all of the file. So another thread
+/// syncs it after each [`STEP`] bytes, while the writers go on. A file that is dropped before its
+/// last sync does not wait for a running one: cancelling would take as long as the disk does.
 #[derive(Debug)]
 pub(crate) struct WrittenFile {
     file: Arc<File>,
@@ -71,7 +72,8 @@ impl WrittenFile {
         Ok(())
     }
 
-    /// Has the system copy `len` bytes of `part` from `at` on to `offset`. `false` if they have to be written.
+    /// Has the system copy `len` bytes of `part` from `at` on to `offset`. `false` if they have to
+    /// be written.
     pub(crate) fn copy_at(&self, offset: u64, part: &Part<'_>, at: u64, len: u64) -> bool {
         let is_copied = part.copy_to(at, (&*self.file, offset), len);
         if is_copied {

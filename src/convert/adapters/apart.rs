@@ -1,7 +1,9 @@
-//! Experts that are stored apart, `M.0.gate_proj.weight` and so on, and that transformers joins to one parameter `M.gate_up_proj`
-//! `[experts, 2 * out, in]`, the rows of `gate_proj` before those of `up_proj`, or `M.down_proj` `[experts, out, in]`.
+//! Experts that are stored apart, `M.0.gate_proj.weight` and so on, and that transformers joins to
+//! one parameter `M.gate_up_proj` `[experts, 2 * out, in]`, the rows of `gate_proj` before those of
+//! `up_proj`, or `M.down_proj` `[experts, out, in]`.
 //!
-//! Source: transformers 5.24.0 `conversion_mapping.py` (`MergeModulelist(dim=0), Concatenate(dim=1)`).
+//! Source: transformers 5.24.0 `conversion_mapping.py` (`MergeModulelist(dim=0),
+//! Concatenate(dim=1)`).
 
 use super::factors::ProductSize;
 use super::matrices::{AdapterMatrix, AdapterTensor, RowsFrom};
@@ -36,7 +38,8 @@ pub(super) fn find(
         let shape = |expert, part: &str| shape_of(&weight_name(module, expert, part));
         let first = shape(0, parts[0]);
         let size = <[usize; 2]>::try_from(first?).ok()?;
-        // The weight of an expert that is missing, or of another size, makes the adapter one that does not fit.
+        // The weight of an expert that is missing, or of another size, makes the adapter one that
+        // does not fit.
         let has_all = |expert: &usize| {
             let mut shapes = parts.iter().map(|part| shape(*expert, part));
             shapes.all(|shape| shape.is_some_and(|shape| shape == size))
@@ -64,7 +67,8 @@ impl ExpertsApart {
         [self.experts, rows * self.parts.len(), cols]
     }
 
-    /// The weights, each with its size and its part of the product of `a` and `b`, whose size is `product`.
+    /// The weights, each with its size and its part of the product of `a` and `b`, whose size is
+    /// `product`.
     ///
     /// # Errors
     /// `Parse` if a factor is not F32, F16 or BF16.

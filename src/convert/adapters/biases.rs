@@ -12,7 +12,8 @@ use crate::scheme::seam::scale_matrix::Ones;
 use crate::scheme::seam::wrong;
 
 impl Collector<'_, '_> {
-    /// What the second factor of a module adds to the bias, where the settings say so (`lora_bias`).
+    /// What the second factor of a module adds to the bias, where the settings say so
+    /// (`lora_bias`).
     pub(super) fn add_bias(
         &mut self,
         (module, assigned): (&str, Option<&Assignment>),
@@ -62,8 +63,8 @@ impl Collector<'_, '_> {
         self.require_alone(item, &t)
     }
 
-    /// Fails if the settings say that biases were trained, the model has one for a module of the adapter, and the adapter has none:
-    /// the output would have the untrained one.
+    /// Fails if the settings say that biases were trained, the model has one for a module of the
+    /// adapter, and the adapter has none: the output would have the untrained one.
     pub(super) fn require_biases(&self, sorted: &SortedTensors<'_>) -> Result<()> {
         match &self.adapter.files.settings {
             Settings::Peft(config) if config.has_trained_biases => {}

@@ -54,7 +54,8 @@ impl Collector<'_, '_> {
         self.require_biases(&sorted)
     }
 
-    /// The parameters that the adapter names one by one, and which pair of factors belongs to which.
+    /// The parameters that the adapter names one by one, and which pair of factors belongs to
+    /// which.
     fn parameters(&self, sorted: &SortedTensors<'_>) -> Result<Parameters> {
         let config = match &self.adapter.files.settings {
             Settings::Peft(config) => config,
@@ -131,8 +132,8 @@ impl Collector<'_, '_> {
         self.require_alone(item, &t)
     }
 
-    /// A product of low rank, with the lengths of DoRA and what is added to the bias. It belongs to the weight of the module, or to
-    /// the parameter that `assigned` names.
+    /// A product of low rank, with the lengths of DoRA and what is added to the bias. It belongs to
+    /// the weight of the module, or to the parameter that `assigned` names.
     fn add_product(
         &mut self,
         module: &str,
@@ -236,7 +237,8 @@ impl Collector<'_, '_> {
         Ok(match &self.adapter.files.settings {
             // Convolutions have one order, whatever the settings say of other modules.
             Settings::Peft(_) if a.shape().len() > 2 => FactorForm::OutIn,
-            // An embedding is a table of rows, whose product is transposed whatever the settings say of other modules.
+            // An embedding is a table of rows, whose product is transposed whatever the settings
+            // say of other modules.
             Settings::Peft(_) if tensors.is_embedding => FactorForm::InOut,
             Settings::Peft(config) => match form_that_fits(weight, a, b) {
                 Some(form) => form,
@@ -269,8 +271,8 @@ impl Collector<'_, '_> {
         Ok(scale)
     }
 
-    /// The lengths that an adapter of DoRA has for the outputs of the weight of `a`: rows of `[out, in]`, columns of `[in, out]` and
-    /// of embeddings.
+    /// The lengths that an adapter of DoRA has for the outputs of the weight of `a`: rows of `[out,
+    /// in]`, columns of `[in, out]` and of embeddings.
     fn lengths(
         &self,
         a: &Tensor<'_>,
@@ -320,7 +322,8 @@ impl Collector<'_, '_> {
         }))
     }
 
-    /// Fails if several adapters change an item that one of them replaces, or whose rows get lengths: the order would count.
+    /// Fails if several adapters change an item that one of them replaces, or whose rows get
+    /// lengths: the order would count.
     pub(super) fn require_alone(&self, item: usize, t: &Tensor<'_>) -> Result<()> {
         let Some(change) = self.changes.get(&item) else {
             return Ok(());

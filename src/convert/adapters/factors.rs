@@ -9,16 +9,18 @@ use crate::{AnamnesisError, Result};
 /// The shapes of the factors A and B of what is added to a weight `[rows, columns]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FactorForm {
-    /// A `[rank, columns]`, B `[rows, rank]`: B · A is added. For the kernel of a convolution, `[out, in, k…]`, A is
-    /// `[rank, in, k…]` and B `[out, rank, 1…]`.
+    /// A `[rank, columns]`, B `[rows, rank]`: B · A is added. For the kernel of a convolution,
+    /// `[out, in, k…]`, A is `[rank, in, k…]` and B `[out, rank, 1…]`.
     OutIn,
-    /// A `[rank, rows]`, B `[columns, rank]`: (B · A)ᵀ is added. PEFT's embeddings and modules with weights `[in, out]`.
+    /// A `[rank, rows]`, B `[columns, rank]`: (B · A)ᵀ is added. PEFT's embeddings and modules with
+    /// weights `[in, out]`.
     InOut,
     /// A `[rows, rank]`, B `[columns, rank]`: A · Bᵀ is added. llama.cpp's embeddings.
     #[cfg(feature = "gguf")]
     Rows,
-    /// Factors of a stack of n matrices. A has `rank` rows for each of them, one matrix after the other. B has n columns for
-    /// each rank, one for each matrix. B · A is added to a matrix, or its transpose if `is_transposed`.
+    /// Factors of a stack of n matrices. A has `rank` rows for each of them, one matrix after the
+    /// other. B has n columns for each rank, one for each matrix. B · A is added to a matrix, or
+    /// its transpose if `is_transposed`.
     Stack { is_transposed: bool },
 }
 
@@ -55,8 +57,8 @@ impl Factors {
     /// The size of the product, which is that of the weight of this name and shape.
     ///
     /// # Errors
-    /// `Unsupported` if a factor is no matrix and no kernel of a convolution; `Parse` if the factors have different ranks, or the
-    /// product does not fit the weight.
+    /// `Unsupported` if a factor is no matrix and no kernel of a convolution; `Parse` if the
+    /// factors have different ranks, or the product does not fit the weight.
     pub(super) fn fit(&self, (weight, shape): (&str, &[usize])) -> Result<ProductSize> {
         let (a, b) = (&self.a.get(), &self.b.get());
         let (&[a_rows, ref a_rest @ ..], &[b_rows, b_cols, ref b_rest @ ..]) =

@@ -1,10 +1,12 @@
 //! Adapters in GGUF files, as llama.cpp's `convert_lora_to_gguf.py` writes them.
 //!
-//! `W.lora_a` `[rank, in]` and `W.lora_b` `[out, rank]` for a weight `W`; of `token_embd.weight` `[tokens, rank]` and
-//! `[width, rank]`. `general.type` is `adapter`, `adapter.type` is `lora`. What is added is the product times
-//! `adapter.lora.alpha / rank`, or the product itself if alpha is 0 or missing.
+//! `W.lora_a` `[rank, in]` and `W.lora_b` `[out, rank]` for a weight `W`; of `token_embd.weight`
+//! `[tokens, rank]` and `[width, rank]`. `general.type` is `adapter`, `adapter.type` is `lora`.
+//! What is added is the product times `adapter.lora.alpha / rank`, or the product itself if alpha
+//! is 0 or missing.
 //!
-//! Source: [llama-adapter.cpp](https://github.com/ggml-org/llama.cpp/blob/0650ea8c05bc6e31273182470197e9b2e50253e0/src/llama-adapter.cpp),
+//! Source:
+//! [llama-adapter.cpp](https://github.com/ggml-org/llama.cpp/blob/0650ea8c05bc6e31273182470197e9b2e50253e0/src/llama-adapter.cpp),
 //! [export-lora.cpp](https://github.com/ggml-org/llama.cpp/blob/09de1292cd31552069022b49c29e6e736dff3d1b/tools/export-lora/export-lora.cpp).
 
 use super::peft_tensors::SortedTensors;
@@ -30,8 +32,8 @@ pub(super) struct GgufAdapter {
 
 impl GgufAdapter {
     /// # Errors
-    /// `Unsupported` if the file is no LoRA, or has a setting that is not merged; `Parse` if a value has another type than
-    /// llama.cpp gives it.
+    /// `Unsupported` if the file is no LoRA, or has a setting that is not merged; `Parse` if a
+    /// value has another type than llama.cpp gives it.
     pub(super) fn new(model: &ParsedModel) -> Result<Self> {
         let Some(gguf) = &model.gguf else {
             return Err(AnamnesisError::parse("it is no GGUF file"));

@@ -64,8 +64,8 @@ impl AdapterMatrix {
         }))
     }
 
-    /// `matrices` matrices of `size`, one below the other, whose elements take turns in a row: the one of matrix m in column j is
-    /// number `j * matrices + m`.
+    /// `matrices` matrices of `size`, one below the other, whose elements take turns in a row: the
+    /// one of matrix m in column j is number `j * matrices + m`.
     ///
     /// # Errors
     /// `Parse` if the tensor is not F32, F16 or BF16.
@@ -137,8 +137,8 @@ struct InterleavedMatrices {
 }
 
 impl ScaleMatrix for InterleavedMatrices {
-    /// Reads a row from the first wanted element to the last, with those of other matrices in between: a read for each element would
-    /// take far longer.
+    /// Reads a row from the first wanted element to the last, with those of other matrices in
+    /// between: a read for each element would take far longer.
     fn extend(
         &self,
         rows: Range<usize>,

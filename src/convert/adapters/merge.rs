@@ -29,11 +29,13 @@ pub(super) struct WeightChange {
     pub adapters: usize,
 }
 
-/// Merges `adapters` into `items` of `model`, or of the whole model that is made of it, in their order.
+/// Merges `adapters` into `items` of `model`, or of the whole model that is made of it, in their
+/// order.
 ///
 /// # Errors
-/// `Parse` or `Unsupported` that names the adapter's tensor: its weight is not in the model, a half of a pair is missing, a shape
-/// or a rank does not fit, or the weight is none of floats. `Unsupported` if it is one of two that the config ties.
+/// `Parse` or `Unsupported` that names the adapter's tensor: its weight is not in the model, a half
+/// of a pair is missing, a shape or a rank does not fit, or the weight is none of floats.
+/// `Unsupported` if it is one of two that the config ties.
 pub(in crate::convert) fn merge<'m>(
     (model, whole): (&ParsedModel, Option<&WholeModel>),
     items: &mut Vec<ResolvedItem<'m>>,
@@ -77,7 +79,8 @@ pub(in crate::convert) fn merge<'m>(
     Ok(())
 }
 
-/// Fails if an adapter in GGUF is one for models of another architecture: its rows may be in another order.
+/// Fails if an adapter in GGUF is one for models of another architecture: its rows may be in
+/// another order.
 #[cfg(feature = "gguf")]
 fn require_same_architecture(
     model: &ParsedModel,
@@ -156,11 +159,12 @@ fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedI
     Ok(ResolvedItem::from(group))
 }
 
-/// Values of the smallest tile of a weight at most, each of which takes 12 bytes of a thread's memory.
+/// Values of the smallest tile of a weight at most, each of which takes 12 bytes of a thread's
+/// memory.
 const MAX_TILE_VALUES: usize = 16 << 20;
 
-/// Fails if a thread would need much memory for the weight `name`: the lengths of DoRA are those of whole rows or columns, of which
-/// quantized weights may have many in a block.
+/// Fails if a thread would need much memory for the weight `name`: the lengths of DoRA are those of
+/// whole rows or columns, of which quantized weights may have many in a block.
 fn require_small_tiles(name: &str, weight: &AdaptedWeight<'_>) -> Result<()> {
     let grid = weight.grid();
     let rows = grid.row_align.min(grid.rows);

@@ -1,14 +1,18 @@
-//! Weights to which PEFT gives factors by their own names (`target_parameters`): stacks of experts, and other weights of modules that
-//! have several.
+//! Weights to which PEFT gives factors by their own names (`target_parameters`): stacks of experts,
+//! and other weights of modules that have several.
 //!
-//! The names of the factors tell the module alone. A module with several such weights has one pair below the other, in the order in
-//! which its class declares the weights (`M.lora_A.weight`, `M.base_layer.lora_A.weight`, …), which no file says. The shapes tell
-//! which pair belongs to which weight, and whether the product of a stack is transposed: PEFT decides that by an attribute of the
-//! class (`is_transposed`), not in the same way in all releases. Where the shapes leave a choice, the adapter is refused.
+//! The names of the factors tell the module alone. A module with several such weights has one pair
+//! below the other, in the order in which its class declares the weights (`M.lora_A.weight`,
+//! `M.base_layer.lora_A.weight`, …), which no file says. The shapes tell which pair belongs to
+//! which weight, and whether the product of a stack is transposed: PEFT decides that by an
+//! attribute of the class (`is_transposed`), not in the same way in all releases. Where the shapes
+//! leave a choice, the adapter is refused.
 //!
-//! transformers joins experts that are stored apart to one parameter ([`apart`](super::apart)), which an adapter then names.
+//! transformers joins experts that are stored apart to one parameter ([`apart`](super::apart)),
+//! which an adapter then names.
 //!
-//! Source: peft [`ParamWrapper`](https://github.com/huggingface/peft/blob/v0.19.0/src/peft/tuners/lora/layer.py).
+//! Source: peft
+//! [`ParamWrapper`](https://github.com/huggingface/peft/blob/v0.19.0/src/peft/tuners/lora/layer.py).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +38,8 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// The weight of the pair of factors that is named after `module`; `None` if it is the weight of a module of its own.
+    /// The weight of the pair of factors that is named after `module`; `None` if it is the weight
+    /// of a module of its own.
     pub(super) fn weight(&self, module: &str) -> Option<&Assignment> {
         self.assignments.get(module)
     }
@@ -59,7 +64,8 @@ impl Assigner<'_> {
     /// Assigns the pairs in `lora` to those of `names` that end like one of `targets`.
     ///
     /// # Errors
-    /// `Parse` if a module has fewer or more pairs than such weights, or the shapes do not tell what belongs together.
+    /// `Parse` if a module has fewer or more pairs than such weights, or the shapes do not tell
+    /// what belongs together.
     pub(super) fn assign<'n>(
         &self,
         targets: &BTreeSet<String>,
@@ -205,7 +211,8 @@ impl Assigner<'_> {
     }
 }
 
-/// The forms of the factors of a weight of this shape, where B has `rows` rows and A `cols` columns.
+/// The forms of the factors of a weight of this shape, where B has `rows` rows and A `cols`
+/// columns.
 fn forms(shape: &[usize], [rows, cols]: [usize; 2]) -> Vec<FactorForm> {
     match *shape {
         [height, width] if [height, width] == [rows, cols] => vec![FactorForm::OutIn],

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use crate::config::Selection;
 use crate::{AnamnesisError, Result};
 
-/// Settings that change nothing of what is merged: where the adapter belongs, how it was trained, how it was initialised.
+/// Settings that change nothing of what is merged: where the adapter belongs, how it was trained,
+/// how it was initialised.
 const IGNORED: &[&str] = &[
     "auto_mapping",
     "base_model_name_or_path",
@@ -43,8 +44,9 @@ const READ: &[&str] = &[
     "use_rslora",
 ];
 
-/// Initialisations that leave the base's weights as they are. Others, such as PiSSA, take their part out of the base before
-/// training, so that the adapter belongs to another base than the one that is published.
+/// Initialisations that leave the base's weights as they are. Others, such as PiSSA, take their
+/// part out of the base before training, so that the adapter belongs to another base than the one
+/// that is published.
 const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// Most patterns of ranks or scales. Each may be tried for each module.
@@ -66,7 +68,8 @@ pub(super) struct PeftConfig {
     pub has_bias_of_b: bool,
     /// Whether biases of the base were trained as well (`bias`).
     pub has_trained_biases: bool,
-    /// Ends of the names of weights that have factors though they are no weight of a module of their own (`target_parameters`).
+    /// Ends of the names of weights that have factors though they are no weight of a module of
+    /// their own (`target_parameters`).
     pub parameters: BTreeSet<String>,
     /// Ends of the names of modules of which copies were trained (`modules_to_save`).
     saved_modules: BTreeSet<String>,
@@ -74,8 +77,8 @@ pub(super) struct PeftConfig {
 
 impl PeftConfig {
     /// # Errors
-    /// `Unsupported` if the adapter is no LoRA, or a setting is unknown or not merged here; `Parse` if a value has another type
-    /// than PEFT gives it.
+    /// `Unsupported` if the adapter is no LoRA, or a setting is unknown or not merged here; `Parse`
+    /// if a value has another type than PEFT gives it.
     pub(super) fn new(config: &Value) -> Result<Self> {
         let Some(config) = config.as_object() else {
             return Err(AnamnesisError::parse("it is no JSON object"));
@@ -92,7 +95,8 @@ impl PeftConfig {
             None => return Err(AnamnesisError::parse("it has no `peft_type`")),
         }
         let known = |key: &str| IGNORED.contains(&key) || READ.contains(&key);
-        // PEFT adds settings with each release. One that is off changes nothing; one that is on may change every weight.
+        // PEFT adds settings with each release. One that is off changes nothing; one that is on may
+        // change every weight.
         if let Some((key, value)) = config
             .iter()
             .find(|(key, value)| !known(key) && is_set(value))
@@ -147,7 +151,8 @@ impl PeftConfig {
     /// The rank of the module `module`, and the scale of its product.
     ///
     /// # Errors
-    /// `Parse` if patterns give it different values; `LimitExceeded` if a pattern takes too many steps.
+    /// `Parse` if patterns give it different values; `LimitExceeded` if a pattern takes too many
+    /// steps.
     pub(super) fn rank_and_scale(&self, module: &str) -> Result<(f64, f64)> {
         let rank = value_of(&self.rank_pattern, module, self.rank)?;
         let alpha = value_of(&self.alpha_pattern, module, self.alpha)?;

@@ -21,7 +21,8 @@ pub(super) struct LoraTensors {
     /// What is added to the bias beside the weight, before it is scaled.
     pub bias: Option<usize>,
     pub lengths: Option<usize>,
-    /// Whether the module is an embedding, whose weight has a row for each token: its product is transposed.
+    /// Whether the module is an embedding, whose weight has a row for each token: its product is
+    /// transposed.
     pub is_embedding: bool,
 }
 

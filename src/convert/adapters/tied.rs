@@ -40,12 +40,12 @@ enum Tie {
     Unknown,
 }
 
-/// Checks the weights in `changes` that the config of `model` ties to others. Returns a note if the head changes with the embedding,
-/// as it does in PEFT.
+/// Checks the weights in `changes` that the config of `model` ties to others. Returns a note if the
+/// head changes with the embedding, as it does in PEFT.
 ///
 /// # Errors
-/// `Unsupported`: both weights are stored, and only one may be loaded; or the head is the embedding, which an adapter replaces by a copy
-/// that was trained: the head stayed as it was.
+/// `Unsupported`: both weights are stored, and only one may be loaded; or the head is the
+/// embedding, which an adapter replaces by a copy that was trained: the head stayed as it was.
 pub(super) fn check(
     (model, whole): (&ParsedModel, Option<&WholeModel>),
     names: &HashMap<String, usize>,
@@ -120,7 +120,8 @@ fn tie_of(config: &Value) -> Tie {
         .filter_map(|config| config.get("tie_word_embeddings")?.as_bool())
         .collect();
     if !stated.is_empty() {
-        // Of a nested config and the one around it, transformers goes by one or the other, by its version.
+        // Of a nested config and the one around it, transformers goes by one or the other, by its
+        // version.
         return Tie::Stated(stated.contains(&true));
     }
     let classes = config.get("architectures").and_then(Value::as_array);

@@ -31,7 +31,8 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
 
 const ARCHITECTURE: &str = "general.architecture";
 
-/// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final zero.
+/// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final
+/// zero.
 const LONGEST_NAME: usize = 63;
 
 /// One GGUF file, or a split GGUF if the drafts exceed `max_shard_size`.
@@ -103,8 +104,8 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     if shards.len() == 1 {
         return Ok(vec![lay_out(&entries, &keys)?]);
     }
-    // As llama.cpp's gguf-split does it: the first file has all metadata, later ones only what is needed to read them, and
-    // each has its number and the totals.
+    // As llama.cpp's gguf-split does it: the first file has all metadata, later ones only what is
+    // needed to read them, and each has its number and the totals.
     let part = |(no, shard): (usize, &Range<usize>)| {
         let mut keys = if no == 0 {
             keys.clone()
@@ -124,9 +125,10 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 
 /// The metadata of the output.
 ///
-/// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF kept there under prefixed
-/// keys, and the architecture of an image model. Keys of a split and of rotations are dropped, the file type and quantization
-/// version are set to what the output holds, and the caller's keys replace all others.
+/// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF
+/// kept there under prefixed keys, and the architecture of an image model. Keys of a split and of
+/// rotations are dropped, the file type and quantization version are set to what the output holds,
+/// and the caller's keys replace all others.
 fn keys(
     model: &ParsedModel,
     drafts: &[BoxedOutput<'_>],

@@ -15,8 +15,8 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
     sharding: None,
 };
 
-/// One QNAT file. QNAT holds NF4 tensors and nothing else, so a tensor that is not encoded is an error; the report has the
-/// reason why it is not.
+/// One QNAT file. QNAT holds NF4 tensors and nothing else, so a tensor that is not encoded is an
+/// error; the report has the reason why it is not.
 fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let LayoutRequest {
         model,

@@ -1,4 +1,5 @@
-//! safetensors outputs: one file, or a directory of shards with an index, as Hugging Face libraries read it.
+//! safetensors outputs: one file, or a directory of shards with an index, as Hugging Face libraries
+//! read it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -40,7 +41,8 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
     }),
 };
 
-/// Name of the index file of the shards `names`; `None` if there is only one, because an index of one file says nothing.
+/// Name of the index file of the shards `names`; `None` if there is only one, because an index of
+/// one file says nothing.
 fn index_name(names: &[String]) -> Option<String> {
     let [first, _, ..] = names else {
         return None;
@@ -75,7 +77,8 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     };
     let descriptions = descriptions(&metadata);
     metadata.retain(|key, _| !(is_stale(key) || descriptions.contains(key)));
-    // A single file has no `config.json` beside it, so the quantization config goes into its metadata.
+    // A single file has no `config.json` beside it, so the quantization config goes into its
+    // metadata.
     if let Some(config) = quantization.filter(|_| !options.is_directory(model)) {
         metadata.insert(IN_METADATA.to_owned(), config.to_string());
     }
@@ -97,8 +100,9 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     shards.into_iter().map(of_shard).collect()
 }
 
-/// Whether a metadata key of the input is false for the output and would make readers misread it: it says that tensors are
-/// quantized or rotated, that the file is a part of several, or that tensors have been reshaped. Decoded tensors are none of these.
+/// Whether a metadata key of the input is false for the output and would make readers misread it:
+/// it says that tensors are quantized or rotated, that the file is a part of several, or that
+/// tensors have been reshaped. Decoded tensors are none of these.
 fn is_stale(key: &str) -> bool {
     match key.strip_prefix(PREFIX) {
         Some(key) => {

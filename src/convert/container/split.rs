@@ -21,11 +21,12 @@ pub(super) fn split_as_source(drafts: &[BoxedOutput<'_>], file_of: &[usize]) -> 
     shards
 }
 
-/// Splits the drafts into files of at most `max` bytes of data; one file if there is no limit. A larger tensor gets a file of its
-/// own.
+/// Splits the drafts into files of at most `max` bytes of data; one file if there is no limit. A
+/// larger tensor gets a file of its own.
 ///
-/// Tensors that the jobs of one encoding write, such as codes and their scales, stay in one file: the sink of a directory is
-/// the shard that is being made, and bytes of another shard would have nowhere to go.
+/// Tensors that the jobs of one encoding write, such as codes and their scales, stay in one file:
+/// the sink of a directory is the shard that is being made, and bytes of another shard would have
+/// nowhere to go.
 pub(super) fn split_by_size(drafts: &[BoxedOutput<'_>], max: Option<u64>) -> Vec<Range<usize>> {
     let (mut shards, mut start, mut size) = (Vec::new(), 0, 0u64);
     let mut first = 0;
@@ -48,7 +49,8 @@ pub(super) fn split_by_size(drafts: &[BoxedOutput<'_>], max: Option<u64>) -> Vec
     shards
 }
 
-/// Names of `count` files, numbered as Hugging Face libraries and llama.cpp number shards. A single file has no number.
+/// Names of `count` files, numbered as Hugging Face libraries and llama.cpp number shards. A single
+/// file has no number.
 pub(super) fn numbered_names(stem: &str, extension: &str, count: usize) -> Vec<String> {
     match count {
         1 => vec![format!("{stem}.{extension}")],

@@ -124,7 +124,8 @@ fn shards() {
     }
 }
 
-/// A directory has the files of its row and no others, is made in parts, and may replace what it wrote itself and nothing else.
+/// A directory has the files of its row and no others, is made in parts, and may replace what it
+/// wrote itself and nothing else.
 #[test]
 fn output_directories() {
     let model = model();

@@ -62,7 +62,8 @@ fn parts_of_stacked_matrices_are_equal() {
         (cut(2880, 5760).tile_rows, cut(2880, 5760).across()),
         (1440, 1)
     );
-    // Several small matrices, and parts of which the last is smaller if there are none that are equal.
+    // Several small matrices, and parts of which the last is smaller if there are none that are
+    // equal.
     assert_eq!(cut(64, 128).tile_rows % 64, 0);
     assert_eq!(cut(32 * 97, 14_336).tile_rows % 32, 0);
 }

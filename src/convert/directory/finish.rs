@@ -32,8 +32,10 @@ use crate::{AnamnesisError, CancelToken, Result};
 /// `Io` in these cases:
 /// - there is no unfinished directory for `output`;
 /// - a part was not begun, is not done, or was made with other parameters or of another input;
-/// - a shard is missing, or is not as it was written: all of them are read once and compared with their checksums;
-/// - `output` exists and `force` is not set, or it is not a directory of weights and is therefore never replaced;
+/// - a shard is missing, or is not as it was written: all of them are read once and compared with
+///   their checksums;
+/// - `output` exists and `force` is not set, or it is not a directory of weights and is therefore
+///   never replaced;
 /// - a file cannot be synced, renamed or removed.
 ///
 /// `Parse` if the record of a part is malformed.
@@ -44,8 +46,8 @@ pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
     }
 }
 
-/// As [`finish_parts`]; returns a note if what was replaced could not be removed. Without `reads_shards` only the lengths of
-/// shards are compared.
+/// As [`finish_parts`]; returns a note if what was replaced could not be removed. Without
+/// `reads_shards` only the lengths of shards are compared.
 pub(crate) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<Option<String>> {
     // The output may have appeared since the parts were begun, so its place is checked again.
     check_destination(output, force)?;
@@ -66,8 +68,8 @@ pub(crate) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<O
     let Some(first) = first.transpose()?.flatten() else {
         return refuse("there is nothing to finish".to_owned());
     };
-    // Any manifest says how many parts there are. All of them must agree, because shards that were made with different
-    // parameters do not belong to one model.
+    // Any manifest says how many parts there are. All of them must agree, because shards that were
+    // made with different parameters do not belong to one model.
     let parameters = &first.parameters;
     let mut finished = HashMap::new();
     for part in 1..=parameters.parts {
@@ -86,8 +88,8 @@ pub(crate) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<O
             }
         }
     }
-    // Manifests say what was written once. A shard that was removed or cut since then shows in its length, other damage in
-    // its checksum.
+    // Manifests say what was written once. A shard that was removed or cut since then shows in its
+    // length, other damage in its checksum.
     for (name, len, _) in &parameters.shards {
         let file = directory.open_file(name)?;
         let is_whole = |file: &File| file.metadata().is_ok_and(|there| there.len() == *len);
@@ -108,8 +110,8 @@ pub(crate) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<O
     publish(directory, output)
 }
 
-/// Whether the files of `input`, a directory or a file, are those that the unfinished directory `partial` is made of, as they
-/// were when it was begun. What cannot be read is not.
+/// Whether the files of `input`, a directory or a file, are those that the unfinished directory
+/// `partial` is made of, as they were when it was begun. What cannot be read is not.
 #[cfg(feature = "cli")]
 pub(crate) fn is_input_of(input: &Path, partial: &Path) -> bool {
     let directory = match input.is_dir() {
@@ -128,10 +130,12 @@ pub(crate) fn is_input_of(input: &Path, partial: &Path) -> bool {
     found().unwrap_or(false)
 }
 
-/// Removes from `directory` the weights and indexes that are not of this output, and manifests that were never whole.
+/// Removes from `directory` the weights and indexes that are not of this output, and manifests that
+/// were never whole.
 ///
-/// A directory whose manifests were removed by hand looks new. A later conversion with other parameters then begins in it,
-/// because nothing contradicts it, and the shards of the first one would become a part of the model.
+/// A directory whose manifests were removed by hand looks new. A later conversion with other
+/// parameters then begins in it, because nothing contradicts it, and the shards of the first one
+/// would become a part of the model.
 fn remove_leftovers(
     directory: &UnfinishedDirectory,
     parameters: &ConversionParameters,
@@ -154,18 +158,22 @@ fn remove_leftovers(
     Ok(())
 }
 
-/// Renames `directory` to `output`. What was at `output` is moved aside first. It is removed when the new directory is in its
-/// place, and moved back if the rename fails. Returns a note if something could not be removed.
+/// Renames `directory` to `output`. What was at `output` is moved aside first. It is removed when
+/// the new directory is in its place, and moved back if the rename fails. Returns a note if
+/// something could not be removed.
 ///
 /// The order makes a crash at any point recoverable:
 /// 1. Data is synced before the rename, so that the name never stands for files without their data.
-/// 2. The marker names the directory that is moved aside before that is moved, so that the next run knows it.
+/// 2. The marker names the directory that is moved aside before that is moved, so that the next run
+///    knows it.
 /// 3. Manifests go after the rename, so that a crash before it loses nothing of the work.
-/// 4. The parent is synced before the old directory is removed, so that one of the two is always there.
+/// 4. The parent is synced before the old directory is removed, so that one of the two is always
+///    there.
 fn publish(directory: &UnfinishedDirectory, output: &Path) -> Result<Option<String>> {
     let failed = |e: Error| AnamnesisError::io_at(output, &e);
     let (partial, old) = (directory.path(), replaced_path(output));
-    // Shards are durable already; configs, the index and other small files were written without waiting for the disk.
+    // Shards are durable already; configs, the index and other small files were written without
+    // waiting for the disk.
     directory.handle().sync_all().map_err(failed)?;
     let marker = LockedMarker::record(directory.handle(), output).map_err(failed)?;
     directory.require_at(partial)?;
@@ -181,7 +189,8 @@ fn publish(directory: &UnfinishedDirectory, output: &Path) -> Result<Option<Stri
         }
         return Err(failed(e));
     }
-    // The rename goes by name: nothing is cleared away for a directory that somebody has put under it just then.
+    // The rename goes by name: nothing is cleared away for a directory that somebody has put under
+    // it just then.
     directory.require_at(output)?;
     sync_directory(directory_of(output));
     Ok(marker.clear(output))

@@ -47,7 +47,8 @@ pub(super) struct PartWork<'a, 'm> {
 }
 
 impl PartWork<'_, '_> {
-    /// Makes everything of the part: the shards `mine`, and of the first part the files beside the weights.
+    /// Makes everything of the part: the shards `mine`, and of the first part the files beside the
+    /// weights.
     pub(super) fn make(
         &self,
         mine: &[usize],
@@ -65,7 +66,8 @@ impl PartWork<'_, '_> {
         Ok(made)
     }
 
-    /// Fails with `Io` unless the input's files are as they were when the part was begun, as `inputs` has them.
+    /// Fails with `Io` unless the input's files are as they were when the part was begun, as
+    /// `inputs` has them.
     fn require_unchanged(&self, inputs: &[InputRecord]) -> Result<()> {
         let writer = self.writer;
         writer.model.require_unchanged()?;
@@ -78,11 +80,13 @@ impl PartWork<'_, '_> {
         })
     }
 
-    /// Writes the shards `mine`, except those that are finished. While the workers make some shards, other threads sync those
-    /// before. Notes each finished shard that has to be made again.
+    /// Writes the shards `mine`, except those that are finished. While the workers make some
+    /// shards, other threads sync those before. Notes each finished shard that has to be made
+    /// again.
     ///
     /// # Errors
-    /// The error of the lowest job that failed, or `Io`. Shards that were finished before stay in the manifest.
+    /// The error of the lowest job that failed, or `Io`. Shards that were finished before stay in
+    /// the manifest.
     fn write_shards(&self, mine: &[usize], manifest: &mut Manifest) -> Result<MadePart> {
         let (plan, names) = (self.writer.plan, self.writer.names);
         let mut all = MadePart::default();
@@ -96,7 +100,8 @@ impl PartWork<'_, '_> {
         let mut left = Vec::new();
         for &file in mine {
             let (name, planned) = (&names[file], &plan.files[file]);
-            // The manifest names only durable shards, but a user or a disk may have damaged one since.
+            // The manifest names only durable shards, but a user or a disk may have damaged one
+            // since.
             if let Some(finished) = manifest.finished(name) {
                 if self.is_whole(name, planned.len, finished.crc)? {
                     info!("shard `{name}`: finished by an earlier run");
@@ -113,8 +118,9 @@ impl PartWork<'_, '_> {
         let mut pending: Vec<ShardCommit> = Vec::new();
         for files in left.chunks(run::files_side_by_side(options)) {
             let made = self.write_side_by_side(files, &done);
-            // As many shards are being synced as are made at once, so twice as many are in the page cache. Their results come
-            // before those of the shards just made: even if these have failed, a later run can skip the ones before.
+            // As many shards are being synced as are made at once, so twice as many are in the page
+            // cache. Their results come before those of the shards just made: even if these have
+            // failed, a later run can skip the ones before.
             for before in pending.drain(..) {
                 before.wait(manifest, self.record)?;
             }
@@ -144,7 +150,8 @@ impl PartWork<'_, '_> {
         Ok(all)
     }
 
-    /// Whether shard `name` has `len` bytes with the checksum `crc`. One that cannot be read has not.
+    /// Whether shard `name` has `len` bytes with the checksum `crc`. One that cannot be read has
+    /// not.
     ///
     /// # Errors
     /// `Cancelled`.
@@ -160,11 +167,13 @@ impl PartWork<'_, '_> {
         }
     }
 
-    /// Writes the shards number `files` under their temporary names, side by side. Adds what is done to `done`. Returns the shards,
-    /// and the error of the lowest job if one has failed: then only those shards of which all jobs are done.
+    /// Writes the shards number `files` under their temporary names, side by side. Adds what is
+    /// done to `done`. Returns the shards, and the error of the lowest job if one has failed: then
+    /// only those shards of which all jobs are done.
     ///
     /// # Errors
-    /// A shard cannot be created, a checksum differs, or the input has changed: no shard can be kept.
+    /// A shard cannot be created, a checksum differs, or the input has changed: no shard can be
+    /// kept.
     fn write_side_by_side(
         &self,
         files: &[usize],
@@ -205,7 +214,8 @@ impl PartWork<'_, '_> {
                 Ok(hashing.map_or(Ok(vec![]), HashingSink::finish)?.pop())
             };
             sums.push(match is_done.then(finish) {
-                // The jobs of the shards before are done, so this is the error that a single thread would meet.
+                // The jobs of the shards before are done, so this is the error that a single thread
+                // would meet.
                 Some(Err(error)) if !is_behind => return Err(error),
                 Some(sum) => sum.ok(),
                 None => None,
@@ -242,7 +252,8 @@ impl PartWork<'_, '_> {
         Ok(shard)
     }
 
-    /// Writes the files beside the shards: copies of the input's other files, the config and the index.
+    /// Writes the files beside the shards: copies of the input's other files, the config and the
+    /// index.
     fn write_companion_files(&self, sidecars: &Sidecars) -> Result<()> {
         let PartWriter {
             plan,
@@ -250,7 +261,8 @@ impl PartWork<'_, '_> {
             names,
             ..
         } = self.writer;
-        // The config's dtype is that of the weights. It changes only if weights were decoded or cast.
+        // The config's dtype is that of the weights. It changes only if weights were decoded or
+        // cast.
         let is_made = plan.report.recovered() + plan.report.cast > 0;
         let dtype = is_made.then_some(options.run.to);
         let edits = sidecars::ConfigEdits {

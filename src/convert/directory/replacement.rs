@@ -1,9 +1,11 @@
-//! The last steps of an output directory, from its rename on. They are few, but a process can be killed between any two of
-//! them: the next run for that output finishes or undoes them ([`settle`]).
+//! The last steps of an output directory, from its rename on. They are few, but a process can be
+//! killed between any two of them: the next run for that output finishes or undoes them
+//! ([`settle`]).
 //!
-//! The marker file comes with the directory when it is renamed, and is removed last of all. While it is in an output, the
-//! output is whole, and what has to be cleared away is still there. Before a directory is moved aside, the marker gets its
-//! identity: nothing else is ever removed or put back.
+//! The marker file comes with the directory when it is renamed, and is removed last of all. While
+//! it is in an output, the output is whole, and what has to be cleared away is still there. Before
+//! a directory is moved aside, the marker gets its identity: nothing else is ever removed or put
+//! back.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result as IoResult, Write};
@@ -16,7 +18,8 @@ use crate::source::directory::OpenDirectory;
 use crate::source::platform::{open_unlinked, place, try_lock};
 use crate::{AnamnesisError, Result};
 
-/// What stands in a marker while the directory of this identity is replaced. `None` if there is no directory.
+/// What stands in a marker while the directory of this identity is replaced. `None` if there is no
+/// directory.
 fn identity(replaced: &Path) -> Option<String> {
     let there = replaced
         .symlink_metadata()
@@ -29,7 +32,8 @@ fn identity(replaced: &Path) -> Option<String> {
 /// The longest text that [`identity`] makes is 51 bytes.
 const MAX_IDENTITY: u64 = 64;
 
-/// A marker, locked for the process that does the last steps. The lock ends with the process, however that ends.
+/// A marker, locked for the process that does the last steps. The lock ends with the process,
+/// however that ends.
 pub(super) struct LockedMarker {
     _file: File,
     text: String,
@@ -77,8 +81,9 @@ impl LockedMarker {
         identity(old).is_some_and(|identity| identity == self.text)
     }
 
-    /// Clears away what the last steps leave at `output`, which is whole: manifests, the replaced directory, and the marker.
-    /// Returns a note if that fails. It is no failure of the conversion, and the next run tries again.
+    /// Clears away what the last steps leave at `output`, which is whole: manifests, the replaced
+    /// directory, and the marker. Returns a note if that fails. It is no failure of the conversion,
+    /// and the next run tries again.
     pub(super) fn clear(self, output: &Path) -> Option<String> {
         let old = replaced_path(output);
         let gone = |done: IoResult<()>| match done {
@@ -113,11 +118,12 @@ pub(crate) struct Settled {
     pub is_finished: bool,
 }
 
-/// Finishes or undoes the last steps of an earlier run for `output`, if that was interrupted in them.
+/// Finishes or undoes the last steps of an earlier run for `output`, if that was interrupted in
+/// them.
 ///
 /// - The new directory has its name: what it replaced is removed.
-/// - The old directory was moved aside and the new one has no name yet: the old one gets its name back. The new one is
-///   complete, and `--resume` goes on with it.
+/// - The old directory was moved aside and the new one has no name yet: the old one gets its name
+///   back. The new one is complete, and `--resume` goes on with it.
 ///
 /// # Errors
 /// `Io` if another process is at these steps, or if the old directory cannot be renamed.

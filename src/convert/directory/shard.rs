@@ -14,8 +14,8 @@ use crate::{AnamnesisError, Result};
 
 /// A shard that is being written, under the temporary name `NAME.partial`.
 ///
-/// The shard gets its name only when its data is durable. A file under a shard's name is therefore whole, unless somebody
-/// else has changed it.
+/// The shard gets its name only when its data is durable. A file under a shard's name is therefore
+/// whole, unless somebody else has changed it.
 pub(super) struct ShardFile {
     file: WrittenFile,
     directory: Arc<UnfinishedDirectory>,
@@ -51,8 +51,8 @@ impl ShardFile {
         Ok(shard)
     }
 
-    /// Syncs the data and renames the file to the shard's name. The rename itself is durable once the directory is synced,
-    /// which [`Manifest::write`] does when it records the shard.
+    /// Syncs the data and renames the file to the shard's name. The rename itself is durable once
+    /// the directory is synced, which [`Manifest::write`] does when it records the shard.
     fn commit(&self) -> Result<()> {
         let directory = self.directory.handle();
         let rename = || directory.rename(self.temporary.as_ref(), self.name.as_ref());
@@ -61,7 +61,8 @@ impl ShardFile {
     }
 }
 
-/// A shard that was not committed is removed: nothing says how much of it was written, and it takes its whole length.
+/// A shard that was not committed is removed: nothing says how much of it was written, and it takes
+/// its whole length.
 impl Drop for ShardFile {
     fn drop(&mut self) {
         let directory = self.directory.handle();
@@ -88,8 +89,8 @@ impl ReadBack for ShardFile {
 
 /// A shard that a thread of its own commits.
 ///
-/// Syncing a shard of several GB takes as long as the disk needs to write it. The workers decode the next shard meanwhile,
-/// so neither the CPU nor the disk waits for the other.
+/// Syncing a shard of several GB takes as long as the disk needs to write it. The workers decode
+/// the next shard meanwhile, so neither the CPU nor the disk waits for the other.
 pub(super) struct ShardCommit {
     finished: FinishedShard,
     shard: Arc<ShardFile>,
@@ -113,7 +114,8 @@ impl ShardCommit {
         }
     }
 
-    /// Waits until the shard is durable, and records it as finished in the manifest, which has the name `record`.
+    /// Waits until the shard is durable, and records it as finished in the manifest, which has the
+    /// name `record`.
     ///
     /// # Errors
     /// `Io` if the shard cannot be synced or renamed, or the manifest cannot be written.

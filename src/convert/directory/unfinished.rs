@@ -1,8 +1,9 @@
 //! [`UnfinishedDirectory`]: the hidden directory in which an output is made.
 //!
-//! It is beside the output, where others may be able to create files: in a shared folder they could put a link in its place
-//! or into it, and have files of the user overwritten. So the directory is opened once, without following a link, must be the
-//! user's, and is closed to everybody else until it gets its name. All that is below it is reached from its handle.
+//! It is beside the output, where others may be able to create files: in a shared folder they could
+//! put a link in its place or into it, and have files of the user overwritten. So the directory is
+//! opened once, without following a link, must be the user's, and is closed to everybody else until
+//! it gets its name. All that is below it is reached from its handle.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
@@ -13,7 +14,8 @@ use crate::convert::manifest::is_manifest;
 use crate::source::directory::OpenDirectory;
 use crate::{AnamnesisError, Result};
 
-/// Longest manifest that is read, in bytes. One has about 100 bytes for each shard and each file of the input.
+/// Longest manifest that is read, in bytes. One has about 100 bytes for each shard and each file of
+/// the input.
 const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// The hidden directory of an output that is being made, open.
@@ -28,7 +30,8 @@ impl UnfinishedDirectory {
     /// Opens the directory at `path` to look at it; `None` if there is none.
     ///
     /// # Errors
-    /// `Io` if something else is there, such as a link to a directory, or if another user has made it.
+    /// `Io` if something else is there, such as a link to a directory, or if another user has made
+    /// it.
     pub(in crate::convert) fn open(path: &Path) -> Result<Option<Self>> {
         match OpenDirectory::open(path) {
             Ok(handle) => Self::new(handle, path).map(Some),
@@ -57,8 +60,8 @@ impl UnfinishedDirectory {
         // First nobody else may write there any more; what they have written before then shows.
         directory.handle.make_private().map_err(failed)?;
         directory.require_own_files()?;
-        // The marker comes before anything else, so that a directory that is not empty can be recognized as ours from its
-        // first file on.
+        // The marker comes before anything else, so that a directory that is not empty can be
+        // recognized as ours from its first file on.
         directory
             .handle
             .create_if_missing(MARKER_FILE.as_ref())
@@ -78,8 +81,9 @@ impl UnfinishedDirectory {
         })
     }
 
-    /// Fails with `Io` unless all that is in the directory belongs to the user: regular files of one name each, and
-    /// directories. Anything else was planted there; it would be written to, or become a part of the model.
+    /// Fails with `Io` unless all that is in the directory belongs to the user: regular files of
+    /// one name each, and directories. Anything else was planted there; it would be written to, or
+    /// become a part of the model.
     pub(super) fn require_own_files(&self) -> Result<()> {
         let found = self.handle.require_own_files();
         found.map_err(|e| AnamnesisError::io_at(&self.path, &e))
@@ -93,12 +97,14 @@ impl UnfinishedDirectory {
         &self.path
     }
 
-    /// Whether the directory may be continued or removed: it is empty, or holds the marker or a manifest.
+    /// Whether the directory may be continued or removed: it is empty, or holds the marker or a
+    /// manifest.
     pub(super) fn is_unfinished_conversion(&self) -> Result<bool> {
         let entries = self.handle.entries();
         let entries = entries.map_err(|e| AnamnesisError::io_at(&self.path, &e))?;
-        // Another process may be beginning its part at this moment. The marker is the first file that it creates, so a
-        // directory that is not empty has it already, even if there is no manifest yet.
+        // Another process may be beginning its part at this moment. The marker is the first file
+        // that it creates, so a directory that is not empty has it already, even if there is no
+        // manifest yet.
         let is_ours = |name: &str| name == MARKER_FILE || is_manifest(name);
         let mut names = entries.iter().map(|(name, _)| name.to_str());
         Ok(entries.is_empty() || names.any(|name| name.is_some_and(is_ours)))
@@ -144,11 +150,12 @@ impl UnfinishedDirectory {
         Ok(Some(bytes))
     }
 
-    /// Writes the file `name` durably: under a temporary name, synced, renamed, and then the directory is synced. A crash
-    /// leaves the old file or the new one.
+    /// Writes the file `name` durably: under a temporary name, synced, renamed, and then the
+    /// directory is synced. A crash leaves the old file or the new one.
     ///
     /// # Errors
-    /// `Io` if it cannot be written, synced or renamed. Nothing is left under the temporary name then.
+    /// `Io` if it cannot be written, synced or renamed. Nothing is left under the temporary name
+    /// then.
     pub(in crate::convert) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = Path::new(name).with_extension("partial");
         let temporary = path.as_os_str();
@@ -168,8 +175,8 @@ impl UnfinishedDirectory {
         Ok(())
     }
 
-    /// Fails with `Io` unless `path` is the name of this directory. In a folder where others may rename what is not theirs, it
-    /// may be that of another.
+    /// Fails with `Io` unless `path` is the name of this directory. In a folder where others may
+    /// rename what is not theirs, it may be that of another.
     pub(super) fn require_at(&self, path: &Path) -> Result<()> {
         let found = self.handle.is_at(path).and_then(|is_there| match is_there {
             true => Ok(()),

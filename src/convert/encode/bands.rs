@@ -1,19 +1,22 @@
-//! Bands, which are the adjacent tiles that one job encodes. Their bytes are merged before they are written.
+//! Bands, which are the adjacent tiles that one job encodes. Their bytes are merged before they are
+//! written.
 //!
-//! A tile of a wide tensor yields a short run of bytes for each of its rows. The runs of adjacent tiles are contiguous in the
-//! output. One long write costs less than many short ones, because threads wait for each other when they write to one file.
+//! A tile of a wide tensor yields a short run of bytes for each of its rows. The runs of adjacent
+//! tiles are contiguous in the output. One long write costs less than many short ones, because
+//! threads wait for each other when they write to one file.
 
 use std::iter::StepBy;
 use std::ops::Range;
 
 use crate::convert::cut::{Cut, SLAB_VALUES};
 
-/// Largest number of slabs of values in a band, for bands across and for bands down. A band down is larger, because its tiles
-/// yield shorter runs: 4096 rows of 1024 columns have runs of 2 KiB of 4-bit codes.
+/// Largest number of slabs of values in a band, for bands across and for bands down. A band down is
+/// larger, because its tiles yield shorter runs: 4096 rows of 1024 columns have runs of 2 KiB of
+/// 4-bit codes.
 const MAX_SLABS: [usize; 2] = [4, 32];
 
-/// A grid of tiles divided into bands. A band consists of tiles side by side. If the output is transposed, it consists of tiles
-/// one below another, because their bytes are contiguous then.
+/// A grid of tiles divided into bands. A band consists of tiles side by side. If the output is
+/// transposed, it consists of tiles one below another, because their bytes are contiguous then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bands {
     /// Number of tiles in a row of tiles.

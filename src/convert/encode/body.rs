@@ -6,7 +6,8 @@ use crate::convert::cut::Cut;
 use crate::convert::held::Pieces;
 use crate::convert::output::{Body, Job, Worker};
 
-/// Encodes a tensor. Writes its own output and the outputs directly behind it, such as the scales of the codes.
+/// Encodes a tensor. Writes its own output and the outputs directly behind it, such as the scales
+/// of the codes.
 pub(in crate::convert) struct EncodeBody<'m>(pub Encoding<'m>);
 
 impl<'m> Body<'m> for EncodeBody<'m> {
@@ -27,10 +28,11 @@ impl<'m> Body<'m> for EncodeBody<'m> {
             }
             return Ok(0);
         }
-        // Waiting for the survey cannot deadlock. Its jobs come before the jobs that encode, and jobs are handed out in
-        // order: when a worker waits here, each survey job has been taken, or was not begun because a job before it had
-        // failed. A survey job never waits itself, so one that has been taken ends, with a result, an error or a panic.
-        // All three wake this worker. After an error or a panic nothing is left to do: the run has failed.
+        // Waiting for the survey cannot deadlock. Its jobs come before the jobs that encode, and
+        // jobs are handed out in order: when a worker waits here, each survey job has been taken,
+        // or was not begun because a job before it had failed. A survey job never waits itself, so
+        // one that has been taken ends, with a result, an error or a panic. All three wake this
+        // worker. After an error or a panic nothing is left to do: the run has failed.
         let Some(survey) = job
             .outcome
             .wait_for(job.number, || encoding.survey_result())
@@ -43,7 +45,8 @@ impl<'m> Body<'m> for EncodeBody<'m> {
             job.put_beside(part, at, bytes)
         };
         let tiles = encoding.bands.tiles(job.no - survey_jobs);
-        // A lone tile needs no putting together: neighbours that its bytes could be merged with are in other jobs.
+        // A lone tile needs no putting together: neighbours that its bytes could be merged with are
+        // in other jobs.
         if let (1, Some(tile), false) = (
             tiles.len(),
             tiles.clone().next(),

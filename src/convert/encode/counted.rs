@@ -1,5 +1,5 @@
-//! Counts exponents of tensors whose encoded size depends on their values. This reads them while planning, for the plan has the size
-//! of every output tensor.
+//! Counts exponents of tensors whose encoded size depends on their values. This reads them while
+//! planning, for the plan has the size of every output tensor.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,8 @@ use crate::forget::{Decision, ExponentTile, WeightInfo};
 use crate::scheme::{Buffers, Decode, PlainFloats, Resolution, ResolvedItem};
 use crate::threads::on_threads;
 
-/// Counts the exponents of all items whose method asks for it, and gives each the method that follows.
+/// Counts the exponents of all items whose method asks for it, and gives each the method that
+/// follows.
 ///
 /// # Errors
 /// Reading fails, or the options' token is set.

@@ -1,4 +1,5 @@
-//! The decision for each item of a model whether it is encoded, and the quantization config that follows from it.
+//! The decision for each item of a model whether it is encoded, and the quantization config that
+//! follows from it.
 
 use super::counted::count_exponents;
 use crate::containers::model::ParsedModel;
@@ -12,8 +13,8 @@ use crate::scheme::conv1d;
 use crate::scheme::{EncodedAs, Group, QuantScheme, Resolution, ResolvedItem};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Decides for each item whether it is encoded, and reports it. Items that are encoded in another layout than the model's are in
-/// `resolution` as they are encoded.
+/// Decides for each item whether it is encoded, and reports it. Items that are encoded in another
+/// layout than the model's are in `resolution` as they are encoded.
 pub(super) fn decide_all(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
@@ -44,9 +45,9 @@ pub(super) fn decide_all(
 
 /// Decides for each item, in the layout in which it is encoded.
 ///
-/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`). The module form is encoded if the
-/// scheme accepts it, and the stored form otherwise. `transposed` has the shapes of weights of `Conv1D`, of which only the module form is
-/// encoded.
+/// Some parameters are stored in another layout than the modules of inference have (`[out, in]`).
+/// The module form is encoded if the scheme accepts it, and the stored form otherwise. `transposed`
+/// has the shapes of weights of `Conv1D`, of which only the module form is encoded.
 fn decide_in_layouts(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
@@ -104,8 +105,9 @@ fn record(choices: &[Decision], resolution: &Resolution<'_>, report: &mut Report
     report.passthrough = report.kept.len();
 }
 
-/// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It lists the modules whose matrices
-/// are not encoded, so that loaders do not look for their scales, among them a head that has the matrix of the embedding.
+/// The quantization config of the output; `None` if nothing is encoded or the scheme has none. It
+/// lists the modules whose matrices are not encoded, so that loaders do not look for their scales,
+/// among them a head that has the matrix of the embedding.
 pub(super) fn quantization_config(
     model: &ParsedModel,
     choices: &[Decision],
@@ -143,7 +145,8 @@ pub(super) fn quantization_config(
     })
 }
 
-/// As [`quantization_config`], of a model whose class says what its tensors are encoded as; `None`: it does not.
+/// As [`quantization_config`], of a model whose class says what its tensors are encoded as; `None`:
+/// it does not.
 pub(super) fn config_of_class(
     choices: &[Decision],
     resolution: &Resolution<'_>,
@@ -164,7 +167,8 @@ pub(super) fn config_of_class(
     first?.config_of_class(&modules)
 }
 
-/// Element type of an item's values: the type that a group is decoded to, or the stored type of a plain tensor.
+/// Element type of an item's values: the type that a group is decoded to, or the stored type of a
+/// plain tensor.
 pub(super) fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype {
     match item {
         ResolvedItem::Group(group) => group.keeps.unwrap_or(to),
@@ -172,7 +176,8 @@ pub(super) fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype 
     }
 }
 
-/// Describes an item for [`decide`], in the form of `module` if there is one, or with the shape `transposed`.
+/// Describes an item for [`decide`], in the form of `module` if there is one, or with the shape
+/// `transposed`.
 fn candidate<'a>(
     item: &'a ResolvedItem<'_>,
     (module, transposed): (Option<&'a Group<'_>>, Option<&'a [usize; 2]>),

@@ -8,8 +8,9 @@ use crate::kernels::lethe::distance::DistanceSums;
 /// Number of tensors with the largest errors that a report names.
 const WORST: usize = 5;
 
-/// The error over all encoded tensors of `plan`, and the tensors with the largest errors. Tensors that are not done, because another
-/// part makes them, do not count. `None` if no value was compared.
+/// The error over all encoded tensors of `plan`, and the tensors with the largest errors. Tensors
+/// that are not done, because another part makes them, do not count. `None` if no value was
+/// compared.
 pub(in crate::convert) fn distance(plan: &Plan<'_>) -> Option<Distance> {
     let (mut all, mut tensors) = (DistanceSums::default(), Vec::new());
     for output in &plan.outputs {

@@ -41,8 +41,9 @@ pub(in crate::convert) enum Drafted<'m> {
 }
 
 impl Encodings {
-    /// Decides for each item of `resolution` whether it is encoded. Returns `None` if the options do not ask for encoding.
-    /// An item whose module form is encoded is replaced by it in `resolution`.
+    /// Decides for each item of `resolution` whether it is encoded. Returns `None` if the options
+    /// do not ask for encoding. An item whose module form is encoded is replaced by it in
+    /// `resolution`.
     ///
     /// # Errors
     /// The options contradict each other or the model, or a file that they name cannot be read.
@@ -81,7 +82,8 @@ impl Encodings {
         }))
     }
 
-    /// Drafts `item`. Items must be passed in the order of the resolution that [`new`](Self::new) has seen.
+    /// Drafts `item`. Items must be passed in the order of the resolution that [`new`](Self::new)
+    /// has seen.
     ///
     /// # Errors
     /// The tensor cannot be encoded, or cannot be read.
@@ -90,7 +92,8 @@ impl Encodings {
             return encode(item, &*method, label, self.to).map(Drafted::Encoded);
         }
         let drafts = match &item {
-            // Blocks that are not encoded again are copied, because decoding them would make the file larger for nothing.
+            // Blocks that are not encoded again are copied, because decoding them would make the
+            // file larger for nothing.
             ResolvedItem::Group(group) if self.copies_blocks && !group.is_merged => {
                 Output::copies(group)?
             }
@@ -105,7 +108,8 @@ impl Encodings {
         Ok(Drafted::Encoded(drafts))
     }
 
-    /// Completes the drafts and the report after the last item. Returns the quantization config of the output.
+    /// Completes the drafts and the report after the last item. Returns the quantization config of
+    /// the output.
     pub(in crate::convert) fn finish(
         self,
         drafts: &mut [BoxedOutput<'_>],
@@ -118,8 +122,9 @@ impl Encodings {
     }
 }
 
-/// Whether the tensor becomes F32 in a file whose vectors do. Programs decode BF16 in weights of layers alone, as ComfyUI-GGUF and
-/// diffusers; other parameters (`scale_shift_table`) they take as they are.
+/// Whether the tensor becomes F32 in a file whose vectors do. Programs decode BF16 in weights of
+/// layers alone, as ComfyUI-GGUF and diffusers; other parameters (`scale_shift_table`) they take as
+/// they are.
 fn is_widened(t: &Tensor<'_>) -> bool {
     let is_parameter = !t.name().ends_with("weight") && t.dtype() == Dtype::BF16;
     t.shape().len() < 2 || is_parameter
@@ -136,7 +141,8 @@ fn is_rotated(model: &ParsedModel) -> bool {
     }
 }
 
-/// Drafts the stored tensors that `item` is encoded to. The jobs of the first one write all of them.
+/// Drafts the stored tensors that `item` is encoded to. The jobs of the first one write all of
+/// them.
 ///
 /// # Errors
 /// The encoder refuses the tensor, or its size overflows.
@@ -167,7 +173,8 @@ fn encode<'m>(
             }
         },
     };
-    // Stored floats are exact in F32; decoded values are rounded first, as a decoded file would have them.
+    // Stored floats are exact in F32; decoded values are rounded first, as a decoded file would
+    // have them.
     let rounded_to = if is_plain {
         TargetDtype::F32
     } else {
@@ -226,8 +233,9 @@ fn widened<'m>(name: String, t: &Tensor<'m>, plain: PlainFloats<'m>) -> Result<O
     Output::decode(group, TargetDtype::F32, FloatCast::Keep)
 }
 
-/// Links tensors that inference fuses into one weight, such as the query, key and value projections. An encoder with one scale
-/// for the whole tensor must survey all of them, because the fused weight has only one scale.
+/// Links tensors that inference fuses into one weight, such as the query, key and value
+/// projections. An encoder with one scale for the whole tensor must survey all of them, because the
+/// fused weight has only one scale.
 fn link_siblings(drafts: &mut [BoxedOutput<'_>]) {
     let mut encodings: Vec<_> = drafts
         .iter_mut()
@@ -256,8 +264,8 @@ fn link_siblings(drafts: &mut [BoxedOutput<'_>]) {
     }
 }
 
-/// Marks in the report the tensors whose codes are relayed. Adds a note for each reason why tensors with codes of the same kind
-/// are not relayed.
+/// Marks in the report the tensors whose codes are relayed. Adds a note for each reason why tensors
+/// with codes of the same kind are not relayed.
 fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
     let mut hindered: Vec<(&str, usize, &str)> = Vec::new();
     let mut encoded = report.encoded.iter_mut();
@@ -285,7 +293,8 @@ fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
     report.notes.extend(hindered.into_iter().map(note));
 }
 
-/// Adds a note if values are rounded that an earlier encoding has rounded; not of codes that are moved.
+/// Adds a note if values are rounded that an earlier encoding has rounded; not of codes that are
+/// moved.
 fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report) {
     let is_moved = |draft: &&BoxedOutput<'_>| {
         let encoding = draft.body.encoding();

@@ -1,5 +1,5 @@
-//! Totals over tiles that are done in any order, on any thread. Floating-point addition depends on the order, so a total
-//! waits for the next tile in order.
+//! Totals over tiles that are done in any order, on any thread. Floating-point addition depends on
+//! the order, so a total waits for the next tile in order.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -31,7 +31,8 @@ impl<P, T: AddAssign<P> + Clone> InOrder<T, P> {
     /// Adds the part of tile `tile`, now or once all tiles before it have been added.
     pub(super) fn add(&self, tile: usize, part: P) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A plan can be carried out more than once. A tile that is in the total already would add the same part again.
+        // A plan can be carried out more than once. A tile that is in the total already would add
+        // the same part again.
         if tile >= state.done {
             state.waiting.insert(tile, part);
         }

@@ -1,4 +1,5 @@
-//! The values that are encoded: tiles of a decoder, which are read, widened to F32 and checked part by part.
+//! The values that are encoded: tiles of a decoder, which are read, widened to F32 and checked part
+//! by part.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,17 +19,20 @@ use crate::{AnamnesisError, Result, TargetDtype};
 pub(super) struct EncodeInput<'m> {
     pub name: String,
     pub(super) decoder: Arc<dyn Decode + 'm>,
-    /// Values are rounded to this dtype before they are encoded, as they would be if the decoded tensor were stored.
+    /// Values are rounded to this dtype before they are encoded, as they would be if the decoded
+    /// tensor were stored.
     pub(super) dtype: TargetDtype,
     pub cut: Cut,
     /// How a tile, which is read as a whole, is cut once more; `None` if it is encoded at once.
     pub strips: Option<Strips>,
-    /// The largest magnitude of each tile that has been surveyed, if other tensors survey this one as well: whoever is first reads it.
+    /// The largest magnitude of each tile that has been surveyed, if other tensors survey this one
+    /// as well: whoever is first reads it.
     pub maxima: Arc<[OnceLock<f32>]>,
 }
 
 impl EncodeInput<'_> {
-    /// Reads the rectangle that `tiles`, which lie side by side, are in, and returns it. `None` if each is read by itself.
+    /// Reads the rectangle that `tiles`, which lie side by side, are in, and returns it. `None` if
+    /// each is read by itself.
     ///
     /// # Errors
     /// Reading fails.
@@ -48,13 +52,14 @@ impl EncodeInput<'_> {
         Ok(Some(band))
     }
 
-    /// Reads `tile`, unless it lies in a `band` that is loaded, decodes its values into `scratch.values` part by part, and passes each
-    /// part to `each`, with whether its strip ends with it. Without strips the tile is the only part. The largest magnitudes of
-    /// surveyed blocks are in `scratch.maxima`.
+    /// Reads `tile`, unless it lies in a `band` that is loaded, decodes its values into
+    /// `scratch.values` part by part, and passes each part to `each`, with whether its strip ends
+    /// with it. Without strips the tile is the only part. The largest magnitudes of surveyed blocks
+    /// are in `scratch.maxima`.
     ///
     /// # Errors
-    /// Reading fails, or a value is not finite: no scheme has a code for it. `scheme` is named in the message. The errors of
-    /// `each`.
+    /// Reading fails, or a value is not finite: no scheme has a code for it. `scheme` is named in
+    /// the message. The errors of `each`.
     pub(super) fn for_each_part(
         &self,
         (tile, band): (&Tile, Option<&Tile>),
@@ -92,7 +97,8 @@ impl EncodeInput<'_> {
         each(tile, true, scratch)
     }
 
-    /// Reads `tile`, and returns the largest magnitude of each `run` of its values, or of runs of any length if that is `None`.
+    /// Reads `tile`, and returns the largest magnitude of each `run` of its values, or of runs of
+    /// any length if that is `None`.
     ///
     /// # Errors
     /// Reading fails, or a value is not finite. `scheme` is named in the message.
@@ -141,7 +147,8 @@ impl EncodeInput<'_> {
         Some((dtype, self.decoder.stored_bytes(tile, buffers)?))
     }
 
-    /// Widens a part of a loaded rectangle, whose stored values are given, into `scratch.values`. Returns whether all are finite.
+    /// Widens a part of a loaded rectangle, whose stored values are given, into `scratch.values`.
+    /// Returns whether all are finite.
     fn widen_part(
         &self,
         (dtype, bytes): (TargetDtype, &[u8]),
@@ -169,7 +176,8 @@ impl EncodeInput<'_> {
         is_finite
     }
 
-    /// Names the first of `values`, which are those of `tile`, that is not finite, unless `is_finite`.
+    /// Names the first of `values`, which are those of `tile`, that is not finite, unless
+    /// `is_finite`.
     fn refuse_unless(
         &self,
         is_finite: bool,
@@ -217,8 +225,8 @@ impl EncodeInput<'_> {
         if self.decoder.grid().cols == self.cut.cols {
             self.decode(tile, buffers, rounded, level, values)?;
         } else {
-            // The rows of the two grids have different lengths, for example because one side is a flat run of blocks.
-            // Both number the elements of the tensor alike.
+            // The rows of the two grids have different lengths, for example because one side is a
+            // flat run of blocks. Both number the elements of the tensor alike.
             for (first, run) in tile.runs(self.cut.cols) {
                 let (covering, before) =
                     covering(&self.decoder.grid(), &(first..first + run.len()));
@@ -271,8 +279,8 @@ fn first_value(loaded: &Tile, part: &Tile) -> usize {
     (part.rows.start - loaded.rows.start) * loaded.cols.len() + part.cols.start - loaded.cols.start
 }
 
-/// Finds the largest magnitudes of the blocks of `cols` columns of `strip`, a part of a loaded rectangle whose values of two bytes are
-/// given.
+/// Finds the largest magnitudes of the blocks of `cols` columns of `strip`, a part of a loaded
+/// rectangle whose values of two bytes are given.
 fn survey_blocks(
     (dtype, bytes): (TargetDtype, &[u8]),
     (loaded, strip): (&Tile, &Tile),

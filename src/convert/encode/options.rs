@@ -39,7 +39,8 @@ pub(in crate::convert) fn is_mlx(options: &ConvertOptions) -> bool {
     forget.is_some_and(|forget| forget.scheme.is_mlx() && forget.like.is_none())
 }
 
-/// The number of the scheme among llama.cpp's file types; `None`: it has none, or nothing is encoded.
+/// The number of the scheme among llama.cpp's file types; `None`: it has none, or nothing is
+/// encoded.
 #[cfg(feature = "gguf")]
 pub(in crate::convert) fn file_type(options: &ConvertOptions) -> Option<u32> {
     options.forget.as_ref()?.scheme.file_type_number()
@@ -47,7 +48,8 @@ pub(in crate::convert) fn file_type(options: &ConvertOptions) -> Option<u32> {
 
 /// All encoding options as text, to compare two runs; `None` if nothing is encoded.
 pub(in crate::convert) fn fingerprint(options: &ConvertOptions) -> Option<String> {
-    // The options name files whose contents can change between runs, so their lengths and times count.
+    // The options name files whose contents can change between runs, so their lengths and times
+    // count.
     let state = |path: &PathBuf| {
         let state = FileState::of(&std::fs::metadata(path).ok()?);
         Some([u128::from(state.len), state.modified, state.changed])

@@ -1,5 +1,5 @@
-//! Relaying: where the stored codes and the wanted ones are of one family, codes are moved undecoded. That loses nothing,
-//! where decoding and encoding again would round.
+//! Relaying: where the stored codes and the wanted ones are of one family, codes are moved
+//! undecoded. That loses nothing, where decoding and encoding again would round.
 
 use super::{Encoding, Scratch};
 use crate::element::Out;
@@ -9,12 +9,13 @@ use crate::scheme::{Buffers, Decode, Grid, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
-/// Whether the codes of a tensor are relayed. It is decided once, when the plan is made: tiles must not differ, and the
-/// answer can take many reads.
+/// Whether the codes of a tensor are relayed. It is decided once, when the plan is made: tiles must
+/// not differ, and the answer can take many reads.
 pub(super) enum RelayDecision {
     /// Codes are moved undecoded.
     Relay(RelaySource),
-    /// Both sides have codes of the same kind, and yet the values are decoded and encoded, for this reason.
+    /// Both sides have codes of the same kind, and yet the values are decoded and encoded, for this
+    /// reason.
     Hindered(String),
     /// The two sides have no codes in common: values are decoded and encoded.
     Unrelated,
@@ -30,7 +31,8 @@ impl RelayDecision {
         encoder: &dyn Encode,
         (from, to): (&Grid, &Grid),
     ) -> Result<Self> {
-        // A tile of one side is a tile of the other only if rows are the same: groups are runs of a row.
+        // A tile of one side is a tile of the other only if rows are the same: groups are runs of a
+        // row.
         let has_same_rows = (from.rows, from.cols) == (to.rows, to.cols);
         // The encoder goes first, since only the decoder may have to read for its answer.
         let Some(RelayTarget { family: to, .. }) = encoder.relay().filter(|_| has_same_rows) else {
@@ -48,7 +50,8 @@ impl RelayDecision {
 }
 
 impl Encoding<'_> {
-    /// Moves the codes of tile number `no` from `source` to `target`, whose tiles have whole groups.
+    /// Moves the codes of tile number `no` from `source` to `target`, whose tiles have whole
+    /// groups.
     ///
     /// # Errors
     /// Reading or storing fails, or a group has another value in the target's family.
@@ -71,12 +74,13 @@ impl Encoding<'_> {
             let what = format!("tensor `{}`, row {row}: {what}", self.input.name);
             return Err(AnamnesisError::unsupported(&self.scheme, what));
         }
-        // The report sets errors against the norm of all values. Relayed values have no error, but belong to the norm.
+        // The report sets errors against the norm of all values. Relayed values have no error, but
+        // belong to the norm.
         values.resize(tile.values(), 0.0);
         decoder.decode(tile, tile.rows.clone(), buffers, level, Out::F32(values));
         let mut sums = compare(values, values, level);
-        // The codes of infinity and NaN are moved as well: both libraries decode them alike. But one such value would make
-        // the norm of the model infinite, so the tile is only counted.
+        // The codes of infinity and NaN are moved as well: both libraries decode them alike. But
+        // one such value would make the norm of the model infinite, so the tile is only counted.
         if !sums.is_finite() {
             sums = DistanceSums {
                 count: values.len() as u64,
@@ -114,7 +118,8 @@ mod tests {
         transposed: None,
     };
 
-    /// A decoder of ones that counts how often it is asked for a relay, and how many tiles are extracted.
+    /// A decoder of ones that counts how often it is asked for a relay, and how many tiles are
+    /// extracted.
     struct Source {
         asked: Arc<AtomicUsize>,
         extracted: Arc<AtomicUsize>,

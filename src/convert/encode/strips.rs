@@ -1,5 +1,6 @@
-//! Strips of a tile and their parts. A part is decoded, encoded and compared while it is in the L1 cache. But for the last places of
-//! those of surveyed blocks, the sums of a strip are the same however it is parted.
+//! Strips of a tile and their parts. A part is decoded, encoded and compared while it is in the L1
+//! cache. But for the last places of those of surveyed blocks, the sums of a strip are the same
+//! however it is parted.
 
 use crate::TargetDtype;
 use crate::convert::cut::{Cut, round_down};
@@ -10,8 +11,8 @@ use crate::scheme::{Decode, Tile, is_kept};
 /// Values of a strip, about.
 const STRIP_VALUES: usize = 8 << 10;
 
-/// Values of a part, about: with those that they decode to, in F32, with their codes and the stored values that come in, they
-/// take 42 to 52 KiB, about what the L1 cache of many CPUs has.
+/// Values of a part, about: with those that they decode to, in F32, with their codes and the stored
+/// values that come in, they take 42 to 52 KiB, about what the L1 cache of many CPUs has.
 const PART_VALUES: usize = 4 << 10;
 
 /// How tiles are cut once more.
@@ -19,15 +20,17 @@ const PART_VALUES: usize = 4 << 10;
 pub(super) struct Strips {
     /// Rows of a strip, which has all columns of the tile.
     rows: usize,
-    /// Columns of the blocks of a strip whose largest magnitudes are found before its first part is encoded. Then parts need not
-    /// have whole blocks.
+    /// Columns of the blocks of a strip whose largest magnitudes are found before its first part is
+    /// encoded. Then parts need not have whole blocks.
     surveyed_blocks: Option<usize>,
-    /// Rows and columns of a part. Parts of several rows have all columns, so that values come in the order of the tile.
+    /// Rows and columns of a part. Parts of several rows have all columns, so that values come in
+    /// the order of the tile.
     part: [usize; 2],
 }
 
 impl Strips {
-    /// Strips are for decoders that have nothing to prepare, and for encoders that write rows one after the other.
+    /// Strips are for decoders that have nothing to prepare, and for encoders that write rows one
+    /// after the other.
     pub(super) fn new(cut: &Cut, encoder: &dyn Encode, decoder: &dyn Decode) -> Option<Self> {
         let grid = encoder.grid();
         can_be_cut(encoder, decoder).then(|| {
@@ -38,8 +41,9 @@ impl Strips {
         })
     }
 
-    /// Strips of the height of the encoder's blocks, in tiles of `width` columns, if these blocks are too large for a part and their
-    /// largest magnitudes are found without widening the stored values, which have two bytes then.
+    /// Strips of the height of the encoder's blocks, in tiles of `width` columns, if these blocks
+    /// are too large for a part and their largest magnitudes are found without widening the stored
+    /// values, which have two bytes then.
     pub(super) fn surveyed(
         width: usize,
         encoder: &dyn Encode,
@@ -75,7 +79,8 @@ impl Strips {
             _ => width,
         };
         let is_whole_blocks = |values: usize| values.is_multiple_of(COMPARED);
-        // The last part of a strip has any length; of those before it, the last of a row is as long as the others leave it.
+        // The last part of a strip has any length; of those before it, the last of a row is as long
+        // as the others leave it.
         let keeps_sums = match part_cols == width {
             true => is_whole_blocks(part_rows * width),
             false => is_whole_blocks(part_cols) && is_whole_blocks(width),
@@ -92,7 +97,8 @@ impl Strips {
         }
     }
 
-    /// The strip of `tile` that begins with `part`, and the columns of its blocks, if these are to be surveyed.
+    /// The strip of `tile` that begins with `part`, and the columns of its blocks, if these are to
+    /// be surveyed.
     pub(super) fn surveyed_strip(&self, tile: &Tile, part: &Tile) -> Option<(Tile, usize)> {
         let cols = self.surveyed_blocks?;
         let begins_strip = part.cols.start == tile.cols.start
@@ -136,7 +142,8 @@ impl Strips {
     }
 }
 
-/// Whether values that are stored in `stored` have two bytes, and are encoded as values of `dtype` without being rounded.
+/// Whether values that are stored in `stored` have two bytes, and are encoded as values of `dtype`
+/// without being rounded.
 pub(super) fn are_kept_halves(stored: TargetDtype, dtype: TargetDtype) -> bool {
     stored != TargetDtype::F32 && is_kept(stored, dtype)
 }
@@ -162,7 +169,8 @@ mod tests {
     use crate::scheme::{Buffers, Grid, PlainFloats};
     use crate::simd::Level;
 
-    /// Every value of `tile` is in one part, in their order, and only the last part of a strip splits a block of sums.
+    /// Every value of `tile` is in one part, in their order, and only the last part of a strip
+    /// splits a block of sums.
     fn check_parts(strips: Strips, tile: &Tile, align: [usize; 2]) {
         let (top, left, width) = (tile.rows.start, tile.cols.start, tile.cols.len());
         let (mut next, mut in_strip) = (0, 0);
@@ -230,7 +238,8 @@ mod tests {
         }
     }
 
-    /// The parts of tiles have the values of their columns, in a tile that is narrower than its cut and in a band, too.
+    /// The parts of tiles have the values of their columns, in a tile that is narrower than its cut
+    /// and in a band, too.
     #[test]
     fn parts_of_narrow_tiles_have_their_values() {
         let [rows, cols] = [3, 4096 + 1000];

@@ -1,4 +1,5 @@
-//! How a tensor that is encoded is cut into tiles, which suit both the decoder of its values and the encoder.
+//! How a tensor that is encoded is cut into tiles, which suit both the decoder of its values and
+//! the encoder.
 
 use super::strips::Strips;
 use crate::TargetDtype;
@@ -6,26 +7,29 @@ use crate::convert::cut::{Cut, SLAB_VALUES, round_down};
 use crate::forget::Encode;
 use crate::scheme::{Decode, Grid, lcm};
 
-/// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has, so that they are still
-/// in the cache when they are encoded.
+/// Values of a tile at most, unless the alignments of both sides want more: as many as a slab has,
+/// so that they are still in the cache when they are encoded.
 pub(super) const TILE_VALUES: usize = SLAB_VALUES;
 
-/// Values of a tile of which no more than a part is widened: only the stored values have to be in the cache, and long rows are
-/// written at once.
+/// Values of a tile of which no more than a part is widened: only the stored values have to be in
+/// the cache, and long rows are written at once.
 const SURVEYED_TILE_VALUES: usize = 4 * TILE_VALUES;
 
-/// Columns of a tile if the decoder's input runs down the columns: tall tiles read longer pieces than wide ones.
+/// Columns of a tile if the decoder's input runs down the columns: tall tiles read longer pieces
+/// than wide ones.
 const TRANSPOSED_INPUT_COLS: usize = 256;
 
-/// Columns of a tile if the encoder's output runs down the columns. Tiles below one another are written together as a
-/// band, so the pieces that are written are long although the tile, which is wide to read long rows, is low.
+/// Columns of a tile if the encoder's output runs down the columns. Tiles below one another are
+/// written together as a band, so the pieces that are written are long although the tile, which is
+/// wide to read long rows, is low.
 const TRANSPOSED_OUTPUT_COLS: usize = 1024;
 
-/// Columns of a tile if neighbouring codes of a row share a line of such an output. A band then writes a few lines for each
-/// thousand columns, and reads of whole rows count for more.
+/// Columns of a tile if neighbouring codes of a row share a line of such an output. A band then
+/// writes a few lines for each thousand columns, and reads of whole rows count for more.
 const PACKED_OUTPUT_COLS: usize = 4096;
 
-/// The cut of a tensor whose values are those of `decoder`, rounded to `dtype`, and the strips of its tiles.
+/// The cut of a tensor whose values are those of `decoder`, rounded to `dtype`, and the strips of
+/// its tiles.
 pub(super) fn cut_for(
     encoder: &dyn Encode,
     decoder: &dyn Decode,
@@ -40,7 +44,8 @@ pub(super) fn cut_for(
     (cut, Strips::new(&cut, encoder, decoder))
 }
 
-/// A tensor cut into tiles of about `tile_values` that start at multiples of both sides' alignments.
+/// A tensor cut into tiles of about `tile_values` that start at multiples of both sides'
+/// alignments.
 pub(super) fn cut(
     encoder: &Grid,
     values_per_line: usize,
@@ -48,8 +53,8 @@ pub(super) fn cut(
     tile_values: usize,
 ) -> Cut {
     let Grid { rows, cols, .. } = *encoder;
-    // Where the rows of the two sides differ, the decoder's alignments say nothing about the encoder's tiles: `values`
-    // decodes whatever covers a tile.
+    // Where the rows of the two sides differ, the decoder's alignments say nothing about the
+    // encoder's tiles: `values` decodes whatever covers a tile.
     let has_same_rows = decoder.cols == cols;
     let (row_align, col_align) = match has_same_rows {
         true => (
@@ -58,7 +63,8 @@ pub(super) fn cut(
         ),
         false => (encoder.row_align, encoder.col_align.min(cols)),
     };
-    // The input counts first: a transposed input in low tiles reads a few bytes at a time, and bands cannot mend that.
+    // The input counts first: a transposed input in low tiles reads a few bytes at a time, and
+    // bands cannot mend that.
     let widest = match () {
         () if has_same_rows && decoder.transposed.is_some() => TRANSPOSED_INPUT_COLS,
         () if encoder.transposed.is_some() && values_per_line > 1 => {

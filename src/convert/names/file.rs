@@ -36,8 +36,9 @@ impl<'de> Visitor<'de> for RenamesVisitor {
     }
 }
 
-/// The patterns and new names of a text: a JSON object of new names by patterns, or a line `OLD=NEW` for each, where the last
-/// `=` of a line counts. Blank lines and lines that begin with `#` are skipped.
+/// The patterns and new names of a text: a JSON object of new names by patterns, or a line
+/// `OLD=NEW` for each, where the last `=` of a line counts. Blank lines and lines that begin with
+/// `#` are skipped.
 ///
 /// # Errors
 /// `Parse` that names the line.

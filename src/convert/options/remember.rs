@@ -12,13 +12,15 @@ use crate::{CancelToken, TargetDtype};
 pub struct Progress {
     /// Bytes of tensor data written or compared so far.
     pub done_bytes: u64,
-    /// Bytes of tensor data in the whole output; of a comparison or a check, all bytes that it reads or decodes.
+    /// Bytes of tensor data in the whole output; of a comparison or a check, all bytes that it
+    /// reads or decodes.
     pub total_bytes: u64,
     /// Tensors that are done.
     pub done_tensors: usize,
     /// Tensors of the whole output, or all that are compared or checked.
     pub total_tensors: usize,
-    /// Index of the output's file that was written to last, as in [`Recovery::paths`](crate::Recovery::paths).
+    /// Index of the output's file that was written to last, as in
+    /// [`Recovery::paths`](crate::Recovery::paths).
     pub file: usize,
     /// Bytes that the last job added.
     pub(crate) step_bytes: u64,
@@ -33,32 +35,36 @@ pub enum FloatCast {
     /// They keep their dtype.
     #[default]
     Keep,
-    /// They are rounded to [`RememberOptions::to`], to nearest even as torch's `.to()` does. A finite value beyond its range is an
-    /// error.
+    /// They are rounded to [`RememberOptions::to`], to nearest even as torch's `.to()` does. A
+    /// finite value beyond its range is an error.
     Checked,
-    /// They are rounded, and a finite value beyond the range becomes the largest finite value, of quantized tensors, too. Infinities
-    /// and NaN stay.
+    /// They are rounded, and a finite value beyond the range becomes the largest finite value, of
+    /// quantized tensors, too. Infinities and NaN stay.
     Saturating,
 }
 
-/// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] converts into them, with defaults for the rest.
+/// Options of [`remember`](crate::ParsedModel::remember). A [`TargetDtype`] converts into them,
+/// with defaults for the rest.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct RememberOptions {
     /// Element type of decoded weights.
     pub to: TargetDtype,
-    /// Whether tensors of plain floats are converted to `to`, too. Integers, booleans and complex numbers never are; FP8
-    /// without scales is decoded like quantized tensors. Of a model whose dtypes follow from its class (between GGUF and
-    /// Hugging Face), tensors of the class are as without it, and of a GGUF output vectors become F32, as llama.cpp wants them.
+    /// Whether tensors of plain floats are converted to `to`, too. Integers, booleans and complex
+    /// numbers never are; FP8 without scales is decoded like quantized tensors. Of a model whose
+    /// dtypes follow from its class (between GGUF and Hugging Face), tensors of the class are as
+    /// without it, and of a GGUF output vectors become F32, as llama.cpp wants them.
     pub cast: FloatCast,
     /// Worker threads; one for each core by default.
     pub threads: Option<usize>,
-    /// Whether an existing output is replaced even if `no_replace` is set, and an unfinished directory that is not resumed is
-    /// begun anew.
+    /// Whether an existing output is replaced even if `no_replace` is set, and an unfinished
+    /// directory that is not resumed is begun anew.
     pub force: bool,
-    /// Whether an existing output is an error. By default it is replaced when the new one is complete.
+    /// Whether an existing output is an error. By default it is replaced when the new one is
+    /// complete.
     pub no_replace: bool,
-    /// Whether nothing of input and output stays in the system's cache, where it can be told (Linux).
+    /// Whether nothing of input and output stays in the system's cache, where it can be told
+    /// (Linux).
     pub uncached: bool,
     /// Token that stops the conversion from another thread.
     pub cancel: CancelToken,
@@ -97,8 +103,8 @@ impl RememberOptions {
         self.with_force(false)
     }
 
-    /// Sets whether an existing output is replaced. With `true`, an unfinished directory that is not resumed is also begun
-    /// anew, which by default is an error.
+    /// Sets whether an existing output is replaced. With `true`, an unfinished directory that is
+    /// not resumed is also begun anew, which by default is an error.
     #[must_use]
     pub fn with_force(mut self, force: bool) -> Self {
         (self.force, self.no_replace) = (force, !force);
@@ -110,7 +116,8 @@ impl RememberOptions {
         self.force || !self.no_replace
     }
 
-    /// Sets whether nothing of input and output stays in the system's cache, so that other programs keep what they have there.
+    /// Sets whether nothing of input and output stays in the system's cache, so that other programs
+    /// keep what they have there.
     #[must_use]
     pub fn with_uncached(mut self, uncached: bool) -> Self {
         self.uncached = uncached;

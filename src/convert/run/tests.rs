@@ -7,7 +7,8 @@ use crate::{ConvertOptions, ForgetScheme, RememberOptions, TargetDtype};
 
 const SIZE: usize = 768;
 
-/// Two matrices of several tiles. The last value of the first and the first of the second cannot be encoded.
+/// Two matrices of several tiles. The last value of the first and the first of the second cannot be
+/// encoded.
 fn model() -> crate::ParsedModel {
     let values = |bad: usize| -> Vec<u8> {
         let value = |i: usize| if i == bad { f32::NAN } else { i as f32 };

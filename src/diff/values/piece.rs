@@ -6,8 +6,8 @@ use crate::diff::report::ElementValue;
 use crate::dtype::Dtype;
 use crate::simd::Routine;
 
-/// Partial sums of a block, so that the compiler adds in vectors. Their number is part of the result: F64 sums depend on their
-/// order.
+/// Partial sums of a block, so that the compiler adds in vectors. Their number is part of the
+/// result: F64 sums depend on their order.
 const LANES: usize = 16;
 
 /// The values of a piece, and the sums to which their differences are added.
@@ -43,8 +43,8 @@ fn sum_of_lanes(lanes: [f64; LANES]) -> f64 {
     sum
 }
 
-/// Sums over a block. If a value is not finite, neither are the squares of its side. Without a tolerance the compiler leaves out
-/// one of two comparisons, which is a fifth of the time.
+/// Sums over a block. If a value is not finite, neither are the squares of its side. Without a
+/// tolerance the compiler leaves out one of two comparisons, which is a fifth of the time.
 #[inline(always)]
 fn block_sums<T: Widened, const HAS_TOLERANCE: bool>(
     a: &[T; BLOCK],
@@ -198,7 +198,8 @@ impl ComparePiece<'_> {
         }
     }
 
-    /// Adds a piece of which a side has integers of 64 bits. They are subtracted as integers, because F64 does not hold them.
+    /// Adds a piece of which a side has integers of 64 bits. They are subtracted as integers,
+    /// because F64 does not hold them.
     pub(super) fn run_int64(&mut self) {
         self.sums.values += self.count as u64;
         for i in 0..self.count {

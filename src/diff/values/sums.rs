@@ -4,7 +4,8 @@ use super::Comparable;
 use crate::convert::coordinates;
 use crate::diff::report::{ElementValue, FirstDifference, ValueDiff};
 
-/// Counts and sums over pairs of values. Sums, squares and products are over pairs of finite values.
+/// Counts and sums over pairs of values. Sums, squares and products are over pairs of finite
+/// values.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PairSums {
     pub unequal: u64,
@@ -87,7 +88,8 @@ impl Sums {
         }
     }
 
-    /// Adds the pair of values `a` and `b`, whose difference is `abs` unless one of them is not finite.
+    /// Adds the pair of values `a` and `b`, whose difference is `abs` unless one of them is not
+    /// finite.
     pub(super) fn add_pair(
         &mut self,
         index: u64,

@@ -1,9 +1,10 @@
 //! 4-bit weights of BitsAndBytes: NF4 and FP4, with scales in F32 or double-quantized.
 //!
-//! The tensor is a flat sequence in blocks of 64 values, regardless of its rows, so the stored codes have the shape
-//! `[⌈n/2⌉, 1]` and the original shape is in `quant_state`. The first code of a byte is in its high bits. Double
-//! quantization subtracts the mean of all scales from each, which takes a survey pass, and quantizes the differences in
-//! blocks of 256 to an 8-bit map; tiles then hold whole blocks of 256 scales.
+//! The tensor is a flat sequence in blocks of 64 values, regardless of its rows, so the stored
+//! codes have the shape `[⌈n/2⌉, 1]` and the original shape is in `quant_state`. The first code of
+//! a byte is in its high bits. Double quantization subtracts the mean of all scales from each,
+//! which takes a survey pass, and quantizes the differences in blocks of 256 to an 8-bit map; tiles
+//! then hold whole blocks of 256 scales.
 //!
 //! Layout: bitsandbytes 0.50.2 `functional.QuantState.as_dict`, `utils.pack_dict_to_tensor`.
 
@@ -34,7 +35,8 @@ pub(crate) enum Bnb4QuantType {
     Fp4,
 }
 
-/// Tables that depend on the codebook only: thresholds for encoding, and pairs of values for decoding a byte at once.
+/// Tables that depend on the codebook only: thresholds for encoding, and pairs of values for
+/// decoding a byte at once.
 struct Bnb4Tables {
     encoder: CodebookEncoder,
     pairs: PairTable,
@@ -137,7 +139,8 @@ const NESTED_ABSMAX: usize = 4;
 const NESTED_QUANT_MAP: usize = 5;
 
 impl Bnb4Encoder {
-    /// The JSON of `quant_state`. The text of double quantization has its full length without an offset as well.
+    /// The JSON of `quant_state`. The text of double quantization has its full length without an
+    /// offset as well.
     fn state(&self, offset: Option<f32>) -> Vec<u8> {
         Bnb4StateText {
             quant_type: self.method.quant_type.name(),
@@ -151,8 +154,8 @@ impl Bnb4Encoder {
 
     /// Passes the stored tensors that belong to no tile to `put`: codebooks and `quant_state`.
     fn put_tables(&self, offset: f32, put: &mut Put<'_>) -> Result<()> {
-        // `x + 0.0` turns -0 into +0 and leaves every other value as it is.
-        // The map in the library's files has +0 at code 8 of FP4, although the kernels decode it as -0.
+        // `x + 0.0` turns -0 into +0 and leaves every other value as it is. The map in the
+        // library's files has +0 at code 8 of FP4, although the kernels decode it as -0.
         let map = self.method.quant_type.codebook().map(|level| level + 0.0);
         put(QUANT_MAP, 0, map.as_bytes())?;
         if self.method.double_quant {
@@ -237,7 +240,8 @@ impl Encode for Bnb4Encoder {
         let (tables, offset) = (kind.tables(), values.survey as f32);
         let (codes, mut scales) = (&mut buffers.codes, Vec::new());
         let (mut inner, mut outer) = (Vec::new(), Vec::new());
-        // Every run begins with a block (`flat_block_grid`), and blocks have an even size, so that no byte is shared.
+        // Every run begins with a block (`flat_block_grid`), and blocks have an even size, so that
+        // no byte is shared.
         for (start, run) in values.tile.runs(self.cols) {
             codes.clear();
             scales.clear();

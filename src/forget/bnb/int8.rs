@@ -1,7 +1,7 @@
 //! LLM.int8() of BitsAndBytes: one scale for each row, its largest magnitude.
 //!
-//! `X.weight` I8 `[out, in]`, `X.SCB` F32 `[out]` and `X.weight_format` U8 `[]`, which is 0: `row`, the layout that
-//! `nn.Linear8bitLt` loads without rearranging codes.
+//! `X.weight` I8 `[out, in]`, `X.SCB` F32 `[out]` and `X.weight_format` U8 `[]`, which is 0: `row`,
+//! the layout that `nn.Linear8bitLt` loads without rearranging codes.
 //!
 //! Layout: bitsandbytes 0.50.2 `nn.Linear8bitLt._save_to_state_dict`.
 
@@ -54,8 +54,8 @@ struct BnbInt8Encoder {
 }
 
 impl BnbInt8Encoder {
-    /// Checks the scales of rows from `first` on. The library converts values to F16 before it quantizes them, so those
-    /// that F16 cannot hold have an infinite scale.
+    /// Checks the scales of rows from `first` on. The library converts values to F16 before it
+    /// quantizes them, so those that F16 cannot hold have an infinite scale.
     fn check_scales(&self, first: usize, scales: &[f32]) -> Result<()> {
         match scales.iter().position(|scale| !scale.is_finite()) {
             None => Ok(()),

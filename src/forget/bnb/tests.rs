@@ -84,7 +84,8 @@ fn what_bitsandbytes_saves() {
     assert_eq!(seen, expected.len());
 }
 
-/// Weights that were decoded become the same codes again, but for code 8 of FP4: it decodes to -0, which gets code 0.
+/// Weights that were decoded become the same codes again, but for code 8 of FP4: it decodes to -0,
+/// which gets code 0.
 #[test]
 fn decoded_weights_return() {
     let Some(data) = crate::test_utils::test_data() else {

@@ -1,4 +1,5 @@
-//! `dfloat11_config`: the patterns that match the encoded modules, each of which holds its own weight.
+//! `dfloat11_config`: the patterns that match the encoded modules, each of which holds its own
+//! weight.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +7,15 @@ use serde_json::{Map, Value, json};
 
 use crate::kernels::lethe::dfloat11::{CHUNK_RUNS, RUN_BITS};
 
-/// Most patterns; more become a single one. Whoever loads a model tries each of them for each module.
+/// Most patterns; more become a single one. Whoever loads a model tries each of them for each
+/// module.
 const MAX_PATTERNS: usize = 64;
 
 /// The config of a model in which `modules` are encoded.
 ///
-/// Layers are `\d+` in a pattern, and modules of one parent share one. A pattern may match modules that are not encoded: the library
-/// asks for it when it has found the codes of a module, and, to keep modules on one device, for the names of their classes.
+/// Layers are `\d+` in a pattern, and modules of one parent share one. A pattern may match modules
+/// that are not encoded: the library asks for it when it has found the codes of a module, and, to
+/// keep modules on one device, for the names of their classes.
 pub(super) fn config(modules: &[&str]) -> Value {
     let mut parents: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for module in modules {

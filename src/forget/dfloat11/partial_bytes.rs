@@ -6,8 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use crate::Result;
 use crate::forget::Put;
 
-/// Bytes of which not all bits are known yet. The tile that brings the last bits of a byte writes it, so that the output does not
-/// depend on the order of the tiles. Few tiles are done at once, and each has up to two such bytes in a stored tensor.
+/// Bytes of which not all bits are known yet. The tile that brings the last bits of a byte writes
+/// it, so that the output does not depend on the order of the tiles. Few tiles are done at once,
+/// and each has up to two such bytes in a stored tensor.
 #[derive(Default)]
 pub(super) struct PartialBytes {
     /// By stored tensor and offset: the known bits, and which these are.
@@ -15,8 +16,8 @@ pub(super) struct PartialBytes {
 }
 
 impl PartialBytes {
-    /// Passes the bits from `start` to `end` of a stored tensor to `put`. `bytes` begins with the byte of the first bit.
-    /// Where they have no part, bits of the first byte and the last are 0.
+    /// Passes the bits from `start` to `end` of a stored tensor to `put`. `bytes` begins with the
+    /// byte of the first bit. Where they have no part, bits of the first byte and the last are 0.
     ///
     /// # Errors
     /// Those of `put`.

@@ -15,7 +15,8 @@ fn weight(shape: &[usize]) -> WeightInfo<'_> {
     }
 }
 
-/// Name of each stored tensor with its bytes, encoded in tiles of `tile_rows` rows in the order that `order` makes of them.
+/// Name of each stored tensor with its bytes, encoded in tiles of `tile_rows` rows in the order
+/// that `order` makes of them.
 fn encode(
     values: &[f32],
     [rows, cols]: [usize; 2],
@@ -105,7 +106,8 @@ fn streams_of_the_library() {
     assert_eq!(seen, 32);
 }
 
-/// A tensor that changes between planning and encoding is an error, never a stream that does not fit.
+/// A tensor that changes between planning and encoding is an error, never a stream that does not
+/// fit.
 #[test]
 fn changed_values() {
     let values: Vec<f32> = (0..100).map(|i| (i % 7) as f32).collect();

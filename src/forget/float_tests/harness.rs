@@ -1,4 +1,5 @@
-//! Encoding of a whole tensor in tiles of a given size, and decoding of the result, for the tests of float schemes.
+//! Encoding of a whole tensor in tiles of a given size, and decoding of the result, for the tests
+//! of float schemes.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,8 @@ pub(super) struct EncodedFloats {
     pub back: Vec<f32>,
 }
 
-/// Encodes all of `values` in tiles of `rows` × `cols` alignments. Every stored byte must be written once.
+/// Encodes all of `values` in tiles of `rows` × `cols` alignments. Every stored byte must be
+/// written once.
 pub(super) fn encode(
     encoder: &dyn Encode,
     values: &[f32],

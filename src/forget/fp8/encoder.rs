@@ -27,7 +27,8 @@ pub(super) struct Fp8Job<'a> {
     pub scales: &'a mut [f32],
 }
 
-/// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for each combination.
+/// The kernel of one library and type. Chosen once a tensor, so that the kernel is compiled for
+/// each combination.
 pub(super) type Fp8Runner = fn(Fp8Job<'_>);
 
 pub(super) fn run<A: Fp8Arithmetic>(job: Fp8Job<'_>) {
@@ -119,7 +120,8 @@ impl Encode for Fp8Encoder {
         } else {
             width.div_ceil(cols)
         };
-        // Every code and scale is written below, so that old content of the buffers does not matter.
+        // Every code and scale is written below, so that old content of the buffers does not
+        // matter.
         let EncodeBuffers {
             codes,
             scales,
@@ -181,8 +183,8 @@ impl Encode for Fp8Encoder {
     }
 }
 
-/// Makes `bytes` those of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are values of the stored type, and
-/// a power of two in F8_E8M0 is the exponent field of its F32.
+/// Makes `bytes` those of `scales` in `dtype`. Nothing is rounded: kernels compute scales that are
+/// values of the stored type, and a power of two in F8_E8M0 is the exponent field of its F32.
 fn fill_with_scales(bytes: &mut Vec<u8>, scales: &[f32], dtype: Dtype) {
     use half::{bf16, f16};
     bytes.clear();

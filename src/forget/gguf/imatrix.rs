@@ -1,12 +1,12 @@
-//! Importance matrices of llama.cpp: for each column of a weight the mean square of the activations that it is
-//! multiplied with. Encoders weigh the error of a column by it.
+//! Importance matrices of llama.cpp: for each column of a weight the mean square of the activations
+//! that it is multiplied with. Encoders weigh the error of a column by it.
 //!
-//! Files store sums and counts, not means. The mean is taken as `load_imatrix` does, in F32. Each expert has a count of
-//! its own: the tokens that were routed to it.
+//! Files store sums and counts, not means. The mean is taken as `load_imatrix` does, in F32. Each
+//! expert has a count of its own: the tokens that were routed to it.
 //!
 //! Source: llama.cpp 0.6.0 `common/imatrix-loader.cpp` (`common_imatrix_load`, both formats),
-//! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp` (`llama_model_quantize_impl`,
-//! what is refused).
+//! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp`
+//! (`llama_model_quantize_impl`, what is refused).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -34,7 +34,8 @@ impl Imatrix {
     /// Reads a file of either format.
     ///
     /// # Errors
-    /// `Io` if it cannot be read or is changed meanwhile, `Parse` if it is malformed or has a number that is not finite.
+    /// `Io` if it cannot be read or is changed meanwhile, `Parse` if it is malformed or has a
+    /// number that is not finite.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let mut magic = [0; 4];
@@ -59,11 +60,13 @@ impl Imatrix {
         self.entries.get(name).map(Vec::as_slice)
     }
 
-    /// Importance of the columns of the tensor `name`, in llama.cpp's or Hugging Face's naming, with dimensions `dims`,
-    /// outermost first. A single expert gets the part of the entry that belongs to it.
+    /// Importance of the columns of the tensor `name`, in llama.cpp's or Hugging Face's naming,
+    /// with dimensions `dims`, outermost first. A single expert gets the part of the entry that
+    /// belongs to it.
     ///
     /// # Errors
-    /// `Parse` if the entry has another size. That of a token embedding is ignored then, as llama.cpp does.
+    /// `Parse` if the entry has another size. That of a token embedding is ignored then, as
+    /// llama.cpp does.
     pub(crate) fn of_tensor(&self, name: &str, dims: &[usize]) -> Result<Option<&[f32]>> {
         let LlamaName {
             name: ours, expert, ..
@@ -253,7 +256,8 @@ fn read_f32(tensor: &Tensor<'_>) -> Result<Vec<f32>> {
     read_f32_by(tensor.elements(), |at, bytes| part.read_at(at, bytes))
 }
 
-/// Reads `n` values of F32 in pieces of [`STEP`] bytes. `read` takes an offset in bytes and a buffer to fill.
+/// Reads `n` values of F32 in pieces of [`STEP`] bytes. `read` takes an offset in bytes and a
+/// buffer to fill.
 fn read_f32_by(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Vec<f32>> {
     // `n` has been checked against the length of the file, by the parser or by `skip`.
     let mut values = Vec::with_capacity(n);
@@ -272,8 +276,9 @@ fn read_f32_by(n: usize, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<
     Ok(values)
 }
 
-/// Reads a file of the older format: a count of entries, and for each a name, a number of evaluations and F32 means
-/// times that number; behind them the number of chunks and the name of the text.
+/// Reads a file of the older format: a count of entries, and for each a name, a number of
+/// evaluations and F32 means times that number; behind them the number of chunks and the name of
+/// the text.
 struct LegacyReader<'a> {
     source: &'a Source,
     at: u64,
@@ -351,7 +356,8 @@ impl<'a> LegacyReader<'a> {
         Ok(i32::from_le_bytes(bytes))
     }
 
-    /// Reads a length and as many bytes of text. The text ends at the first zero byte, if there is one.
+    /// Reads a length and as many bytes of text. The text ends at the first zero byte, if there is
+    /// one.
     fn read_text(&mut self) -> Result<String> {
         let n = self.read_i32()?;
         let n = usize::try_from(n)

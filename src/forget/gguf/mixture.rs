@@ -1,13 +1,15 @@
-//! The ggml type of each tensor of a model: the mixtures behind llama.cpp's file types, such as Q4_K_M.
+//! The ggml type of each tensor of a model: the mixtures behind llama.cpp's file types, such as
+//! Q4_K_M.
 //!
-//! A mixture gives more bits to tensors that lose much: the output layer, values of attention, `ffn_down` and the first
-//! and last layers. llama.cpp counts the tensors of a kind while it visits them in file order, and the count decides.
-//! So the tensors are brought under llama.cpp's names (`names`) and into its order first; then `rules` gives each a
-//! type, and [`fallback`] replaces types whose blocks do not divide the row.
+//! A mixture gives more bits to tensors that lose much: the output layer, values of attention,
+//! `ffn_down` and the first and last layers. llama.cpp counts the tensors of a kind while it visits
+//! them in file order, and the count decides. So the tensors are brought under llama.cpp's names
+//! (`names`) and into its order first; then `rules` gives each a type, and [`fallback`] replaces
+//! types whose blocks do not divide the row.
 //!
-//! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`llama_tensor_get_type`, `tensor_allows_quantization`,
-//! `tensor_type_fallback`, `tensor_requires_imatrix`) and, for the order of tensors, `src/llama-model-loader.h`
-//! (`weight_name_comparer`).
+//! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`llama_tensor_get_type`,
+//! `tensor_allows_quantization`, `tensor_type_fallback`, `tensor_requires_imatrix`) and, for the
+//! order of tensors, `src/llama-model-loader.h` (`weight_name_comparer`).
 
 mod facts;
 mod file_type;
@@ -67,7 +69,8 @@ struct LlamaTensor<'a> {
     /// Outermost dimension first, without leading ones.
     dims: Vec<usize>,
     dtype: Dtype,
-    /// Whether it belongs to an encoder of images or sounds, which llama.cpp stores in another file (`mmproj`).
+    /// Whether it belongs to an encoder of images or sounds, which llama.cpp stores in another file
+    /// (`mmproj`).
     is_multimodal: bool,
     /// Indices of the model's tensors that it consists of.
     parts: Vec<usize>,
@@ -79,7 +82,8 @@ impl Mixture<'_> {
     /// The choice for each of `tensors`, which are all tensors of the model, in their order.
     ///
     /// # Errors
-    /// `Unsupported` if a model with experts has feed-forward tensors outside its layers, as in llama.cpp.
+    /// `Unsupported` if a model with experts has feed-forward tensors outside its layers, as in
+    /// llama.cpp.
     pub(crate) fn choose(
         &self,
         facts: &ModelFacts,
@@ -190,8 +194,9 @@ pub(crate) fn is_token_embedding(name: &str) -> bool {
     matches!(name, "token_embd.weight" | "per_layer_token_embd.weight")
 }
 
-/// The tensors under llama.cpp's names and in its order (`weight_name_comparer`): those outside layers first, then by
-/// layer, and by name within a layer. The experts of a layer become one tensor.
+/// The tensors under llama.cpp's names and in its order (`weight_name_comparer`): those outside
+/// layers first, then by layer, and by name within a layer. The experts of a layer become one
+/// tensor.
 fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
     let mut stacked: Vec<LlamaTensor<'_>> = Vec::new();
     let mut experts: HashMap<String, usize> = HashMap::new();
@@ -229,7 +234,8 @@ fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
             shown,
         });
     }
-    // An encoder of images beside a language model goes to another file. By itself it is a model like others.
+    // An encoder of images beside a language model goes to another file. By itself it is a model
+    // like others.
     let is_language = stacked
         .iter()
         .any(|tensor| tensor.name == "token_embd.weight");
@@ -243,7 +249,8 @@ fn stack<'a>(tensors: &[MixtureTensor<'a>]) -> Vec<LlamaTensor<'a>> {
     stacked
 }
 
-/// The layer number after `blk.`, or −1. Like llama.cpp's `sscanf("blk.%d.")`, it ignores what follows the digits.
+/// The layer number after `blk.`, or −1. Like llama.cpp's `sscanf("blk.%d.")`, it ignores what
+/// follows the digits.
 fn layer(name: &str) -> i64 {
     let Some(rest) = name.strip_prefix("blk.") else {
         return -1;
@@ -254,8 +261,8 @@ fn layer(name: &str) -> i64 {
         .unwrap_or(-1)
 }
 
-/// Architectures and parts of llama.cpp names of the tensors that are not quantized (`tensor_allows_quantization`):
-/// they are small and lose much. An empty architecture means all.
+/// Architectures and parts of llama.cpp names of the tensors that are not quantized
+/// (`tensor_allows_quantization`): they are small and lose much. An empty architecture means all.
 const NOT_QUANTIZED: &[(&str, &str)] = &[
     ("", "_norm.weight"),
     ("", "ffn_gate_inp.weight"),
@@ -332,8 +339,9 @@ fn keep_reason(tensor: &LlamaTensor<'_>, facts: &ModelFacts) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// `dtype`, or the type that replaces it in rows of `cols` values that are not whole blocks (`tensor_type_fallback`):
-/// a type of at least as many bits in blocks of 32, or F16 if those do not divide the row either.
+/// `dtype`, or the type that replaces it in rows of `cols` values that are not whole blocks
+/// (`tensor_type_fallback`): a type of at least as many bits in blocks of 32, or F16 if those do
+/// not divide the row either.
 fn fallback(dtype: Dtype, cols: usize) -> TypeChoice {
     let block = dtype.block_size();
     if cols.is_multiple_of(block) {

@@ -1,4 +1,5 @@
-//! MXFP4 of a stack of experts as transformers has it, `[experts, in, out]`: blocks run down the columns.
+//! MXFP4 of a stack of experts as transformers has it, `[experts, in, out]`: blocks run down the
+//! columns.
 
 use super::MxRunner;
 use crate::Result;
@@ -9,8 +10,8 @@ use crate::kernels::lethe::mx::BLOCK;
 use crate::kernels::lethe::pack::transposed;
 use crate::scheme::{Grid, StoredRows, Tile};
 
-/// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column of a matrix is
-/// stored as a row.
+/// Encodes a stack of experts `[experts, inputs, outputs]` whose blocks lie in columns: each column
+/// of a matrix is stored as a row.
 pub(super) struct ExpertStackEncoder {
     pub stored: [StoredTensor; 2],
     pub run: MxRunner,
@@ -30,7 +31,8 @@ impl Encode for ExpertStackEncoder {
         Grid {
             rows,
             cols,
-            // A matrix has whole blocks of rows, so that no block reaches into the next matrix of the stack.
+            // A matrix has whole blocks of rows, so that no block reaches into the next matrix of
+            // the stack.
             row_align: BLOCK,
             col_align: 1,
             // The transposed values and their decoded values as F32, and a byte for each code.
@@ -88,8 +90,8 @@ impl ExpertStackEncoder {
         Ok(())
     }
 
-    /// Passes one matrix of bytes of `tile` to `put`, expert by expert: a tile may have rows of several. A byte stands
-    /// for `unit` values.
+    /// Passes one matrix of bytes of `tile` to `put`, expert by expert: a tile may have rows of
+    /// several. A byte stands for `unit` values.
     fn put(
         &self,
         tile: &Tile,

@@ -1,8 +1,9 @@
-//! The shared encoder of integers in groups: each group of consecutive values of a row has a scale and mostly a zero
-//! point. compressed-tensors, GPTQ, AWQ and MLX's affine mode use it. The mirror of `scheme/seam/grouped.rs`.
+//! The shared encoder of integers in groups: each group of consecutive values of a row has a scale
+//! and mostly a zero point. compressed-tensors, GPTQ, AWQ and MLX's affine mode use it. The mirror
+//! of `scheme/seam/grouped.rs`.
 //!
-//! A scheme chooses the arithmetic of its library (`Rule`) and, for codes, scales and offsets, the stored matrix that
-//! they go to: which tensor, packed how, transposed or not (`layout`).
+//! A scheme chooses the arithmetic of its library (`Rule`) and, for codes, scales and offsets, the
+//! stored matrix that they go to: which tensor, packed how, transposed or not (`layout`).
 
 mod layout;
 #[cfg(test)]
@@ -28,11 +29,13 @@ pub(crate) struct Grouped {
     pub scales: StoredMatrix,
     /// Zero points or biases, if they are stored.
     pub offsets: Option<StoredMatrix>,
-    /// Rows at which tiles may begin: codes or zero points that are packed down columns must fill whole words.
+    /// Rows at which tiles may begin: codes or zero points that are packed down columns must fill
+    /// whole words.
     pub row_align: usize,
     /// Index of the stored tensor that holds the group number of each column (GPTQ's `g_idx`).
     pub index: Option<usize>,
-    /// Index and bytes of a stored tensor that depends on the shape alone (compressed-tensors' `weight_shape`).
+    /// Index and bytes of a stored tensor that depends on the shape alone (compressed-tensors'
+    /// `weight_shape`).
     pub constant: Option<(usize, Vec<u8>)>,
 }
 
@@ -52,14 +55,15 @@ pub(crate) fn group_objection(weight: &WeightInfo<'_>, group: usize) -> Option<S
     }
 }
 
-/// The reason why a layout that names its tensors by modules, such as `X.qweight`, cannot store `weight`: a parameter would
-/// come back as `X.weight`.
+/// The reason why a layout that names its tensors by modules, such as `X.qweight`, cannot store
+/// `weight`: a parameter would come back as `X.weight`.
 pub(crate) fn module_objection(weight: &WeightInfo<'_>) -> Option<String> {
     (!weight.name.ends_with(".weight"))
         .then(|| "it is no module's weight, and the name would be another".to_owned())
 }
 
-/// The reason why `weight` is not a matrix, or why its rows cannot be divided into groups of `group` columns.
+/// The reason why `weight` is not a matrix, or why its rows cannot be divided into groups of
+/// `group` columns.
 pub(crate) fn grouped_matrix_objection(weight: &WeightInfo<'_>, group: usize) -> Option<String> {
     match weight.shape.len() {
         2 => group_objection(weight, group),
@@ -67,8 +71,9 @@ pub(crate) fn grouped_matrix_objection(weight: &WeightInfo<'_>, group: usize) ->
     }
 }
 
-/// Columns at which tiles may begin: multiples of a group whose codes fill whole 32-bit words, at any width in bits. A
-/// group that is no multiple of 32 may end within a word, which two tiles would then share, so tiles are whole rows.
+/// Columns at which tiles may begin: multiples of a group whose codes fill whole 32-bit words, at
+/// any width in bits. A group that is no multiple of 32 may end within a word, which two tiles
+/// would then share, so tiles are whole rows.
 fn col_align(cols: usize, group: usize) -> usize {
     if group.is_multiple_of(32) {
         group
@@ -91,8 +96,8 @@ impl Encode for Grouped {
             ..
         } = self.codes;
         let group = self.quantizer.group;
-        // A byte for each code, the packed words and their transpose; four 32-bit numbers for each group: scale and
-        // offset, as floats and as they are stored.
+        // A byte for each code, the packed words and their transpose; four 32-bit numbers for each
+        // group: scale and offset, as floats and as they are stored.
         let load_bits = (8 + 2 * bits) as f64 + 128.0 / group as f64;
         // Packings down columns and transposed ones are written along the rows of the weight, so
         // tall tiles write longer pieces.
@@ -226,7 +231,8 @@ impl Grouped {
         if let Some(offsets) = &self.offsets {
             offsets.put_floats(&groups, &out.offsets, level, words, put)?;
         }
-        // The group numbers of columns are the same for all rows: the tiles of the first rows write them.
+        // The group numbers of columns are the same for all rows: the tiles of the first rows write
+        // them.
         if tile.rows.start > 0 {
             return Ok(());
         }

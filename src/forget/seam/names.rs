@@ -1,4 +1,5 @@
-//! Which tensors are not encoded by default, by their names, and which weights inference engines fuse.
+//! Which tensors are not encoded by default, by their names, and which weights inference engines
+//! fuse.
 //!
 //! Libraries decide by the class of a module (`nn.Linear`). A file has names only, which
 //! [`module_names`](crate::scheme::module_names) tells apart.
@@ -7,7 +8,8 @@ use super::Scope;
 use crate::config::QuantConfig;
 use crate::scheme::module_names::{self, HEADS, ROUTERS, SENSITIVE};
 
-/// Layers of one parent module that inference engines such as vLLM and TensorRT-LLM fuse into one matrix.
+/// Layers of one parent module that inference engines such as vLLM and TensorRT-LLM fuse into one
+/// matrix.
 const FUSED: &[&[&str]] = &[
     &["q_proj", "k_proj", "v_proj"],
     &["gate_proj", "up_proj"],
@@ -17,7 +19,8 @@ const FUSED: &[&[&str]] = &[
     &["q_a_proj", "kv_a_proj_with_mqa"],
 ];
 
-/// Parent module of a weight that is fused with others, and an index that is the same for all weights of one fusion.
+/// Parent module of a weight that is fused with others, and an index that is the same for all
+/// weights of one fusion.
 pub(crate) fn fused(name: &str) -> Option<(&str, usize)> {
     // Only weights are fused: a bias has no scale.
     let (parent, last) = name.strip_suffix(".weight")?.rsplit_once('.')?;
@@ -33,15 +36,17 @@ pub(crate) fn is_head(name: &str) -> bool {
     HEADS.contains(&last_part(module)) && !has_layer(name)
 }
 
-/// What classes of transformers call their output layer, by `model_type`; all others call it `lm_head`.
+/// What classes of transformers call their output layer, by `model_type`; all others call it
+/// `lm_head`.
 const HEADS_OF: &[(&str, &str)] = &[("bert", "cls.predictions.decoder"), ("whisper", "proj_out")];
 
-/// Ends of the modules whose weights classes of transformers keep in F32 (`_keep_in_fp32_modules`), of T5 and its relatives and of
-/// DeepSeek 3.2. Its quantizers make no quantized modules of them.
+/// Ends of the modules whose weights classes of transformers keep in F32 (`_keep_in_fp32_modules`),
+/// of T5 and its relatives and of DeepSeek 3.2. Its quantizers make no quantized modules of them.
 const IN_F32: &[&str] = &["DenseReluDense.wo", "indexer.weights_proj"];
 
-/// The module that is the output layer in transformers of a model with `config` and the tensors `names`, if no tensor is called so.
-/// A head that has the matrix of the embedding is in no file, and GPT-NeoX's is `embed_out` in files and in transformers 4.
+/// The module that is the output layer in transformers of a model with `config` and the tensors
+/// `names`, if no tensor is called so. A head that has the matrix of the embedding is in no file,
+/// and GPT-NeoX's is `embed_out` in files and in transformers 4.
 pub(crate) fn unstored_head<'n>(
     config: &QuantConfig,
     mut names: impl Iterator<Item = &'n str> + Clone,

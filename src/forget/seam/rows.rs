@@ -1,19 +1,21 @@
-//! Helpers of the encoders: alignments of tiles, byte matrices, shapes of stored tensors, and objections to shapes.
+//! Helpers of the encoders: alignments of tiles, byte matrices, shapes of stored tensors, and
+//! objections to shapes.
 
 use super::{Put, StoredTensor, WeightInfo};
 use crate::scheme::Tile;
 use crate::scheme::{Grid, lcm};
 use crate::{Dtype, Result};
 
-/// Longest row, or longest run of values with one scale, that is encoded in one piece. A tile has at least one row
-/// where rows cannot be divided, so this bounds the memory of a worker.
+/// Longest row, or longest run of values with one scale, that is encoded in one piece. A tile has
+/// at least one row where rows cannot be divided, so this bounds the memory of a worker.
 pub(crate) const MAX_ROW_LEN: usize = 1 << 19;
 
-/// The grid of a scheme that takes the tensor as a flat sequence and divides it into blocks of `unit` values,
-/// regardless of rows.
+/// The grid of a scheme that takes the tensor as a flat sequence and divides it into blocks of
+/// `unit` values, regardless of rows.
 ///
-/// If rows are whole blocks, tiles may end at any block. If not, tiles are whole rows, and as many of them as the least
-/// common multiple of block and row demands: then a tile is a run of the flat sequence that begins with a block.
+/// If rows are whole blocks, tiles may end at any block. If not, tiles are whole rows, and as many
+/// of them as the least common multiple of block and row demands: then a tile is a run of the flat
+/// sequence that begins with a block.
 pub(crate) fn flat_block_grid(rows: usize, cols: usize, unit: usize, load_bits: f64) -> Grid {
     let rows_are_whole_blocks = cols.is_multiple_of(unit);
     let (row_align, col_align) = if rows_are_whole_blocks {
@@ -62,8 +64,8 @@ impl ByteMatrix {
     }
 }
 
-/// Passes the codes and the scales of a tile to `put`, as stored tensors 0 and 1. The tensor has `cols` columns; each
-/// matrix comes with the number of values that one of its bytes stands for.
+/// Passes the codes and the scales of a tile to `put`, as stored tensors 0 and 1. The tensor has
+/// `cols` columns; each matrix comes with the number of values that one of its bytes stands for.
 pub(crate) fn put_codes_and_scales(
     tile: &Tile,
     cols: usize,
@@ -71,7 +73,8 @@ pub(crate) fn put_codes_and_scales(
     put: &mut Put<'_>,
 ) -> Result<()> {
     for (part, (unit, bytes)) in matrices.into_iter().enumerate() {
-        // Exact: tiles begin and end with whole groups, and a group has a whole number of code bytes.
+        // Exact: tiles begin and end with whole groups, and a group has a whole number of code
+        // bytes.
         let inside = tile.cols.start / unit..tile.cols.end / unit;
         ByteMatrix {
             part,
@@ -90,7 +93,8 @@ pub(crate) fn stored_tensor(name: String, dtype: Dtype, shape: &[usize]) -> Stor
     }
 }
 
-/// The shape of `weight` with its last dimension divided by `unit`: `unit` values of a row become one element.
+/// The shape of `weight` with its last dimension divided by `unit`: `unit` values of a row become
+/// one element.
 pub(crate) fn packed_shape(weight: &WeightInfo<'_>, unit: usize) -> Vec<usize> {
     let mut shape = weight.shape.to_vec();
     if let Some(cols) = shape.last_mut() {
@@ -99,7 +103,8 @@ pub(crate) fn packed_shape(weight: &WeightInfo<'_>, unit: usize) -> Vec<usize> {
     shape
 }
 
-/// The reason why `weight` is not the matrix of a linear layer whose rows are whole groups of `unit` values.
+/// The reason why `weight` is not the matrix of a linear layer whose rows are whole groups of
+/// `unit` values.
 pub(crate) fn linear_weight_objection(weight: &WeightInfo<'_>, unit: usize) -> Option<String> {
     match weight.shape {
         _ if !weight.name.ends_with(".weight") => {

@@ -14,7 +14,8 @@ pub const NF4_CODEBOOK: [f32; 16] = [
     0.079_580_3, 0.160_930_2, 0.246_112_3, 0.337_915_24, 0.440_709_83, 0.562_617, 0.722_956_84, 1.0,
 ];
 
-/// The levels of FP4, by code. bitsandbytes decodes code 8 to -0; the map in its files has +0 there.
+/// The levels of FP4, by code. bitsandbytes decodes code 8 to -0; the map in its files has +0
+/// there.
 #[rustfmt::skip]
 pub const FP4_CODEBOOK: [f32; 16] = [
     0.0, 0.005_208_333_5, 0.666_666_7, 1.0, 0.333_333_34, 0.5, 0.166_666_67, 0.25,
@@ -27,14 +28,16 @@ const _: () =
 const _: () =
     assert!(FP4_CODEBOOK[1].to_bits() == 0x3baa_aaab && FP4_CODEBOOK[2].to_bits() == 0x3f2a_aaab);
 
-/// The encoder of `codebook`, which takes the nearest level, the lower one of two that are equally near.
+/// The encoder of `codebook`, which takes the nearest level, the lower one of two that are equally
+/// near.
 ///
-/// Equal levels keep the order of their codes. Of FP4's zeros, values at 0 and just below it get code 0, and those just
-/// above it code 8, as in bitsandbytes.
+/// Equal levels keep the order of their codes. Of FP4's zeros, values at 0 and just below it get
+/// code 0, and those just above it code 8, as in bitsandbytes.
 pub(crate) fn codebook_encoder(codebook: &[f32; 16]) -> CodebookEncoder {
     let mut codes: [u8; 16] = std::array::from_fn(|code| code as u8);
     let level = |code: u8| codebook[usize::from(code)];
-    // The order is total and stable; +0 takes the sign of a zero away, so that it does not order the two zeros.
+    // The order is total and stable; +0 takes the sign of a zero away, so that it does not order
+    // the two zeros.
     codes.sort_by(|&a, &b| (level(a) + 0.0).total_cmp(&(level(b) + 0.0)));
     let bounds: [f32; 15] = std::array::from_fn(|i| (level(codes[i]) + level(codes[i + 1])) / 2.0);
     // The rank of 0, with which bitsandbytes pads an odd number of values.

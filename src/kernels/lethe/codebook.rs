@@ -1,7 +1,8 @@
-//! Blocks of values that share a scale, encoded as codes of a codebook of 16 levels, two to a byte: the mirror of
-//! `remember/codebook.rs`.
+//! Blocks of values that share a scale, encoded as codes of a codebook of 16 levels, two to a byte:
+//! the mirror of `remember/codebook.rs`.
 //!
-//! A level's *rank* is its place among the levels in ascending order; its code is what the codebook calls it.
+//! A level's *rank* is its place among the levels in ascending order; its code is what the codebook
+//! calls it.
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -24,12 +25,13 @@ pub(crate) struct CodebookEncoder {
 /// How a block's values are brought to -1..=1 by its scale, and which scale is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockNorm {
-    /// `quantize_4bit` of bitsandbytes on CPUs. Whole blocks are multiplied by the reciprocal of the scale, a short last
-    /// block is divided by it. The scale counts as at least [`MIN_SCALE`]; a whole block stores it as it was, a short
-    /// block stores what counts.
+    /// `quantize_4bit` of bitsandbytes on CPUs. Whole blocks are multiplied by the reciprocal of
+    /// the scale, a short last block is divided by it. The scale counts as at least [`MIN_SCALE`];
+    /// a whole block stores it as it was, a short block stores what counts.
     BitsAndBytes,
     #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
-    /// `quantize_nf4` of qlora-rs. Values are divided by the scale, which is 1 for a block of zeros.
+    /// `quantize_nf4` of qlora-rs. Values are divided by the scale, which is 1 for a block of
+    /// zeros.
     Qlora,
 }
 
@@ -37,8 +39,8 @@ pub(crate) enum BlockNorm {
 pub(crate) const MIN_SCALE: f32 = 1e-38;
 
 impl CodebookEncoder {
-    /// An encoder of `codebook`, whose level of rank r has the code `codes[r]`. With `high_first` the first code of a
-    /// byte lies in its high nibble.
+    /// An encoder of `codebook`, whose level of rank r has the code `codes[r]`. With `high_first`
+    /// the first code of a byte lies in its high nibble.
     pub(crate) fn new(
         codebook: &[f32; 16],
         bounds: [f32; 15],
@@ -69,9 +71,9 @@ impl CodebookEncoder {
         }
     }
 
-    /// Encodes blocks of `block` values, of which the last may be short. Appends the codes of each block, in whole bytes,
-    /// to `codes`, and its largest magnitude as its scale to `scales`. `back`, if it is not empty, receives the values that
-    /// decoding gives under these scales.
+    /// Encodes blocks of `block` values, of which the last may be short. Appends the codes of each
+    /// block, in whole bytes, to `codes`, and its largest magnitude as its scale to `scales`.
+    /// `back`, if it is not empty, receives the values that decoding gives under these scales.
     pub(crate) fn encode(
         &self,
         values: &[f32],
@@ -98,8 +100,8 @@ impl CodebookEncoder {
         );
     }
 
-    /// The codes of `values` in blocks of `block` values under the given `scales`. Where [`norm`](Self::norm) has a least
-    /// scale, the entries of `scales` become what is stored.
+    /// The codes of `values` in blocks of `block` values under the given `scales`. Where
+    /// [`norm`](Self::norm) has a least scale, the entries of `scales` become what is stored.
     pub(crate) fn encode_with(
         &self,
         values: &[f32],
@@ -137,8 +139,8 @@ fn extend_zeroed<T: Copy + Default>(all: &mut Vec<T>, n: usize) -> &mut [T] {
     &mut all[before..]
 }
 
-/// Values whose ranks are found together: 32 ranks of 32 bits are four registers of AVX2, and become 16 bytes. All block
-/// sizes of bitsandbytes are multiples of it.
+/// Values whose ranks are found together: 32 ranks of 32 bits are four registers of AVX2, and
+/// become 16 bytes. All block sizes of bitsandbytes are multiples of it.
 const CHUNK: usize = 32;
 
 struct EncodeCodebookBlocks<'a> {
@@ -226,7 +228,8 @@ impl EncodeCodebookBlocks<'_> {
 /// The largest magnitude of `values`, which are finite; 0 for none.
 #[inline(always)]
 pub(crate) fn absmax(values: &[f32]) -> f32 {
-    // Finite floats without their sign are ordered as integers, of which LLVM vectorises the maximum.
+    // Finite floats without their sign are ordered as integers, of which LLVM vectorises the
+    // maximum.
     let mut max = 0;
     for x in values {
         max = magnitude(*x).max(max);
@@ -240,7 +243,8 @@ fn magnitude(x: f32) -> i32 {
     (x.to_bits() & 0x7fff_ffff) as i32
 }
 
-/// Encodes one block into whole bytes. `back`, if it is not empty, receives what decoding gives under `scale`.
+/// Encodes one block into whole bytes. `back`, if it is not empty, receives what decoding gives
+/// under `scale`.
 #[inline(always)]
 fn encode_block(
     values: &[f32],
@@ -263,7 +267,8 @@ fn encode_block(
         *codes = packed(&ranks, encoder);
     }
     if !rest.is_empty() {
-        // The end of the block. The value after the last one of an odd number is a zero, as libraries pad it.
+        // The end of the block. The value after the last one of an odd number is a zero, as
+        // libraries pad it.
         let mut last = [0.0; CHUNK];
         last[..rest.len()].copy_from_slice(rest);
         let mut ranks = ranks_of_chunk(&last, encoder, rank, &scaled);
@@ -324,8 +329,9 @@ fn decoded(
 /// The bytes of a chunk's codes.
 #[inline(always)]
 fn packed(ranks: &[u32; CHUNK], encoder: &CodebookEncoder) -> [u8; CHUNK / 2] {
-    // Both ranks of a pair are joined in one word: the first is its low half, for the host is little-endian. If each
-    // rank were narrowed by itself, LLVM would make each comparison's result a byte first.
+    // Both ranks of a pair are joined in one word: the first is its low half, for the host is
+    // little-endian. If each rank were narrowed by itself, LLVM would make each comparison's result
+    // a byte first.
     let pairs: [u64; CHUNK / 2] = zerocopy::transmute!(*ranks);
     let mut packed = [0; CHUNK / 2];
     for (packed, pair) in packed.iter_mut().zip(pairs) {

@@ -1,7 +1,7 @@
 //! The types in which libraries compute, and rounding to them after each operation.
 //!
-//! torch computes an operation on F16 or BF16 tensors in F32 and rounds its result. So a kernel that holds everything
-//! in F32 and rounds after each operation gives the library's bits.
+//! torch computes an operation on F16 or BF16 tensors in F32 and rounds its result. So a kernel
+//! that holds everything in F32 and rounds after each operation gives the library's bits.
 
 use half::{bf16, f16};
 
@@ -20,15 +20,17 @@ pub(crate) trait ComputeDtype: Element {
         Self::rounded(x)
     }
 
-    /// [`round`](Self::round) of a quotient of two values of the dtype, of what a [`reciprocal`](Self::reciprocal) gives for it, or of
-    /// a product with a power of two. Where that is no normal number of the dtype, no more than zero or not zero may be right.
+    /// [`round`](Self::round) of a quotient of two values of the dtype, of what a
+    /// [`reciprocal`](Self::reciprocal) gives for it, or of a product with a power of two. Where
+    /// that is no normal number of the dtype, no more than zero or not zero may be right.
     #[inline(always)]
     fn round_quotient(x: f32) -> f32 {
         Self::round(x)
     }
 
-    /// A factor that does what division by `divisor` does: `round(x * factor)` is `round(x / divisor)` for all finite `x` of the
-    /// dtype. `None` if there may be no such factor. `divisor` is of the dtype, too.
+    /// A factor that does what division by `divisor` does: `round(x * factor)` is `round(x /
+    /// divisor)` for all finite `x` of the dtype. `None` if there may be no such factor. `divisor`
+    /// is of the dtype, too.
     #[inline(always)]
     fn reciprocal(divisor: f32) -> Option<f32> {
         let _ = divisor;
@@ -53,14 +55,16 @@ impl ComputeDtype for bf16 {
     /// `x` rounded to bfloat16, without the select for NaN that [`Element::rounded`] has.
     #[inline(always)]
     fn round(x: f32) -> f32 {
-        // The sum carries out of a NaN only if nearly all bits of its payload are set. Encoders have finite values, and a
-        // NaN that an operation on these gives has no payload but the quiet bit: it stays NaN.
+        // The sum carries out of a NaN only if nearly all bits of its payload are set. Encoders
+        // have finite values, and a NaN that an operation on these gives has no payload but the
+        // quiet bit: it stays NaN.
         let bits = x.to_bits();
         f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
     }
 
-    /// Such a quotient is no middle between two values (see [`reciprocal`](Self::reciprocal)), unless it is subnormal: what is less
-    /// than a middle need not be told from it. So that half a place becomes zero, middles become the smaller magnitude.
+    /// Such a quotient is no middle between two values (see [`reciprocal`](Self::reciprocal)),
+    /// unless it is subnormal: what is less than a middle need not be told from it. So that half a
+    /// place becomes zero, middles become the smaller magnitude.
     #[inline(always)]
     fn round_quotient(x: f32) -> f32 {
         f32::from_bits(x.to_bits().wrapping_add(0x7fff) & 0xffff_0000)
@@ -68,10 +72,12 @@ impl ComputeDtype for bf16 {
 
     /// The reciprocal itself, unless it is subnormal or infinite in F32.
     ///
-    /// It is off by 2^-24 of its value at most, and the product by 2^-24 more. A middle between two values has 9 bits, the
-    /// divisor and `x` have 8. The product of middle and divisor is a whole number of units of 17 bits, so `x / divisor` is off
-    /// the middle by 2^-17 at least, or is the middle. That takes an `x` of 9 bits, unless the middle is subnormal and has fewer.
-    /// F32 holds such middles exactly, and the product, which is off by less than half a place there, is rounded to them.
+    /// It is off by 2^-24 of its value at most, and the product by 2^-24 more. A middle between two
+    /// values has 9 bits, the divisor and `x` have 8. The product of middle and divisor is a whole
+    /// number of units of 17 bits, so `x / divisor` is off the middle by 2^-17 at least, or is the
+    /// middle. That takes an `x` of 9 bits, unless the middle is subnormal and has fewer. F32 holds
+    /// such middles exactly, and the product, which is off by less than half a place there, is
+    /// rounded to them.
     #[inline(always)]
     fn reciprocal(divisor: f32) -> Option<f32> {
         (f32::MIN_POSITIVE..=1.0 / f32::MIN_POSITIVE)
@@ -85,7 +91,8 @@ mod tests {
     use super::*;
     use crate::test_utils::miri_or;
 
-    /// All values of BF16 by divisors of all mantissas, and by those at the ends of where there is a reciprocal.
+    /// All values of BF16 by divisors of all mantissas, and by those at the ends of where there is
+    /// a reciprocal.
     #[test]
     fn products_with_reciprocals_are_quotients() {
         let of = |bits: u16| bf16::from_bits(bits).to_f32();

@@ -1,10 +1,11 @@
 //! DFloat11: Huffman codes of the exponents of BF16, and their tables.
 //!
-//! Algorithm: dahuffman 0.4.2 `HuffmanCodec.from_frequencies`, which merges the two lightest nodes; of equal ones that whose first
-//! symbol is lower comes first, and the symbol that ends a stream is lower than all. dfloat11 `dfloat11_utils.py`:
-//! `get_32bit_codec` counts the rarest exponents as one each, and more of them each time, until no code is longer than 32 bits;
-//! `get_luts` makes the tables, which are described in `remember/dfloat11.rs`. Of exponents that are equally rare the library's
-//! choice depends on numpy's partition; here the lower ones come first.
+//! Algorithm: dahuffman 0.4.2 `HuffmanCodec.from_frequencies`, which merges the two lightest nodes;
+//! of equal ones that whose first symbol is lower comes first, and the symbol that ends a stream is
+//! lower than all. dfloat11 `dfloat11_utils.py`: `get_32bit_codec` counts the rarest exponents as
+//! one each, and more of them each time, until no code is longer than 32 bits; `get_luts` makes the
+//! tables, which are described in `remember/dfloat11.rs`. Of exponents that are equally rare the
+//! library's choice depends on numpy's partition; here the lower ones come first.
 
 mod stream;
 #[cfg(test)]
@@ -123,7 +124,8 @@ impl Tree {
         depths[self.root]
     }
 
-    /// Enters the codes of the symbols below `node`, which begin with `path`. They have up to 32 bits.
+    /// Enters the codes of the symbols below `node`, which begin with `path`. They have up to 32
+    /// bits.
     fn assign(&self, node: usize, path: ExponentBits, codes: &mut [ExponentBits; END + 1]) {
         let Some([zero, one]) = self.children_of(node) else {
             codes[node] = path;
@@ -149,7 +151,8 @@ fn tables(codes: &[ExponentBits; END + 1]) -> Result<Vec<u8>, String> {
             .enumerate()
             .filter(|(_, code)| code.len > 0)
     };
-    // A table for each beginning of whole bytes that longer codes have: those of one length in the order of their bits.
+    // A table for each beginning of whole bytes that longer codes have: those of one length in the
+    // order of their bits.
     let beginnings = |(_, code): (usize, &ExponentBits)| {
         let code = *code;
         (0..code.len.div_ceil(8)).map(move |level| {
@@ -171,9 +174,10 @@ fn tables(codes: &[ExponentBits; END + 1]) -> Result<Vec<u8>, String> {
     for (exponent, code) in exponents() {
         lengths[exponent] = code.len as u8;
     }
-    // The library leaves places that no code has with what it entered last. Here that is the last exponent, never a link, nor an
-    // exponent without a code: threads of its kernel read behind the end of a stream, and would not move on from a code of no
-    // bits, which links have in the table of lengths.
+    // The library leaves places that no code has with what it entered last. Here that is the last
+    // exponent, never a link, nor an exponent without a code: threads of its kernel read behind the
+    // end of a stream, and would not move on from a code of no bits, which links have in the table
+    // of lengths.
     let mut filling = exponents().next().map_or(0, |(exponent, _)| exponent as u8);
     for (table, &(level, prefix)) in maps.chunks_exact_mut(TABLE).zip(&prefixes) {
         let mut known = [None; TABLE];

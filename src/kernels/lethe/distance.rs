@@ -1,4 +1,5 @@
-//! The distance of decoded values from those that were encoded: sums in one order at every CPU level.
+//! The distance of decoded values from those that were encoded: sums in one order at every CPU
+//! level.
 
 use std::ops::AddAssign;
 
@@ -19,8 +20,8 @@ pub(crate) struct DistanceSums {
 }
 
 impl DistanceSums {
-    /// Whether all values were finite, and all that they were compared with. Sums of finite F32 are far below the largest
-    /// F64.
+    /// Whether all values were finite, and all that they were compared with. Sums of finite F32 are
+    /// far below the largest F64.
     pub(crate) fn is_finite(&self) -> bool {
         self.absolute.is_finite()
     }
@@ -36,19 +37,20 @@ impl AddAssign for DistanceSums {
     }
 }
 
-/// Partial sums that are taken side by side. Addition of floats is not associative: the lanes fix its order, so that LLVM may
-/// vectorise it and every CPU level gives the same bits.
+/// Partial sums that are taken side by side. Addition of floats is not associative: the lanes fix
+/// its order, so that LLVM may vectorise it and every CPU level gives the same bits.
 const LANES: usize = 16;
 
-/// Chunks of lanes that are summed in F32 before the sums are added in F64: 512 values, whose sum is as exact as six places
-/// of a report need. F64 throughout takes three times as long.
+/// Chunks of lanes that are summed in F32 before the sums are added in F64: 512 values, whose sum
+/// is as exact as six places of a report need. F64 throughout takes three times as long.
 const BLOCK: usize = 32;
 
 /// Values of such a block.
 pub(crate) const COMPARED: usize = BLOCK * LANES;
 
-/// Block sums of squares within these bounds are trusted. Outside, single squares may have overflowed or may have become zero,
-/// and the block is summed again in F64, which holds the squares of all F32.
+/// Block sums of squares within these bounds are trusted. Outside, single squares may have
+/// overflowed or may have become zero, and the block is summed again in F64, which holds the
+/// squares of all F32.
 const TRUSTED: std::ops::Range<f32> = 1e-20..1e30;
 
 /// The sums of each lane.
@@ -126,7 +128,8 @@ impl Routine for Compare<'_> {
         if rest.is_empty() {
             return;
         }
-        // The rest takes the lanes from the first on. What fills the last chunk adds zeros to sums that are not negative.
+        // The rest takes the lanes from the first on. What fills the last chunk adds zeros to sums
+        // that are not negative.
         let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
         x[..rest.len()].copy_from_slice(rest);
         y[..other.len()].copy_from_slice(other);
@@ -134,8 +137,8 @@ impl Routine for Compare<'_> {
     }
 }
 
-/// A comparison of values that come in parts. Each part but the last is a multiple of [`COMPARED`] values, so that the sums do not
-/// depend on how values are parted.
+/// A comparison of values that come in parts. Each part but the last is a multiple of [`COMPARED`]
+/// values, so that the sums do not depend on how values are parted.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     lanes: LaneSums,

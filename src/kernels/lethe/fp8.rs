@@ -1,10 +1,11 @@
 //! FP8 with one scale for each block of a matrix; a row or the whole tensor is a block too.
 //!
-//! - transformers 5.23.0, `integrations/finegrained_fp8.py`, `Fp8Quantize`: F32 throughout, values are multiplied.
-//! - compressed-tensors 0.20.0, `calculate_qparams` and `_quantize`, as llm-compressor 0.14 calls them: every operation
-//!   is rounded to the model's dtype, values are divided.
-//! - comfy-kitchen 0.2.40, `TensorCoreFP8Layout.quantize`, `quantize_per_tensor_fp8`: every operation is rounded to the
-//!   model's dtype, values are multiplied.
+//! - transformers 5.23.0, `integrations/finegrained_fp8.py`, `Fp8Quantize`: F32 throughout, values
+//!   are multiplied.
+//! - compressed-tensors 0.20.0, `calculate_qparams` and `_quantize`, as llm-compressor 0.14 calls
+//!   them: every operation is rounded to the model's dtype, values are divided.
+//! - comfy-kitchen 0.2.40, `TensorCoreFP8Layout.quantize`, `quantize_per_tensor_fp8`: every
+//!   operation is rounded to the model's dtype, values are multiplied.
 
 use std::marker::PhantomData;
 
@@ -13,20 +14,22 @@ use super::narrow::{NarrowFloat, ceil_log2, is_in_range, max_abs, narrow, narrow
 use crate::kernels::remember::fp8::{E4M3, Float8};
 use crate::simd::Routine;
 
-/// A library's arithmetic for FP8: how it finds a scale and how it rounds. Implementations are `#[inline(always)]`.
+/// A library's arithmetic for FP8: how it finds a scale and how it rounds. Implementations are
+/// `#[inline(always)]`.
 pub(crate) trait Fp8Arithmetic: Sync {
     /// The float that values become.
     type Code: NarrowFloat + Float8;
 
-    /// The scale that is stored for a block with this largest magnitude, and the factor that [`scaled`](Self::scaled)
-    /// takes.
+    /// The scale that is stored for a block with this largest magnitude, and the factor that
+    /// [`scaled`](Self::scaled) takes.
     fn scale(max_abs: f32) -> (f32, f32);
 
     /// `x` over the block's scale, rounded as the library rounds.
     fn scaled(x: f32, factor: f32) -> f32;
 
-    /// The other operand of a product that [`scaled_by_product`](Self::scaled_by_product) computes in place of a quotient, bit for
-    /// bit the same; `None` if there is none for `factor`, or if nothing is divided.
+    /// The other operand of a product that [`scaled_by_product`](Self::scaled_by_product) computes
+    /// in place of a quotient, bit for bit the same; `None` if there is none for `factor`, or if
+    /// nothing is divided.
     #[inline(always)]
     fn reciprocal(factor: f32) -> Option<f32> {
         let _ = factor;
@@ -112,8 +115,8 @@ impl<E: ComputeDtype, N: NarrowFloat + Float8> Fp8Arithmetic for ComfyKitchenFp8
     #[inline(always)]
     fn scale(max_abs: f32) -> (f32, f32) {
         let scale = E::round(max_abs / N::MAX);
-        // In a tensor of zeros the library multiplies zeros by the reciprocal of zero, which gives NaN. Here the codes are
-        // zeros.
+        // In a tensor of zeros the library multiplies zeros by the reciprocal of zero, which gives
+        // NaN. Here the codes are zeros.
         (
             scale,
             if max_abs == 0.0 {
@@ -130,15 +133,16 @@ impl<E: ComputeDtype, N: NarrowFloat + Float8> Fp8Arithmetic for ComfyKitchenFp8
     }
 }
 
-/// Encodes whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks are smaller.
+/// Encodes whole rows of a tile, in blocks of `rows` × `cols` from its first value on; edge blocks
+/// are smaller.
 pub(crate) struct EncodeFp8Blocks<'a, A> {
     pub values: &'a [f32],
     /// Columns of the tile.
     pub width: usize,
     pub rows: usize,
     pub cols: usize,
-    /// The largest magnitudes of the blocks beside each other, if they are known; else empty. Then the tile has one row of blocks,
-    /// or a part of it.
+    /// The largest magnitudes of the blocks beside each other, if they are known; else empty. Then
+    /// the tile has one row of blocks, or a part of it.
     pub maxima: &'a [f32],
     pub codes: &'a mut [u8],
     /// Receives the values that decoding gives.
@@ -154,7 +158,8 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
     #[inline(always)]
     fn run(&mut self) {
         let width = self.width.max(1);
-        // The block of a whole tensor is `usize::MAX` rows high; the bound keeps the product from overflowing.
+        // The block of a whole tensor is `usize::MAX` rows high; the bound keeps the product from
+        // overflowing.
         let band = self.rows.min(self.values.len() / width).max(1) * width;
         let bands = self
             .values
@@ -203,7 +208,8 @@ impl<A: Fp8Arithmetic> Routine for EncodeFp8Blocks<'_, A> {
     }
 }
 
-/// Blocks beside each other, at most, of which a row is encoded before the next: memory is read and written in order.
+/// Blocks beside each other, at most, of which a row is encoded before the next: memory is read and
+/// written in order.
 const BESIDE: usize = 32;
 
 /// How values of a block are scaled.
@@ -214,7 +220,8 @@ struct BlockScaling {
     factor: f32,
     /// See [`Fp8Arithmetic::reciprocal`].
     reciprocal: Option<f32>,
-    /// Whether all scaled values are in range. Scaling keeps their order, so that they are if the largest is.
+    /// Whether all scaled values are in range. Scaling keeps their order, so that they are if the
+    /// largest is.
     is_in_range: bool,
 }
 
@@ -246,7 +253,8 @@ impl BlockScaling {
             }),
         }
         if !factor.is_finite() {
-            // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the code of NaN.
+            // Zero times an infinite factor is NaN, for which `narrow` returns a number beside the
+            // code of NaN.
             for (back, &code) in back.iter_mut().zip(&*codes) {
                 *back = A::Code::widen(code) * scale;
             }

@@ -75,8 +75,8 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
     /// Whether ggml refuses to encode the type without importance.
     const REQUIRES_IMPORTANCE: bool = false;
 
-    /// Whether the search has a copy for AVX-512, as [`Routine::HAS_AVX512`]. It gains where there are
-    /// more lanes than a register has; one register is waited for at every step.
+    /// Whether the search has a copy for AVX-512, as [`Routine::HAS_AVX512`]. It gains where there
+    /// are more lanes than a register has; one register is waited for at every step.
     const HAS_AVX512: bool = false;
 
     /// Encodes one block. Must be `#[inline(always)]` with everything it calls, as [`Routine`]
@@ -88,8 +88,8 @@ trait EncodeBlock<const BYTES: usize, const VALUES: usize> {
         out: &mut [u8; BYTES],
     );
 
-    /// Encodes consecutive blocks without importance. Types whose search waits for its own results search several blocks in turn
-    /// instead.
+    /// Encodes consecutive blocks without importance. Types whose search waits for its own results
+    /// search several blocks in turn instead.
     #[inline(always)]
     fn encode_unweighted(values: &[[f32; VALUES]], look_up: impl LookUp, out: &mut [[u8; BYTES]]) {
         // Not `for_each`: its closure would be compiled as a function of the baseline level.

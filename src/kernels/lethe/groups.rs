@@ -1,5 +1,5 @@
-//! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four bits lie in a byte,
-//! the first in its low nibble.
+//! Groups of values of a row that share a scale of one byte: MXFP4, MXFP8, NVFP4. Two codes of four
+//! bits lie in a byte, the first in its low nibble.
 
 use super::narrow::{NarrowFloat, max_abs, narrow_number};
 use crate::simd::{Level, Routine, perform};
@@ -15,16 +15,18 @@ pub(crate) struct GroupScale {
     pub scale: f32,
 }
 
-/// A library's arithmetic for groups of `GROUP` values: how it finds a scale and how it rounds. Implementations are
-/// `#[inline(always)]`.
+/// A library's arithmetic for groups of `GROUP` values: how it finds a scale and how it rounds.
+/// Implementations are `#[inline(always)]`.
 pub(crate) trait GroupArithmetic<const GROUP: usize>: Sync {
-    /// The float that values become. [`NarrowFloat::SIGN_BIT`] tells whether its codes have eight bits or four.
+    /// The float that values become. [`NarrowFloat::SIGN_BIT`] tells whether its codes have eight
+    /// bits or four.
     type Code: NarrowFloat;
 
     /// The scale of a group whose largest magnitude is `max_abs`.
     fn group_scale(&self, max_abs: f32) -> GroupScale;
 
-    /// `x` over the group's scale, rounded as the library rounds. `factor` is the group's [`GroupScale::factor`].
+    /// `x` over the group's scale, rounded as the library rounds. `factor` is the group's
+    /// [`GroupScale::factor`].
     #[inline(always)]
     fn scaled(&self, x: f32, factor: f32) -> f32 {
         x * factor
@@ -90,7 +92,8 @@ impl<A: GroupArithmetic<GROUP>, const GROUP: usize> Routine for EncodeGroups<'_,
                 encode_group::<A, GROUP>(self.arithmetic, values, scale, codes, back);
             }
             if is_four_bits {
-                // All groups at once: a vector load of what narrower stores have just written would wait for them.
+                // All groups at once: a vector load of what narrower stores have just written would
+                // wait for them.
                 pack_pairs(unpacked.as_flattened(), codes);
             }
         }
@@ -131,7 +134,8 @@ impl GroupBuffers<'_> {
     }
 }
 
-/// Groups whose scales are found before any of them is encoded: a scale is one long chain of dependent operations.
+/// Groups whose scales are found before any of them is encoded: a scale is one long chain of
+/// dependent operations.
 const BATCH: usize = 16;
 
 /// Values of a group of an MX format. Those of NVFP4 have half as many.
@@ -157,13 +161,15 @@ fn encode_group<A: GroupArithmetic<GROUP>, const GROUP: usize>(
 #[inline(always)]
 fn pack_pairs(unpacked: &[u8], codes: &mut [u8]) {
     for (out, pair) in codes.iter_mut().zip(unpacked.as_chunks::<2>().0) {
-        // Of two codes in a word of 16 bits, the second is shifted down onto the high nibble of the first.
+        // Of two codes in a word of 16 bits, the second is shifted down onto the high nibble of the
+        // first.
         let pair = u16::from_le_bytes(*pair);
         *out = (pair | pair >> 4) as u8;
     }
 }
 
-/// The largest magnitudes of up to [`BATCH`] groups of finite values; 0 for those that are not there.
+/// The largest magnitudes of up to [`BATCH`] groups of finite values; 0 for those that are not
+/// there.
 #[inline(always)]
 fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH] {
     let mut maxima = [0.0; BATCH];
@@ -173,8 +179,9 @@ fn largest_of_groups<const GROUP: usize>(groups: &[[f32; GROUP]]) -> [f32; BATCH
         }
         return maxima;
     };
-    // Neighbours are compared until each group has one left: as many groups as lanes end in one register, where the maximum of each
-    // group by itself would take as many steps for one. Magnitudes are ordered as their bits are.
+    // Neighbours are compared until each group has one left: as many groups as lanes end in one
+    // register, where the maximum of each group by itself would take as many steps for one.
+    // Magnitudes are ordered as their bits are.
     const { assert!(GROUP == MOST_IN_GROUP || GROUP == MOST_IN_GROUP / 2) };
     let mut magnitudes = [0; MOST_IN_GROUP * BATCH];
     for (magnitude, x) in magnitudes.iter_mut().zip(groups.as_flattened()) {

@@ -1,13 +1,14 @@
-//! LLM.int8() rows: a row's scale is its largest magnitude, a code the value times `127 / scale`, rounded to even.
+//! LLM.int8() rows: a row's scale is its largest magnitude, a code the value times `127 / scale`,
+//! rounded to even.
 //!
-//! Algorithm: bitsandbytes 0.50.2 `backends/default/ops.py`, `int8_vectorwise_quant` (the path of CPUs), of weights
-//! in F16, to which `nn.Int8Params` converts them first.
+//! Algorithm: bitsandbytes 0.50.2 `backends/default/ops.py`, `int8_vectorwise_quant` (the path of
+//! CPUs), of weights in F16, to which `nn.Int8Params` converts them first.
 
 use super::codebook::absmax;
 use crate::simd::{Level, Routine, perform};
 
-/// Encodes rows of `cols` values, rounded to F16 first, into `codes` and the scale of each row. The scale of a row with
-/// values beyond F16 is infinite.
+/// Encodes rows of `cols` values, rounded to F16 first, into `codes` and the scale of each row. The
+/// scale of a row with values beyond F16 is infinite.
 pub(crate) fn encode(
     values: &[f32],
     cols: usize,
@@ -57,12 +58,12 @@ struct EncodeInt8Rows<'a> {
     has_scales: bool,
 }
 
-/// Values that are rounded to F16 together, into a buffer on the stack. A row is rounded twice, for its scale and for its
-/// codes, so that its length is not bounded.
+/// Values that are rounded to F16 together, into a buffer on the stack. A row is rounded twice, for
+/// its scale and for its codes, so that its length is not bounded.
 const CHUNK: usize = 256;
 
-/// The last place of a sum with 1.5 · 2^23 is 1: addition rounds to integers, to nearest even. Its low byte is that of the
-/// integer in two's complement, for that of the constant is 0.
+/// The last place of a sum with 1.5 · 2^23 is 1: addition rounds to integers, to nearest even. Its
+/// low byte is that of the integer in two's complement, for that of the constant is 0.
 const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
 impl Routine for EncodeInt8Rows<'_> {
@@ -106,12 +107,14 @@ impl Routine for EncodeInt8Rows<'_> {
     }
 }
 
-/// Rounds `values` to F16, as [`Element`](crate::element::Element) does, but keeps them in F32 throughout.
+/// Rounds `values` to F16, as [`Element`](crate::element::Element) does, but keeps them in F32
+/// throughout.
 #[inline(always)]
 fn round_to_f16(values: &[f32], halves: &mut [f32]) {
     for (half, &x) in halves.iter_mut().zip(values) {
         let magnitude = x.to_bits() & 0x7fff_ffff;
-        // F16 has 13 bits of mantissa less; half of its last place, to even, may carry into the exponent.
+        // F16 has 13 bits of mantissa less; half of its last place, to even, may carry into the
+        // exponent.
         let normal = (magnitude + 0xfff + (magnitude >> 13 & 1)) & !0x1fff;
         // Below 2^-14 one addition rounds: the last place of 0.5 is the smallest F16.
         let small = ((f32::from_bits(magnitude) + 0.5) - 0.5).to_bits();

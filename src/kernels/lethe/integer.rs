@@ -1,8 +1,9 @@
-//! Integers by groups of values, rounded to nearest: what compressed-tensors, gptqmodel, AutoAWQ and MLX make of a group
-//! from its smallest and its largest value.
+//! Integers by groups of values, rounded to nearest: what compressed-tensors, gptqmodel, AutoAWQ
+//! and MLX make of a group from its smallest and its largest value.
 //!
-//! Each rule does the float operations of its library in their order, each rounded to the dtype in which the library
-//! computes: the model's for compressed-tensors, F16 for AutoAWQ, F32 for gptqmodel and MLX.
+//! Each rule does the float operations of its library in their order, each rounded to the dtype in
+//! which the library computes: the model's for compressed-tensors, F16 for AutoAWQ, F32 for
+//! gptqmodel and MLX.
 
 mod rules;
 #[cfg(test)]
@@ -61,7 +62,8 @@ trait IntegerArithmetic: Copy {
     /// `x` in the dtype to which the library casts weights before anything else.
     fn cast(self, x: f32) -> f32;
 
-    /// The bounds of up to [`BATCH`] groups of cast values, for [`params`](Self::params): their smallest and their largest values.
+    /// The bounds of up to [`BATCH`] groups of cast values, for [`params`](Self::params): their
+    /// smallest and their largest values.
     #[inline(always)]
     fn bounds(self, values: &[f32], group: usize) -> [[f32; BATCH]; 2] {
         min_max_of_groups(values, group, |x| self.cast(x))
@@ -77,39 +79,43 @@ trait IntegerArithmetic: Copy {
         x
     }
 
-    /// A factor with which [`code`](Self::code) gives for a product what it gives for the quotient of dividend and `scale`.
+    /// A factor with which [`code`](Self::code) gives for a product what it gives for the quotient
+    /// of dividend and `scale`.
     #[inline(always)]
     fn reciprocal(self, scale: f32) -> Option<f32> {
         let _ = scale;
         None
     }
 
-    /// The unsigned code of a value whose dividend has this quotient by the scale, as its sum with [`ROUND_TO_INTEGER`].
+    /// The unsigned code of a value whose dividend has this quotient by the scale, as its sum with
+    /// [`ROUND_TO_INTEGER`].
     fn code(self, quotient: f32, params: &QuantParams) -> f32;
 
     /// The value that decoding gives.
     fn decode(self, code: f32, params: &QuantParams) -> f32;
 }
 
-/// 1.5 · 2^23. The last place of a sum with it is 1: addition rounds to integers, to nearest even, and leaves them in the
-/// lowest bits.
+/// 1.5 · 2^23. The last place of a sum with it is 1: addition rounds to integers, to nearest even,
+/// and leaves them in the lowest bits.
 const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
-/// `x` rounded to an integer, to nearest even. Its magnitude is below 2^22, so that the sum stays in one binade. Unlike
-/// `round_ties_even`, this is no library call without SSE4.1.
+/// `x` rounded to an integer, to nearest even. Its magnitude is below 2^22, so that the sum stays
+/// in one binade. Unlike `round_ties_even`, this is no library call without SSE4.1.
 #[inline(always)]
 fn round_to_even(x: f32) -> f32 {
     (x + ROUND_TO_INTEGER) - ROUND_TO_INTEGER
 }
 
-/// `x` within bounds; `low` for NaN. `f32::clamp` keeps NaN, and panics where the bounds are not in order.
+/// `x` within bounds; `low` for NaN. `f32::clamp` keeps NaN, and panics where the bounds are not in
+/// order.
 #[inline(always)]
 fn clamp(x: f32, low: f32, high: f32) -> f32 {
     let x = if x > low { x } else { low };
     if x < high { x } else { high }
 }
 
-/// Values that are compared side by side: two registers of AVX2 for the minima and two for the maxima.
+/// Values that are compared side by side: two registers of AVX2 for the minima and two for the
+/// maxima.
 const LANES: usize = 16;
 
 /// The smallest and the largest values of groups, each cast before.
@@ -147,8 +153,9 @@ fn min_max(values: &[f32], cast: impl Fn(f32) -> f32) -> ([f32; LANES], [f32; LA
     (low, high)
 }
 
-/// Which of the lanes of each group `choose` prefers. Neighbours are compared until one of each group is left: the lanes of a single
-/// group would be a chain of comparisons, as long as two rows of a short group, and LLVM takes them apart before.
+/// Which of the lanes of each group `choose` prefers. Neighbours are compared until one of each
+/// group is left: the lanes of a single group would be a chain of comparisons, as long as two rows
+/// of a short group, and LLVM takes them apart before.
 #[inline(always)]
 fn of_lanes(
     lanes: &[[f32; LANES]; BATCH],
@@ -232,10 +239,12 @@ impl<A: IntegerArithmetic> Routine for EncodeIntegerGroups<'_, A> {
     }
 }
 
-/// Groups whose parameters are found before any of them is encoded, at most: parameters are one long chain of dependent operations.
+/// Groups whose parameters are found before any of them is encoded, at most: parameters are one
+/// long chain of dependent operations.
 const BATCH: usize = 16;
 
-/// Values of such groups, at most: they are still in the L1 cache when they are encoded. A group may have more.
+/// Values of such groups, at most: they are still in the L1 cache when they are encoded. A group
+/// may have more.
 const BATCH_VALUES: usize = 4 << 10;
 
 /// The parameters of [`BATCH`] groups, of which some may not be there.

@@ -23,7 +23,8 @@ impl Routine for Largest<'_> {
     }
 }
 
-/// The largest magnitude of each `run` of values, of which the last may be shorter. Infinity and NaN are larger than numbers.
+/// The largest magnitude of each `run` of values, of which the last may be shorter. Infinity and
+/// NaN are larger than numbers.
 pub(crate) fn largest_magnitudes(values: &[f32], run: usize, level: Level) -> Vec<f32> {
     let run = run.max(1);
     let mut largest = vec![0.0; values.len().div_ceil(run)];
@@ -52,7 +53,8 @@ pub(crate) fn are_finite(values: &[f32], level: Level) -> bool {
 /// The largest magnitude of `halves`, which are F16 or BF16.
 #[inline(always)]
 fn largest_half(dtype: TargetDtype, halves: &[[u8; 2]]) -> f32 {
-    // Magnitudes are ordered as their bits are. SSE2 has an instruction for signed numbers of two bytes alone.
+    // Magnitudes are ordered as their bits are. SSE2 has an instruction for signed numbers of two
+    // bytes alone.
     let mut max = 0;
     for half in halves {
         max = (u16::from_le_bytes(*half) & 0x7fff).cast_signed().max(max);
@@ -82,7 +84,8 @@ impl Routine for LargestHalves<'_> {
     }
 }
 
-/// The largest magnitude of each `run` of values that are stored as F16 or BF16, as [`largest_magnitudes`] finds it in F32.
+/// The largest magnitude of each `run` of values that are stored as F16 or BF16, as
+/// [`largest_magnitudes`] finds it in F32.
 pub(crate) fn largest_halves(
     dtype: TargetDtype,
     bytes: &[u8],
@@ -95,7 +98,8 @@ pub(crate) fn largest_halves(
     largest
 }
 
-/// Fills `largest` with the largest magnitude of each `run` of values that are stored as F16 or BF16.
+/// Fills `largest` with the largest magnitude of each `run` of values that are stored as F16 or
+/// BF16.
 fn find_largest_halves(
     (dtype, bytes): (TargetDtype, &[u8]),
     run: usize,
@@ -111,7 +115,8 @@ fn find_largest_halves(
     perform(level, routine);
 }
 
-/// Rows of values that are stored as F16 or BF16, divided into blocks beside each other, which are as high as there are rows.
+/// Rows of values that are stored as F16 or BF16, divided into blocks beside each other, which are
+/// as high as there are rows.
 #[derive(Clone, Copy)]
 pub(crate) struct HalfBlocks<'a> {
     pub dtype: TargetDtype,
@@ -153,7 +158,8 @@ impl Routine for LargestOfBlocks<'_> {
     }
 }
 
-/// Fills `largest` with the largest magnitude of each of `blocks`, from left to right. Infinity and NaN are larger than numbers.
+/// Fills `largest` with the largest magnitude of each of `blocks`, from left to right. Infinity and
+/// NaN are larger than numbers.
 pub(crate) fn largest_of_blocks(blocks: HalfBlocks<'_>, level: Level, largest: &mut Vec<f32>) {
     let cols = blocks.cols.clamp(1, blocks.width.max(1));
     largest.clear();

@@ -1,10 +1,12 @@
-//! The mean of F32 values as torch computes it on one thread: a sum in levels, so that rounding errors grow slowly.
+//! The mean of F32 values as torch computes it on one thread: a sum in levels, so that rounding
+//! errors grow slowly.
 //!
-//! The lowest level adds up rows of values. When it has as many rows as a level takes, its sum is added to the next level,
-//! and so on. torch splits more than 32768 values among its threads, and has wider vectors on other CPUs; there its mean
-//! may differ in the last place.
+//! The lowest level adds up rows of values. When it has as many rows as a level takes, its sum is
+//! added to the next level, and so on. torch splits more than 32768 values among its threads, and
+//! has wider vectors on other CPUs; there its mean may differ in the last place.
 //!
-//! Algorithm: torch 2.15 `aten/src/ATen/native/cpu/SumKernel.cpp`, `cascade_sum`, with vectors of 8 (AVX2).
+//! Algorithm: torch 2.15 `aten/src/ATen/native/cpu/SumKernel.cpp`, `cascade_sum`, with vectors of 8
+//! (AVX2).
 
 /// Values of a vector.
 const LANES: usize = 8;
@@ -102,8 +104,8 @@ fn carry_up<const V: usize>(levels: &mut [VectorRow<V>; DEPTH], rows: usize, lev
     }
 }
 
-/// The sum of all levels and of the vectors in `rest`, which do not make a row. `rest` is added to the first sum of the
-/// row before the others are, as in `row_sum`.
+/// The sum of all levels and of the vectors in `rest`, which do not make a row. `rest` is added to
+/// the first sum of the row before the others are, as in `row_sum`.
 fn sum_levels<const V: usize>(levels: [VectorRow<V>; DEPTH], rest: &[[f32; V]]) -> [f32; V] {
     let mut sums = levels[0];
     levels[1..]

@@ -1,11 +1,12 @@
 //! MLX's floating-point modes: MXFP4, MXFP8 and NVFP4, with a scale of one byte for each group.
 //!
-//! Formulas: MLX 0.32.4 `mlx/ops.cpp` (`fp_quantize`), as its CPU wheel computes them. Each operation is rounded to the
-//! model's dtype. Exponents of MX are rounded up, and wrap around below 2^-127. Of two FP4 values that are equally near
-//! the smaller magnitude is taken, and no value becomes the negative zero of FP4.
+//! Formulas: MLX 0.32.4 `mlx/ops.cpp` (`fp_quantize`), as its CPU wheel computes them. Each
+//! operation is rounded to the model's dtype. Exponents of MX are rounded up, and wrap around below
+//! 2^-127. Of two FP4 values that are equally near the smaller magnitude is taken, and no value
+//! becomes the negative zero of FP4.
 //!
-//! The codes differ from MLX's only where a value is 2^20 times the largest scale of NVFP4. All FP4 values are equally
-//! far in F32 then: MLX takes zero, this module the largest.
+//! The codes differ from MLX's only where a value is 2^20 times the largest scale of NVFP4. All FP4
+//! values are equally far in F32 then: MLX takes zero, this module the largest.
 
 #[cfg(test)]
 mod tests;
@@ -53,7 +54,8 @@ fn exponent_above(x: f32) -> i32 {
     let (exponent, mantissa) = ((bits >> 23) as i32, bits & 0x7f_ffff);
     match (exponent, mantissa) {
         (0, 0) => 0,
-        // A subnormal is `mantissa` times 2^-149: the exponent is that of the power of two at or above `mantissa`.
+        // A subnormal is `mantissa` times 2^-149: the exponent is that of the power of two at or
+        // above `mantissa`.
         (0, _) => 32 - (mantissa - 1).leading_zeros() as i32 - 149,
         _ => exponent - 127 + i32::from(mantissa != 0),
     }
@@ -69,8 +71,8 @@ fn power_of_two(exponent: i32) -> f32 {
     }
 }
 
-/// The scale of a group of an MX mode: the next power of two, stored as its biased exponent. `scale` is the group's largest
-/// magnitude over the largest value of a code.
+/// The scale of a group of an MX mode: the next power of two, stored as its biased exponent.
+/// `scale` is the group's largest magnitude over the largest value of a code.
 #[inline(always)]
 fn exponent_scale(scale: f32) -> GroupScale {
     let exponent = exponent_above(scale);
@@ -90,7 +92,8 @@ impl<E: ComputeDtype> GroupArithmetic<MX_BLOCK> for MlxMx<Fp4E2M1, E> {
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        // MLX divides in the dtype of the model, so the quotient is rounded before the exponent is found.
+        // MLX divides in the dtype of the model, so the quotient is rounded before the exponent is
+        // found.
         exponent_scale(E::round(max_abs / Fp4E2M1::MAX))
     }
 

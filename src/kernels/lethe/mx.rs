@@ -1,10 +1,11 @@
-//! MXFP4 and MXFP8: a power of two for each 32 values. How it is found is not part of the format; every library has a
-//! way of its own:
+//! MXFP4 and MXFP8: a power of two for each 32 values. How it is found is not part of the format;
+//! every library has a way of its own:
 //!
-//! - compressed-tensors 0.20.0: `quantization/utils/mxfp_utils.py`, `generate_mx_scales`; `calculate_qparams`;
-//!   `compressors/mx_utils.py`, `compress_mx_scale`.
+//! - compressed-tensors 0.20.0: `quantization/utils/mxfp_utils.py`, `generate_mx_scales`;
+//!   `calculate_qparams`; `compressors/mx_utils.py`, `compress_mx_scale`.
 //! - modelopt 0.47.0: `MXFP4QTensor.quantize`, `MXFP8QTensor.quantize`.
-//! - torchao 0.18.0: `prototype/mx_formats/mx_tensor.py`, `to_mx`, with each `ScaleCalculationMode`.
+//! - torchao 0.18.0: `prototype/mx_formats/mx_tensor.py`, `to_mx`, with each
+//!   `ScaleCalculationMode`.
 //! - ggml: `quantize_row_mxfp4_ref`.
 
 use std::marker::PhantomData;
@@ -19,15 +20,17 @@ pub(crate) const BLOCK: usize = 32;
 
 /// An element type of MX formats.
 pub(crate) trait MxElement: NarrowFloat {
-    /// Exponent of the power of two at or below the largest value, as `emax_elem` of the OCP specification.
+    /// Exponent of the power of two at or below the largest value, as `emax_elem` of the OCP
+    /// specification.
     const MAX_EXPONENT: i32 = ((Self::MAX.to_bits() >> 23) as i32) - 127;
 }
 
 impl MxElement for Fp4E2M1 {}
 impl MxElement for E4M3 {}
 
-/// The scale 2^(`exponent` - 127), with `factor` as the operand of `scaled`. Where a library divides by a power of two,
-/// multiplication by its reciprocal, which is exact, gives the same bits.
+/// The scale 2^(`exponent` - 127), with `factor` as the operand of `scaled`. Where a library
+/// divides by a power of two, multiplication by its reciprocal, which is exact, gives the same
+/// bits.
 #[inline(always)]
 fn power_of_two_scale(exponent: i32, factor: f32) -> GroupScale {
     let byte = exponent as u8;
@@ -44,7 +47,8 @@ fn biased_exponent(x: f32) -> i32 {
     (x.to_bits() >> 23) as i32
 }
 
-/// `x` plus half a step of a mantissa of one bit: it carries into the next power of two from 1.75 times a power on.
+/// `x` plus half a step of a mantissa of one bit: it carries into the next power of two from 1.75
+/// times a power on.
 #[inline(always)]
 fn half_step_up(x: f32) -> f32 {
     f32::from_bits(x.to_bits() + (1 << 21))
@@ -58,9 +62,10 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        // `round_to_power_2` adds half a step of E2M1, for MXFP8 as well, to the bits of the model's dtype, and clears the
-        // mantissa. In F32 the sum is the same for what is normal in that dtype. A subnormal has no implicit bit: from
-        // three quarters of the smallest normal value on it carries into that, below it becomes 0.
+        // `round_to_power_2` adds half a step of E2M1, for MXFP8 as well, to the bits of the
+        // model's dtype, and clears the mantissa. In F32 the sum is the same for what is normal in
+        // that dtype. A subnormal has no implicit bit: from three quarters of the smallest normal
+        // value on it carries into that, below it becomes 0.
         let tiny = max_abs < E::SMALLEST_NORMAL;
         let power = if tiny && max_abs < 0.75 * E::SMALLEST_NORMAL {
             0.0
@@ -70,11 +75,12 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
         // Negative exponents are cut off at 2^-127, the smallest that the byte has.
         let exponent = (biased_exponent(power) - N::MAX_EXPONENT).max(0);
         if E::round(f32::from_bits((biased_exponent(power) as u32) << 23)) == f32::INFINITY {
-            // The next power of two may be infinity in F16. Values over it are zeros, and the byte that the library
-            // stores for its exponent is that of 1.
+            // The next power of two may be infinity in F16. Values over it are zeros, and the byte
+            // that the library stores for its exponent is that of 1.
             return power_of_two_scale(127, 0.0);
         }
-        // A power of two that the model's dtype cannot hold is 0 there, and the library takes 1 for it.
+        // A power of two that the model's dtype cannot hold is 0 there, and the library takes 1 for
+        // it.
         let scale = E::round(f32_from_exponent(exponent as u8));
         if scale == 0.0 {
             power_of_two_scale(127, 1.0)
@@ -90,13 +96,14 @@ impl<E: ComputeDtype, N: MxElement> GroupArithmetic<BLOCK> for CompressedTensors
 
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
-        // -0 becomes +0: the library adds a zero point, which is +0, and rounds FP4 as `sign(x)` times a magnitude.
+        // -0 becomes +0: the library adds a zero point, which is +0, and rounds FP4 as `sign(x)`
+        // times a magnitude.
         narrow_number::<N>(x + 0.0)
     }
 }
 
-/// `MXFP4QTensor.quantize` and `MXFP8QTensor.quantize` of modelopt: the exponent is the least under which no value
-/// exceeds the largest code.
+/// `MXFP4QTensor.quantize` and `MXFP8QTensor.quantize` of modelopt: the exponent is the least under
+/// which no value exceeds the largest code.
 pub(crate) struct ModelOptMx<N>(pub PhantomData<N>);
 
 impl GroupArithmetic<BLOCK> for ModelOptMx<Fp4E2M1> {
@@ -153,7 +160,8 @@ fn narrow_ties_down(x: f32) -> (u32, f32) {
     narrow_number::<Fp4E2M1>(f32::from_bits(bits))
 }
 
-/// `to_mx` of torchao, with the [`FLOOR`], [`CEIL`] or [`EVEN`] of its `ScaleCalculationMode` as `MODE`.
+/// `to_mx` of torchao, with the [`FLOOR`], [`CEIL`] or [`EVEN`] of its `ScaleCalculationMode` as
+/// `MODE`.
 pub(crate) struct TorchAoMx<const MODE: u8, N>(pub PhantomData<N>);
 
 /// The power of two at or below the largest magnitude.
@@ -207,8 +215,8 @@ impl<N: MxElement> GroupArithmetic<BLOCK> for TorchAoRceil<N> {
     }
 }
 
-/// `quantize_row_mxfp4_ref` of ggml. It takes the first of the nearest codes: a middle becomes the smaller magnitude, and
-/// zero has no sign.
+/// `quantize_row_mxfp4_ref` of ggml. It takes the first of the nearest codes: a middle becomes the
+/// smaller magnitude, and zero has no sign.
 pub(crate) struct GgmlMxfp4;
 
 impl GroupArithmetic<BLOCK> for GgmlMxfp4 {

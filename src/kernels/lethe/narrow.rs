@@ -1,8 +1,9 @@
 //! Rounding F32 to floats of eight bits or four, to nearest even, without branches.
 //!
-//! Formats: OCP 8-bit floating point and microscaling formats. A magnitude beyond the largest finite value becomes that
-//! value, as the clamps that libraries put before the cast have it. torch's cast itself saturates for E4M3 (2.15; older
-//! versions give NaN), while its cast to E5M2 gives infinity.
+//! Formats: OCP 8-bit floating point and microscaling formats. A magnitude beyond the largest
+//! finite value becomes that value, as the clamps that libraries put before the cast have it.
+//! torch's cast itself saturates for E4M3 (2.15; older versions give NaN), while its cast to E5M2
+//! gives infinity.
 
 use crate::kernels::remember::fp8::{E4M3, E5M2};
 
@@ -13,12 +14,14 @@ pub(crate) trait NarrowFloat: Send + Sync + 'static {
     const SMALLEST_EXPONENT: u32;
     /// The largest finite value.
     const MAX: f32;
-    /// The value that the bits of the NaN code would have as a finite code; [`MAX`](Self::MAX) if there is no NaN.
+    /// The value that the bits of the NaN code would have as a finite code; [`MAX`](Self::MAX) if
+    /// there is no NaN.
     const NAN_VALUE: f32;
     /// Bit of the sign in a code.
     const SIGN_BIT: u32;
-    /// What the added number has in its mantissa, so that the sum's lowest bits and the exponent's make a code: the exponent of a code
-    /// counts from the smallest binade on. It is even, and so leaves ties as they are.
+    /// What the added number has in its mantissa, so that the sum's lowest bits and the exponent's
+    /// make a code: the exponent of a code counts from the smallest binade on. It is even, and so
+    /// leaves ties as they are.
     const CODE_OFFSET: u32 = {
         let offset = (Self::SMALLEST_EXPONENT << Self::MANTISSA_BITS).wrapping_neg();
         assert!(offset & 1 == 0);
@@ -69,16 +72,19 @@ pub(crate) fn narrow<N: NarrowFloat>(x: f32) -> (u32, f32) {
 #[inline(always)]
 pub(crate) fn narrow_magnitude<N: NarrowFloat>(x: f32) -> (u32, f32) {
     let x = if x > N::MAX { N::MAX } else { x };
-    // NaN fails both comparisons and becomes the value whose code is NaN's; nothing else is above `MAX` here.
+    // NaN fails both comparisons and becomes the value whose code is NaN's; nothing else is above
+    // `MAX` here.
     let x = if x < N::NAN_VALUE { x } else { N::NAN_VALUE };
-    // `x` lies in the binade of 2^e. F32 numbers from 2^(e + 23 - m) on are as far apart as codes with m bits of mantissa
-    // are at 2^e. So that addition rounds `x` to a code, ties to even, and the mantissa of the sum counts the steps of
-    // the code. Below the smallest normal value the steps stay those of its binade, which is how subnormals are spaced.
+    // `x` lies in the binade of 2^e. F32 numbers from 2^(e + 23 - m) on are as far apart as codes
+    // with m bits of mantissa are at 2^e. So that addition rounds `x` to a code, ties to even, and
+    // the mantissa of the sum counts the steps of the code. Below the smallest normal value the
+    // steps stay those of its binade, which is how subnormals are spaced.
     let exponent = (x.to_bits() & 0x7f80_0000).max(N::SMALLEST_EXPONENT << 23);
     let aligned = exponent + ((23 - N::MANTISSA_BITS) << 23);
     let sum = x + f32::from_bits(aligned);
-    // The steps of a normal value include its implicit bit, which counts as exponent 1 of the code. The binades above
-    // the smallest come on top. A value that was rounded up to the next binade carries into the exponent by itself.
+    // The steps of a normal value include its implicit bit, which counts as exponent 1 of the code.
+    // The binades above the smallest come on top. A value that was rounded up to the next binade
+    // carries into the exponent by itself.
     let above = (exponent - (N::SMALLEST_EXPONENT << 23)) >> (23 - N::MANTISSA_BITS);
     // The difference is exact: both lie in one binade.
     (
@@ -95,17 +101,19 @@ pub(crate) fn narrow_number<N: NarrowFloat>(x: f32) -> (u32, f32) {
     narrow_in_range::<N>(x)
 }
 
-/// Whether a number is rounded as well without a bound: it is less than a quarter of a step beyond the largest value.
+/// Whether a number is rounded as well without a bound: it is less than a quarter of a step beyond
+/// the largest value.
 #[inline(always)]
 pub(crate) fn is_in_range<N: NarrowFloat>(x: f32) -> bool {
     x.abs() <= N::MAX * (1.0 + 1.0 / 64.0)
 }
 
-/// [`narrow_number`] of a number that [is in range](is_in_range), in two thirds of the operations of [`narrow`].
+/// [`narrow_number`] of a number that [is in range](is_in_range), in two thirds of the operations
+/// of [`narrow`].
 #[inline(always)]
 pub(crate) fn narrow_in_range<N: NarrowFloat>(x: f32) -> (u32, f32) {
-    // As in `narrow_magnitude`, but the number that is added has the sign of `x`, so that the mantissa of the sum counts steps
-    // away from zero.
+    // As in `narrow_magnitude`, but the number that is added has the sign of `x`, so that the
+    // mantissa of the sum counts steps away from zero.
     let exponent = (x.to_bits() & 0x7f80_0000).max(N::SMALLEST_EXPONENT << 23);
     let aligned = exponent.wrapping_add(((23 - N::MANTISSA_BITS) << 23) + N::CODE_OFFSET);
     let sign = x.to_bits() & 0x8000_0000;
@@ -123,16 +131,16 @@ pub(crate) fn narrow_in_range<N: NarrowFloat>(x: f32) -> (u32, f32) {
 /// The largest magnitude of `values` and `so_far`. All are finite; `so_far` is not negative.
 #[inline(always)]
 pub(crate) fn max_abs(values: &[f32], so_far: f32) -> f32 {
-    // Magnitudes are ordered as their bits are. The sign bit is clear, so that they can be compared as signed integers,
-    // for which SSE2 has an instruction; it has none for unsigned ones.
+    // Magnitudes are ordered as their bits are. The sign bit is clear, so that they can be compared
+    // as signed integers, for which SSE2 has an instruction; it has none for unsigned ones.
     let max = values.iter().fold(so_far.to_bits() as i32, |max, x| {
         max.max((x.to_bits() & 0x7fff_ffff) as i32)
     });
     f32::from_bits(max as u32)
 }
 
-/// `ceil(log2(x))` where the logarithm is first rounded to F32, as `torch.ceil(torch.log2(x))` has it: a value just above
-/// a power of two has the logarithm of the power itself. `x` is positive.
+/// `ceil(log2(x))` where the logarithm is first rounded to F32, as `torch.ceil(torch.log2(x))` has
+/// it: a value just above a power of two has the logarithm of the power itself. `x` is positive.
 #[inline(always)]
 pub(crate) fn ceil_log2(x: f32) -> i32 {
     // In F64 subnormals of F32 are normal, too. One place of F32 is 2^29 places of F64.
@@ -142,25 +150,25 @@ pub(crate) fn ceil_log2(x: f32) -> i32 {
     exponent + i32::from(fraction > LOG2_PLACES[log2_binade(exponent)] << 29)
 }
 
-/// `floor(log2(x))` where the logarithm is first rounded to F32: a value just below a power of two has the logarithm of
-/// the power itself. `x` is positive.
+/// `floor(log2(x))` where the logarithm is first rounded to F32: a value just below a power of two
+/// has the logarithm of the power itself. `x` is positive.
 #[inline(always)]
 pub(crate) fn floor_log2(x: f32) -> i32 {
     let bits = f64::from(x).to_bits();
     let next = (bits >> 52) as i32 - 1022;
     let below = (1 << 52) - (bits & ((1 << 52) - 1));
-    // log2(2^n - d) is -log2 of its reciprocal, which lies as far above 2^-n, in relation. Places below a power are half
-    // as large as those above it, and so twice as many of them count.
+    // log2(2^n - d) is -log2 of its reciprocal, which lies as far above 2^-n, in relation. Places
+    // below a power are half as large as those above it, and so twice as many of them count.
     next - i32::from(below > LOG2_PLACES[log2_binade(-next) + 1] << 29)
 }
 
-/// Places of F32 above 2^e within which `log2` rounds to e, by [`log2_binade`] of e. With d places above, the logarithm is
-/// e + d · 2^-23 / ln 2. It rounds to e up to half a last place of the result, which is 2^(k - 24) in binade k: d is at
-/// most 2^(k - 1) · ln 2, rounded down.
+/// Places of F32 above 2^e within which `log2` rounds to e, by [`log2_binade`] of e. With d places
+/// above, the logarithm is e + d · 2^-23 / ln 2. It rounds to e up to half a last place of the
+/// result, which is 2^(k - 24) in binade k: d is at most 2^(k - 1) · ln 2, rounded down.
 const LOG2_PLACES: [u64; 9] = [0, 0, 1, 2, 5, 11, 22, 44, 88];
 
-/// The binade of F32 in which logarithms just above `exponent` lie. The mask, which changes nothing for exponents of F32,
-/// makes the index provably small.
+/// The binade of F32 in which logarithms just above `exponent` lie. The mask, which changes nothing
+/// for exponents of F32, makes the index provably small.
 #[inline(always)]
 fn log2_binade(exponent: i32) -> usize {
     // Logarithms just above a negative exponent have the smaller magnitude.

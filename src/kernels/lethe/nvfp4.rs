@@ -1,8 +1,10 @@
-//! NVFP4: E2M1 in groups of 16 with a scale in E4M3 each, and a global scale in F32 for the whole tensor.
+//! NVFP4: E2M1 in groups of 16 with a scale in E4M3 each, and a global scale in F32 for the whole
+//! tensor.
 //!
 //! - modelopt 0.47.0, `NVFP4QTensor.quantize`: F32 throughout.
-//! - compressed-tensors 0.20.0, `generate_gparam`, `calculate_qparams` and `_quantize`, as llm-compressor 0.14 calls
-//!   them: the global scale is computed in the model's dtype, and so is a group's scale before the global one applies.
+//! - compressed-tensors 0.20.0, `generate_gparam`, `calculate_qparams` and `_quantize`, as
+//!   llm-compressor 0.14 calls them: the global scale is computed in the model's dtype, and so is a
+//!   group's scale before the global one applies.
 
 use std::marker::PhantomData;
 
@@ -12,13 +14,14 @@ use super::narrow::{Fp4E2M1, narrow, narrow_number};
 use crate::kernels::remember::fp8::E4M3;
 use crate::kernels::remember::nvfp4::{BLOCK, block_scale};
 
-/// modelopt's global scale of a tensor, which multiplies. With it the largest magnitude is 6 · 448, the largest code
-/// under the largest scale of a group.
+/// modelopt's global scale of a tensor, which multiplies. With it the largest magnitude is 6 · 448,
+/// the largest code under the largest scale of a group.
 pub(crate) fn global_multiplier(max_abs: f32) -> f32 {
     max_abs / 2688.0
 }
 
-/// compressed-tensors' global scale of a tensor, which divides. It is 1 where the model's dtype cannot hold it.
+/// compressed-tensors' global scale of a tensor, which divides. It is 1 where the model's dtype
+/// cannot hold it.
 pub(crate) fn global_divisor<E: ComputeDtype>(max_abs: f32) -> f32 {
     // torch computes a number over a tensor as the tensor's reciprocal times the number.
     let divisor = E::round(E::round(1.0 / max_abs.max(E::SMALLEST_NORMAL)) * 2688.0);
@@ -33,7 +36,8 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
 
     #[inline(always)]
     fn group_scale(&self, max_abs: f32) -> GroupScale {
-        // In a tensor of zeros the global scale is 0, too, and the library divides zero by zero. Here it gets scales of 1.
+        // In a tensor of zeros the global scale is 0, too, and the library divides zero by zero.
+        // Here it gets scales of 1.
         let scale = if max_abs == 0.0 {
             0.0
         } else {
@@ -44,7 +48,8 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
         // divides by 0.
         let byte = narrow::<E4M3>(scale.max(1.0 / 512.0)).0 as u8;
         let scale = block_scale(byte, self.0, false);
-        // Under a global scale of 0 zeros are divided by 1 and not by 0, and so have the code of zero.
+        // Under a global scale of 0 zeros are divided by 1 and not by 0, and so have the code of
+        // zero.
         GroupScale {
             byte,
             factor: if scale == 0.0 { 1.0 } else { scale },
@@ -60,12 +65,14 @@ impl GroupArithmetic<BLOCK> for ModelOptNvfp4 {
     #[inline(always)]
     fn code(&self, x: f32) -> (u32, f32) {
         let (code, value) = narrow_number::<Fp4E2M1>(x + 0.0);
-        // A small negative value keeps its sign in the code, and the library's table has +0 there. -0 itself becomes +0.
+        // A small negative value keeps its sign in the code, and the library's table has +0 there.
+        // -0 itself becomes +0.
         (code, value + 0.0)
     }
 }
 
-/// `calculate_qparams` and `_quantize` of compressed-tensors, with the tensor's [`global_divisor`], for a model in `E`.
+/// `calculate_qparams` and `_quantize` of compressed-tensors, with the tensor's [`global_divisor`],
+/// for a model in `E`.
 pub(crate) struct CompressedTensorsNvfp4<E>(pub f32, pub PhantomData<E>);
 
 impl<E: ComputeDtype> GroupArithmetic<BLOCK> for CompressedTensorsNvfp4<E> {

@@ -1,4 +1,5 @@
-//! Packs codes of a byte each into words, and transposes matrices of words or codes: the mirror of `remember/packed.rs`.
+//! Packs codes of a byte each into words, and transposes matrices of words or codes: the mirror of
+//! `remember/packed.rs`.
 
 use crate::kernels::remember::awq::{PER_WORD, POSITION};
 use crate::simd::{Level, Routine, perform};
@@ -9,8 +10,9 @@ mod tests;
 /// Codes that fill whole bytes together, whatever their width is, and whose bytes fill a `u64`.
 const OCTET: usize = 8;
 
-/// Joins neighbouring fields of `x` in pairs. A field is the low `bits` of each `every` bits; of a pair the second moves
-/// down to the end of the first. The result has fields of `2 * bits` in each `2 * every` bits.
+/// Joins neighbouring fields of `x` in pairs. A field is the low `bits` of each `every` bits; of a
+/// pair the second moves down to the end of the first. The result has fields of `2 * bits` in each
+/// `2 * every` bits.
 #[inline(always)]
 const fn join_fields(x: u64, bits: usize, every: usize) -> u64 {
     let (mut low, mut at) = (0, 0);
@@ -21,8 +23,8 @@ const fn join_fields(x: u64, bits: usize, every: usize) -> u64 {
     x & low | x >> (every - bits) & low << bits
 }
 
-/// The low `BITS` of eight bytes side by side, the first byte lowest. Three steps join pairs, pairs of pairs and the two
-/// halves, with constant shifts, which vectorise where `pext` would not.
+/// The low `BITS` of eight bytes side by side, the first byte lowest. Three steps join pairs, pairs
+/// of pairs and the two halves, with constant shifts, which vectorise where `pext` would not.
 #[inline(always)]
 fn join_octet<const BITS: usize>(codes: [u8; OCTET]) -> u64 {
     let mut x = u64::from_le_bytes(codes);
@@ -34,7 +36,8 @@ fn join_octet<const BITS: usize>(codes: [u8; OCTET]) -> u64 {
     join_fields(x, 4 * BITS, 32)
 }
 
-/// Packs rows of codes as bit streams, least significant bit first, each padded with zeros to whole words.
+/// Packs rows of codes as bit streams, least significant bit first, each padded with zeros to whole
+/// words.
 struct PackBitStreams<'a, const BITS: usize> {
     codes: &'a [u8],
     cols: usize,
@@ -58,7 +61,8 @@ impl<const BITS: usize> Routine for PackBitStreams<'_, BITS> {
                 let bytes = join_octet::<BITS>(*octet).to_le_bytes();
                 out.copy_from_slice(&bytes[..BITS]);
             }
-            // The last octet may be short, and the row is padded to a word: both are cut from a full octet.
+            // The last octet may be short, and the row is padded to a word: both are cut from a
+            // full octet.
             let mut last = [0; OCTET];
             last[..rest.len()].copy_from_slice(rest);
             let bytes = join_octet::<BITS>(last).to_le_bytes();
@@ -111,8 +115,9 @@ pub(crate) fn pack_bit_streams(
 
 /// Transposes a matrix of 32-bit words `[rows][cols]`: makes `out` the words `[cols][rows]`.
 pub(crate) fn transpose_words(words: &[u8], cols: usize, out: &mut Vec<u8>) {
-    /// Rows that are transposed together. Each cache line of them has words of 16 columns, and stays in the cache until
-    /// these are written; a strip of a column is a cache line of the result.
+    /// Rows that are transposed together. Each cache line of them has words of 16 columns, and
+    /// stays in the cache until these are written; a strip of a column is a cache line of the
+    /// result.
     const STRIP: usize = 16;
     let words = words.as_chunks::<4>().0;
     let rows = words.len() / cols.max(1);
@@ -130,7 +135,8 @@ pub(crate) fn transpose_words(words: &[u8], cols: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Rows and columns of a square that is transposed at once: for floats a row of it is a cache line on both sides.
+/// Rows and columns of a square that is transposed at once: for floats a row of it is a cache line
+/// on both sides.
 const SQUARE: usize = 16;
 
 /// The transpose `[cols][rows]` of a matrix `[rows][cols]`.
@@ -152,7 +158,8 @@ pub(crate) fn transposed<T: Copy + Default>(values: &[T], cols: usize) -> Vec<T>
     out
 }
 
-/// Packs words of AWQ: each has the codes of eight rows of one column, in the order of [`POSITION`].
+/// Packs words of AWQ: each has the codes of eight rows of one column, in the order of
+/// [`POSITION`].
 struct PackAwqWords<'a> {
     codes: &'a [u8],
     cols: usize,
@@ -163,7 +170,8 @@ impl Routine for PackAwqWords<'_> {
     #[inline(always)]
     fn run(&mut self) {
         let cols = self.cols.max(1);
-        // Row by row, so that codes and words are passed over in order, and a row is one loop that vectorises.
+        // Row by row, so that codes and words are passed over in order, and a row is one loop that
+        // vectorises.
         let bands = self
             .codes
             .chunks_exact(PER_WORD * cols)
@@ -193,9 +201,9 @@ pub(crate) fn pack_awq_words(codes: &[u8], cols: usize, level: Level, out: &mut 
 
 /// Subtracts one from every packed zero point, for the convention of GPTQ's version 1.
 ///
-/// One is taken from all fields of a word at once, with borrow between them, as gptqmodel 7.7.0 `utils/model.py`
-/// (`convert_gptq_v2_to_v1_format_module`) does. Widths that do not divide a word are left alone: their zero points go
-/// through [`lower_zero_points`] before they are packed.
+/// One is taken from all fields of a word at once, with borrow between them, as gptqmodel 7.7.0
+/// `utils/model.py` (`convert_gptq_v2_to_v1_format_module`) does. Widths that do not divide a word
+/// are left alone: their zero points go through [`lower_zero_points`] before they are packed.
 pub(crate) fn lower_packed_zero_points(words: &mut [u8], bits: usize) {
     let ones: u32 = match bits {
         2 => 0x5555_5555,
@@ -208,8 +216,8 @@ pub(crate) fn lower_packed_zero_points(words: &mut [u8], bits: usize) {
     }
 }
 
-/// Subtracts one from zero points that are not packed yet, modulo 2^`bits`, if their width does not divide a word; other
-/// widths are left to [`lower_packed_zero_points`].
+/// Subtracts one from zero points that are not packed yet, modulo 2^`bits`, if their width does not
+/// divide a word; other widths are left to [`lower_packed_zero_points`].
 pub(crate) fn lower_zero_points(codes: &mut [u8], bits: usize) {
     if !matches!(bits, 2 | 4 | 8) {
         codes

@@ -1,5 +1,5 @@
-//! NF4 as qlora-rs quantizes it. A block's scale is its largest magnitude; a code is the nearest level, the lower one of
-//! two that are equally near. Double-quantized scales share one step.
+//! NF4 as qlora-rs quantizes it. A block's scale is its largest magnitude; a code is the nearest
+//! level, the lower one of two that are equally near. Double-quantized scales share one step.
 //!
 //! Source: qlora-rs 1.0.5 `quantization.rs`, `quantize_nf4` and `double_quantize_scales`
 //! (<https://github.com/tzervas/qlora-rs/blob/a203ca9c735856a9b091fe02328d74cd93d32c29/src/quantization.rs>).
@@ -10,8 +10,8 @@ use super::codebook::{BlockNorm, CodebookEncoder};
 use crate::kernels::remember::qnat::level;
 use crate::simd::Level;
 
-/// Encodes blocks of `block` values. Appends the codes of each block, padded to whole bytes, to `codes`, and its scale to
-/// `scales`.
+/// Encodes blocks of `block` values. Appends the codes of each block, padded to whole bytes, to
+/// `codes`, and its scale to `scales`.
 pub(crate) fn encode(
     cpu_level: Level,
     values: &[f32],
@@ -36,8 +36,8 @@ pub(crate) fn encode(
 
 /// The largest value that is not nearer to level `code + 1` than to `code`.
 ///
-/// qlora-rs compares distances that are rounded to F32, so that the bound is not the middle of the two levels but has to
-/// be searched. It is unique, for rounded distances are monotonic.
+/// qlora-rs compares distances that are rounded to F32, so that the bound is not the middle of the
+/// two levels but has to be searched. It is unique, for rounded distances are monotonic.
 fn upper_bound(code: usize) -> f32 {
     let (below, above) = (level(code), level(code + 1));
     // Bisection over the floats between the two levels, which order keys number in ascending order.
@@ -54,7 +54,8 @@ fn upper_bound(code: usize) -> f32 {
     from_order_key(low)
 }
 
-/// An integer for `x` that orders floats as integers are ordered; the inverse of [`from_order_key`].
+/// An integer for `x` that orders floats as integers are ordered; the inverse of
+/// [`from_order_key`].
 fn order_key(x: f32) -> i64 {
     let magnitude = i64::from(x.to_bits() & 0x7fff_ffff);
     if x.is_sign_negative() {
@@ -69,7 +70,8 @@ fn from_order_key(key: i64) -> f32 {
     if key < 0 { -magnitude } else { magnitude }
 }
 
-/// The step of a tensor's double-quantized scales, of which the largest is `max_scale`: `double_quantize_scales`.
+/// The step of a tensor's double-quantized scales, of which the largest is `max_scale`:
+/// `double_quantize_scales`.
 pub(crate) fn step(max_scale: f32) -> f32 {
     max_scale / 127.0
 }

@@ -1,8 +1,10 @@
-//! Rows that are rotated and then rounded to integers with one scale each (ConvRot of comfy-kitchen). The rotation is that
-//! of [`remember::rotated`](crate::kernels::remember::rotated), its own inverse; its sums are in F64 and rounded to F32
-//! once, where comfy-kitchen sums in the dtype of the weight.
+//! Rows that are rotated and then rounded to integers with one scale each (ConvRot of
+//! comfy-kitchen). The rotation is that of
+//! [`remember::rotated`](crate::kernels::remember::rotated), its own inverse; its sums are in F64
+//! and rounded to F32 once, where comfy-kitchen sums in the dtype of the weight.
 //!
-//! Algorithm: comfy-kitchen `quantize_int8_convrot_weight`, `quantize_convrot_w4a4_weight` (eager backend).
+//! Algorithm: comfy-kitchen `quantize_int8_convrot_weight`, `quantize_convrot_w4a4_weight` (eager
+//! backend).
 
 use super::codebook::absmax;
 use crate::kernels::remember::rotated::{CHUNK, rotate};
@@ -46,8 +48,8 @@ pub(crate) struct EncodeRotatedRows<'a> {
     pub scales: &'a mut [f32],
 }
 
-/// The last place of a sum with 1.5 · 2^23 is 1: addition rounds to integers, to nearest even. Its low byte is that of
-/// the integer in two's complement, for that of the constant is 0.
+/// The last place of a sum with 1.5 · 2^23 is 1: addition rounds to integers, to nearest even. Its
+/// low byte is that of the integer in two's complement, for that of the constant is 0.
 const ROUND_TO_INTEGER: f32 = 12_582_912.0;
 
 impl Routine for EncodeRotatedRows<'_> {

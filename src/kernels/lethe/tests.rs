@@ -23,7 +23,8 @@ fn random(n: usize) -> impl Iterator<Item = f32> {
     .take(n)
 }
 
-/// Noise, and values that go wrong first: outliers, zeros of both signs, constants, subnormals, ties.
+/// Noise, and values that go wrong first: outliers, zeros of both signs, constants, subnormals,
+/// ties.
 fn hard_cases(n: usize) -> Vec<Vec<f32>> {
     let noise: Vec<f32> = random(n).collect();
     let map =

@@ -1,7 +1,7 @@
 //! AWQ, GEMM layout: `w = (q - z) * s`, eight output columns to a word, interleaved.
 //!
-//! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`. The difference of two integers of
-//! four bits is exact in F32, so the product's rounding is the only one.
+//! Formula and order: AutoAWQ `packing_utils.dequantize_gemm`, `reverse_awq_order`. The difference
+//! of two integers of four bits is exact in F32, so the product's rounding is the only one.
 
 use std::ops::Range;
 
@@ -15,11 +15,13 @@ pub(crate) const POSITION: [u32; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Output column that code i of a word belongs to.
 pub(crate) const OUTPUTS: [usize; PER_WORD] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// Codes of inputs that are unpacked before any becomes a value: two short loops are vectorised where one is not.
+/// Codes of inputs that are unpacked before any becomes a value: two short loops are vectorised
+/// where one is not.
 const BUFFER_VALUES: usize = 256;
 
-/// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a weight. A word has the codes
-/// of eight outputs of one input, each of which has a scale and a zero point of its own.
+/// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a
+/// weight. A word has the codes of eight outputs of one input, each of which has a scale and a zero
+/// point of its own.
 pub(crate) struct AwqInputRows<'a> {
     /// The words of `rows`, `cols / 8` for each.
     pub words: &'a [u8],

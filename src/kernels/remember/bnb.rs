@@ -1,5 +1,6 @@
 //! BitsAndBytes: double-quantized scales and LLM.int8() rows. The 4-bit codes themselves are
-//! [`codebook`](super::codebook) blocks of the flattened tensor, `code[q] * absmax`, high nibble first.
+//! [`codebook`](super::codebook) blocks of the flattened tensor, `code[q] * absmax`, high nibble
+//! first.
 //!
 //! Formulas: bitsandbytes `functional.dequantize_4bit`, `functional.dequantize_blockwise` (nested
 //! absmax) and `functional.int8_vectorwise_dequant`.
@@ -30,8 +31,8 @@ pub(crate) fn nested_absmax(
 
 /// The codebook of FP4 as the kernels have it: code 8 is -0, where the stored map has 0.
 pub(crate) fn fp4_codebook(mut map: [f32; 16]) -> [f32; 16] {
-    // bitsandbytes picks its table by type and ignores the stored map. Only this code differs, and only by its sign, so a
-    // map with another value is taken as it is.
+    // bitsandbytes picks its table by type and ignores the stored map. Only this code differs, and
+    // only by its sign, so a map with another value is taken as it is.
     if map[8] == 0.0 {
         map[8] = -0.0;
     }

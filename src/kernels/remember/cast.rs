@@ -1,7 +1,9 @@
-//! Floats rounded to a type of a smaller range. Finite values that it cannot hold are found, or become its largest finite value.
+//! Floats rounded to a type of a smaller range. Finite values that it cannot hold are found, or
+//! become its largest finite value.
 //!
-//! torch's `.to()` rounds F64 to F32 first, and F32 to the type (`c10::Half` and `c10::BFloat16` are made of `float`). So does this
-//! kernel: a file that torch would have written has the same bits.
+//! torch's `.to()` rounds F64 to F32 first, and F32 to the type (`c10::Half` and `c10::BFloat16`
+//! are made of `float`). So does this kernel: a file that torch would have written has the same
+//! bits.
 
 use std::cell::Cell;
 
@@ -27,7 +29,8 @@ pub(crate) struct Cast<'a> {
 }
 
 impl<'a> Cast<'a> {
-    /// Finite values beyond the range become the largest finite value if `saturates`, else infinity.
+    /// Finite values beyond the range become the largest finite value if `saturates`, else
+    /// infinity.
     pub(crate) fn new(values: CastValues<'a>, saturates: bool) -> Self {
         Self {
             values,
@@ -86,7 +89,8 @@ fn doubles(bytes: &[u8]) -> impl Iterator<Item = f64> {
 #[inline(always)]
 fn overflows<E: Element>(x: f32) -> bool {
     const INFINITE: u32 = f32::INFINITY.to_bits();
-    // Half of the last place beyond the largest value: from there on values are rounded to infinity. F32 has no such place.
+    // Half of the last place beyond the largest value: from there on values are rounded to
+    // infinity. F32 has no such place.
     let half = ((1 << (f32::MANTISSA - E::MANTISSA)) / 2).max(1);
     let first = E::LARGEST.to_bits() + half;
     x.abs().to_bits().wrapping_sub(first) < INFINITE - first
@@ -101,7 +105,8 @@ impl Kernel for Cast<'_> {
 
     #[inline(always)]
     fn run<E: Element>(&self, out: &mut [E]) {
-        // One loop for each case, without branches in it. The flag is gathered with `|`, which LLVM keeps in a register.
+        // One loop for each case, without branches in it. The flag is gathered with `|`, which LLVM
+        // keeps in a register.
         let mut overflow = false;
         match (self.values, self.saturates) {
             (CastValues::F32(values), false) => {

@@ -11,8 +11,8 @@ use crate::element::Element;
 use crate::simd::{Avx2, NibbleTable};
 use crate::simd::{Kernel, Level, Routine};
 
-/// For each byte, the values of its two codes in the order of the output: one load of eight bytes in place of two
-/// look-ups. The table has 2 KiB and stays in the first-level cache.
+/// For each byte, the values of its two codes in the order of the output: one load of eight bytes
+/// in place of two look-ups. The table has 2 KiB and stays in the first-level cache.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) struct PairTable {
     pairs: Box<[[f32; 2]; 256]>,
@@ -36,15 +36,16 @@ impl PairTable {
     }
 }
 
-/// Values that are looked up before any is scaled: far more than a store buffer holds, for a vector load of
-/// what several narrow stores have just written has to wait for them.
+/// Values that are looked up before any is scaled: far more than a store buffer holds, for a vector
+/// load of what several narrow stores have just written has to wait for them.
 const BUFFER_VALUES: usize = 512;
 
-/// Values that are scaled together, in a loop of known length. Block sizes are multiples of it but for odd ones, which
-/// are scaled value by value.
+/// Values that are scaled together, in a loop of known length. Block sizes are multiples of it but
+/// for odd ones, which are scaled value by value.
 const UNIT: usize = 16;
 
-/// A run of values of a flattened tensor, `codebook[code] * scale`, in blocks that share a scale and may begin before it.
+/// A run of values of a flattened tensor, `codebook[code] * scale`, in blocks that share a scale
+/// and may begin before it.
 pub(crate) struct CodebookBlocks<'a> {
     pub pairs: &'a PairTable,
     pub bytes: &'a [u8],
@@ -100,8 +101,9 @@ impl Kernel for CodebookBlocks<'_> {
         }
     }
 
-    /// A block has only sixteen values, whatever its length. For outputs of two bytes they are rounded once, and the codes
-    /// look up the results in registers: twice as fast as rounding each value, at least.
+    /// A block has only sixteen values, whatever its length. For outputs of two bytes they are
+    /// rounded once, and the codes look up the results in registers: twice as fast as rounding each
+    /// value, at least.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
@@ -136,8 +138,8 @@ impl CodebookBlocks<'_> {
         }
     }
 
-    /// Whether values of two bytes are looked up in registers: at AVX2, if no unit of [`VALUES_PER_LOOK_UP`] values crosses the end
-    /// of a block.
+    /// Whether values of two bytes are looked up in registers: at AVX2, if no unit of
+    /// [`VALUES_PER_LOOK_UP`] values crosses the end of a block.
     #[inline(always)]
     pub(crate) fn are_looked_up(&self, level: Level) -> bool {
         level >= Level::Avx2
@@ -145,8 +147,9 @@ impl CodebookBlocks<'_> {
             && self.start.is_multiple_of(VALUES_PER_LOOK_UP)
     }
 
-    /// The values of whole units in the output type `E`, which has two bytes. The last bytes may fill a unit and still have
-    /// fewer values, so the caller takes as many units as it has values for.
+    /// The values of whole units in the output type `E`, which has two bytes. The last bytes may
+    /// fill a unit and still have fewer values, so the caller takes as many units as it has values
+    /// for.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn look_up<E: Element>(&self, avx2: Avx2) -> LookedUp<'_, E> {
@@ -217,8 +220,9 @@ fn rounded_table<E: Element>(codebook: &[f32; 16], scale: f32, avx2: Avx2) -> Ni
     avx2.table(entries)
 }
 
-/// [`CodebookBlocks`] whose values are appended in BF16. A buffer that an allocator hands out again would have to be zeroed
-/// first to be written to as a slice, and that takes a third as long as looking up all of its values.
+/// [`CodebookBlocks`] whose values are appended in BF16. A buffer that an allocator hands out again
+/// would have to be zeroed first to be written to as a slice, and that takes a third as long as
+/// looking up all of its values.
 pub(crate) struct AppendCodebookBlocks<'a> {
     pub blocks: CodebookBlocks<'a>,
     /// The number of values.
@@ -228,7 +232,8 @@ pub(crate) struct AppendCodebookBlocks<'a> {
 }
 
 impl AppendCodebookBlocks<'_> {
-    /// Appends what is behind the first `units` units of [`VALUES_PER_LOOK_UP`] values, by way of a buffer.
+    /// Appends what is behind the first `units` units of [`VALUES_PER_LOOK_UP`] values, by way of a
+    /// buffer.
     #[inline(always)]
     fn append_behind(&mut self, mut units: usize) {
         while units * VALUES_PER_LOOK_UP < self.values {

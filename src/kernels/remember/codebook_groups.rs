@@ -1,4 +1,5 @@
-//! Codes of up to eight bits in groups that have a codebook each: a value is the entry that the code picks.
+//! Codes of up to eight bits in groups that have a codebook each: a value is the entry that the
+//! code picks.
 //!
 //! Formula: sdnq `dequantize_codebook`.
 
@@ -17,7 +18,8 @@ pub(crate) struct CodebookGroups<'a> {
     pub start: usize,
     /// Codes of a group.
     pub group: usize,
-    /// Codebooks of `entries` numbers, those of a row after those of the row before; or those of one row, for all.
+    /// Codebooks of `entries` numbers, those of a row after those of the row before; or those of
+    /// one row, for all.
     pub codebooks: &'a [f32],
     /// Codebooks of a row.
     pub groups: usize,

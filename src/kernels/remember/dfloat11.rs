@@ -1,9 +1,10 @@
-//! DFloat11: BF16 whose exponents are a stream of Huffman codes, most significant bit first, and whose signs and mantissas are
-//! a byte each. Decoding gives the bits back that were encoded.
+//! DFloat11: BF16 whose exponents are a stream of Huffman codes, most significant bit first, and
+//! whose signs and mantissas are a byte each. Decoding gives the bits back that were encoded.
 //!
-//! Tables and arithmetic: dfloat11 `decode.cu`. A table has 256 entries, for the next eight bits of the stream. An entry from
-//! 240 on stands for table `256 - entry`, which the eight bits after those are looked up in, up to four tables deep; any
-//! other is an exponent. The last table has the lengths of the codes.
+//! Tables and arithmetic: dfloat11 `decode.cu`. A table has 256 entries, for the next eight bits of
+//! the stream. An entry from 240 on stands for table `256 - entry`, which the eight bits after
+//! those are looked up in, up to four tables deep; any other is an exponent. The last table has the
+//! lengths of the codes.
 
 use half::bf16;
 
@@ -35,15 +36,18 @@ const LOOK_UPS: usize = 5;
 pub(crate) struct ExponentCode {
     /// The tables, and the lengths behind them.
     tables: Vec<u8>,
-    /// Whether an entry stands for the codes that its length says: each entry that begins with the same bits is the same.
+    /// Whether an entry stands for the codes that its length says: each entry that begins with the
+    /// same bits is the same.
     is_sound: Vec<bool>,
-    /// For the next [`LOOK_UP_BITS`] bits, the exponents of up to [`SYMBOLS`] codes that lie in them: a byte each, then their
-    /// number and their bits. The number is 0 if the first code is longer.
+    /// For the next [`LOOK_UP_BITS`] bits, the exponents of up to [`SYMBOLS`] codes that lie in
+    /// them: a byte each, then their number and their bits. The number is 0 if the first code is
+    /// longer.
     entries: Vec<u64>,
 }
 
 impl ExponentCode {
-    /// The code whose tables, and lengths behind them, are `tables`: a multiple of [`TABLE`], two or more.
+    /// The code whose tables, and lengths behind them, are `tables`: a multiple of [`TABLE`], two
+    /// or more.
     pub(crate) fn new(tables: Vec<u8>) -> Self {
         let mut code = Self {
             is_sound: vec![false; tables.len()],
@@ -60,11 +64,12 @@ impl ExponentCode {
 
     /// Whether each entry beside entry `at` whose bits begin with the same code is the same.
     ///
-    /// The encoder fills the places of the code that ends its stream with the entry before them. What is decoded must not
-    /// depend on bits behind a code, so such an entry is none.
+    /// The encoder fills the places of the code that ends its stream with the entry before them.
+    /// What is decoded must not depend on bits behind a code, so such an entry is none.
     fn is_same_for_all(&self, at: usize) -> bool {
         let (table, entry) = (at / TABLE * TABLE, self.tables[at]);
-        // Which levels a table is at, only its place in the chain of links tells; the length gives the bits of the last.
+        // Which levels a table is at, only its place in the chain of links tells; the length gives
+        // the bits of the last.
         let len = usize::from(self.length(entry));
         if len == 0 || len > MAX_LEN {
             return false;
@@ -79,7 +84,8 @@ impl ExponentCode {
         self.tables[self.tables.len() - TABLE + usize::from(exponent)]
     }
 
-    /// The exponent of the code that `bits` begin with, and the code's length. `None` if no code is like them.
+    /// The exponent of the code that `bits` begin with, and the code's length. `None` if no code is
+    /// like them.
     fn look_up(&self, bits: u32) -> Option<(u8, usize)> {
         let lengths = self.tables.len() - TABLE;
         let mut table = 0;
@@ -116,8 +122,9 @@ impl ExponentCode {
         symbols | (count as u64) << 32 | (used as u64) << 40
     }
 
-    /// Decodes exponents into `out` from bit `at` of `bytes` on, and moves `at` behind them. Returns how many there are before
-    /// the first that is none: all of `out`, unless the stream ends or is malformed.
+    /// Decodes exponents into `out` from bit `at` of `bytes` on, and moves `at` behind them.
+    /// Returns how many there are before the first that is none: all of `out`, unless the stream
+    /// ends or is malformed.
     pub(crate) fn decode(&self, bytes: &[u8], at: &mut usize, out: &mut [u8]) -> usize {
         let mut done = 0;
         while done < out.len() {
@@ -136,8 +143,8 @@ impl ExponentCode {
         done
     }
 
-    /// Decodes while the next bits and the room in `out` are enough for as many exponents as look-ups may give. Returns how many
-    /// there are.
+    /// Decodes while the next bits and the room in `out` are enough for as many exponents as
+    /// look-ups may give. Returns how many there are.
     fn decode_fast(&self, bytes: &[u8], at: &mut usize, out: &mut [u8]) -> usize {
         let Ok(entries) = <&[u64; 1 << LOOK_UP_BITS]>::try_from(self.entries.as_slice()) else {
             return 0;
@@ -222,7 +229,8 @@ impl Routine for JoinBf16<'_> {
 mod tests {
     use super::*;
 
-    /// Tables of codes of 1, 2, …, 31 bits, each ones and a zero at its end, for exponents from 100 on.
+    /// Tables of codes of 1, 2, …, 31 bits, each ones and a zero at its end, for exponents from 100
+    /// on.
     fn unary() -> ExponentCode {
         let mut tables = vec![0; 5 * TABLE];
         for level in 0..4 {

@@ -1,8 +1,9 @@
-//! EXL2: `w = (q - 2^(b - 1)) * s`, where b differs from group to group, and the codes of a row are in another order than its
-//! columns.
+//! EXL2: `w = (q - 2^(b - 1)) * s`, where b differs from group to group, and the codes of a row are
+//! in another order than its columns.
 //!
-//! The library multiplies halves, and rounds once to a half (exllamav2 `cuda/q_matrix.cu`, `reconstruct_kernel`). The product is
-//! exact in F32: a code has eight bits at most, and a scale is a half.
+//! The library multiplies halves, and rounds once to a half (exllamav2 `cuda/q_matrix.cu`,
+//! `reconstruct_kernel`). The product is exact in F32: a code has eight bits at most, and a scale
+//! is a half.
 
 use crate::element::Element;
 use crate::kernels::remember::packed::unpack_bytes;

@@ -1,14 +1,18 @@
-//! EXL3: a weight whose transpose has, in every block of 128 × 128, values of a trellis code between two Hadamard matrices:
-//! `W = (diag(u) · H · C · H · diag(v))ᵀ`, with H of 128 columns over √128.
+//! EXL3: a weight whose transpose has, in every block of 128 × 128, values of a trellis code
+//! between two Hadamard matrices: `W = (diag(u) · H · C · H · diag(v))ᵀ`, with H of 128 columns
+//! over √128.
 //!
-//! C is stored in tiles of 16 × 16. A tile of b bits is a circular stream of 256·b bits. Value i of the tile is made of the 16
-//! bits that end with bit `⌊(i + 1)·b⌋`, its state, by arithmetic that takes the place of a codebook.
+//! C is stored in tiles of 16 × 16. A tile of b bits is a circular stream of 256·b bits. Value i of
+//! the tile is made of the 16 bits that end with bit `⌊(i + 1)·b⌋`, its state, by arithmetic that
+//! takes the place of a codebook.
 //!
-//! A row of W has one factor of v and a column one of u, so the factors leave the sums: `w = u·v·S / 128`, where S is a sum of
-//! 16384 values of either sign. The values of C are halves between -4 and 4 that are multiples of a small power of two. So S is
-//! summed up as an integer, and is exact in any order. Only the product is rounded.
+//! A row of W has one factor of v and a column one of u, so the factors leave the sums: `w = u·v·S
+//! / 128`, where S is a sum of 16384 values of either sign. The values of C are halves between -4
+//! and 4 that are multiples of a small power of two. So S is summed up as an integer, and is exact
+//! in any order. Only the product is rounded.
 //!
-//! Formulas: exllamav3 `exllamav3_ext/quant/codebook.cuh`, `exl3_dq.cuh`, `modules/quant/exl3.py` (`get_weight_tensor`).
+//! Formulas: exllamav3 `exllamav3_ext/quant/codebook.cuh`, `exl3_dq.cuh`, `modules/quant/exl3.py`
+//! (`get_weight_tensor`).
 
 mod codebook;
 mod rings;
@@ -34,8 +38,8 @@ pub(crate) const BLOCK: usize = 128;
 /// Sums of a block.
 pub(crate) const BLOCK_LEN: usize = BLOCK * BLOCK;
 
-/// Sums up blocks, but for the last two of 14 steps, which [`TrellisRows`] does. After 12 steps the integers are below 2^31:
-/// those of `mul1` are at most 452608, and sums of 4096.
+/// Sums up blocks, but for the last two of 14 steps, which [`TrellisRows`] does. After 12 steps the
+/// integers are below 2^31: those of `mul1` are at most 452608, and sums of 4096.
 pub(crate) struct BlockSums<'a> {
     /// Tiles, in rows of `across` tiles: along a row lie outputs, down the rows inputs.
     pub tiles: &'a [u8],
@@ -70,8 +74,8 @@ impl Routine for BlockSums<'_> {
 /// Tiles beside each other in a block.
 const TILES: usize = BLOCK / TILE;
 
-/// Values of a tile that take whole words of 32 bits, one for each bit of a value: a run. With half a bit, a run of an odd number
-/// begins in the middle of a word.
+/// Values of a tile that take whole words of 32 bits, one for each bit of a value: a run. With half
+/// a bit, a run of an odd number begins in the middle of a word.
 const RUN: usize = 32;
 
 /// Runs of a tile.
@@ -102,7 +106,8 @@ impl BlockSums<'_> {
                 let at = (input + k) * row + output * len;
                 let (upper, lower) = (&self.tiles[at..], &self.tiles[at + row..]);
                 let pairs = upper.chunks_exact(len).zip(lower.chunks_exact(len));
-                // All words of the row first: what is stored word by word is not loaded as vectors at once.
+                // All words of the row first: what is stored word by word is not loaded as vectors
+                // at once.
                 let mut all = [const { Words::EMPTY }; TILES];
                 for ((upper, lower), words) in pairs.zip(&mut all) {
                     words.fill([upper, lower], self.rate);
@@ -116,8 +121,9 @@ impl BlockSums<'_> {
     }
 }
 
-/// Writes two tiles, the second with the inputs behind those of the first, to columns `at..` of rows of a block, which are their
-/// outputs, after the steps of both products within the tiles, and that of inputs between them.
+/// Writes two tiles, the second with the inputs behind those of the first, to columns `at..` of
+/// rows of a block, which are their outputs, after the steps of both products within the tiles, and
+/// that of inputs between them.
 #[inline(always)]
 fn sum_tiles<S: States>(
     by: impl Transpose,
@@ -125,8 +131,9 @@ fn sum_tiles<S: States>(
     at: usize,
     lines: &mut [i32],
 ) {
-    // In the order of tensor cores, bits 0 and 1 of a value's number in its run are bits 0 and 3 of its input, bit 2 is bit 3 of its
-    // output, and bits 3 and 4 are bits 1 and 2 of the input. The number of the run is the rest of the output.
+    // In the order of tensor cores, bits 0 and 1 of a value's number in its run are bits 0 and 3 of
+    // its input, bit 2 is bit 3 of its output, and bits 3 and 4 are bits 1 and 2 of the input. The
+    // number of the run is the rest of the output.
     let mut values = [[[0; LANES]; TILE]; 2];
     for input in 0..TILE / 2 {
         let first = input / 2 * 8 + input % 2;
@@ -227,7 +234,8 @@ pub(crate) struct TrellisRows<'a> {
     pub first: usize,
     /// Columns of a row. Those of the last block may be more.
     pub cols: usize,
-    /// A factor for each column of the blocks, with the unit and the divisions of both products: a half times a power of two.
+    /// A factor for each column of the blocks, with the unit and the divisions of both products: a
+    /// half times a power of two.
     pub inputs: &'a [f32],
     /// A factor for each row.
     pub outputs: &'a [f32],
@@ -274,8 +282,8 @@ impl Kernel for TrellisRows<'_> {
     }
 }
 
-/// The last two steps, and the products with the factors of columns and of the row, rounded to F32: for types of 16 bits, such
-/// that what they are rounded to is the same.
+/// The last two steps, and the products with the factors of columns and of the row, rounded to F32:
+/// for types of 16 bits, such that what they are rounded to is the same.
 #[inline(always)]
 fn products<E: Element>(
     sums: &Quarters<i32>,
@@ -326,7 +334,8 @@ fn exact_products(sums: &Quarters<i32>, inputs: &Quarters<f32>, output: f32) -> 
             a - b - (c - d),
         ];
         for quarter in 0..4 {
-            // A sum has 31 bits, or 33 at most, and either factor 11: the product of all three is exact, or nearly.
+            // A sum has 31 bits, or 33 at most, and either factor 11: the product of all three is
+            // exact, or nearly.
             let product = sums[quarter] * f64::from(inputs[quarter][lane]) * f64::from(output);
             products[quarter][lane] = product as f32;
         }

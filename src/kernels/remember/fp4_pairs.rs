@@ -1,7 +1,9 @@
-//! FP4 codes whose two in a byte belong to one column of two rows, with a power of two for each 32 values of a column.
+//! FP4 codes whose two in a byte belong to one column of two rows, with a power of two for each 32
+//! values of a column.
 //!
-//! Formula: transformers `_convert_moe_packed_tensors`, which has no NaN: exponent 255 is 2^128, which F32 cannot hold. Doubled
-//! values of codes and halved powers give the same products, and all of them are finite.
+//! Formula: transformers `_convert_moe_packed_tensors`, which has no NaN: exponent 255 is 2^128,
+//! which F32 cannot hold. Doubled values of codes and halved powers give the same products, and all
+//! of them are finite.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -30,9 +32,11 @@ fn widen(doubled: u8) -> f32 {
 
 /// Rows of a matrix that is stored transposed.
 pub(crate) struct Fp4Pairs<'a> {
-    /// Lines of `pitch` bytes, a byte for each column: line i has rows 2i, in the low nibbles, and 2i + 1.
+    /// Lines of `pitch` bytes, a byte for each column: line i has rows 2i, in the low nibbles, and
+    /// 2i + 1.
     pub codes: &'a [u8],
-    /// Lines of `pitch` bytes, a byte for each column: line i has the exponents of rows 32i to 32i + 31.
+    /// Lines of `pitch` bytes, a byte for each column: line i has the exponents of rows 32i to
+    /// 32i + 31.
     pub exponents: &'a [u8],
     /// The first row that is decoded.
     pub first: usize,
@@ -108,8 +112,9 @@ impl Fp4Pairs<'_> {
         }
     }
 
-    /// Decodes to a type of two bytes, of which all values of the columns are normal numbers or zero: a power of two is added to
-    /// their exponents. `halves` are the bits of 0.5 in each column.
+    /// Decodes to a type of two bytes, of which all values of the columns are normal numbers or
+    /// zero: a power of two is added to their exponents. `halves` are the bits of 0.5 in each
+    /// column.
     #[inline(always)]
     fn shifted<E: Element>(&self, strip: &Strip<'_>, halves: &[u16; STRIP], block: &mut [E]) {
         let last = E::MANTISSA - 1;
@@ -118,8 +123,8 @@ impl Fp4Pairs<'_> {
             let out = out.as_mut_bytes().as_chunks_mut::<2>().0;
             for ((out, code), &half) in out.iter_mut().zip(self.codes(strip, row)).zip(halves) {
                 let (sign, code) = (u16::from(code & 8) << 12, u16::from(code & 7));
-                // From 1 on, the low bit is the mantissa and those above it the exponent. Code 1 is half of that, a power of
-                // two: no bit of the mantissa is left.
+                // From 1 on, the low bit is the mantissa and those above it the exponent. Code 1 is
+                // half of that, a power of two: no bit of the mantissa is left.
                 let magnitude = half + (code << last) - (u16::from(code == 1) << last);
                 let magnitude = if code == 0 { 0 } else { magnitude };
                 *out = (sign | magnitude).to_ne_bytes();
@@ -128,8 +133,8 @@ impl Fp4Pairs<'_> {
     }
 }
 
-/// The bits of 0.5 times the power of two of each exponent, in a type of two bytes. `None` if it is another type, or if 0.5 or 6,
-/// the least and the largest value, would be no normal number.
+/// The bits of 0.5 times the power of two of each exponent, in a type of two bytes. `None` if it is
+/// another type, or if 0.5 or 6, the least and the largest value, would be no normal number.
 #[inline(always)]
 fn halves<E: Element>(exponents: &[u8]) -> Option<[u16; STRIP]> {
     let half = u16::read_from_bytes(E::from_f32(0.5).as_bytes()).ok()?;

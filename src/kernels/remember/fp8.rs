@@ -1,6 +1,7 @@
 //! Floats of eight bits, powers of two of eight bits, and the grid that scales make over a weight.
 //!
-//! Formats: OCP 8-bit floating point, <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>;
+//! Formats: OCP 8-bit floating point,
+//! <https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1>;
 //! FNUZ variants: <https://arxiv.org/abs/2206.02915>.
 
 /// An 8-bit float format.
@@ -71,8 +72,8 @@ impl Float8 for E5M2Fnuz {
     }
 }
 
-/// Sign, exponent, `MANTISSA` bits, all exponents finite. No step touches an f32 subnormal, which some
-/// CPUs handle in microcode.
+/// Sign, exponent, `MANTISSA` bits, all exponents finite. No step touches an f32 subnormal, which
+/// some CPUs handle in microcode.
 #[inline(always)]
 pub(crate) fn finite<const MANTISSA: u32, const BIAS: u32>(code: u8) -> f32 {
     let magnitude = u32::from(code & 0x7f);

@@ -34,8 +34,9 @@ pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const HAS_AVX512: bool = false;
 
-    /// Whether a block is decoded by a function of its own, with the instructions of the baseline. LLVM makes other loops of some types
-    /// where they are inlined, which take up to twice as long even with AVX2.
+    /// Whether a block is decoded by a function of its own, with the instructions of the baseline.
+    /// LLVM makes other loops of some types where they are inlined, which take up to twice as long
+    /// even with AVX2.
     const IS_APART: bool = false;
 
     /// Decodes one block. Must be `#[inline(always)]` with everything it calls, as [`Kernel`]
@@ -49,8 +50,8 @@ pub(crate) trait DecodeBlock<const BYTES: usize, const VALUES: usize> {
 /// store. With several short blocks in the array, the first is written before the last is decoded.
 const TILE: usize = 4;
 
-/// How [`decode_tiles`] decodes a block: a method that is inlined, for a function that is passed may stay a call, which runs code of
-/// the baseline.
+/// How [`decode_tiles`] decodes a block: a method that is inlined, for a function that is passed
+/// may stay a call, which runs code of the baseline.
 trait DecodeOne<const BYTES: usize, const VALUES: usize> {
     /// See [`DecodeBlock::IS_APART`].
     const IS_APART: bool;
@@ -58,7 +59,8 @@ trait DecodeOne<const BYTES: usize, const VALUES: usize> {
     fn decode_one(&self, block: &[u8; BYTES], out: &mut [f32; VALUES]);
 }
 
-/// Decodes consecutive blocks of one type by `decoder`, and multiplies every value by `scale` if there is one.
+/// Decodes consecutive blocks of one type by `decoder`, and multiplies every value by `scale` if
+/// there is one.
 #[inline(always)]
 fn decode_tiles<
     E: Element,
@@ -161,8 +163,9 @@ impl<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize> 
     }
 }
 
-/// Decodes consecutive blocks into as many values as they hold. The scale, if there is one, multiplies each value of
-/// ggml's types; of ik_llama.cpp's types whose rows have one it is the scale of the row, and the blocks are of one row.
+/// Decodes consecutive blocks into as many values as they hold. The scale, if there is one,
+/// multiplies each value of ggml's types; of ik_llama.cpp's types whose rows have one it is the
+/// scale of the row, and the blocks are of one row.
 pub(crate) type GgmlDecoder = fn(&[u8], Option<f32>, Level, Out<'_>);
 
 fn decode<B: DecodeBlock<BYTES, VALUES>, const BYTES: usize, const VALUES: usize>(
@@ -202,7 +205,8 @@ fn decode_row<B: DecodeRowBlock<BYTES, VALUES>, const BYTES: usize, const VALUES
 macro_rules! decoder {
     ({ $($block:ident $number:literal $bytes:literal / $values:literal $what:literal $words:tt;)* }
      { $($ik:ident $id:literal $header:literal + $size:literal / $n:literal $about:literal;)* } $interleaved:tt) => {
-        /// The decoder of a block type; `None` for any other dtype, and for types that interleave rows.
+        /// The decoder of a block type; `None` for any other dtype, and for types that interleave
+        /// rows.
         pub(crate) fn decoder(dtype: Dtype) -> Option<GgmlDecoder> {
             match dtype {
                 $(Dtype::$block => Some(decode::<$block, $bytes, $values>),)*

@@ -1,8 +1,9 @@
 //! GPTQ: `w = (q - z) * s`, codes packed down the input dimension.
 //!
-//! Formula: gptqmodel `PackableQuantLinear.dequantize_weight`. The difference of two integers of at most eight bits is
-//! exact in F32, so the product's rounding is the only one. Zero points of version 1 are stored one too low; see
-//! [`GptqPacking::zero_points`]. Codes are one bit stream, or planes: gptqmodel `utils/planar_packing.py`.
+//! Formula: gptqmodel `PackableQuantLinear.dequantize_weight`. The difference of two integers of at
+//! most eight bits is exact in F32, so the product's rounding is the only one. Zero points of
+//! version 1 are stored one too low; see [`GptqPacking::zero_points`]. Codes are one bit stream, or
+//! planes: gptqmodel `utils/planar_packing.py`.
 
 use std::ops::Range;
 
@@ -10,12 +11,12 @@ use crate::element::Element;
 use crate::kernels::remember::packed::{CHUNK, chunk, unpack, unpack_bytes, unpack_planes};
 use crate::simd::Kernel;
 
-/// Values that are computed before any is rounded: the loop that looks up groups is scalar, the one that rounds is
-/// vectorised.
+/// Values that are computed before any is rounded: the loop that looks up groups is scalar, the one
+/// that rounds is vectorised.
 const BUFFER_VALUES: usize = 256;
 
-/// Rows of codes whose columns belong to groups by an index (act-order). Groups that are runs of columns go by
-/// [`GroupedRows`](super::grouped::GroupedRows).
+/// Rows of codes whose columns belong to groups by an index (act-order). Groups that are runs of
+/// columns go by [`GroupedRows`](super::grouped::GroupedRows).
 pub(crate) struct IndexedRows<'a> {
     /// Codes of each row, `row_bytes` apart: a bit stream of `bits` bits a code.
     pub bytes: &'a [u8],
@@ -30,10 +31,12 @@ pub(crate) struct IndexedRows<'a> {
     pub index: &'a [u32],
 }
 
-/// Values in a table of all codes of all groups of a row, at most: it stays in the first-level cache.
+/// Values in a table of all codes of all groups of a row, at most: it stays in the first-level
+/// cache.
 const TABLE: usize = 4096;
 
-/// Columns for each value of the table, at least: a table that is looked up less often takes longer to make than it saves.
+/// Columns for each value of the table, at least: a table that is looked up less often takes longer
+/// to make than it saves.
 const MIN_LOOK_UPS: usize = 4;
 
 impl IndexedRows<'_> {
@@ -42,7 +45,8 @@ impl IndexedRows<'_> {
         values <= TABLE && values * MIN_LOOK_UPS <= self.cols
     }
 
-    /// Decodes with a table of each row's values, rounded once: a value takes one look-up in place of two, and no arithmetic.
+    /// Decodes with a table of each row's values, rounded once: a value takes one look-up in place
+    /// of two, and no arithmetic.
     #[inline(always)]
     fn look_up<E: Element>(&self, out: &mut [E]) {
         let mut codes = [0u8; BUFFER_VALUES];
@@ -114,9 +118,9 @@ impl Kernel for IndexedRows<'_> {
     }
 }
 
-/// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a weight. Each word has the
-/// codes of some inputs of one output, so a row reads a row of words with a shift of its own, and each of its values has a
-/// scale and a zero point of its own.
+/// Rows of inputs in the order in which the codes are stored, `[in, out]`: the transpose of a
+/// weight. Each word has the codes of some inputs of one output, so a row reads a row of words with
+/// a shift of its own, and each of its values has a scale and a zero point of its own.
 pub(crate) struct GptqInputRows<'a> {
     /// The words of all inputs, a row of `cols` after another.
     pub words: &'a [u8],
@@ -192,10 +196,10 @@ impl GptqPacking {
         }
     }
 
-    /// The zero points in `words`, chunk by chunk without end. Those of version 1 are stored one too low, and this undoes
-    /// it as gptqmodel `convert_gptq_v1_to_v2_format_module` does: 2, 4 and 8 bits by adding one to every field of a stored
-    /// word at once, with carry between the fields. Other widths straddle words and are corrected after unpacking, each
-    /// by itself.
+    /// The zero points in `words`, chunk by chunk without end. Those of version 1 are stored one
+    /// too low, and this undoes it as gptqmodel `convert_gptq_v1_to_v2_format_module` does: 2, 4
+    /// and 8 bits by adding one to every field of a stored word at once, with carry between the
+    /// fields. Other widths straddle words and are corrected after unpacking, each by itself.
     pub(crate) fn zero_points(
         self,
         words: &mut [u32],
@@ -223,7 +227,8 @@ impl GptqPacking {
     }
 }
 
-/// Adds `ones` to each stored word of `word_bits` in `words`. A carry leaves a field, but no stored word.
+/// Adds `ones` to each stored word of `word_bits` in `words`. A carry leaves a field, but no stored
+/// word.
 fn add_to_fields(words: &mut [u32], ones: u32, word_bits: usize) {
     if word_bits == 32 {
         for word in words {

@@ -1,14 +1,16 @@
-//! Codes of one to sixteen bits in rows, with a scale, and often an offset, for each group of values: the arithmetic of
-//! most schemes, which differ in names and layouts.
+//! Codes of one to sixteen bits in rows, with a scale, and often an offset, for each group of
+//! values: the arithmetic of most schemes, which differ in names and layouts.
 //!
-//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or two, or `int8(v * s) * b`, where
-//! `v` is the value that the code stands for. A library that computes in a narrower dtype rounds between two operations; so does the kernel if
-//! the output has that dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX `mx.dequantize`, HQQ
-//! `Quantizer.dequantize`, quanto `QBitsDequantizer`.
+//! A value is `v * s`, `v / s`, `(v - z) * s` or `v * s + b` in F32, the last with one rounding or
+//! two, or `int8(v * s) * b`, where `v` is the value that the code stands for. A library that
+//! computes in a narrower dtype rounds between two operations; so does the kernel if the output has
+//! that dtype. Formulas: transformers `Fp8Dequantize`, compressed-tensors `_dequantize`, MLX
+//! `mx.dequantize`, HQQ `Quantizer.dequantize`, quanto `QBitsDequantizer`.
 //!
-//! Codes narrower than a byte are first unpacked into bytes, a few hundred at a time. Then one loop over a group takes
-//! a code to its value, applies the formula, rounds and stores. LLVM vectorises that loop because the scale is constant
-//! in it, and because everything in it is a select and no branch.
+//! Codes narrower than a byte are first unpacked into bytes, a few hundred at a time. Then one loop
+//! over a group takes a code to its value, applies the formula, rounds and stores. LLVM vectorises
+//! that loop because the scale is constant in it, and because everything in it is a select and no
+//! branch.
 
 mod codes;
 mod formula;
@@ -36,7 +38,8 @@ use crate::simd::{CODES_PER_LOOK_UP, InMemory, Kernel, LookUp};
 
 /// Rows of codes with the scales and offsets of their groups.
 pub(crate) struct GroupedRows<'a, V> {
-    /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a whole byte on.
+    /// Codes of each row, `row_bytes` apart: a bit stream, least significant bit first, from a
+    /// whole byte on.
     pub bytes: &'a [u8],
     pub row_bytes: usize,
     /// Stored bits of a code: one to eight, or sixteen if the format's codes are two bytes.
@@ -54,20 +57,23 @@ pub(crate) struct GroupedRows<'a, V> {
     pub scale_rows: Range<usize>,
     pub scale_cols: Range<usize>,
     pub formula: Formula,
-    /// Whether the results of operations are rounded to the output's type, and not the last one alone.
+    /// Whether the results of operations are rounded to the output's type, and not the last one
+    /// alone.
     pub round: bool,
     /// A factor for each of `cols`, applied last; empty if there is none.
     pub columns: &'a [f32],
 }
 
-/// Codes narrower than a byte that are unpacked before any becomes a value. A multiple of eight, so that a tile begins
-/// with a whole byte at every width, and of the usual group sizes, so that their groups are not cut. The bytes lie in the
-/// first-level cache, and are written so long before they are read that no load waits for a store.
+/// Codes narrower than a byte that are unpacked before any becomes a value. A multiple of eight, so
+/// that a tile begins with a whole byte at every width, and of the usual group sizes, so that their
+/// groups are not cut. The bytes lie in the first-level cache, and are written so long before they
+/// are read that no load waits for a store.
 const BUFFER_VALUES: usize = 512;
 
-/// Shortest group of 4-bit codes for which a table of its 16 values in memory pays, if an intermediate result is rounded too. With
-/// one rounding the vectorised loop is faster than look-ups. Slow arithmetic has a table for every group of at least as many codes
-/// as the table has entries.
+/// Shortest group of 4-bit codes for which a table of its 16 values in memory pays, if an
+/// intermediate result is rounded too. With one rounding the vectorised loop is faster than
+/// look-ups. Slow arithmetic has a table for every group of at least as many codes as the table has
+/// entries.
 const MIN_TABLE: usize = 64;
 
 impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
@@ -88,8 +94,8 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
         self.decode_rows::<E, _, FusedOp>(InMemory, out);
     }
 
-    /// A group has only as many values as there are codes. For outputs of two bytes those of codes of up to four bits are rounded
-    /// once, and the codes look up the results in registers.
+    /// A group has only as many values as there are codes. For outputs of two bytes those of codes
+    /// of up to four bits are rounded once, and the codes look up the results in registers.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn run_avx2<E: Element>(&self, out: &mut [E], avx2: Avx2) {
@@ -98,13 +104,15 @@ impl<V: CodeValue> Kernel for GroupedRows<'_, V> {
 }
 
 impl<V: CodeValue> GroupedRows<'_, V> {
-    /// Whether values of two bytes are looked up in registers, where the CPU can: if groups are so long that a table pays.
+    /// Whether values of two bytes are looked up in registers, where the CPU can: if groups are so
+    /// long that a table pays.
     fn are_looked_up(&self) -> bool {
         let has_tables = self.code_bits <= 4 && self.grid.block_cols >= CODES_PER_LOOK_UP;
         cfg!(target_arch = "x86_64") && has_tables && self.columns.is_empty()
     }
 
-    /// Decodes all rows. Where values are looked up, `look_up` does it. `F` is the operation of [`Formula::FusedScaleShift`].
+    /// Decodes all rows. Where values are looked up, `look_up` does it. `F` is the operation of
+    /// [`Formula::FusedScaleShift`].
     #[inline(always)]
     fn decode_rows<E: Element, L: LookUp, F: Arithmetic>(&self, look_up: L, out: &mut [E]) {
         let width = self.cols.len().max(1);
@@ -142,7 +150,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
         }
     }
 
-    /// Decodes a tile. The formula is chosen here and not for each value: every arm is a loop of its own.
+    /// Decodes a tile. The formula is chosen here and not for each value: every arm is a loop of
+    /// its own.
     #[inline(always)]
     fn decode_tile<E: Element, L: LookUp, F: Arithmetic>(
         &self,
@@ -171,7 +180,8 @@ impl<V: CodeValue> GroupedRows<'_, V> {
     }
 }
 
-/// The value that the factor of a column multiplies: it is rounded to the output's type where the library computes in that.
+/// The value that the factor of a column multiplies: it is rounded to the output's type where the
+/// library computes in that.
 #[inline(always)]
 fn column_value<E: Element, A: Arithmetic>(value: f32) -> f32 {
     if A::ROUNDS { E::rounded(value) } else { value }

@@ -1,11 +1,14 @@
-//! Weights whose columns were rotated before they were quantized, back in the basis of the model: each group of columns of a
-//! row is multiplied by a Hadamard matrix. Sums in F64 are exact but for values of very different sizes, and rounded once.
+//! Weights whose columns were rotated before they were quantized, back in the basis of the model:
+//! each group of columns of a row is multiplied by a Hadamard matrix. Sums in F64 are exact but for
+//! values of very different sizes, and rounded once.
 //!
-//! SDNQ's matrix is the Kronecker power of [`four`](super::rotated)'s matrix for powers of four, else of `[[1,1],[1,-1]]`, over the
-//! square root of its size. Either is symmetric and its own inverse. The library rounds values and matrix to the type of the
-//! weight, and multiplies. FP-Quant stores its matrix with each weight ([`StoredHadamard`]).
+//! SDNQ's matrix is the Kronecker power of [`four`](super::rotated)'s matrix for powers of four,
+//! else of `[[1,1],[1,-1]]`, over the square root of its size. Either is symmetric and its own
+//! inverse. The library rounds values and matrix to the type of the weight, and multiplies.
+//! FP-Quant stores its matrix with each weight ([`StoredHadamard`]).
 //!
-//! Formulas: sdnq `build_hadamard`, `rotate_hadamard`; fp_quant `FPQuantLinear` (`get_hadamard_matrix`, `get_gsr_matrix`).
+//! Formulas: sdnq `build_hadamard`, `rotate_hadamard`; fp_quant `FPQuantLinear`
+//! (`get_hadamard_matrix`, `get_gsr_matrix`).
 
 use std::ops::{Add, Sub};
 
@@ -28,7 +31,8 @@ pub(crate) struct StoredHadamard {
     pub divisor: f64,
 }
 
-/// The columns of a [`StoredHadamard`]: those of S, the Kronecker power of `[[1,1],[1,-1]]`, or of the identity.
+/// The columns of a [`StoredHadamard`]: those of S, the Kronecker power of `[[1,1],[1,-1]]`, or of
+/// the identity.
 #[derive(Debug, PartialEq)]
 pub(crate) enum HadamardColumns {
     Identity,
@@ -48,7 +52,8 @@ pub(crate) struct HadamardGroups<'a> {
 }
 
 impl Kernel for HadamardGroups<'_> {
-    /// What [`StoredHadamard::finish`] decides depends on the type of the output, and saves divisions.
+    /// What [`StoredHadamard::finish`] decides depends on the type of the output, and saves
+    /// divisions.
     fn is_rounded_last(&self) -> bool {
         self.stored
             .is_some_and(StoredHadamard::has_exact_reciprocal)
@@ -66,7 +71,8 @@ impl Kernel for HadamardGroups<'_> {
     }
 }
 
-/// Values whose sums are computed together, unless a group has more: they stay in the first-level cache.
+/// Values whose sums are computed together, unless a group has more: they stay in the first-level
+/// cache.
 const STRIP: usize = 1024;
 
 impl HadamardGroups<'_> {
@@ -94,7 +100,8 @@ impl HadamardGroups<'_> {
             if is_narrow && has_exact_sums(rounded, self.group) {
                 self.rotate(by, rounded);
                 for (out, &sum) in out.iter_mut().zip(&*rounded) {
-                    // F64 has the product, so that it is rounded once in either type. A sum of zeros is +0.
+                    // F64 has the product, so that it is rounded once in either type. A sum of
+                    // zeros is +0.
                     *out = E::from_f32(sum * unit + 0.0);
                 }
                 continue;
@@ -171,13 +178,16 @@ impl HadamardGroups<'_> {
 const DECIDED: usize = 16;
 
 impl StoredHadamard {
-    /// `sum * entry / divisor` in F64, rounded to F32 and then to the type of the output. A sum of zeros is +0.
+    /// `sum * entry / divisor` in F64, rounded to F32 and then to the type of the output. A sum of
+    /// zeros is +0.
     ///
-    /// For types of 16 bits, a product of three roundings in F32 is enough: of the sum, of the factor and of the product. Each is
-    /// within 2^-24 of its number, and so is the value in F32 that is wanted; the quotient in F64 is within 2^-52. So the
-    /// product is less than 5 * 2^-24 of it off, which is less than [`MARGIN`](super::rounding_margin::MARGIN) last places, each 2^-24 of a number or more. Below
-    /// the normal numbers a sum is exact, as all are multiples of the least number, and a product loses half a place. If
-    /// no number halfway between two of the output's is as near as that, both products are rounded to the same.
+    /// For types of 16 bits, a product of three roundings in F32 is enough: of the sum, of the
+    /// factor and of the product. Each is within 2^-24 of its number, and so is the value in F32
+    /// that is wanted; the quotient in F64 is within 2^-52. So the product is less than 5 * 2^-24
+    /// of it off, which is less than [`MARGIN`](super::rounding_margin::MARGIN) last places, each
+    /// 2^-24 of a number or more. Below the normal numbers a sum is exact, as all are multiples of
+    /// the least number, and a product loses half a place. If no number halfway between two of the
+    /// output's is as near as that, both products are rounded to the same.
     #[inline(always)]
     fn finish<T: Summed, E: Element>(&self, sums: &[T], out: &mut [E]) {
         let factor = (self.entry / self.divisor) as f32;
@@ -217,24 +227,26 @@ impl StoredHadamard {
 }
 
 impl StoredHadamard {
-    /// What to multiply sums with, if F32 has it and the divisor is a power of two: such a product is the quotient.
+    /// What to multiply sums with, if F32 has it and the divisor is a power of two: such a product
+    /// is the quotient.
     fn factor(&self) -> Option<f32> {
         let factor = (self.entry / self.divisor) as f32;
         let is_same = f64::from(factor) * self.divisor == self.entry;
         (self.has_exact_reciprocal() && is_same && factor.is_finite()).then_some(factor)
     }
 
-    /// Whether the divisor is a power of two, so that products with its reciprocal are quotients. It is one of F32, beside
-    /// which F64 has room for both.
+    /// Whether the divisor is a power of two, so that products with its reciprocal are quotients.
+    /// It is one of F32, beside which F64 has room for both.
     fn has_exact_reciprocal(&self) -> bool {
         self.divisor.is_normal()
             && self.divisor.to_bits().trailing_zeros() >= f64::MANTISSA_DIGITS - 1
     }
 }
 
-/// Whether F32 has the sums and differences of any of `group` values, a power of two from 4 on: it does if the values are multiples of a power
-/// of two of which there are at most 2^24 in `group` times the largest. The sums in F64 are the same then, and take twice as long.
-/// Integer codes times scales of few bits are such multiples.
+/// Whether F32 has the sums and differences of any of `group` values, a power of two from 4 on: it
+/// does if the values are multiples of a power of two of which there are at most 2^24 in `group`
+/// times the largest. The sums in F64 are the same then, and take twice as long. Integer codes
+/// times scales of few bits are such multiples.
 #[inline(always)]
 fn has_exact_sums(values: &[f32], group: usize) -> bool {
     let mut largest = 0;
@@ -246,7 +258,8 @@ fn has_exact_sums(values: &[f32], group: usize) -> bool {
     if !(25..=254).contains(&exponent) {
         return false;
     }
-    // The last place of sums with this number is that power of two: a sum is rounded unless the value is a multiple.
+    // The last place of sums with this number is that power of two: a sum is rounded unless the
+    // value is a multiple.
     let magic = f32::from_bits((exponent - 1) << 23) * 1.5;
     let mut is_rounded = false;
     for &value in values {
@@ -344,7 +357,8 @@ pub(crate) fn butterflies<T: Summed>(by: impl Butterflies, values: &mut [T], siz
     }
 }
 
-/// Multiplies each `size` rows, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`. Two steps are one pass over the rows.
+/// Multiplies each `size` rows, a power of two, by the Kronecker power of `[[1,1],[1,-1]]`. Two
+/// steps are one pass over the rows.
 #[inline(always)]
 pub(crate) fn butterfly_rows<T: Summed, const N: usize>(rows: &mut [[T; N]], size: usize) {
     let mut stride = 1;

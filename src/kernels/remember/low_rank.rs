@@ -1,9 +1,10 @@
-//! A weight that is a quantized part and a product of two narrow matrices: `T((v + f32(Σ b·a)) * c)` or
-//! `T(v / c + f32(Σ b·a))`, where `v` is the decoded value, the sum runs over the rank in F64, and `c` is a number for
-//! each column.
+//! A weight that is a quantized part and a product of two narrow matrices: `T((v + f32(Σ b·a)) *
+//! c)` or `T(v / c + f32(Σ b·a))`, where `v` is the decoded value, the sum runs over the rank in
+//! F64, and `c` is a number for each column.
 //!
-//! Formulas: modelopt `SVDQuantLinear` (`_update_svdquant`); comfy-kitchen `quantize_svdquant_w4a4`. A library's matrix product has no order of its own; F64
-//! holds each product exactly, and the sum is rounded once.
+//! Formulas: modelopt `SVDQuantLinear` (`_update_svdquant`); comfy-kitchen
+//! `quantize_svdquant_w4a4`. A library's matrix product has no order of its own; F64 holds each
+//! product exactly, and the sum is rounded once.
 
 pub(crate) mod panels;
 
@@ -11,8 +12,8 @@ use super::matrix_product::{MatrixProduct, pack_rows};
 use crate::element::Element;
 use crate::simd::{Kernel, Level, Routine, perform};
 
-/// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has `rank` numbers for each row of
-/// the sums, `a` has `rank` rows of `width`.
+/// Adds `scale` times `b` × `a` to `sums`. With a scale of 1 each product is exact in F64. `b` has
+/// `rank` numbers for each row of the sums, `a` has `rank` rows of `width`.
 pub(crate) fn add_product(
     (b, a): (&[f32], &[f32]),
     scale: f64,
@@ -48,7 +49,8 @@ impl Routine for AddedSums<'_> {
     #[inline(always)]
     fn run(&mut self) {
         const INFINITE: u32 = f32::INFINITY.to_bits();
-        // The largest exponent, and not a loop that ends at the first: that would not be vectorised.
+        // The largest exponent, and not a loop that ends at the first: that would not be
+        // vectorised.
         let mut largest = 0;
         for (value, sum) in self.values.iter_mut().zip(&mut *self.sums) {
             largest = largest.max((*sum as f32).to_bits() & INFINITE);
@@ -160,7 +162,8 @@ mod tests {
         add_product((&[], &[]), 1.0, (3, 0), Level::default(), &mut []);
     }
 
-    /// A sum that is not finite in F32 is found at every place, also where its value makes it finite again.
+    /// A sum that is not finite in F32 is found at every place, also where its value makes it
+    /// finite again.
     #[test]
     fn sums_that_are_not_finite() {
         for level in Level::available() {

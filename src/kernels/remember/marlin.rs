@@ -1,8 +1,9 @@
-//! Tiles of Marlin, of QQQ, which descends from it, and of marlin-24: codes of four bits in the order in which tensor cores take
-//! them. They are unpacked to rows, a byte a code.
+//! Tiles of Marlin, of QQQ, which descends from it, and of marlin-24: codes of four bits in the
+//! order in which tensor cores take them. They are unpacked to rows, a byte a code.
 //!
-//! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a warp load them: 32 lanes with four
-//! words each. Four lanes have the inputs of the same outputs. A word has eight codes: four inputs of an output, and of another.
+//! A tile of 16 inputs × 64 outputs is 128 adjacent words, in the order in which the threads of a
+//! warp load them: 32 lanes with four words each. Four lanes have the inputs of the same outputs. A
+//! word has eight codes: four inputs of an output, and of another.
 
 mod sparse;
 
@@ -23,16 +24,16 @@ const SHARING: usize = 4;
 /// Bytes of the lanes that have the same outputs. Two of these are unpacked together.
 const LINE: usize = SHARING * WORDS * 4;
 
-/// How the eight codes of a word lie in its nibbles, and which inputs they belong to. Codes 0 to 3 belong to one output,
-/// codes 4 to 7 to another.
+/// How the eight codes of a word lie in its nibbles, and which inputs they belong to. Codes 0 to 3
+/// belong to one output, codes 4 to 7 to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TileOrder {
     /// Marlin's: two pairs of inputs, eight apart, whose codes become F16.
     Halves,
     /// QQQ's for scales of groups: four adjacent inputs, whose codes become F16 and then bytes.
     HalvesOfBytes,
-    /// QQQ's for scales of channels: four adjacent inputs. A code is the upper half of a signed byte, and all other bits
-    /// of that are zero.
+    /// QQQ's for scales of channels: four adjacent inputs. A code is the upper half of a signed
+    /// byte, and all other bits of that are zero.
     UpperHalvesOfBytes,
 }
 
@@ -103,8 +104,8 @@ fn upper(a: Words, b: Words) -> Words {
 /// A nibble of each half of a word.
 const NIBBLES: u32 = 0x000f_000f;
 
-/// Which outputs of a tile the codes of a word belong to: the sum of the distances of its line and of itself. The word's second
-/// codes have another.
+/// Which outputs of a tile the codes of a word belong to: the sum of the distances of its line and
+/// of itself. The word's second codes have another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputOrder {
     line: usize,
@@ -174,7 +175,8 @@ impl MarlinTiles<'_> {
         }
     }
 
-    /// Two tiles with adjacent inputs are unpacked side by side, two lines of each: 32 inputs of 16 outputs.
+    /// Two tiles with adjacent inputs are unpacked side by side, two lines of each: 32 inputs of 16
+    /// outputs.
     #[inline(always)]
     fn unpack_tiles(&mut self, transpose: impl Transpose, order: TileOrder) {
         const TWO: usize = 2 * LINE;
@@ -203,7 +205,8 @@ impl MarlinTiles<'_> {
     }
 }
 
-/// Unpacks two lines of two tiles: the codes of each word's first output, line by line, and those of each word's second.
+/// Unpacks two lines of two tiles: the codes of each word's first output, line by line, and those
+/// of each word's second.
 #[inline(always)]
 fn unpack_lines(
     transpose: impl Transpose,

@@ -1,8 +1,9 @@
-//! Products of matrices, in F64. Each sum has its terms in their order, whatever is computed side by side.
+//! Products of matrices, in F64. Each sum has its terms in their order, whatever is computed side
+//! by side.
 //!
-//! Four rows and eight columns of sums are computed at once: they fill half of the registers of AVX2, and every number that is
-//! loaded is used four or eight times; with AVX-512 there are twice as many columns. What is read in the inner loop is packed
-//! before, so that it lies together.
+//! Four rows and eight columns of sums are computed at once: they fill half of the registers of
+//! AVX2, and every number that is loaded is used four or eight times; with AVX-512 there are twice
+//! as many columns. What is read in the inner loop is packed before, so that it lies together.
 
 use std::ops::Range;
 
@@ -19,12 +20,13 @@ pub(super) const COLS: usize = 8;
 /// [`COLS`] at [`Level::Avx512`](crate::simd::Level::Avx512).
 pub(super) const WIDE_COLS: usize = 16;
 
-/// Columns of a right matrix that is kept in panels: those whose sums are computed one after another for the same rows. Their
-/// values fill at least a line of the cache.
+/// Columns of a right matrix that is kept in panels: those whose sums are computed one after
+/// another for the same rows. Their values fill at least a line of the cache.
 pub(crate) const PANEL: usize = 32;
 
-/// Numbers of the right matrix that are packed together: 32 KiB. So the sums of a row that follow each other are visited one
-/// after the other, and the rows, whose distance is often a power of two, do not push each other out of the cache.
+/// Numbers of the right matrix that are packed together: 32 KiB. So the sums of a row that follow
+/// each other are visited one after the other, and the rows, whose distance is often a power of
+/// two, do not push each other out of the cache.
 const PACKED: usize = 4096;
 
 /// Adds the product of two matrices to sums.
@@ -35,8 +37,8 @@ pub(crate) struct MatrixProduct<'a, T> {
     pub right: &'a [T],
     pub depth: usize,
     pub width: usize,
-    /// Whether F64 holds each product of two numbers, as it holds those of two F32. Then it makes no difference whether a product
-    /// is rounded before it is added.
+    /// Whether F64 holds each product of two numbers, as it holds those of two F32. Then it makes
+    /// no difference whether a product is rounded before it is added.
     pub is_exact: bool,
     /// Rows of `width` sums.
     pub sums: &'a mut [f64],
@@ -164,7 +166,8 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
         }
     }
 
-    /// Adds to the sums of columns `cols`. `packed` is scratch for as many numbers of the right matrix.
+    /// Adds to the sums of columns `cols`. `packed` is scratch for as many numbers of the right
+    /// matrix.
     #[inline(always)]
     fn add_block<const COLS: usize, const IS_WHOLE: bool>(
         &mut self,
@@ -199,7 +202,8 @@ impl<T: Copy + Into<f64>> MatrixProduct<'_, T> {
     }
 }
 
-/// Copies the first numbers of a line. That there are enough is a constant, or a call would copy them.
+/// Copies the first numbers of a line. That there are enough is a constant, or a call would copy
+/// them.
 #[inline(always)]
 fn load<T: Copy + Into<f64>, const COLS: usize, const IS_WHOLE: bool>(
     line: &[T],

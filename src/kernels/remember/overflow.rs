@@ -32,8 +32,8 @@ pub(crate) fn has_infinite(halves: &[f16], level: Level) -> bool {
     find.found
 }
 
-/// The largest magnitude among the finite `values` that are infinite in `halves`; 0 if there is none. With `saturates` these
-/// halves become the largest finite value of their sign.
+/// The largest magnitude among the finite `values` that are infinite in `halves`; 0 if there is
+/// none. With `saturates` these halves become the largest finite value of their sign.
 pub(crate) fn limit_overflow(values: &[f32], halves: &mut [f16], saturates: bool) -> f32 {
     let mut largest = 0.0f32;
     for (x, half) in values.iter().zip(halves) {

@@ -1,5 +1,5 @@
-//! Codes of one to eight bits as bit streams, least significant bit first, in words of 32 bits or in bytes; or in bit
-//! planes.
+//! Codes of one to eight bits as bit streams, least significant bit first, in words of 32 bits or
+//! in bytes; or in bit planes.
 
 /// Codes in a chunk. 32 codes of `BITS` bits fill `BITS` words exactly, whatever `BITS` is.
 pub(crate) const CHUNK: usize = 32;
@@ -29,9 +29,9 @@ pub(crate) fn unpack<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     codes
 }
 
-/// Unpacks 32 codes that lie in bit planes (gptqmodel `utils/planar_packing.py`). A width is the sum of some of 4, 2 and
-/// 1; there is a plane of so many bits of each code for each of them, the widest first and with the lowest bits. Each
-/// plane is a bit stream.
+/// Unpacks 32 codes that lie in bit planes (gptqmodel `utils/planar_packing.py`). A width is the
+/// sum of some of 4, 2 and 1; there is a plane of so many bits of each code for each of them, the
+/// widest first and with the lowest bits. Each plane is a bit stream.
 #[inline(always)]
 pub(crate) fn unpack_planes<const BITS: usize>(words: &[u32; BITS]) -> [u32; CHUNK] {
     let mut codes = [0; CHUNK];
@@ -83,8 +83,9 @@ fn unpack_eights<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The eight codes of `BITS` bytes. They are moved apart by halves: four to each half of a word of 64 bits, two to each
-/// quarter, one to each byte. Three steps of shifts and masks take the place of eight shifts.
+/// The eight codes of `BITS` bytes. They are moved apart by halves: four to each half of a word of
+/// 64 bits, two to each quarter, one to each byte. Three steps of shifts and masks take the place
+/// of eight shifts.
 #[inline(always)]
 fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
     let mut wide = [0; 8];
@@ -99,8 +100,8 @@ fn spread<const BITS: usize>(bytes: [u8; BITS]) -> [u8; 8] {
     word.to_le_bytes()
 }
 
-/// Unpacks two codes a byte, the first in the low half. LLVM turns the loop into an interleaving of two vectors, which is
-/// less work than [`spread`].
+/// Unpacks two codes a byte, the first in the low half. LLVM turns the loop into an interleaving of
+/// two vectors, which is less work than [`spread`].
 #[inline(always)]
 fn unpack_nibbles(bytes: &[u8], out: &mut [u8]) {
     let (pairs, last) = out.as_chunks_mut::<2>();

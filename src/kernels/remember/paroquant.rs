@@ -1,13 +1,14 @@
-//! ParoQuant: the rows of an AWQ weight A, with their columns rotated in pairs and scaled: `W = A · R · diag(c)`.
+//! ParoQuant: the rows of an AWQ weight A, with their columns rotated in pairs and scaled: `W = A ·
+//! R · diag(c)`.
 //!
 //! A layer rotates its input: of a pair (i, j) with the angle θ, `x_i' = x_i cos θ + x_j sin θ` and
 //! `x_j' = x_j cos θ - x_i sin θ`, rotation after rotation (gptqmodel `utils/paroquant.py`,
-//! `apply_paroquant_rotation_reference`). So the columns of the weight take the transposes, from the last rotation to the
-//! first: `a_i' = a_i cos θ - a_j sin θ`, `a_j' = a_i sin θ + a_j cos θ`.
+//! `apply_paroquant_rotation_reference`). So the columns of the weight take the transposes, from
+//! the last rotation to the first: `a_i' = a_i cos θ - a_j sin θ`, `a_j' = a_i sin θ + a_j cos θ`.
 //!
-//! The library multiplies matrices and has no order of its own. Here cos θ and sin θ are rounded to F32, as its kernels have
-//! them. All else is in F64 and rounded once, at the end: sums of products of opposite signs may cancel, and in F32 what is
-//! left could have no correct digit of a BF16.
+//! The library multiplies matrices and has no order of its own. Here cos θ and sin θ are rounded to
+//! F32, as its kernels have them. All else is in F64 and rounded once, at the end: sums of products
+//! of opposite signs may cancel, and in F32 what is left could have no correct digit of a BF16.
 
 use crate::element::Element;
 use crate::kernels::remember::awq::PER_WORD;
@@ -18,8 +19,8 @@ use crate::simd::{InMemory, Kernel, Transpose};
 /// Most columns of a group. A place in a group is a byte.
 pub(crate) const MAX_GROUP: usize = 256;
 
-/// Output rows. The rows of words are rotated together, vectors for each column: the columns of a pair are anywhere,
-/// and the rows side by side.
+/// Output rows. The rows of words are rotated together, vectors for each column: the columns of a
+/// pair are anywhere, and the rows side by side.
 pub(crate) struct ParoRows<'a> {
     /// Runs of `cols` words, one for each eight rows.
     pub words: &'a [u32],
@@ -32,8 +33,8 @@ pub(crate) struct ParoRows<'a> {
     pub zeros: &'a [f32],
     pub group_size: usize,
     pub rotations: usize,
-    /// Of each group and each of its rotations, in the order in which they are applied, the columns in pairs. All are below
-    /// the group's size, and different.
+    /// Of each group and each of its rotations, in the order in which they are applied, the columns
+    /// in pairs. All are below the group's size, and different.
     pub pairs: &'a [u8],
     /// Cosine and sine for each pair.
     pub angles: &'a [f32],
@@ -129,8 +130,8 @@ fn widen(
     size: usize,
     lanes: &mut Lanes,
 ) {
-    // A loop over the rows of several columns: LLVM would take apart a shorter one, to compute a row of many columns at a time, and
-    // transpose what comes of it.
+    // A loop over the rows of several columns: LLVM would take apart a shorter one, to compute a
+    // row of many columns at a time, and transpose what comes of it.
     let (scales, zeros) = ([*scales; COLUMNS], [*zeros; COLUMNS]);
     let (scales, zeros) = (scales.as_flattened(), zeros.as_flattened());
     let lanes = lanes.0.as_chunks_mut::<COLUMNS>().0.iter_mut();
@@ -175,8 +176,8 @@ fn rotate(pairs: &[u8], angles: &[f32], lanes: &mut Lanes) {
     }
 }
 
-/// The values of the columns of a group times their factors, row by row. Eight columns at a time are transposed: single numbers of
-/// a row lie far from each other.
+/// The values of the columns of a group times their factors, row by row. Eight columns at a time
+/// are transposed: single numbers of a row lie far from each other.
 #[inline(always)]
 fn scale(
     unit: impl Transpose,

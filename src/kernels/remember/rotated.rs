@@ -1,13 +1,15 @@
-//! Weights whose columns were rotated before they were quantized (ConvRot of comfy-kitchen), back in the basis of the
-//! model: in each row, every group of g columns is multiplied by a Hadamard matrix.
+//! Weights whose columns were rotated before they were quantized (ConvRot of comfy-kitchen), back
+//! in the basis of the model: in each row, every group of g columns is multiplied by a Hadamard
+//! matrix.
 //!
-//! H of g = 4^n columns is the Kronecker power of `H4 = [[1,1,1,-1],[1,1,-1,1],[1,-1,1,1],[-1,1,1,1]]`, over √g. It is
-//! symmetric and its own inverse. A product takes n passes over the group, each with sums of four values.
+//! H of g = 4^n columns is the Kronecker power of `H4 =
+//! [[1,1,1,-1],[1,1,-1,1],[1,-1,1,1],[-1,1,1,1]]`, over √g. It is symmetric and its own inverse. A
+//! product takes n passes over the group, each with sums of four values.
 //!
-//! A row has one scale, so the codes can be rotated first: their sums are integers and exact, so is the division by √g,
-//! a power of two, and the product with the scale is the only rounding. The library multiplies by the scale first and
-//! sums in F32, in an order that depends on its matrix product. Where a correction is added before the rotation, the
-//! sums are in F64 and rounded once.
+//! A row has one scale, so the codes can be rotated first: their sums are integers and exact, so is
+//! the division by √g, a power of two, and the product with the scale is the only rounding. The
+//! library multiplies by the scale first and sums in F32, in an order that depends on its matrix
+//! product. Where a correction is added before the rotation, the sums are in F64 and rounded once.
 //!
 //! Formulas: comfy-kitchen `dequantize_int8_convrot_weight`, `dequantize_convrot_w4a4_weight`,
 //! `dequantize_w4a8_int8_weight` (eager backend).
@@ -28,8 +30,9 @@ pub(crate) const LEAST_GROUP: usize = 4;
 /// Largest group. Sums of so many codes are below 2^24, so that they are exact in F32 as well.
 pub(crate) const MAX_GROUP: usize = 1 << 16;
 
-/// Columns that are rotated at once, unless a group is wider. Sums of so many codes of eight bits fit 16 bits: a row
-/// of H has 136 signs of one kind and 120 of the other, so that they are within -32648 and 32632.
+/// Columns that are rotated at once, unless a group is wider. Sums of so many codes of eight bits
+/// fit 16 bits: a row of H has 136 signs of one kind and 120 of the other, so that they are within
+/// -32648 and 32632.
 pub(crate) const CHUNK: usize = 256;
 
 /// Whether `group` is a number of columns that this kernel rotates.
@@ -42,7 +45,8 @@ pub(crate) fn is_group(group: usize) -> bool {
 
 /// Codes of a rotated weight, as integers from -128 to 127.
 pub(crate) trait RotatedCodes {
-    /// Writes the integers of row `row`, counted from the first that is decoded, from column `at` of the loaded ones on.
+    /// Writes the integers of row `row`, counted from the first that is decoded, from column `at`
+    /// of the loaded ones on.
     fn fill(&self, row: usize, at: usize, out: &mut [i16]);
 
     /// [`fill`](Self::fill) at [`Level::Avx2`](crate::simd::Level::Avx2).
@@ -238,8 +242,8 @@ fn four<T: Copy + Add<Output = T> + Sub<Output = T>>([a, b, c, d]: [T; 4]) -> [T
 /// Columns that one step of a pass with wide strides takes: a vector of AVX2.
 const LANES: usize = 16;
 
-/// Multiplies each group of `group` values by H times √g. The order of the sums is that of the passes: neighbours
-/// first, then those 4, 16, 64, … apart.
+/// Multiplies each group of `group` values by H times √g. The order of the sums is that of the
+/// passes: neighbours first, then those 4, 16, 64, … apart.
 #[inline(always)]
 pub(crate) fn rotate<T: Copy + Add<Output = T> + Sub<Output = T>>(values: &mut [T], group: usize) {
     for quad in values.as_chunks_mut::<4>().0 {

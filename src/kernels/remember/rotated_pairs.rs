@@ -1,9 +1,10 @@
-//! Rows of pairs of values, each one of a table, in groups that share a scale. Some groups together were multiplied by a Hadamard
-//! matrix, which is undone here: HIGGS.
+//! Rows of pairs of values, each one of a table, in groups that share a scale. Some groups together
+//! were multiplied by a Hadamard matrix, which is undone here: HIGGS.
 //!
-//! The values of the table are multiples of a power of two, and so few bits long that their sums are integers of 32 bits. These are
-//! exact, and so are their products with scales and the sums of these in F64 ([`RotatedPairs::fits`]): only the last product and the
-//! value of the output are rounded, as [`HadamardGroups`](super::hadamard::HadamardGroups) rounds them.
+//! The values of the table are multiples of a power of two, and so few bits long that their sums
+//! are integers of 32 bits. These are exact, and so are their products with scales and the sums of
+//! these in F64 ([`RotatedPairs::fits`]): only the last product and the value of the output are
+//! rounded, as [`HadamardGroups`](super::hadamard::HadamardGroups) rounds them.
 
 use super::hadamard::{butterflies, butterfly_rows};
 use crate::element::Element;
@@ -28,7 +29,8 @@ pub(crate) struct IntegerPairs {
 }
 
 impl IntegerPairs {
-    /// `None` if there are too many pairs, or if a sum of [`MAX_GROUP`] values may have more bits than an integer.
+    /// `None` if there are too many pairs, or if a sum of [`MAX_GROUP`] values may have more bits
+    /// than an integer.
     pub(crate) fn new(values: &[f32]) -> Option<Self> {
         let (pairs, rest) = values.as_chunks::<2>();
         if pairs.len() > MAX_PAIRS || !rest.is_empty() {
@@ -72,10 +74,11 @@ pub(crate) struct RotatedPairs<'a> {
 }
 
 impl RotatedPairs<'_> {
-    /// Whether sums of a rotation with these scales, which have 11 bits, are exact. A sum of a group has 31 bits, its product with a
-    /// scale 42, and is a multiple of the unit times the last place of the scale, which is more than 2^-11 of it. So F64 has the
-    /// sums of products if the largest scale is at most 2^(53 - 31 - 11) times as large as the smallest, divided by the number of
-    /// groups.
+    /// Whether sums of a rotation with these scales, which have 11 bits, are exact. A sum of a
+    /// group has 31 bits, its product with a scale 42, and is a multiple of the unit times the last
+    /// place of the scale, which is more than 2^-11 of it. So F64 has the sums of products if the
+    /// largest scale is at most 2^(53 - 31 - 11) times as large as the smallest, divided by the
+    /// number of groups.
     pub(crate) fn fits(scales: &[f32]) -> bool {
         let (mut least, mut most, mut is_finite) = (f32::MAX, 0.0f32, true);
         for &scale in scales {
@@ -192,7 +195,8 @@ impl Kernel for RotatedPairs<'_> {
     }
 }
 
-/// Takes the codes of lanes out of words of 32 bits, each of which has one of every lane, lowest bits first.
+/// Takes the codes of lanes out of words of 32 bits, each of which has one of every lane, lowest
+/// bits first.
 pub(crate) struct LaneCodes<'a> {
     pub words: &'a [[u8; 4]],
     /// Bits of a code, at most 8.

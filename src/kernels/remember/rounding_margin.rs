@@ -1,4 +1,5 @@
-//! Whether a product in F32 is near enough to the one in F64 that is wanted: most are rounded to the same number of 16 bits.
+//! Whether a product in F32 is near enough to the one in F64 that is wanted: most are rounded to
+//! the same number of 16 bits.
 
 use half::f16;
 
@@ -7,8 +8,9 @@ use crate::element::Element;
 /// How many places of F32 a product in F32 may be off.
 pub(crate) const MARGIN: u32 = 8;
 
-/// Whether all numbers of F32 with the sign of `x` that are up to [`MARGIN`] places from it are rounded to the same of 16 bits. Of
-/// halves only zero and the normal values are rounded at a place that is known.
+/// Whether all numbers of F32 with the sign of `x` that are up to [`MARGIN`] places from it are
+/// rounded to the same of 16 bits. Of halves only zero and the normal values are rounded at a place
+/// that is known.
 #[inline(always)]
 pub(crate) fn is_decided<E: Element>(x: f32) -> bool {
     let places = f32::MANTISSA - E::MANTISSA;

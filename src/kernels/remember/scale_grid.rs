@@ -6,7 +6,8 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScaleGrid {
     pub matrix_rows: usize,
-    /// Rows and columns that share a scale. Blocks start anew in each matrix; edge blocks are smaller.
+    /// Rows and columns that share a scale. Blocks start anew in each matrix; edge blocks are
+    /// smaller.
     pub block_rows: usize,
     pub block_cols: usize,
     /// Rows of scales of one matrix.

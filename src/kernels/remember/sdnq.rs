@@ -1,6 +1,6 @@
-//! SDNQ's packed codes of one to seven bits: eight of them in as many bytes as a code has bits. The low bits of each byte are
-//! whole codes, and the bits above them make up the others. Codes of nine to fifteen bits: sixteen of them in as many words of
-//! sixteen bits (`wide`).
+//! SDNQ's packed codes of one to seven bits: eight of them in as many bytes as a code has bits. The
+//! low bits of each byte are whole codes, and the bits above them make up the others. Codes of nine
+//! to fifteen bits: sixteen of them in as many words of sixteen bits (`wide`).
 //!
 //! Source: sdnq `packed_int/unpack.py`.
 
@@ -14,7 +14,8 @@ const UNIT: usize = 8;
 /// Codes of more than eight bits in a unit.
 const WIDE_UNIT: usize = 16;
 
-/// Codes in a unit: as many as the words that codes of `bits` bits are packed in have bits, so that it fills whole words.
+/// Codes in a unit: as many as the words that codes of `bits` bits are packed in have bits, so that
+/// it fills whole words.
 pub(crate) fn unit(bits: usize) -> usize {
     if bits > 8 { WIDE_UNIT } else { UNIT }
 }
@@ -24,7 +25,8 @@ pub(crate) fn unpacked_bytes(bits: usize) -> usize {
     if bits > 8 { 2 } else { 1 }
 }
 
-/// Unpacks codes of `bits` bits, one to sixteen, from whole units. Codes of up to eight bits get a byte each, wider ones two.
+/// Unpacks codes of `bits` bits, one to sixteen, from whole units. Codes of up to eight bits get a
+/// byte each, wider ones two.
 pub(crate) fn unpack_units(bits: usize, bytes: &[u8], out: &mut [u8]) {
     match bits {
         3 => units::<3>(bytes, out, three),
@@ -51,8 +53,8 @@ fn word<const BITS: usize>(bytes: [u8; BITS]) -> u64 {
     u64::from_le_bytes(wide)
 }
 
-/// Codes 0 to 2 are bits 0 to 2 of each byte, codes 3 to 5 bits 3 to 5. Codes 6 and 7 have bits 6 and 7 of bytes 0 and 1, and
-/// bits 6 and 7 of byte 2 as their highest.
+/// Codes 0 to 2 are bits 0 to 2 of each byte, codes 3 to 5 bits 3 to 5. Codes 6 and 7 have bits 6
+/// and 7 of bytes 0 and 1, and bits 6 and 7 of byte 2 as their highest.
 fn three(bytes: [u8; 3]) -> u64 {
     let word = word(bytes);
     let low = word & 0x07_0707 | (word >> 3 & 0x07_0707) << 24;
@@ -60,8 +62,8 @@ fn three(bytes: [u8; 3]) -> u64 {
     low | high << 48
 }
 
-/// Codes 0 to 4 are bits 0 to 4 of each byte. Codes 5 to 7 have bits 5 to 7 of bytes 0 to 2; their upper two bits are bits 5
-/// and 6 of bytes 3 and 4, and bits 7 of both.
+/// Codes 0 to 4 are bits 0 to 4 of each byte. Codes 5 to 7 have bits 5 to 7 of bytes 0 to 2; their
+/// upper two bits are bits 5 and 6 of bytes 3 and 4, and bits 7 of both.
 fn five(bytes: [u8; 5]) -> u64 {
     let word = word(bytes);
     let low = word & 0x1f_1f1f_1f1f;
@@ -70,8 +72,8 @@ fn five(bytes: [u8; 5]) -> u64 {
     low | (high | last << 16) << 40
 }
 
-/// Twice three bytes with four codes: three are bits 0 to 5 of each byte. The fourth has bits 6 and 7 of the third byte, of the
-/// second and of the first, the lowest first.
+/// Twice three bytes with four codes: three are bits 0 to 5 of each byte. The fourth has bits 6 and
+/// 7 of the third byte, of the second and of the first, the lowest first.
 fn six(bytes: [u8; 6]) -> u64 {
     let both = |half: u64| half | half << 32;
     let word = word(bytes);
@@ -81,9 +83,11 @@ fn six(bytes: [u8; 6]) -> u64 {
     word & both(0x3f_3f3f) | third << 2 | second << 12 | first << 22
 }
 
-/// Codes 0 to 6 are bits 0 to 6 of each byte. Code 7 has bits 7 of all, that of the last byte lowest.
+/// Codes 0 to 6 are bits 0 to 6 of each byte. Code 7 has bits 7 of all, that of the last byte
+/// lowest.
 fn seven(bytes: [u8; 7]) -> u64 {
-    // Times a power of two for each byte, bit 0 of byte i comes to bit 62 - i, and no sum carries into these.
+    // Times a power of two for each byte, bit 0 of byte i comes to bit 62 - i, and no sum carries
+    // into these.
     const GATHER: u64 = 1 << 62 | 1 << 53 | 1 << 44 | 1 << 35 | 1 << 26 | 1 << 17 | 1 << 8;
     let word = word(bytes);
     let low = word & 0x7f_7f7f_7f7f_7f7f;
@@ -96,8 +100,8 @@ mod tests {
     use super::*;
     use crate::test_utils::miri_or;
 
-    /// For each code of a unit, the bits of the unit that make it up, from its lowest: byte * 8 + bit. As sdnq itself unpacks
-    /// units that have a single bit.
+    /// For each code of a unit, the bits of the unit that make it up, from its lowest: byte * 8 +
+    /// bit. As sdnq itself unpacks units that have a single bit.
     const PLACES: [(usize, [&[usize]; UNIT]); 4] = [
         (
             3,

@@ -9,8 +9,8 @@ pub(crate) struct SignedRows<'a> {
     pub width: usize,
     /// 1 or -1 for each column of `values`; `None`: all are 1.
     pub signs: Option<&'a [f32]>,
-    /// `[keys, heads]`: a row has so many heads, in `values` those of each of so many keys side by side (`k * n + i`), and in the
-    /// output tiled (`k + keys * i`). `[1, 1]` for no other order.
+    /// `[keys, heads]`: a row has so many heads, in `values` those of each of so many keys side by
+    /// side (`k * n + i`), and in the output tiled (`k + keys * i`). `[1, 1]` for no other order.
     pub heads: [usize; 2],
 }
 

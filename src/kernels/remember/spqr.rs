@@ -1,8 +1,10 @@
-//! SpQR: tiles of 16 × 16 codes of three bits. A row of a tile has a scale and a zero point of three bits, whose scales and zero
-//! points are halves for the tile. Single values are added, and the columns are stored in another order.
+//! SpQR: tiles of 16 × 16 codes of three bits. A row of a tile has a scale and a zero point of
+//! three bits, whose scales and zero points are halves for the tile. Single values are added, and
+//! the columns are stored in another order.
 //!
-//! `w = (q - z) * s`, with `s` and `z` of the same form. The library computes each difference and each product in halves, sums in
-//! F32, and rounds the sum to a half (SpQR `inference_kernels/spqr_cuda.cpp`, `dequantize_compressed`).
+//! `w = (q - z) * s`, with `s` and `z` of the same form. The library computes each difference and
+//! each product in halves, sums in F32, and rounds the sum to a half (SpQR
+//! `inference_kernels/spqr_cuda.cpp`, `dequantize_compressed`).
 
 use half::f16;
 
@@ -25,7 +27,8 @@ const CODES: u32 = TILE as u32 + 2;
 
 /// Rows of a weight.
 pub(crate) struct SpqrRows<'a> {
-    /// A word for each row of each tile of the loaded rows: tiles of 16 rows, in the order of their columns, and the rows of each.
+    /// A word for each row of each tile of the loaded rows: tiles of 16 rows, in the order of their
+    /// columns, and the rows of each.
     pub words: &'a [[u8; 8]],
     /// The first row that is decoded, counted from the first that is loaded.
     pub first: usize,
@@ -73,7 +76,8 @@ impl SpqrRows<'_> {
             for &single in singles {
                 values[(single & 0xffff) as usize] += f32_from_f16((single >> 16) as u16);
             }
-            // Sums are rounded, in whose places several single values may be; all other values are halves.
+            // Sums are rounded, in whose places several single values may be; all other values are
+            // halves.
             for &single in singles {
                 let value = &mut values[(single & 0xffff) as usize];
                 *value = half(*value);
@@ -110,8 +114,8 @@ struct TileNumbers {
 }
 
 impl TileNumbers {
-    /// The scales and zero points of scales and of zero points are halves: each two rows of the tile have a byte of them above
-    /// their codes, of which every bit is set that either row has.
+    /// The scales and zero points of scales and of zero points are halves: each two rows of the
+    /// tile have a byte of them above their codes, of which every bit is set that either row has.
     #[inline(always)]
     fn new(tile: &[[u8; 8]; TILE]) -> Self {
         let mut bits = 0;
@@ -136,7 +140,8 @@ impl TileNumbers {
         numbers
     }
 
-    /// The values of a row of the tile. It has as many values as there are codes, which look them up.
+    /// The values of a row of the tile. It has as many values as there are codes, which look them
+    /// up.
     #[inline(always)]
     fn row(&self, look_up: impl Ranks, tile: &[[u8; 8]; TILE], row: usize) -> [f32; TILE] {
         let (word, scale, zero) = (

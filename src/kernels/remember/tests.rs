@@ -1,4 +1,5 @@
-//! Every kernel at every CPU level and output type, against a twin that computes one value at a time.
+//! Every kernel at every CPU level and output type, against a twin that computes one value at a
+//! time.
 
 mod exl2;
 mod exl3;
@@ -161,7 +162,8 @@ fn values_beyond_the_range() {
     }
 }
 
-/// Casts of F32 and F64 against roundings of one value; what overflows is found, and clamped before it is rounded if asked for.
+/// Casts of F32 and F64 against roundings of one value; what overflows is found, and clamped before
+/// it is rounded if asked for.
 #[test]
 fn cast_kernel() {
     use super::cast::{Cast, CastValues, largest};
@@ -288,8 +290,8 @@ fn codebook_kernel() {
             (6, 3, 128),
             (0, 1600, 16),
             (2, 50, 6),
-            // Units of 64 values that are looked up in registers: from within a block, over many blocks, with a rest, and a
-            // first block that ends with the first unit.
+            // Units of 64 values that are looked up in registers: from within a block, over many
+            // blocks, with a rest, and a first block that ends with the first unit.
             (0, 64 * 40, 64),
             (64, 5000, 128),
             (192, 1000, 256),

@@ -15,7 +15,8 @@ use super::matrix_product::{MatrixProduct, MulAdd, Rounded, pack_columns, pack_r
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Butterflies, InMemory, Level, Routine, perform};
 
-/// What the vectors of a block are multiplied with: `x[j]` becomes the sum over i of `x[i] * m[i][j]`, times a factor.
+/// What the vectors of a block are multiplied with: `x[j]` becomes the sum over i of `x[i] *
+/// m[i][j]`, times a factor.
 #[derive(Debug)]
 pub(crate) enum BlockMatrix {
     /// The Kronecker power of `[[1,1],[1,-1]]`, of a power of two of rows.
@@ -84,7 +85,8 @@ const LANES: usize = 32;
 impl TransformedRows<'_> {
     /// Multiplies the values, at the level that is fastest for the matrices.
     pub(crate) fn run_at(mut self, level: Level) {
-        // Of sums and differences, and of products that are rounded before they are added, LLVM makes slower loops with AVX-512.
+        // Of sums and differences, and of products that are rounded before they are added, LLVM
+        // makes slower loops with AVX-512.
         let most = match self.rows.matrix {
             BlockMatrix::Dense(matrix) if matrix.is_single && self.columns.is_none() => {
                 Level::Avx512

@@ -6,7 +6,8 @@ use std::ops::Range;
 use crate::simd::Avx2;
 use crate::simd::{InMemory, LINE, Level, Routine, Transpose, perform};
 
-/// Lines that are transposed together: two cache lines of bytes, which CPUs fetch together, or one of codes.
+/// Lines that are transposed together: two cache lines of bytes, which CPUs fetch together, or one
+/// of codes.
 pub(crate) const LINES: usize = 128;
 
 /// Codes of four bits in a word, whose order in it is that of the matrix or another.
@@ -14,7 +15,8 @@ pub(crate) const PER_WORD: usize = 8;
 
 /// Some lines of a matrix, at most [`LINES`].
 pub(crate) struct Lines<'a> {
-    /// Room for [`LINES`] lines of whole [`LINE`]s of bytes, whatever number of lines and bytes is wanted.
+    /// Room for [`LINES`] lines of whole [`LINE`]s of bytes, whatever number of lines and bytes is
+    /// wanted.
     pub bytes: &'a [u8],
     /// Bytes from the start of a line to that of the next.
     pub pitch: usize,
@@ -34,8 +36,9 @@ pub(crate) fn transpose_bytes(level: Level, lines: &Lines<'_>, columns: &mut Col
     perform(level, &mut Bytes { lines, columns });
 }
 
-/// Transposes codes of four bits, eight in each word of four bytes of a line: a column for each code, with the codes of two lines
-/// in a byte, the first in the low half. Code i of a word belongs to column `order[i]` of its eight.
+/// Transposes codes of four bits, eight in each word of four bytes of a line: a column for each
+/// code, with the codes of two lines in a byte, the first in the low half. Code i of a word belongs
+/// to column `order[i]` of its eight.
 pub(crate) fn transpose_codes(
     level: Level,
     order: [usize; PER_WORD],
@@ -121,7 +124,8 @@ impl Codes<'_, '_> {
             .zip(bytes.chunks_mut(2 * LINE * (*len).max(1)))
         {
             for i in 0..LINES / 16 {
-                // Pairs of lines in turn: the bytes of the second pairs come between those of the first.
+                // Pairs of lines in turn: the bytes of the second pairs come between those of the
+                // first.
                 let mut pairs = [[self.lines.at(i * 16, left); 8]; 2];
                 for r in 0..16 {
                     pairs[r / 2 % 2][r / 4 * 2 + r % 2] = self.lines.at(i * 16 + r, left);

@@ -1,9 +1,11 @@
-//! Vector quantization: a code picks a vector of values, and a block of the weight is such a vector, or a sum of several.
+//! Vector quantization: a code picks a vector of values, and a block of the weight is such a
+//! vector, or a sum of several.
 //!
 //! Formulas: aqlm `_dequantize_weight`, gptqmodel `VPTQLinear.dequantize`.
 //!
-//! A row of blocks is put together in a buffer that stays in the first-level cache, because a block of many rows is one run
-//! of the table and none of the output: its rows are scaled and rounded from there.
+//! A row of blocks is put together in a buffer that stays in the first-level cache, because a block
+//! of many rows is one run of the table and none of the output: its rows are scaled and rounded
+//! from there.
 
 use std::ops::Range;
 
@@ -152,7 +154,8 @@ impl VectorBlocks<'_> {
         }
     }
 
-    /// Looks up blocks of one column, whose rows are so many [`SQUARE`]s, and transposes them a square at a time.
+    /// Looks up blocks of one column, whose rows are so many [`SQUARE`]s, and transposes them a
+    /// square at a time.
     #[inline(always)]
     fn columns<const H: usize>(
         &self,

@@ -1,11 +1,14 @@
-//! AWQ as its kernels for single tokens have it, four bits, rows of the weight being rows of the file.
+//! AWQ as its kernels for single tokens have it, four bits, rows of the weight being rows of the
+//! file.
 //!
-//! GEMV: `X.qweight` I32 `[out, in / 8]`, the first nibble lowest; `X.qzeros` I32 `[out, zw]` and `X.scales`
-//! `[out, 8 * zw]`, filled up with zeros: `(q - z) * s`.
-//! GEMV-fast, llm-awq: `X.qweight` I16 `[out / 4, in]`; `X.scales` and `X.qzeros` or `X.scaled_zeros`, floats
-//! `[8 * zw, out]`, filled up likewise: `q * s + z`. 64 columns of four rows are a run of 128 bytes, 32 for each row.
+//! GEMV: `X.qweight` I32 `[out, in / 8]`, the first nibble lowest; `X.qzeros` I32 `[out, zw]` and
+//! `X.scales` `[out, 8 * zw]`, filled up with zeros: `(q - z) * s`. GEMV-fast, llm-awq: `X.qweight`
+//! I16 `[out / 4, in]`; `X.scales` and `X.qzeros` or `X.scaled_zeros`, floats `[8 * zw, out]`,
+//! filled up likewise: `q * s + z`. 64 columns of four rows are a run of 128 bytes, 32 for each
+//! row.
 //!
-//! Layouts: AutoAWQ `modules/linear/gemv.py`, `gemv_fast.py` (`pack_intweight`, `calculate_zeros_width`).
+//! Layouts: AutoAWQ `modules/linear/gemv.py`, `gemv_fast.py` (`pack_intweight`,
+//! `calculate_zeros_width`).
 
 use std::ops::Range;
 
@@ -163,8 +166,9 @@ fn fast<'m>(
 /// Outputs whose scales are looked at: those of all outputs are padded alike.
 const SAMPLE: usize = 16;
 
-/// Checks that the first outputs have a scale for each of `groups` groups, and zeros behind them. Nothing else proves the
-/// number of inputs, and AutoAWQ's scales are never 0. `across`: a row of `scales` is a group, and not an output.
+/// Checks that the first outputs have a scale for each of `groups` groups, and zeros behind them.
+/// Nothing else proves the number of inputs, and AutoAWQ's scales are never 0. `across`: a row of
+/// `scales` is a group, and not an output.
 fn check_padding(scales: &Tensor<'_>, groups: usize, across: bool) -> Result<()> {
     let (&[rows, cols], true) = (scales.shape(), scales.part().is_readable()) else {
         return Ok(());
@@ -191,7 +195,8 @@ fn check_padding(scales: &Tensor<'_>, groups: usize, across: bool) -> Result<()>
     Err(wrong(scales, what))
 }
 
-/// The group size: the configured one, or the only one with which a row's zero points fill `zw` words.
+/// The group size: the configured one, or the only one with which a row's zero points fill `zw`
+/// words.
 fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Result<usize> {
     // AutoAWQ asserts that a group divides the inputs, and computes the width from that quotient.
     let fits = |size: usize| size > 0 && k.is_multiple_of(size) && zeros_width(k, size) == Some(zw);
@@ -229,7 +234,8 @@ fn group_size(t: &Tensor<'_>, k: usize, zw: usize, module: &Module<'_>) -> Resul
     }
 }
 
-/// Words of zero points in a row. AutoAWQ `calculate_zeros_width` rounds them up to what a warp reads at once.
+/// Words of zero points in a row. AutoAWQ `calculate_zeros_width` rounds them up to what a warp
+/// reads at once.
 fn zeros_width(k: usize, group: usize) -> Option<usize> {
     let multiple = match group {
         128.. => 1,
@@ -306,7 +312,8 @@ impl Quads<'_> {
 
 /// The codes of row `r` of the four whose bytes are `quad`.
 fn row_of_quad(quad: &[u8], r: usize, out: &mut [u8]) {
-    // A run of bytes is | row 0: 32 | row 1: 32 | row 2: 32 | row 3: 32 |, so row r has every fourth piece from r on.
+    // A run of bytes is | row 0: 32 | row 1: 32 | row 2: 32 | row 3: 32 |, so row r has every
+    // fourth piece from r on.
     let runs = quad.chunks_exact(RUN_BYTES).skip(r).step_by(ROWS);
     for (run, codes) in runs.zip(out.chunks_exact_mut(RUN)) {
         let pieces = run.chunks_exact(REORDERED / 2);

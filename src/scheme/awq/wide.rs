@@ -1,9 +1,10 @@
-//! AWQ of five to seven bits, by AutoRound (`auto_awq`): `X.qweight` I32 `[in, out * bits / 32]`, `X.qzeros` I32
-//! `[groups, out * bits / 32]`, `X.scales` `[groups, out]`. Each eight columns are put in the order 0, 2, 4, 6, 1, 3, 5, 7;
-//! then a row is one bit stream, so that eight codes fill as many bytes as they have bits. The weight is `X.weight`
-//! `[out, in]`: `(q - z) * s`.
+//! AWQ of five to seven bits, by AutoRound (`auto_awq`): `X.qweight` I32 `[in, out * bits / 32]`,
+//! `X.qzeros` I32 `[groups, out * bits / 32]`, `X.scales` `[groups, out]`. Each eight columns are
+//! put in the order 0, 2, 4, 6, 1, 3, 5, 7; then a row is one bit stream, so that eight codes fill
+//! as many bytes as they have bits. The weight is `X.weight` `[out, in]`: `(q - z) * s`.
 //!
-//! Layout: auto-round `utils/bit_packing.py` (`pack_awq_bitstream`), `export/export_to_awq/utils.py` (`dequantize_gemm`).
+//! Layout: auto-round `utils/bit_packing.py` (`pack_awq_bitstream`),
+//! `export/export_to_awq/utils.py` (`dequantize_gemm`).
 
 use std::ops::Range;
 
@@ -115,7 +116,8 @@ struct InterleavedBits<'m> {
 }
 
 impl InterleavedBits<'_> {
-    /// Calls `each(row, column, code)` for each code in `rows` × `cols`, with its place in that rectangle.
+    /// Calls `each(row, column, code)` for each code in `rows` × `cols`, with its place in that
+    /// rectangle.
     fn each(
         &self,
         rows: Range<usize>,

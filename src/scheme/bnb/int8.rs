@@ -1,8 +1,9 @@
-//! BitsAndBytes LLM.int8(): `P.weight` I8 `[out, in]`, `P.SCB` F32 `[out]`, the largest magnitudes of the rows, and
-//! `P.weight_format`. GPTQModel calls them `P.weight_scb`, and has an order of operations of its own.
+//! BitsAndBytes LLM.int8(): `P.weight` I8 `[out, in]`, `P.SCB` F32 `[out]`, the largest magnitudes
+//! of the rows, and `P.weight_format`. GPTQModel calls them `P.weight_scb`, and has an order of
+//! operations of its own.
 //!
-//! Layout: bitsandbytes `nn.Linear8bitLt._save_to_state_dict`; gptqmodel `nn_modules/qlinear/bitsandbytes.py`
-//! (`_dequantize_int8_weight`).
+//! Layout: bitsandbytes `nn.Linear8bitLt._save_to_state_dict`; gptqmodel
+//! `nn_modules/qlinear/bitsandbytes.py` (`_dequantize_int8_weight`).
 
 use std::ops::Range;
 

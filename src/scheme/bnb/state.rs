@@ -19,8 +19,8 @@ const BLOCK_SIZES: Range<usize> = 32..4097;
 /// How names of states end that do not have the type.
 const UNTYPED: &str = "_quant_state";
 
-/// Contents of a `quant_state`. Keys besides these, which bitsandbytes writes or another tool has added, say nothing that
-/// decoding needs.
+/// Contents of a `quant_state`. Keys besides these, which bitsandbytes writes or another tool has
+/// added, say nothing that decoding needs.
 #[derive(serde::Deserialize)]
 pub(super) struct Bnb4State {
     /// 64 unless it is stated, as in `quantize_4bit`; the number of scales must confirm it.
@@ -28,7 +28,8 @@ pub(super) struct Bnb4State {
     pub block: usize,
     pub shape: Vec<usize>,
     pub quant_type: Option<String>,
-    /// 256 unless it is stated, as in `quantize_4bit`. Without quantized scales it means nothing and may be 0.
+    /// 256 unless it is stated, as in `quantize_4bit`. Without quantized scales it means nothing
+    /// and may be 0.
     #[serde(default = "usual_nested_block")]
     pub nested_blocksize: Option<usize>,
     pub nested_offset: Option<f64>,
@@ -79,7 +80,8 @@ impl Bnb4State {
             || t.name().ends_with(UNTYPED) && self.quant_type.as_deref() == Some("fp4")
     }
 
-    /// A state for listings, when the header of the file is all that is at hand: a flat weight of `bytes` packed bytes.
+    /// A state for listings, when the header of the file is all that is at hand: a flat weight of
+    /// `bytes` packed bytes.
     pub fn unread(bytes: usize) -> Self {
         Self {
             block: 64,

@@ -21,11 +21,12 @@ pub(crate) struct Bnb4StateText<'a> {
 impl Bnb4StateText<'_> {
     /// The JSON, as Python's `json.dumps` writes it.
     ///
-    /// The length of the stored tensor must be known before the survey pass has found the offset. So the text of double
-    /// quantization is padded with blanks, which JSON allows at its end, to the longest that it can become.
+    /// The length of the stored tensor must be known before the survey pass has found the offset.
+    /// So the text of double quantization is padded with blanks, which JSON allows at its end, to
+    /// the longest that it can become.
     pub(crate) fn to_json(&self) -> Vec<u8> {
-        // The keys and their order are those of `QuantState.as_dict`, so that the bytes are the library's as far as the
-        // offset allows.
+        // The keys and their order are those of `QuantState.as_dict`, so that the bytes are the
+        // library's as far as the offset allows.
         let (kind, block, dtype) = (self.quant_type, self.block, self.dtype.torch_name());
         let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
         let shape = shape.join(", ");
@@ -45,7 +46,8 @@ impl Bnb4StateText<'_> {
     }
 }
 
-/// The text that Python's `repr` makes of a float: Rust's, but with a sign and at least two digits in the exponent.
+/// The text that Python's `repr` makes of a float: Rust's, but with a sign and at least two digits
+/// in the exponent.
 pub(crate) fn python_float(x: f32) -> String {
     // `nested_offset` is an F32 that Python has as a float of 64 bits, so its digits are those of
     // the widened value.

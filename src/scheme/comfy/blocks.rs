@@ -1,4 +1,5 @@
-//! `nvfp4` and `mxfp8`: blocks along rows, whose scales are [tiled](crate::scheme::layout::tiled); and squares with a scale each.
+//! `nvfp4` and `mxfp8`: blocks along rows, whose scales are [tiled](crate::scheme::layout::tiled);
+//! and squares with a scale each.
 
 use super::FAMILY;
 use super::description::ComfyDescription;
@@ -82,7 +83,8 @@ impl TiledBank {
         floats: Floats<'m>,
         cols: usize,
     ) -> Result<TiledScales<'m>> {
-        // Tiles are stored whole, so the padded shape is the proof that the scales are tiled at all.
+        // Tiles are stored whole, so the padded shape is the proof that the scales are tiled at
+        // all.
         let height = self.height.checked_next_multiple_of(TILE_ROWS);
         let padded = height.zip(cols.checked_next_multiple_of(TILE_COLS));
         let is_tiled = padded.is_some_and(|(height, cols)| match self.is_bank {
@@ -174,10 +176,12 @@ pub(super) fn nvfp4<'m>(t: &Tensor<'m>, scale: &Tensor<'m>, all: &Index<'m>) -> 
     Ok(Group::new(name, shape, scheme, parts, Box::new(decoder)))
 }
 
-/// Side of the squares of E4M3 and of INT8, where the description has none (`QUANT_ALGOS` of convert_to_quant).
+/// Side of the squares of E4M3 and of INT8, where the description has none (`QUANT_ALGOS` of
+/// convert_to_quant).
 const SIDES: [usize; 2] = [64, 128];
 
-/// `float8_e4m3fn_blockwise` and `int8_blockwise` of convert_to_quant: a scale for each square of `group_size` rows and columns.
+/// `float8_e4m3fn_blockwise` and `int8_blockwise` of convert_to_quant: a scale for each square of
+/// `group_size` rows and columns.
 ///
 /// # Errors
 /// The rows and columns are not whole squares, or not as many as there are scales.
@@ -265,7 +269,8 @@ impl Unpack for HighNibbleFirst<'_> {
         Ok(())
     }
 
-    /// 16 rows at a time: their scales lie in the same tiles of scales, and one read serves them all.
+    /// 16 rows at a time: their scales lie in the same tiles of scales, and one read serves them
+    /// all.
     fn align(&self) -> (usize, usize) {
         (16, 2)
     }

@@ -1,4 +1,5 @@
-//! How ComfyUI's files describe their layers: in a tensor `X.comfy_quant` beside each, or in the file's metadata.
+//! How ComfyUI's files describe their layers: in a tensor `X.comfy_quant` beside each, or in the
+//! file's metadata.
 
 use std::collections::HashMap;
 
@@ -56,15 +57,17 @@ pub(super) struct ComfyDescription<'m> {
     pub marker: Option<Tensor<'m>>,
 }
 
-/// Columns that are rotated together unless the description has another number, as in ComfyUI's loader.
+/// Columns that are rotated together unless the description has another number, as in ComfyUI's
+/// loader.
 const ROTATION: usize = 256;
 
 impl<'m> ComfyDescription<'m> {
-    /// The description of weight `t`, if there is one. That of a tensor precedes that of the metadata.
+    /// The description of weight `t`, if there is one. That of a tensor precedes that of the
+    /// metadata.
     ///
     /// # Errors
-    /// A description is there and is not understood. The dtype alone does not tell the format, so that a
-    /// guess could be wrong.
+    /// A description is there and is not understood. The dtype alone does not tell the format, so
+    /// that a guess could be wrong.
     pub(super) fn find(
         t: &Tensor<'m>,
         layers: &ComfyLayers,
@@ -155,13 +158,14 @@ impl<'m> ComfyDescription<'m> {
         })
     }
 
-    /// Whether option `key` is there and Python takes it for true. `convrot` may be a flag, a number or an object with options.
+    /// Whether option `key` is there and Python takes it for true. `convrot` may be a flag, a
+    /// number or an object with options.
     pub(super) fn flag(&self, key: &str) -> bool {
         self.option(key).is_some_and(is_true)
     }
 
-    /// The shape of the weight `t` of `stored` rows and columns: a bank of experts may be stored as one matrix, in which case the
-    /// description says how many there are (`num_experts`).
+    /// The shape of the weight `t` of `stored` rows and columns: a bank of experts may be stored as
+    /// one matrix, in which case the description says how many there are (`num_experts`).
     ///
     /// # Errors
     /// The rows, or those of the bias, are not those of so many experts.
@@ -202,7 +206,8 @@ impl<'m> ComfyDescription<'m> {
         })
     }
 
-    /// Columns that are rotated together, of a weight of `cols` columns whose format has a rotation.
+    /// Columns that are rotated together, of a weight of `cols` columns whose format has a
+    /// rotation.
     ///
     /// # Errors
     /// The description has no such number, or the columns are not whole groups of it.
@@ -222,8 +227,8 @@ impl<'m> ComfyDescription<'m> {
     }
 }
 
-/// The probable format of `t` by its dtypes and its companions. Only for listings, when the header of the file is all that
-/// is at hand.
+/// The probable format of `t` by its dtypes and its companions. Only for listings, when the header
+/// of the file is all that is at hand.
 fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
     let has = |end: &str| all.at(t.name(), end).is_some();
     let scale = all.at(t.name(), "_scale");
@@ -250,7 +255,8 @@ fn guess_format<'m>(t: &Tensor<'m>, all: &Index<'m>) -> &'static str {
     }
 }
 
-/// Rows, and columns, that share a scale of `t` by the shapes, if there is one for each square of several.
+/// Rows, and columns, that share a scale of `t` by the shapes, if there is one for each square of
+/// several.
 fn side_of_squares(t: &Tensor<'_>, all: &Index<'_>) -> Option<usize> {
     let scale = all.at(t.name(), "_scale")?;
     let (&[rows, cols], &[down, across]) = (t.shape(), scale.shape()) else {

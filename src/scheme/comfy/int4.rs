@@ -1,20 +1,21 @@
-//! `awq_w4a16` and `svdquant_w4a4`: codes of 4 bits in groups of 64 columns (AWQ: `group_size`), whose scales are
-//! stored `[in / 64, out]`.
+//! `awq_w4a16` and `svdquant_w4a4`: codes of 4 bits in groups of 64 columns (AWQ: `group_size`),
+//! whose scales are stored `[in / 64, out]`.
 //!
 //! | format | weight | companions |
 //! |---|---|---|
 //! | `awq_w4a16` | I8 `[out, in / 2]`, unsigned | `X.weight_zeros` or `X.weight_zero`, added to the scaled codes |
 //! | `svdquant_w4a4` | I8 `[out, in / 2]`, signed | `smooth_factor` `[in]`, `proj_down` `[in, r]`, `proj_up` `[out, r]` |
 //!
-//! Those of `svdquant_w4a4` are called `X.weight_proj_down` or `X.proj_down`. With the layout `kitchen_tile_packed_w4a4`
-//! the outputs come in tiles of 128: `weight` `[out / 128, in / 64, 32, 128]`, `weight_scale` `[out / 128, in / 64, 128]`,
-//! `proj_up` `[out / 128, r, 128]`.
+//! Those of `svdquant_w4a4` are called `X.weight_proj_down` or `X.proj_down`. With the layout
+//! `kitchen_tile_packed_w4a4` the outputs come in tiles of 128: `weight` `[out / 128, in / 64, 32,
+//! 128]`, `weight_scale` `[out / 128, in / 64, 128]`, `proj_up` `[out / 128, r, 128]`.
 //!
-//! With `act_unsigned` the kernel adds a constant to the input of the quantized part alone. The group then has a bias besides,
-//! with which the layer needs no constant.
+//! With `act_unsigned` the kernel adds a constant to the input of the quantized part alone. The
+//! group then has a bias besides, with which the layer needs no constant.
 //!
-//! Formulas: comfy-kitchen `gemv_awq_w4a16`, `quantize_svdquant_w4a4` and `scaled_mm_svdquant_w4a4` (eager backend),
-//! `_w4a4_forward`. The kernel divides its input by the smoothing factors; the product of low rank sees the input as it is.
+//! Formulas: comfy-kitchen `gemv_awq_w4a16`, `quantize_svdquant_w4a4` and `scaled_mm_svdquant_w4a4`
+//! (eager backend), `_w4a4_forward`. The kernel divides its input by the smoothing factors; the
+//! product of low rank sees the input as it is.
 
 use serde_json::Value;
 
@@ -203,7 +204,8 @@ impl<'m> SvdQuantLayer<'m> {
                 row_bytes: self.cols / 2,
             },
         };
-        // Each tile has its scales, and its rows of the factor, transposed, so that they are a stack.
+        // Each tile has its scales, and its rows of the factor, transposed, so that they are a
+        // stack.
         let height = if self.is_tiled {
             TILE_OUTPUTS
         } else {
@@ -231,8 +233,9 @@ impl<'m> SvdQuantLayer<'m> {
         })
     }
 
-    /// The stored bias, and the decoder of the bias that belongs to the decoded weight: the quantized part alone sees its input with
-    /// a constant added, and the stored bias makes up for it.
+    /// The stored bias, and the decoder of the bias that belongs to the decoded weight: the
+    /// quantized part alone sees its input with a constant added, and the stored bias makes up for
+    /// it.
     fn shifted_bias(&self, all: &Index<'m>) -> Result<(Tensor<'m>, ShiftedBias<'m>)> {
         let base = base_of(self.t.name(), "weight").unwrap_or_default();
         let Some(bias) = all.at(base, "bias") else {
@@ -309,8 +312,8 @@ fn claimed<'m>(
     Group::new(t.name(), shape.to_vec(), scheme, parts, decoder)
 }
 
-/// Signed codes in tiles of 128 outputs and 64 inputs, one after another along a row of tiles. A tile has 32 bytes for
-/// each output.
+/// Signed codes in tiles of 128 outputs and 64 inputs, one after another along a row of tiles. A
+/// tile has 32 bytes for each output.
 struct OutputTiles<'m> {
     part: Part<'m>,
     /// Tiles in a row of tiles.

@@ -1,5 +1,5 @@
-//! Weights whose columns are rotated before they are quantized (ConvRot): `int8_tensorwise` with `convrot`,
-//! `convrot_w4a4`, and `asym_w4a8_int8`.
+//! Weights whose columns are rotated before they are quantized (ConvRot): `int8_tensorwise` with
+//! `convrot`, `convrot_w4a4`, and `asym_w4a8_int8`.
 //!
 //! | format | weight | scales |
 //! |---|---|---|
@@ -7,9 +7,10 @@
 //! | `convrot_w4a4` | I8 `[out, in / 2]`, signed nibbles, low nibble first | `X.weight_scale`, one for each row |
 //! | `asym_w4a8_int8` | I8 `[out, in / 2]`, unsigned nibbles, low nibble first | `X.weight_s_rel` `[out, in / g]`, `X.weight_s_channel` `[out]` |
 //!
-//! `asym_w4a8_int8` may have `X.weight_codebook` `[16]`, and `X.weight_correction` `[in / g, out]`, which is added to the
-//! values of each group before the rotation is undone. With 6 bits a code a row has its lower nibbles first, in `in / 2`
-//! bytes, and then the upper two bits of four codes a byte.
+//! `asym_w4a8_int8` may have `X.weight_codebook` `[16]`, and `X.weight_correction` `[in / g, out]`,
+//! which is added to the values of each group before the rotation is undone. With 6 bits a code a
+//! row has its lower nibbles first, in `in / 2` bytes, and then the upper two bits of four codes a
+//! byte.
 
 mod levels;
 

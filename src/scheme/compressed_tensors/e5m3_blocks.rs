@@ -1,7 +1,9 @@
-//! AutoRound's `nvfp4_v2`: `W_packed` U8 `[…, in / 2]`, low nibble first, and `W_scale` U8 `[…, in / 16]` in E5M3, without a global
-//! scale. The format for compressed-tensors is `nvfp4-e5m3-pack-quantized`.
+//! AutoRound's `nvfp4_v2`: `W_packed` U8 `[…, in / 2]`, low nibble first, and `W_scale` U8 `[…, in
+//! / 16]` in E5M3, without a global scale. The format for compressed-tensors is
+//! `nvfp4-e5m3-pack-quantized`.
 //!
-//! Layout: auto-round 0.16.1 `experimental/qmodules/nvfp4_e5m3.py`, `export/export_to_llmcompressor/config.py`.
+//! Layout: auto-round 0.16.1 `experimental/qmodules/nvfp4_e5m3.py`,
+//! `export/export_to_llmcompressor/config.py`.
 
 use super::AUTO_ROUND;
 use crate::Result;

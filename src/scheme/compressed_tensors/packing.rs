@@ -1,6 +1,6 @@
-//! How compressed-tensors packs integers into the words of a row: as a bit stream or, in older files and for widths
-//! that do not divide 32, as many whole codes in a word as fit. The dtypes are the same, and often the shapes are,
-//! too.
+//! How compressed-tensors packs integers into the words of a row: as a bit stream or, in older
+//! files and for widths that do not divide 32, as many whole codes in a word as fit. The dtypes are
+//! the same, and often the shapes are, too.
 
 use super::unused_bits::check_unused_bits;
 use crate::containers::model::{Part, Tensor};
@@ -11,8 +11,8 @@ use crate::{Dtype, Result};
 /// The packing of a weight, and its logical shape.
 pub(super) struct PackQuantized {
     pub bits: usize,
-    /// Codes in a word if no code crosses into the next word; `None`: a row is a bit stream. The two differ only for
-    /// widths that do not divide 32.
+    /// Codes in a word if no code crosses into the next word; `None`: a row is a bit stream. The
+    /// two differ only for widths that do not divide 32.
     pub per_word: Option<usize>,
     pub shape: Vec<usize>,
 }
@@ -22,7 +22,8 @@ pub(super) fn row_words(t: &Tensor<'_>) -> usize {
     t.shape().last().copied().unwrap_or(0)
 }
 
-/// The packing of `t`, by the `shape` stored beside it and the `bits` of the config, of which either may be missing.
+/// The packing of `t`, by the `shape` stored beside it and the `bits` of the config, of which
+/// either may be missing.
 ///
 /// # Errors
 /// The words do not hold `shape`, or they allow several packings and the data do not tell which.
@@ -59,7 +60,8 @@ pub(super) fn packing(
     let Some((&cols, rows)) = shape.split_last() else {
         return Err(wrong(t, "its shape has no dimensions"));
     };
-    // The shape stored with a stack of experts may be that of one expert. Of another weight it is the whole shape.
+    // The shape stored with a stack of experts may be that of one expert. Of another weight it is
+    // the whole shape.
     let stack = &leading[..leading.len().saturating_sub(rows.len())];
     let is_stack = leading.len() == 2 && names_experts(t.name());
     if leading[stack.len()..] != *rows || !stack.is_empty() && !is_stack {
@@ -111,7 +113,8 @@ pub(super) fn packing(
     })
 }
 
-/// Whether a tensor of this name may hold all experts of a layer: `experts.down_proj_packed`, and not `experts.3.down_proj`.
+/// Whether a tensor of this name may hold all experts of a layer: `experts.down_proj_packed`, and
+/// not `experts.3.down_proj`.
 fn names_experts(name: &str) -> bool {
     let (_, rest) = name.split_once("experts.").unwrap_or_default();
     rest.starts_with(|c: char| !c.is_ascii_digit())
@@ -128,8 +131,8 @@ pub(super) fn first_words(t: &Tensor<'_>) -> Result<Vec<u32>> {
     Ok(words.map(|&word| u32::from_le_bytes(word)).collect())
 }
 
-/// Whether the bits that word-aligned packing leaves unused are zero in all of the first words. In a bit stream they
-/// belong to codes.
+/// Whether the bits that word-aligned packing leaves unused are zero in all of the first words. In
+/// a bit stream they belong to codes.
 ///
 /// # Errors
 /// They are zero in a tensor of fewer than 64 words, which could be by chance.
@@ -152,7 +155,8 @@ fn is_word_aligned(t: &Tensor<'_>, bits: usize, per_word: usize) -> Result<bool>
 /// The dimensions that a small integer tensor holds.
 ///
 /// # Errors
-/// The dtype is not an integer, there is not one to four dimensions, or their product is 2^60 or more.
+/// The dtype is not an integer, there is not one to four dimensions, or their product is 2^60 or
+/// more.
 pub(in crate::scheme) fn read_shape(t: &Tensor<'_>) -> Result<Vec<usize>> {
     let size = match t.dtype() {
         Dtype::I64 | Dtype::U64 => 8,

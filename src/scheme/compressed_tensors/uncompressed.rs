@@ -1,5 +1,6 @@
-//! Models that llm-compressor saves with `save_compressed=False`: weights in floats, with the scales by which the model quantizes them
-//! each time that it runs. Whether they were rounded to their codes before, no file tells.
+//! Models that llm-compressor saves with `save_compressed=False`: weights in floats, with the
+//! scales by which the model quantizes them each time that it runs. Whether they were rounded to
+//! their codes before, no file tells.
 
 use crate::Result;
 use crate::containers::model::Tensor;

@@ -1,13 +1,14 @@
-//! Bits of packed words that no code has. compressed-tensors leaves them zero, so that codes of another width or of longer
-//! rows, which set some of them, are told apart even where the shapes fit.
+//! Bits of packed words that no code has. compressed-tensors leaves them zero, so that codes of
+//! another width or of longer rows, which set some of them, are told apart even where the shapes
+//! fit.
 
 use super::packing::{first_words, row_words};
 use crate::Result;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::wrong;
 
-/// Checks that the first words of `t` can hold rows of `cols` codes of `bits` bits, `per_word` of them in a word or, if `None`,
-/// as a bit stream.
+/// Checks that the first words of `t` can hold rows of `cols` codes of `bits` bits, `per_word` of
+/// them in a word or, if `None`, as a bit stream.
 ///
 /// # Errors
 /// The bits that no code has are set, or those are zero that no code of another packing has.
@@ -17,7 +18,8 @@ pub(super) fn check_unused_bits(
     bits: usize,
     per_word: Option<usize>,
 ) -> Result<()> {
-    // A header alone has no data to look at. Every bit of full words belongs to a code, but those of 8 bits may hold codes of 7.
+    // A header alone has no data to look at. Every bit of full words belongs to a code, but those
+    // of 8 bits may hold codes of 7.
     let are_full = per_word.is_none() && cols * bits == row_words(t) * 32;
     if !t.part().is_readable() || are_full && matches!(bits, 1 | 2 | 4) {
         return Ok(());
@@ -53,13 +55,15 @@ pub(super) fn check_unused_bits(
 /// Bits that have to be clear before their zeros are no accident.
 const PROOF: usize = 64;
 
-/// Whether `words` are whole codes of `bits` bits each, by the bits above them, which are clear in every word.
+/// Whether `words` are whole codes of `bits` bits each, by the bits above them, which are clear in
+/// every word.
 fn are_whole_codes(words: &[u32], bits: usize) -> bool {
     let used = 32 / bits * bits;
     let are_clear =
         words.len() * (32 - used) >= PROOF && words.iter().all(|word| word >> used == 0);
     are_clear && {
-        // A constant weight, or one of a few values over and over, has few words, which prove nothing.
+        // A constant weight, or one of a few values over and over, has few words, which prove
+        // nothing.
         let mut distinct = words.to_vec();
         distinct.sort_unstable();
         distinct.dedup();

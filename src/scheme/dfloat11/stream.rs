@@ -146,8 +146,9 @@ impl Stream<'_> {
 
     /// Replaces `out` with the exponents of values `range`. `staging` is scratch.
     ///
-    /// Codes follow each other across the bounds of chunks, so that all chunks of the range are one run. Where a chunk ends,
-    /// the number of its values and the place of the next code must be those that are stored.
+    /// Codes follow each other across the bounds of chunks, so that all chunks of the range are one
+    /// run. Where a chunk ends, the number of its values and the place of the next code must be
+    /// those that are stored.
     pub fn exponents(
         &self,
         range: Range<usize>,
@@ -168,7 +169,8 @@ impl Stream<'_> {
             )
         };
         let start = self.position(first)?;
-        // A range within one chunk is decoded up to the chunk's end, where its place is checked; any other passes such an end.
+        // A range within one chunk is decoded up to the chunk's end, where its place is checked;
+        // any other passes such an end.
         let stop = if first == last {
             self.position(first + 1)?.max(range.end)
         } else {

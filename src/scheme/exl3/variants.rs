@@ -5,9 +5,10 @@ use crate::Result;
 use crate::containers::model::Tensor;
 use crate::scheme::seam::{Index, refused, wrong};
 
-/// Architectures of which exllamav3 stores the `up_proj` of routed experts divided by 128, so that activations stay halves, and
-/// the layer if it is one alone. It multiplies their sums by 128 instead (`interm_div` in `architecture/laguna.py`,
-/// `architecture/mistral4.py` and `architecture/mimo_v2.py`).
+/// Architectures of which exllamav3 stores the `up_proj` of routed experts divided by 128, so that
+/// activations stay halves, and the layer if it is one alone. It multiplies their sums by 128
+/// instead (`interm_div` in `architecture/laguna.py`, `architecture/mistral4.py` and
+/// `architecture/mimo_v2.py`).
 const DIVIDED_EXPERTS: &[(&str, Option<&str>)] = &[
     ("laguna", None),
     ("mistral4", None),
@@ -17,8 +18,8 @@ const DIVIDED_EXPERTS: &[(&str, Option<&str>)] = &[
 /// Refuses what has the layout of EXL3 and is not a whole weight with its original values.
 ///
 /// # Errors
-/// The layer is a slice of a layer, has a part that no current version reads, is stored multiplied or divided, or is a table
-/// of embeddings.
+/// The layer is a slice of a layer, has a part that no current version reads, is stored multiplied
+/// or divided, or is a table of embeddings.
 pub(super) fn refuse_variants(t: &Tensor<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     let module = base.trim_end_matches('.');
     let mut path = module.rsplit('.');

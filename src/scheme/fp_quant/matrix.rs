@@ -2,7 +2,8 @@
 
 use crate::kernels::remember::hadamard::HadamardColumns;
 
-/// The columns of a matrix of `size` rows, and the absolute value of its entries. `None` if it is no matrix of these kinds.
+/// The columns of a matrix of `size` rows, and the absolute value of its entries. `None` if it is
+/// no matrix of these kinds.
 pub(super) fn columns(values: &[f32], size: usize) -> Option<(HadamardColumns, f32)> {
     let is_one = |at: usize| f32::from(u8::from(at / size == at % size));
     if values.iter().enumerate().all(|(i, &x)| x == is_one(i)) {

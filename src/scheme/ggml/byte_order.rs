@@ -1,8 +1,9 @@
 //! Big-endian files whose numbers lie in little-endian order.
 //!
-//! gguf-py swaps F32 and F16 alone where it writes a file of the other byte order, and so does `convert_hf_to_gguf.py --bigendian`.
-//! BF16 and blocks stay as the machine has them, and llama.cpp reads them wrong. Nothing in such a file says so but its numbers:
-//! weights and scales of one tensor have exponents near each other, and in the wrong order they have any.
+//! gguf-py swaps F32 and F16 alone where it writes a file of the other byte order, and so does
+//! `convert_hf_to_gguf.py --bigendian`. BF16 and blocks stay as the machine has them, and llama.cpp
+//! reads them wrong. Nothing in such a file says so but its numbers: weights and scales of one
+//! tensor have exponents near each other, and in the wrong order they have any.
 //!
 //! Source: `GGUFWriter.add_tensor` in `gguf/gguf_writer.py` of gguf-py.
 
@@ -44,19 +45,20 @@ pub(super) fn check(t: &Tensor<'_>) -> Result<()> {
     Err(refused(t, "big-endian GGUF", what))
 }
 
-/// Whether the numbers in `swapped`, which are those of `native` in the other byte order, are weights or scales, and those in
-/// `native` are none.
+/// Whether the numbers in `swapped`, which are those of `native` in the other byte order, are
+/// weights or scales, and those in `native` are none.
 fn is_swapped(dtype: Dtype, native: &[u8], swapped: &[u8]) -> bool {
     let (Some(native), Some(swapped)) = (spread(dtype, native), spread(dtype, swapped)) else {
         return false;
     };
-    // Exponents by chance are a quarter of their range from the middle: 64 of BF16, 8 of F16. Those of weights and scales are 1 or 2.
+    // Exponents by chance are a quarter of their range from the middle: 64 of BF16, 8 of F16. Those
+    // of weights and scales are 1 or 2.
     let by_chance = if dtype == Dtype::BF16 { 16.0 } else { 4.0 };
     native >= by_chance && swapped * 4.0 < native
 }
 
-/// How far exponents of the 16-bit numbers in `bytes` are from their median, on average; `None`: there are too few numbers, or
-/// none of 16 bits.
+/// How far exponents of the 16-bit numbers in `bytes` are from their median, on average; `None`:
+/// there are too few numbers, or none of 16 bits.
 fn spread(dtype: Dtype, bytes: &[u8]) -> Option<f64> {
     let (words, size) = (dtype.swapped_words()?, dtype.type_size()?);
     let mantissa = if dtype == Dtype::BF16 { 7 } else { 10 };
@@ -89,7 +91,8 @@ mod tests {
 
     #[test]
     fn numbers_tell_their_order() {
-        // Weights from 2^-7 to 2^-5 with any mantissa; powers of two; the same number; too few numbers.
+        // Weights from 2^-7 to 2^-5 with any mantissa; powers of two; the same number; too few
+        // numbers.
         let weight =
             |i: u32| (120 + (i % 3) as u16) << 7 | (i.wrapping_mul(2_654_435_761) >> 25) as u16;
         let power = |i: u32| (100 + (i % 50) as u16) << 7;

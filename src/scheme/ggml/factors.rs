@@ -1,16 +1,18 @@
-//! Factors of weights that lie beside them: `X.scale` for `X.weight`, one for the tensor or one for each matrix of a stack.
-//! llama.cpp multiplies the product of the layer by it; here it multiplies the weight.
+//! Factors of weights that lie beside them: `X.scale` for `X.weight`, one for the tensor or one for
+//! each matrix of a stack. llama.cpp multiplies the product of the layer by it; here it multiplies
+//! the weight.
 //!
-//! llama.cpp reads them for the weights of [`LAYERS`], whatever the type of these: NVFP4 has them from its first encoding, and
-//! keeps them when it is quantized to another type. Ternary models of BitNet had them from llama.cpp's converter. It reads that
-//! of the head only for NVFP4, and loads no file that has one beside another type. Some writers of NVFP4 name the scale
-//! `X.weight.scale`.
+//! llama.cpp reads them for the weights of [`LAYERS`], whatever the type of these: NVFP4 has them
+//! from its first encoding, and keeps them when it is quantized to another type. Ternary models of
+//! BitNet had them from llama.cpp's converter. It reads that of the head only for NVFP4, and loads
+//! no file that has one beside another type. Some writers of NVFP4 name the scale `X.weight.scale`.
 //!
-//! Files that stable-diffusion.cpp has converted from weights in FP8 have `X.weight_scale`, one or one for each row: its converter
-//! widens the codes and keeps their scales.
+//! Files that stable-diffusion.cpp has converted from weights in FP8 have `X.weight_scale`, one or
+//! one for each row: its converter widens the codes and keeps their scales.
 //!
-//! Source: llama.cpp `llama-model.cpp`, `load_tensors`; `llama-graph.cpp`, `build_lora_mm`, `build_lora_mm_id`. stable-diffusion.cpp
-//! `src/core/ggml_extend.hpp` (`Linear`), `src/convert.cpp`.
+//! Source: llama.cpp `llama-model.cpp`, `load_tensors`; `llama-graph.cpp`, `build_lora_mm`,
+//! `build_lora_mm_id`. stable-diffusion.cpp `src/core/ggml_extend.hpp` (`Linear`),
+//! `src/convert.cpp`.
 
 use crate::containers::model::Tensor;
 use crate::scheme::layout::rescaled::{Rescale, Rescaled};
@@ -49,13 +51,15 @@ const LAYERS: &[&str] = &[
 /// Weights outside of layers that may have a factor.
 const WHOLE_NAMES: &[&str] = &["output", "fc", "markov_w2"];
 
-/// Architectures with parameters of such names, which the models multiply by as well: they stay parameters.
+/// Architectures with parameters of such names, which the models multiply by as well: they stay
+/// parameters.
 const PARAMETERS: &[(&str, &[&str])] = &[
     ("gemma4", &["ffn_down_exps"]),
     ("talkie", &["attn_output", "ffn_down"]),
 ];
 
-/// Whether llama.cpp multiplies the product of the weight `base.weight` by `base.scale`, whatever its type.
+/// Whether llama.cpp multiplies the product of the weight `base.weight` by `base.scale`, whatever
+/// its type.
 fn has_factor(base: &str, all: &Index<'_>) -> bool {
     if WHOLE_NAMES.contains(&base) {
         return true;
@@ -74,7 +78,8 @@ fn has_factor(base: &str, all: &Index<'_>) -> bool {
     !PARAMETERS.iter().any(is_parameter)
 }
 
-/// Whether `t` scales the input of a layer whose weight may have a factor: it is no part of the weight.
+/// Whether `t` scales the input of a layer whose weight may have a factor: it is no part of the
+/// weight.
 pub(super) fn is_input_scale(t: &Tensor<'_>, all: &Index<'_>) -> bool {
     let Some(base) = t.name().strip_suffix(".input_scale") else {
         return false;
@@ -91,10 +96,12 @@ fn matrices(t: &Tensor<'_>) -> usize {
     }
 }
 
-/// The scale of `t`, of what was FP8: floats beside the weight of a model of images or of its encoders.
+/// The scale of `t`, of what was FP8: floats beside the weight of a model of images or of its
+/// encoders.
 ///
 /// # Errors
-/// `Unsupported` if `t` is INT8, whose columns may be rotated. `Parse` if the scale has neither one value nor one for each row.
+/// `Unsupported` if `t` is INT8, whose columns may be rotated. `Parse` if the scale has neither one
+/// value nor one for each row.
 fn scale_of_fp8<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Tensor<'m>>> {
     let base = t.name().strip_suffix(".weight");
     let names = [".weight_scale", ".scale_weight"];
@@ -118,7 +125,8 @@ fn scale_of_fp8<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Tensor<'m>
 /// The factor of `t`, if it has one.
 ///
 /// # Errors
-/// Both names are there, or the factor does not have 1 value or one for each matrix; or those of [`scale_of_fp8`].
+/// Both names are there, or the factor does not have 1 value or one for each matrix; or those of
+/// [`scale_of_fp8`].
 pub(super) fn scale_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Result<Option<Tensor<'m>>> {
     if let Some(scale) = scale_of_fp8(t, all)? {
         return Ok(Some(scale));

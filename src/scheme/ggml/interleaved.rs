@@ -11,7 +11,8 @@ use crate::scheme::seam::scale_layout::rows_and_cols;
 use crate::scheme::seam::{Buffers, Decode, Grid, Tile, read};
 use crate::simd::Level;
 
-/// Decoder of a tensor whose rows are interleaved. Loading a tile moves its blocks apart, so that its bytes are blocks row by row.
+/// Decoder of a tensor whose rows are interleaved. Loading a tile moves its blocks apart, so that
+/// its bytes are blocks row by row.
 pub(super) struct InterleavedWeight<'m> {
     codes: Part<'m>,
     decoder: &'static RowsDecoder,

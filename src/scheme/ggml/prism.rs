@@ -1,17 +1,21 @@
-//! Rotated weights of PrismML's GGUF files (Bonsai 2), which `prism.hadamard.*` of the metadata names.
+//! Rotated weights of PrismML's GGUF files (Bonsai 2), which `prism.hadamard.*` of the metadata
+//! names.
 //!
-//! Its llama.cpp multiplies the input of a layer by signs S, and each block of columns of that by Sylvester's matrix H over the
-//! root of its size: it computes `W' H S x`, and rows of the embedding are `S H z`. A decoded model has plain layers, so that its
-//! weight is `W' H S`. `S` has a sign for each column, by the width of the weight.
+//! Its llama.cpp multiplies the input of a layer by signs S, and each block of columns of that by
+//! Sylvester's matrix H over the root of its size: it computes `W' H S x`, and rows of the
+//! embedding are `S H z`. A decoded model has plain layers, so that its weight is `W' H S`. `S` has
+//! a sign for each column, by the width of the weight.
 //!
-//! `gdn_v_grouped` says that heads of values of linear attention are in the order of their keys (`k * n + r`) in the stored
-//! columns of `ssm_out`, and not in that of the other tensors (`k + keys * r`).
+//! `gdn_v_grouped` says that heads of values of linear attention are in the order of their keys
+//! (`k * n + r`) in the stored columns of `ssm_out`, and not in that of the other tensors (`k +
+//! keys * r`).
 //!
-//! 1bit-MONSTER's files say `onebit.hadamard_q4_0 = 32` instead: all matrices of Q4_0 are `W H` in blocks of 32, without signs. A
-//! Q4_0 table of embeddings beside a head is plain; one that is the head as well would be both, and is refused.
+//! 1bit-MONSTER's files say `onebit.hadamard_q4_0 = 32` instead: all matrices of Q4_0 are `W H` in
+//! blocks of 32, without signs. A Q4_0 table of embeddings beside a head is plain; one that is the
+//! head as well would be both, and is refused.
 //!
-//! Source: `src/llama-model.cpp`, `src/llama-graph.cpp` (`build_lora_mm`) of branch `prism` of
-//! [its llama.cpp](https://github.com/PrismML-Eng/llama.cpp); 1bit-MONSTER's `tools/hadamard_q4_0.py`.
+//! Source: `src/llama-model.cpp`, `src/llama-graph.cpp` (`build_lora_mm`) of branch `prism` of [its
+//! llama.cpp](https://github.com/PrismML-Eng/llama.cpp); 1bit-MONSTER's `tools/hadamard_q4_0.py`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -40,7 +44,8 @@ const MAX_SIZE: u64 = 1 << 16;
 /// What of the metadata is known, or a text that says what is not.
 type Checked<T> = std::result::Result<T, String>;
 
-/// Makes of the items of `resolution` those of a model without rotations. What cannot be undone becomes a problem.
+/// Makes of the items of `resolution` those of a model without rotations. What cannot be undone
+/// becomes a problem.
 pub(in crate::scheme) fn undo<'m>(model: &'m ParsedModel, resolution: &mut Resolution<'m>) {
     let (Some(gguf), Some(first)) = (model.gguf(), model.tensors().next()) else {
         return;

@@ -15,11 +15,13 @@ const RUN_TIME: &[(u32, &str)] = &[
     (150, "Q8_K128"),
 ];
 
-/// A type of ik_llama.cpp whose codes it writes with a sign on CPUs without AVX-512 (`repack_q16_k`), and reads without one everywhere
-/// (`dequantize_row_q8_k_r16`). Nothing in a file tells which they are.
+/// A type of ik_llama.cpp whose codes it writes with a sign on CPUs without AVX-512
+/// (`repack_q16_k`), and reads without one everywhere (`dequantize_row_q8_k_r16`). Nothing in a
+/// file tells which they are.
 const UNDECIDABLE: &[(u32, &str)] = &[(397, "Q8_K_R16")];
 
-/// What type number `id` is called in messages, and why it is not decoded. No [`Dtype`](crate::Dtype) has this number.
+/// What type number `id` is called in messages, and why it is not decoded. No
+/// [`Dtype`](crate::Dtype) has this number.
 pub(super) fn name_and_reason(id: u32) -> (Cow<'static, str>, &'static str) {
     let name_in = |types: &[(u32, &'static str)]| {
         let found = types.iter().find(|(number, _)| *number == id);

@@ -1,8 +1,9 @@
-//! ggml's blocks in models of GPTQModel's method `gguf`: `X.qweight` U8 `[out, bytes of a row]`. The config names the type, by
-//! `bits` and `format` (`q_0`, `q_k_m`, …). Rows are filled with zeros up to whole blocks.
+//! ggml's blocks in models of GPTQModel's method `gguf`: `X.qweight` U8 `[out, bytes of a row]`.
+//! The config names the type, by `bits` and `format` (`q_0`, `q_k_m`, …). Rows are filled with
+//! zeros up to whole blocks.
 //!
-//! Layout: gptqmodel `nn_modules/qlinear/gguf.py` (`_GGUF_TYPE_INFO`, `_pack_weight_tensor`), `quantization/config.py`
-//! (`GGUFBits`).
+//! Layout: gptqmodel `nn_modules/qlinear/gguf.py` (`_GGUF_TYPE_INFO`, `_pack_weight_tensor`),
+//! `quantization/config.py` (`GGUFBits`).
 
 use super::words::FORMAT;
 use crate::Result;
@@ -47,8 +48,8 @@ const TYPES: &[BlockType] = &[
 /// Claims the blocks `t` of the layer `base`. `None` unless the config says that these are blocks.
 ///
 /// # Errors
-/// `Unsupported` if the config names a type that GPTQModel does not pack, or ggml's types are left out of this build. `Parse` if the
-/// shape is not that of whole blocks.
+/// `Unsupported` if the config names a type that GPTQModel does not pack, or ggml's types are left
+/// out of this build. `Parse` if the shape is not that of whole blocks.
 pub(super) fn claim<'m>(t: &Tensor<'m>, base: &str, all: &Index<'m>) -> Result<Option<Group<'m>>> {
     if all.config.quant_method() != Some(&QuantMethod::Gguf) {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! The decoder of GPTQ's layers: packed words are transposed in panels, and scales and zero points with them.
+//! The decoder of GPTQ's layers: packed words are transposed in panels, and scales and zero points
+//! with them.
 
 use std::ops::Range;
 
@@ -17,10 +18,12 @@ use crate::scheme::seam::{
 use crate::simd::{Level, dispatch};
 use crate::{AnamnesisError, Result};
 
-/// Rows whose zero points are checked together: a multiple of 32, so that they fill whole words at any width.
+/// Rows whose zero points are checked together: a multiple of 32, so that they fill whole words at
+/// any width.
 const STRIP: usize = 1024;
 
-/// Most columns of a layer with a `g_idx` at which a tile is sure to have all of them, and so each group once.
+/// Most columns of a layer with a `g_idx` at which a tile is sure to have all of them, and so each
+/// group once.
 const INDEXED_COLS: usize = 64 << 10;
 
 /// The decoder of a linear layer.
@@ -28,7 +31,8 @@ pub(super) struct GptqWeight<'m> {
     pub qweight: Part<'m>,
     pub scales: Floats<'m>,
     pub zeros: Zeros<'m>,
-    /// Whether the config says `sym: true`; stored zero points may differ from the middle all the same.
+    /// Whether the config says `sym: true`; stored zero points may differ from the middle all the
+    /// same.
     pub symmetric: bool,
     pub g_idx: Option<Part<'m>>,
     pub packing: GptqPacking,
@@ -40,8 +44,9 @@ pub(super) struct GptqWeight<'m> {
 }
 
 impl GptqWeight<'_> {
-    /// Returns the groups that columns `cols` use, in ascending order. If `g_idx` does not name runs of `group_size` columns,
-    /// `index` becomes the place of each column's group among them, else it is empty.
+    /// Returns the groups that columns `cols` use, in ascending order. If `g_idx` does not name
+    /// runs of `group_size` columns, `index` becomes the place of each column's group among them,
+    /// else it is empty.
     ///
     /// # Errors
     /// Reading fails, or an index is not below the number of groups.
@@ -174,7 +179,8 @@ impl GptqWeight<'_> {
 
 impl Decode for GptqWeight<'_> {
     fn grid(&self) -> Grid {
-        // A tile of some of the columns can still name any group, so each of its columns may bring one.
+        // A tile of some of the columns can still name any group, so each of its columns may bring
+        // one.
         let scattered = self.g_idx.is_some() && self.k > INDEXED_COLS;
         let groups = if scattered {
             1.0

@@ -1,4 +1,5 @@
-//! How GPTQ's codes lie in words: told from the shapes of a layer's tensors, and from the config where those do not tell.
+//! How GPTQ's codes lie in words: told from the shapes of a layer's tensors, and from the config
+//! where those do not tell.
 
 use crate::config::{Module, QuantMethod};
 use crate::containers::model::Tensor;
@@ -18,8 +19,8 @@ pub(super) fn word_bits(packed: &PackedLayer<'_>) -> Result<usize> {
     Ok(dtype.bits())
 }
 
-/// Bits of a code, and input features. The width must fit the shapes of all tensors at once; the config
-/// decides where several do, and must be among them.
+/// Bits of a code, and input features. The width must fit the shapes of all tensors at once; the
+/// config decides where several do, and must be among them.
 pub(super) fn bits_and_inputs(
     packed: &PackedLayer<'_>,
     word_bits: usize,
@@ -55,7 +56,8 @@ pub(super) fn bits_and_inputs(
         .filter(|&bits| zeros_fit(bits))
         .filter_map(|bits| Some((bits, inputs(bits)?)))
         .collect();
-    // Rules that are not understood may outrank the general figure; then only the shapes speak, if they can.
+    // Rules that are not understood may outrank the general figure; then only the shapes speak, if
+    // they can.
     let configured = module.int(&["bits"]).filter(|_| !module.uncertain);
     // Without zero points and index only `qweight` speaks, and its rows fit every width that
     // divides them.
@@ -87,8 +89,8 @@ fn words_of(codes: usize, bits: usize, word_bits: usize) -> Option<usize> {
     Some(codes.checked_mul(bits)?.div_ceil(word_bits))
 }
 
-/// Checks that a last word which `k` inputs fill in part holds nothing else. An index that is too short would cut off inputs,
-/// and nothing else proves their number.
+/// Checks that a last word which `k` inputs fill in part holds nothing else. An index that is too
+/// short would cut off inputs, and nothing else proves their number.
 pub(super) fn check_last_words(
     packed: &PackedLayer<'_>,
     packing: GptqPacking,
@@ -124,7 +126,8 @@ const SAMPLE: usize = 4096;
 /// Config keys for the format of zero points.
 pub(super) const FORMAT: &[&str] = &["checkpoint_format", "format", "packing_format"];
 
-/// How the codes are packed: planes and streams have the same shapes, so that only the config can tell.
+/// How the codes are packed: planes and streams have the same shapes, so that only the config can
+/// tell.
 pub(super) fn packing(
     packed: &PackedLayer<'_>,
     word_bits: usize,

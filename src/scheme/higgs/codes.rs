@@ -1,9 +1,10 @@
 //! Codes in the order of FLUTE's kernels.
 //!
-//! A tile is some rows of the weight, cut into lanes of adjacent rows. 32 bits of a stored row have, for one pair of columns, the codes
-//! of one row of each lane, lowest bits first.
+//! A tile is some rows of the weight, cut into lanes of adjacent rows. 32 bits of a stored row
+//! have, for one pair of columns, the codes of one row of each lane, lowest bits first.
 //!
-//! Codes of 3 bits take three such words, in planes: five pairs each, of every third lane, and two bits of the pair of the last lane.
+//! Codes of 3 bits take three such words, in planes: five pairs each, of every third lane, and two
+//! bits of the pair of the last lane.
 
 use std::ops::Range;
 
@@ -26,9 +27,11 @@ pub(super) struct FluteTiles {
 }
 
 impl FluteTiles {
-    /// The tiles of a template. `None` if there is none of that number, or none that packs so many bits.
+    /// The tiles of a template. `None` if there is none of that number, or none that packs so many
+    /// bits.
     pub(super) fn of(bits: usize, template: u64) -> Option<Self> {
-        // Templates differ in blocks of a multiprocessor, then in tiles, then in 4 stages, and those of 4 bits in 4 modes.
+        // Templates differ in blocks of a multiprocessor, then in tiles, then in 4 stages, and
+        // those of 4 bits in 4 modes.
         let same = if bits == 4 { 16 } else { 4 };
         let height = if (template / same).is_multiple_of(KINDS) {
             64
@@ -71,7 +74,8 @@ pub(super) struct FluteCodes<'m> {
 }
 
 impl FluteCodes<'_> {
-    /// The stored rows of a plane of a tile. The planes behind the first lie behind the first planes of all tiles.
+    /// The stored rows of a plane of a tile. The planes behind the first lie behind the first
+    /// planes of all tiles.
     fn stored_rows(&self, tile: usize, plane: usize) -> Range<usize> {
         let height = self.tiles.height;
         let first = match plane {

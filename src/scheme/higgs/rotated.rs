@@ -1,4 +1,5 @@
-//! The decoder of a layer: sums of integers where the values and scales are such that these are exact, else of any values.
+//! The decoder of a layer: sums of integers where the values and scales are such that these are
+//! exact, else of any values.
 
 use std::ops::Range;
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! The description of an HQQ weight, read from tensors of a safetensors file or from the values of a pickle.
+//! The description of an HQQ weight, read from tensors of a safetensors file or from the values of
+//! a pickle.
 
 use std::collections::HashSet;
 
@@ -12,8 +13,9 @@ use crate::{Dtype, Result, TargetDtype};
 /// Name in listings.
 pub(super) const FAMILY: &str = "HQQ";
 
-/// Tensors that hqq stores with a weight in safetensors, by the ends of their names. They are parts of the weight even where
-/// the decoder reads none of them. `scale` and `shape` are not listed: tensors of other models have these names.
+/// Tensors that hqq stores with a weight in safetensors, by the ends of their names. They are parts
+/// of the weight even where the decoder reads none of them. `scale` and `shape` are not listed:
+/// tensors of other models have these names.
 pub(super) const COMPANIONS: &[(NamePattern, TensorRole)] = &[
     (Ends(".nbits"), TensorRole::QuantState),
     (Ends(".unpack_view_dtype"), TensorRole::QuantState),
@@ -39,7 +41,8 @@ const MAX_TEXT: usize = 64;
 /// Reader of the description of one weight. It notes the tensors that it has read.
 pub(super) struct HqqMeta<'a, 'm> {
     t: Tensor<'m>,
-    /// Prefix of the names of the description: `X.`, `X.meta.`, or that of double-quantized scales or zero points.
+    /// Prefix of the names of the description: `X.`, `X.meta.`, or that of double-quantized scales
+    /// or zero points.
     base: String,
     all: &'a Index<'m>,
     used: Vec<(TensorRole, Tensor<'m>)>,
@@ -150,7 +153,8 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
         }
     }
 
-    /// Checks that `nbits`, if it is a whole number, is one that hqq packs as `bits` bits (`Quantizer.bit_to_packing`).
+    /// Checks that `nbits`, if it is a whole number, is one that hqq packs as `bits` bits
+    /// (`Quantizer.bit_to_packing`).
     pub(super) fn check_bits(&mut self, bits: usize) -> Result<()> {
         // 1.58 bits are stored as a float, and packed as 2.
         let is_whole = |t: &Tensor<'_>| !t.dtype().is_floating_point();
@@ -176,7 +180,8 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
         }
     }
 
-    /// Whether groups are columns of the packed matrix. A wrong guess would decode to garbage, so the axis is required.
+    /// Whether groups are columns of the packed matrix. A wrong guess would decode to garbage, so
+    /// the axis is required.
     pub(super) fn read_is_axis_0(&mut self) -> Result<bool> {
         match self.need_text("axis")?.as_str() {
             "0" => Ok(true),
@@ -195,7 +200,8 @@ impl<'a, 'm> HqqMeta<'a, 'm> {
         dims.ok_or_else(|| self.invalid_value("shape", &text))
     }
 
-    /// The type in which the library computes, if that is not F32. Without a value it is the type of the scales.
+    /// The type in which the library computes, if that is not F32. Without a value it is the type
+    /// of the scales.
     pub(super) fn read_compute_dtype(&mut self) -> Result<Option<TargetDtype>> {
         let text = self.read_text("compute_dtype")?;
         match text.as_deref() {

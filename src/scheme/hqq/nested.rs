@@ -18,7 +18,8 @@ pub(in crate::scheme) enum MetaGroups {
     Strided(usize),
 }
 
-/// Scales or zero points that are quantized to eight bits: `(code - zero) * scale`, or `code * scale + zero`.
+/// Scales or zero points that are quantized to eight bits: `(code - zero) * scale`, or `code *
+/// scale + zero`.
 pub(in crate::scheme) struct NestedNumbers<'m> {
     pub codes: Part<'m>,
     pub scale: Floats<'m>,
@@ -33,8 +34,8 @@ pub(in crate::scheme) struct NestedNumbers<'m> {
 }
 
 impl NestedNumbers<'_> {
-    /// Appends the values `range` of the flattened grid. In a strided grouping the range must not cross a multiple of
-    /// the stride, so that the scales it uses are adjacent.
+    /// Appends the values `range` of the flattened grid. In a strided grouping the range must not
+    /// cross a multiple of the stride, so that the scales it uses are adjacent.
     fn piece(&self, range: Range<usize>, staging: &mut Vec<u8>, out: &mut Vec<f32>) -> Result<()> {
         let group = |i: usize| match self.groups {
             MetaGroups::Single => 0,

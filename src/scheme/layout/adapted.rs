@@ -1,13 +1,16 @@
-//! A weight that an adapter of PEFT changes: a sum of products of low rank is added (LoRA), and rows or columns get the lengths that
-//! the adapter has for them (DoRA). A weight is a matrix here: the kernel of a convolution is one of `[out, in * height * width]`, and a
-//! stack of experts one of `[experts * rows, columns]`.
+//! A weight that an adapter of PEFT changes: a sum of products of low rank is added (LoRA), and
+//! rows or columns get the lengths that the adapter has for them (DoRA). A weight is a matrix here:
+//! the kernel of a convolution is one of `[out, in * height * width]`, and a stack of experts one
+//! of `[experts * rows, columns]`.
 //!
-//! Arithmetic: `f32(w + Σ scale · b · a)`, where `w` is the decoded weight in F32 and the sum over the ranks of all adapters, in
-//! their order, is F64, as is its sum with `w`. That is rounded once. DoRA multiplies the sum by the length of its row or column in the adapter
-//! over that after the sum, in F64 as well, before it is rounded. A matrix product of torch has no order of its own; F64
-//! is what peft computes for a model in F64, and closer to the exact sum than any order in F32.
+//! Arithmetic: `f32(w + Σ scale · b · a)`, where `w` is the decoded weight in F32 and the sum over
+//! the ranks of all adapters, in their order, is F64, as is its sum with `w`. That is rounded once.
+//! DoRA multiplies the sum by the length of its row or column in the adapter over that after the
+//! sum, in F64 as well, before it is rounded. A matrix product of torch has no order of its own;
+//! F64 is what peft computes for a model in F64, and closer to the exact sum than any order in F32.
 //!
-//! Formulas: peft `Linear.get_delta_weight` and `merge`; `DoraLinearVariant.merge_safe`, `DoraEmbeddingVariant.merge_safe`.
+//! Formulas: peft `Linear.get_delta_weight` and `merge`; `DoraLinearVariant.merge_safe`,
+//! `DoraEmbeddingVariant.merge_safe`.
 
 mod products;
 
@@ -27,7 +30,8 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile, lcm};
 use crate::simd::{Level, perform};
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// Columns of a tile that has all rows: a vocabulary has a hundred thousand, each of which is a read of its own.
+/// Columns of a tile that has all rows: a vocabulary has a hundred thousand, each of which is a
+/// read of its own.
 const COLUMNS: usize = 32;
 
 /// The lengths that DoRA gives the vectors of a matrix.
@@ -84,8 +88,8 @@ impl<'m> AdaptedWeight<'m> {
         }
     }
 
-    /// Whether workers keep the right factors, and compute the products of `tile`, which begins with a panel then, while decoding.
-    /// Otherwise they are computed while it is loaded.
+    /// Whether workers keep the right factors, and compute the products of `tile`, which begins
+    /// with a panel then, while decoding. Otherwise they are computed while it is loaded.
     fn is_late(&self, tile: &Tile) -> bool {
         self.keeps_factors() && tile.cols.start.is_multiple_of(PANEL)
     }

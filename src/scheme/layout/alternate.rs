@@ -8,7 +8,8 @@ use crate::element::Out;
 use crate::scheme::seam::{Buffers, Decode, ExtractCodes, Grid, GroupCodes, RelaySource, Tile};
 use crate::simd::Level;
 
-/// Decoder of every second row of another, which has an even number of rows. Codes can be moved as they are stored.
+/// Decoder of every second row of another, which has an even number of rows. Codes can be moved as
+/// they are stored.
 pub(crate) struct AlternateRows<'m> {
     pub inner: Arc<dyn Decode + 'm>,
     /// The first row that is taken: 0 or 1.

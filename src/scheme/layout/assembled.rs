@@ -1,8 +1,8 @@
-//! A tensor that is put together from rows of others: experts that are stacked, heads whose rows are in another order,
-//! the halves of a fused projection, norms with an offset.
+//! A tensor that is put together from rows of others: experts that are stacked, heads whose rows
+//! are in another order, the halves of a fused projection, norms with an offset.
 //!
-//! Values are decoded tile by tile and moved as F32, so that the rows may come from any scheme. What is moved has been rounded
-//! to the dtype of the output before, and is exact.
+//! Values are decoded tile by tile and moved as F32, so that the rows may come from any scheme.
+//! What is moved has been rounded to the dtype of the output before, and is exact.
 
 mod order;
 #[cfg(test)]
@@ -23,10 +23,12 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile, Widening, covering, lcm};
 use crate::simd::{Level, dispatch};
 use crate::{Dtype, Result, TargetDtype};
 
-/// Decoder of a tensor of `cols` columns whose rows are those of `pieces`: one piece after another, or in turns.
+/// Decoder of a tensor of `cols` columns whose rows are those of `pieces`: one piece after another,
+/// or in turns.
 pub(crate) struct Assembled<'m> {
     pub pieces: Vec<Piece<'m>>,
-    /// Whether rows come from one piece after the other, so many as its `turn`, and after the last from the first again.
+    /// Whether rows come from one piece after the other, so many as its `turn`, and after the last
+    /// from the first again.
     pub takes_turns: bool,
     pub cols: usize,
     /// Element type of the output.
@@ -116,8 +118,8 @@ impl Piece<'_> {
             widening.decode(decoder, (&tile, rows), buffers, &mut scratch.rounded, out);
             return Ok(());
         }
-        // The decoder's rows are others, such as one flat run of blocks. Both number the elements alike, and tiles have whole
-        // rows here.
+        // The decoder's rows are others, such as one flat run of blocks. Both number the elements
+        // alike, and tiles have whole rows here.
         let elements = rows.start * whole.cols..rows.end * whole.cols;
         read_elements(decoder, &widening, elements, (buffers, scratch), out)
     }
@@ -175,7 +177,8 @@ impl Assembled<'_> {
         let mut own = std::mem::take(&mut scratch.piece);
         let mut first = 0;
         for piece in &self.pieces {
-            // How many of the piece's rows lie before a row of the whole, and where one of them lies.
+            // How many of the piece's rows lie before a row of the whole, and where one of them
+            // lies.
             let before = |row: usize| {
                 row / round * piece.turn + (row % round).clamp(first, first + piece.turn) - first
             };
@@ -248,7 +251,8 @@ impl Decode for Assembled<'_> {
         if self.columns.is_some() {
             whole.col_align = self.cols.max(1);
         }
-        // Beside what the decoder loads: the values, a copy of them in their order there, and one that is rounded.
+        // Beside what the decoder loads: the values, a copy of them in their order there, and one
+        // that is rounded.
         whole.load_bits += if self.takes_turns { 128.0 } else { 96.0 };
         whole
     }

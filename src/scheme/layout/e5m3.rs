@@ -1,6 +1,8 @@
-//! Scales of AMD's FP4 and of AutoRound's `nvfp4_v2`: numbers of five bits of exponent and three of mantissa in U8, without a sign.
+//! Scales of AMD's FP4 and of AutoRound's `nvfp4_v2`: numbers of five bits of exponent and three of
+//! mantissa in U8, without a sign.
 //!
-//! Source: amd-quark 0.13 `torch/kernel/float8_e5m3/lookup.py`; auto-round 0.16.1 `data_type/nvfp.py` (`e5m3_to_float_tensor`).
+//! Source: amd-quark 0.13 `torch/kernel/float8_e5m3/lookup.py`; auto-round 0.16.1
+//! `data_type/nvfp.py` (`e5m3_to_float_tensor`).
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! The first columns of a tensor, whatever its scheme: rows that are stored with more columns than the weight has, up to whole
-//! blocks.
+//! The first columns of a tensor, whatever its scheme: rows that are stored with more columns than
+//! the weight has, up to whole blocks.
 
 use std::ops::Range;
 

@@ -6,10 +6,12 @@ use crate::scheme::seam::Decode;
 use crate::scheme::seam::wrong;
 use crate::{Dtype, Result};
 
-/// The type of number `id` in ggml, and the decoder of `t`, whose bytes are blocks of that type and of `shape`.
+/// The type of number `id` in ggml, and the decoder of `t`, whose bytes are blocks of that type and
+/// of `shape`.
 ///
 /// # Errors
-/// `Unsupported` if ggml's types are left out of this build; `Parse` if the bytes do not hold the shape.
+/// `Unsupported` if ggml's types are left out of this build; `Parse` if the bytes do not hold the
+/// shape.
 #[cfg(feature = "gguf")]
 pub(crate) fn ggml_blocks<'m>(
     t: &Tensor<'m>,

@@ -1,4 +1,5 @@
-//! How many inputs share a scale in GPTQ's, AWQ's and Marlin's layers: by the config, or by the shapes.
+//! How many inputs share a scale in GPTQ's, AWQ's and Marlin's layers: by the config, or by the
+//! shapes.
 
 use crate::Result;
 use crate::config::Module;
@@ -19,8 +20,9 @@ pub(crate) enum ShortGroup {
 /// The group sizes that quantizers offer.
 const USUAL_SIZES: &[usize] = &[16, 32, 64, 128, 256, 512, 1024];
 
-/// The group size: the configured one, or the one implied by the number of groups of `k` input features. Several sizes can
-/// fit a ragged number of groups; with an index for each input any of them serves.
+/// The group size: the configured one, or the one implied by the number of groups of `k` input
+/// features. Several sizes can fit a ragged number of groups; with an index for each input any of
+/// them serves.
 pub(crate) fn group_size(
     t: &Tensor<'_>,
     groups: usize,
@@ -31,7 +33,8 @@ pub(crate) fn group_size(
     if let Some((size, place)) = configured_group(k, module) {
         let is_allowed = |size: usize| match rest {
             ShortGroup::Never => false,
-            // Sizes that quantizers offer. Of others a short group is the sign of a number that was changed.
+            // Sizes that quantizers offer. Of others a short group is the sign of a number that was
+            // changed.
             ShortGroup::Possible | ShortGroup::Indexed => USUAL_SIZES.contains(&size),
         };
         // A zero is what `configured_group` makes of a negative or an absurd size; it must not
@@ -72,7 +75,8 @@ pub(crate) fn group_size(
     }
 }
 
-/// The group size in the config, with the place that says it: -1 is all `k` inputs, and 0 stands for a senseless one.
+/// The group size in the config, with the place that says it: -1 is all `k` inputs, and 0 stands
+/// for a senseless one.
 pub(crate) fn configured_group<'c>(k: usize, module: &Module<'c>) -> Option<(usize, &'c str)> {
     let (size, place) = module.int(&["group_size", "q_group_size"])?;
     Some((

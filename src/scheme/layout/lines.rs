@@ -1,5 +1,6 @@
-//! Codes of whole bytes, and Quark's, of which several lie in a word or in bytes, in order or not. The stored tensor is read by its
-//! rows, called lines here. A line is a row of the weight, or a column if the weight is stored transposed.
+//! Codes of whole bytes, and Quark's, of which several lie in a word or in bytes, in order or not.
+//! The stored tensor is read by its rows, called lines here. A line is a row of the weight, or a
+//! column if the weight is stored transposed.
 
 use std::ops::Range;
 
@@ -40,7 +41,8 @@ struct Unit {
 
 const IN_ORDER: [u32; MAX_CODES] = [0, 1, 2, 3, 4, 5, 6, 7];
 
-/// Nibble of each code of a word with `pack_method: reorder`, where nibbles 0 to 7 hold codes 0, 2, 4, 6, 1, 3, 5, 7.
+/// Nibble of each code of a word with `pack_method: reorder`, where nibbles 0 to 7 hold codes 0, 2,
+/// 4, 6, 1, 3, 5, 7.
 const REORDERED: [u32; MAX_CODES] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 const FIRST_HIGHEST: [u32; MAX_CODES] = [3, 2, 1, 0, 0, 0, 0, 0];
@@ -99,7 +101,8 @@ impl LinePacking {
     }
 }
 
-/// Lines that are read and transposed at once: the rows of a tile then get pieces of 32 codes, half a cache line.
+/// Lines that are read and transposed at once: the rows of a tile then get pieces of 32 codes, half
+/// a cache line.
 const STRIP: usize = 32;
 
 /// A stored tensor of codes, read line by line.

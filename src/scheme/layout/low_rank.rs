@@ -1,4 +1,5 @@
-//! SVDQuant: a quantized weight with a product of low rank beside it, `b` `[out, r]` times `a` `[r, in]`.
+//! SVDQuant: a quantized weight with a product of low rank beside it, `b` `[out, r]` times `a` `[r,
+//! in]`.
 
 use std::ops::Range;
 
@@ -14,20 +15,22 @@ use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, TensorRole, Tile, TileTable, lcm};
 use crate::simd::{Level, dispatch};
 
-/// Elements of both factors that are read at once. The rank has no bound, so factors are not read whole.
+/// Elements of both factors that are read at once. The rank has no bound, so factors are not read
+/// whole.
 const PIECE: usize = 64 << 10;
 
 /// Most ranks whose terms are added at once: the kernel copies eight columns of them.
 const MAX_RANKS: usize = 4096;
 
-/// Most numbers of a right factor that each worker keeps for all tiles of a weight: 8 MiB. A larger one is read again for each tile.
+/// Most numbers of a right factor that each worker keeps for all tiles of a weight: 8 MiB. A larger
+/// one is read again for each tile.
 const MAX_KEPT: usize = 2 << 20;
 
 /// Values of a strip while the product is computed.
 const PRODUCT_STRIP: usize = 64 << 10;
 
-/// Rows that have the product computed together, or more. Each panel of the right factor is taken from the second-level cache, or
-/// from memory if it has many columns, once a strip.
+/// Rows that have the product computed together, or more. Each panel of the right factor is taken
+/// from the second-level cache, or from memory if it has many columns, once a strip.
 pub(super) const PRODUCT_ROWS: usize = 4 * TILE_ROWS;
 
 /// The two factors of the product that belongs to a weight.
@@ -46,8 +49,9 @@ impl<'m> LowRankFactors<'m> {
     }
 }
 
-/// Adds `scale` times `b` × `a`, a product of rank `rank`, to the sums of the tile. A weight of several matrices of
-/// `matrix_rows` rows, one below the other, has so many `a` below each other as well, and each belongs to one of them.
+/// Adds `scale` times `b` × `a`, a product of rank `rank`, to the sums of the tile. A weight of
+/// several matrices of `matrix_rows` rows, one below the other, has so many `a` below each other as
+/// well, and each belongs to one of them.
 pub(super) fn add_factors(
     (b, a): (&dyn ScaleMatrix, &dyn ScaleMatrix),
     (rank, scale, matrix_rows): (usize, f64, usize),
@@ -108,8 +112,8 @@ impl<'m> LowRankSum<'m> {
         }
     }
 
-    /// Whether workers keep the right factor, in panels, and compute the product while decoding. Otherwise it is computed for a
-    /// tile while that is loaded.
+    /// Whether workers keep the right factor, in panels, and compute the product while decoding.
+    /// Otherwise it is computed for a tile while that is loaded.
     fn keeps_factor(&self) -> bool {
         can_keep(self.factors.rank, self.quantized.grid().cols)
     }
@@ -148,7 +152,8 @@ fn numbers_kept(rank: usize, cols: usize) -> usize {
     cols.next_multiple_of(PANEL) * rank
 }
 
-/// Reads all of a right factor of which `extend` appends all `rank` rows of some columns, some columns at a time. `factors` is scratch.
+/// Reads all of a right factor of which `extend` appends all `rank` rows of some columns, some
+/// columns at a time. `factors` is scratch.
 pub(super) fn load_panels(
     (rank, cols): (usize, usize),
     (owner, panels): (&TableOwner, &mut TileTable),
@@ -168,8 +173,8 @@ pub(super) fn load_panels(
     })
 }
 
-/// Values of a strip of rows of `width` values while a product is computed: whole tiles of the kernel. A decoder is asked for so
-/// many rows only if they are not too long.
+/// Values of a strip of rows of `width` values while a product is computed: whole tiles of the
+/// kernel. A decoder is asked for so many rows only if they are not too long.
 pub(super) fn product_strip(width: usize) -> usize {
     let rows = PRODUCT_STRIP / width.max(1) / TILE_ROWS * TILE_ROWS;
     rows.max(PRODUCT_ROWS) * width
@@ -197,7 +202,8 @@ impl Decode for LowRankSum<'_> {
         PRODUCT_ROWS
     }
 
-    /// The product of a tile has its size, so it can be computed while loading even if the rank has no bound.
+    /// The product of a tile has its size, so it can be computed while loading even if the rank has
+    /// no bound.
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()> {
         self.quantized.load(tile, buffers)?;
         let LowRankFactors { a, b, rank, .. } = &self.factors;

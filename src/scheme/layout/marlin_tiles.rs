@@ -1,9 +1,12 @@
-//! Tiles of Marlin, and of QQQ, which descends from it: codes of four bits in the order in which tensor cores take them.
+//! Tiles of Marlin, and of QQQ, which descends from it: codes of four bits in the order in which
+//! tensor cores take them.
 //!
-//! A tile of 16 inputs × 64 outputs is 128 adjacent words; `kernels::remember::marlin` says what is in them. Scales are permuted
-//! within 64 outputs or, if there is one group, within 32; those of marlin-24, whose tiles are others, within 8.
+//! A tile of 16 inputs × 64 outputs is 128 adjacent words; `kernels::remember::marlin` says what is
+//! in them. Scales are permuted within 64 outputs or, if there is one group, within 32; those of
+//! marlin-24, whose tiles are others, within 8.
 //!
-//! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`); gptqmodel `nn_modules/qlinear/qqq.py`.
+//! Layout: auto_gptq `nn_modules/qlinear/qlinear_marlin.py` (`_get_perms`, `pack`); gptqmodel
+//! `nn_modules/qlinear/qqq.py`.
 
 use std::ops::Range;
 
@@ -17,7 +20,8 @@ use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Floats, StoredRows, Tile, read};
 use crate::simd::Level;
 
-/// Rows of tiles that are unpacked together: their inputs fill two cache lines, which CPUs fetch together.
+/// Rows of tiles that are unpacked together: their inputs fill two cache lines, which CPUs fetch
+/// together.
 const TOGETHER: usize = 8;
 
 /// Codes in Marlin tiles.
@@ -72,7 +76,8 @@ pub(crate) enum ScaleOrder {
     SingleGroup,
     /// Marlin's, if there are several groups.
     Groups,
-    /// marlin-24's, if there are several groups: `scale_perm_2_4` of compressed-tensors `permutations_24.py`.
+    /// marlin-24's, if there are several groups: `scale_perm_2_4` of compressed-tensors
+    /// `permutations_24.py`.
     SparseGroups,
 }
 

@@ -78,7 +78,8 @@ impl<'m> PackedLayer<'m> {
         let Some(base) = base_of(t.name(), "qweight") else {
             return Ok(None);
         };
-        // transformers gives layers that hold a rotated weight such a tensor (`FpQuantDeserialize`).
+        // transformers gives layers that hold a rotated weight such a tensor
+        // (`FpQuantDeserialize`).
         if t.elements() == 0 && all.config.quant_method() == Some(&QuantMethod::FpQuant) {
             return Ok(None);
         }
@@ -188,7 +189,8 @@ impl<'m> PackedLayer<'m> {
         self.words[0] == self.groups && zeros.is_some_and(fits)
     }
 
-    /// Checks that codes and zero points are words of one of `dtypes`, the first of which the message names.
+    /// Checks that codes and zero points are words of one of `dtypes`, the first of which the
+    /// message names.
     pub(crate) fn check_words(&self, dtypes: &[Dtype]) -> Result<()> {
         for words in [Some(self.qweight), self.qzeros].into_iter().flatten() {
             if !dtypes.contains(&words.dtype()) {
@@ -318,8 +320,8 @@ pub(crate) fn load_scales(
     Ok(())
 }
 
-/// Calls `each(group, words)` with bytes `cols` of each group's packed zero points, `stride` bytes a group, as words of
-/// 32 bits.
+/// Calls `each(group, words)` with bytes `cols` of each group's packed zero points, `stride` bytes
+/// a group, as words of 32 bits.
 pub(crate) fn for_each_zeros(
     qzeros: &Part<'_>,
     stride: usize,
@@ -356,8 +358,8 @@ pub(crate) struct BitStreams<'a> {
     pub code_bits: usize,
 }
 
-/// Rows `rows` of a loaded tile of a layer with `k` inputs in groups of `group_size`: codes less their zero points, times their
-/// scales.
+/// Rows `rows` of a loaded tile of a layer with `k` inputs in groups of `group_size`: codes less
+/// their zero points, times their scales.
 pub(crate) fn grouped_rows<'a>(
     codes: &BitStreams<'a>,
     [k, group_size]: [usize; 2],
@@ -379,7 +381,8 @@ pub(crate) fn grouped_rows<'a>(
         scale_rows: tile.rows.clone(),
         scale_cols: tile.cols.start / group_size..tile.cols.end.div_ceil(group_size),
         formula: Formula::ShiftScale,
-        // The difference of two integers is exact and the product is rounded once, so a compute dtype changes nothing.
+        // The difference of two integers is exact and the product is rounded once, so a compute
+        // dtype changes nothing.
         round: false,
         columns: &[],
     }

@@ -1,5 +1,6 @@
-//! Weights that are stored with more rows or columns than they have, up to a multiple of some number. What is padding is not
-//! stored: a bias that is not padded tells it, and the sizes in `config.json`.
+//! Weights that are stored with more rows or columns than they have, up to a multiple of some
+//! number. What is padding is not stored: a bias that is not padded tells it, and the sizes in
+//! `config.json`.
 
 use crate::containers::model::Tensor;
 use crate::scheme::seam::{Group, PlainFloats, QuantScheme, TensorRole, wrong};
@@ -12,8 +13,8 @@ pub(crate) fn unpadded(stored: usize, known: Option<usize>, align: usize) -> usi
         .unwrap_or(stored)
 }
 
-/// The number of outputs of a layer that is stored with `stored`, a multiple of `align`. A bias that is padded as well tells
-/// nothing.
+/// The number of outputs of a layer that is stored with `stored`, a multiple of `align`. A bias
+/// that is padded as well tells nothing.
 pub(crate) fn unpadded_outputs(
     stored: usize,
     bias: Option<&Tensor<'_>>,
@@ -24,8 +25,8 @@ pub(crate) fn unpadded_outputs(
     unpadded(stored, of_bias.or(known), align)
 }
 
-/// The bias of a layer of `outputs`, as a tensor of its own, if it is stored with `stored` values. It becomes one of the layer's
-/// `parts`.
+/// The bias of a layer of `outputs`, as a tensor of its own, if it is stored with `stored` values.
+/// It becomes one of the layer's `parts`.
 ///
 /// # Errors
 /// It is not of floats.

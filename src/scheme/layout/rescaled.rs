@@ -1,4 +1,5 @@
-//! Values of another decoder that are multiplied or divided once more, by a number of their column or of their matrix.
+//! Values of another decoder that are multiplied or divided once more, by a number of their column
+//! or of their matrix.
 
 use std::ops::Range;
 

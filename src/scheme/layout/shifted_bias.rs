@@ -1,4 +1,5 @@
-//! The bias of a layer whose quantized part sees its input with a constant added: `b + c · Σ_k w[n, k] / s[k]`.
+//! The bias of a layer whose quantized part sees its input with a constant added: `b + c · Σ_k w[n,
+//! k] / s[k]`.
 
 use std::ops::Range;
 
@@ -19,7 +20,8 @@ pub(crate) struct ShiftedBias<'m> {
     pub bias: Box<dyn ScaleMatrix + 'm>,
 }
 
-/// c of nunchaku's kernels, and of ComfyUI's, which are made from them: with it no value behind a GELU is negative.
+/// c of nunchaku's kernels, and of ComfyUI's, which are made from them: with it no value behind a
+/// GELU is negative.
 const GELU_SHIFT: f64 = 0.171875;
 
 impl ShiftedBias<'_> {

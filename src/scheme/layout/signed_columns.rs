@@ -14,7 +14,8 @@ use crate::simd::{Level, dispatch};
 pub(crate) struct SignedColumns {
     /// One for each stored column; `None`: all are 1.
     pub signs: Option<Arc<[f32]>>,
-    /// `[keys, heads]`, which divide the columns, if the stored heads of each key are side by side, and those of the weight tiled.
+    /// `[keys, heads]`, which divide the columns, if the stored heads of each key are side by side,
+    /// and those of the weight tiled.
     pub heads: Option<[usize; 2]>,
 }
 

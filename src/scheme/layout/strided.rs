@@ -1,6 +1,6 @@
-//! Matrices whose rows are packed at a stride. With `stride` rows of words and n codes in a word, word row r holds
-//! the codes of rows r, r + stride, r + 2 * stride, …, r + (n - 1) * stride of the matrix. BitNet, quanto and HQQ
-//! pack like this.
+//! Matrices whose rows are packed at a stride. With `stride` rows of words and n codes in a word,
+//! word row r holds the codes of rows r, r + stride, r + 2 * stride, …, r + (n - 1) * stride of the
+//! matrix. BitNet, quanto and HQQ pack like this.
 
 use crate::Result;
 use crate::containers::model::Part;
@@ -19,7 +19,8 @@ pub(crate) struct StridedRows<'m> {
     pub bits: usize,
     /// Lowest bit of the codes of the first `stride` rows.
     pub first_shift: usize,
-    /// Whether the next `stride` rows lie in higher bits than the ones before, rather than in lower bits.
+    /// Whether the next `stride` rows lie in higher bits than the ones before, rather than in lower
+    /// bits.
     pub is_low_first: bool,
 }
 
@@ -45,11 +46,12 @@ impl<'m> StridedRows<'m> {
         }
     }
 
-    /// Reshapes the matrix to rows of `cols` columns, and returns true, if `stride` rows together are whole rows of
-    /// `cols`.
+    /// Reshapes the matrix to rows of `cols` columns, and returns true, if `stride` rows together
+    /// are whole rows of `cols`.
     ///
-    /// The codes of `stride` rows are adjacent, row by row, at one bit position. If they make up whole rows of the new
-    /// width, a change of stride and width moves no code to another word or bit.
+    /// The codes of `stride` rows are adjacent, row by row, at one bit position. If they make up
+    /// whole rows of the new width, a change of stride and width moves no code to another word or
+    /// bit.
     pub(crate) fn reshape(&mut self, cols: usize) -> bool {
         let words = self
             .stride
@@ -69,8 +71,9 @@ impl Unpack for StridedRows<'_> {
         let mut row = tile.rows.start;
         while row < tile.rows.end {
             // With 2 bits and stride s, byte row r holds (bits 7-6 first) rows r+3s | r+2s | r+s |
-            // r if `is_low_first`, as BitNet and quanto pack; HQQ packs r | r+s | r+2s | r+3s.
-            // Up to the next multiple of the stride, adjacent rows lie in adjacent word rows and in the same bits.
+            // r if `is_low_first`, as BitNet and quanto pack; HQQ packs r | r+s | r+2s | r+3s. Up
+            // to the next multiple of the stride, adjacent rows lie in adjacent word rows and in
+            // the same bits.
             let (slot, first) = (row / self.stride.max(1), row % self.stride.max(1));
             let n = (self.stride - first).min(tile.rows.end - row);
             let cols = tile.cols.start * self.word_bytes..tile.cols.end * self.word_bytes;

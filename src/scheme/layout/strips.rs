@@ -7,11 +7,13 @@ use crate::element::Out;
 use crate::scheme::seam::{Buffers, Decode, Tile};
 use crate::simd::Level;
 
-/// Values of a strip that is changed value by value: 64 KiB, so that they stay in the second-level cache until they are read again.
+/// Values of a strip that is changed value by value: 64 KiB, so that they stay in the second-level
+/// cache until they are read again.
 pub(super) const STRIP: usize = 16 << 10;
 
 thread_local! {
-    /// The values of a strip. A new buffer for each slab of output would be filled with zeros each time.
+    /// The values of a strip. A new buffer for each slab of output would be filled with zeros each
+    /// time.
     static VALUES: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
@@ -24,8 +26,9 @@ pub(super) struct LoadedRows<'a> {
 }
 
 impl LoadedRows<'_> {
-    /// Decodes the rows with `decoder` to F32, in strips of `strip` values, or of a row if that is longer. `finish` gets a strip's values, the place of the first of them
-    /// in the tile, and where they go.
+    /// Decodes the rows with `decoder` to F32, in strips of `strip` values, or of a row if that is
+    /// longer. `finish` gets a strip's values, the place of the first of them in the tile, and
+    /// where they go.
     pub(super) fn each_strip(
         self,
         decoder: &dyn Decode,

@@ -1,8 +1,10 @@
-//! Scales in the order that NVIDIA's block-scaled matrix products take: tiles of 128 rows and 4 columns, 512 scales
-//! each. Tiles are stored row-major. In a tile, the scale of row r and column c has the index
-//! `r % 32 * 16 + r / 32 * 4 + c`. Tiles at the lower and the right edge are padded to their full size.
+//! Scales in the order that NVIDIA's block-scaled matrix products take: tiles of 128 rows and 4
+//! columns, 512 scales each. Tiles are stored row-major. In a tile, the scale of row r and column c
+//! has the index `r % 32 * 16 + r / 32 * 4 + c`. Tiles at the lower and the right edge are padded
+//! to their full size.
 //!
-//! Layout: <https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-factors-layout>, torchao `to_blocked`.
+//! Layout: <https://docs.nvidia.com/cuda/cublas/index.html#d-block-scaling-factors-layout>, torchao
+//! `to_blocked`.
 
 use std::ops::Range;
 
@@ -15,7 +17,8 @@ pub(crate) const TILE_ROWS: usize = 128;
 pub(crate) const TILE_COLS: usize = 4;
 const TILE_LEN: usize = TILE_ROWS * TILE_COLS;
 
-/// Tiles of one row of tiles that one read takes: 32768 scales, which bounds the scratch for a wide matrix.
+/// Tiles of one row of tiles that one read takes: 32768 scales, which bounds the scratch for a wide
+/// matrix.
 const TILES_PER_READ: usize = 64;
 
 /// A matrix of scales that is stored in tiles.

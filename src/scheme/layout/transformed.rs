@@ -1,4 +1,5 @@
-//! Weights of layers whose inputs or outputs are multiplied with a matrix: the weights that need no such product.
+//! Weights of layers whose inputs or outputs are multiplied with a matrix: the weights that need no
+//! such product.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -77,7 +78,8 @@ impl StoredMatrix<'_> {
     /// Reads the matrix.
     ///
     /// # Errors
-    /// A read fails, a number is not finite, or the matrix is large and not a Hadamard matrix of a known structure.
+    /// A read fails, a number is not finite, or the matrix is large and not a Hadamard matrix of a
+    /// known structure.
     fn read_matrix(&self, is_transposed: bool) -> Result<BlockMatrix> {
         let (size, step) = (self.size, (PIECE / self.size.max(1)).max(1));
         let (mut signs, mut is_signed) = (Vec::with_capacity(size), size.is_power_of_two());
@@ -87,7 +89,8 @@ impl StoredMatrix<'_> {
             let wanted = first..(first + step).min(size);
             self.read_rows(wanted, &mut staging, &mut rows)?;
             for (i, row) in rows.chunks_exact(size).enumerate() {
-                // compressed-tensors makes random Hadamard matrices from Sylvester's for most powers of two.
+                // compressed-tensors makes random Hadamard matrices from Sylvester's for most
+                // powers of two.
                 is_signed &= is_signed_row(row, first + i);
                 signs.push(row[0]);
             }
@@ -186,7 +189,8 @@ impl BlockTransform<'_> {
     }
 }
 
-/// The decoder of a weight whose columns, or rows, or both are multiplied in blocks. The products are in F64, and rounded once.
+/// The decoder of a weight whose columns, or rows, or both are multiplied in blocks. The products
+/// are in F64, and rounded once.
 pub(crate) struct Transformed<'m> {
     pub stored: Box<dyn Decode + 'm>,
     pub columns: Option<BlockTransform<'m>>,

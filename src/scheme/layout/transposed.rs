@@ -56,7 +56,8 @@ impl TransposedStack<'_> {
                     &mut lines,
                 );
             } else {
-                // The decoder's rows are others, such as one flat run of blocks; it numbers the elements alike.
+                // The decoder's rows are others, such as one flat run of blocks; it numbers the
+                // elements alike.
                 for (row, line) in rows.zip(lines.chunks_exact_mut(n)) {
                     let start = row * self.rows + first;
                     let elements = start..start + n;
@@ -90,7 +91,8 @@ impl Decode for TransposedStack<'_> {
             col_align,
             // Beside what the decoder loads: the values, in either order, and rounded.
             load_bits: inner.load_bits + 96.0,
-            // Stored rows have values of whatever the decoder reads; what it loads for one is close to that.
+            // Stored rows have values of whatever the decoder reads; what it loads for one is close
+            // to that.
             transposed: Some(StoredRows {
                 row_bits: inner.load_bits as usize,
                 cols: 1,

@@ -9,7 +9,8 @@ use crate::scheme::seam::scale_matrix::ScaleMatrix;
 use crate::scheme::seam::{Buffers, Decode, Floats, Grid, TableOwner, Tile, lcm};
 use crate::simd::{Level, dispatch};
 
-/// Most values of all codebooks of a weight: libraries write a million or two. Each worker has them in F32.
+/// Most values of all codebooks of a weight: libraries write a million or two. Each worker has them
+/// in F32.
 const MAX_TABLE: usize = 1 << 22;
 
 /// Values of a codebook that are read together.
@@ -17,7 +18,8 @@ const PIECE: usize = 1 << 14;
 
 /// Where the codes of a weight are stored.
 pub(crate) trait VectorCodes: Send + Sync {
-    /// Replaces `out` with the numbers of the vectors of the blocks of `tile`, row-major. `staging` is scratch.
+    /// Replaces `out` with the numbers of the vectors of the blocks of `tile`, row-major. `staging`
+    /// is scratch.
     ///
     /// # Errors
     /// The read fails, or a code is beyond its codebook.

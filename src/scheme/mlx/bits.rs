@@ -30,7 +30,8 @@ impl<'m> MlxLayer<'_, 'm> {
             && (self.row_words() * 32).is_multiple_of(bits)
     }
 
-    /// Bits and group size by Ollama's metadata, or else by the config, if it has both, or else by mflux's metadata.
+    /// Bits and group size by Ollama's metadata, or else by the config, if it has both, or else by
+    /// mflux's metadata.
     pub(super) fn configured(&self, all: &Index<'m>) -> Option<(usize, usize)> {
         if let Some(stated) = &self.stated {
             return Some(stated.size());
@@ -48,11 +49,13 @@ impl<'m> MlxLayer<'_, 'm> {
         configured.or_else(|| mflux::size(&module, self.bits_per_group))
     }
 
-    /// The columns of the weight, as far as the sizes of the model or a sibling prove them. `bits` are the config's.
+    /// The columns of the weight, as far as the sizes of the model or a sibling prove them. `bits`
+    /// are the config's.
     fn proven_cols(&self, bits: usize, all: &Index<'m>) -> Option<usize> {
         let module = module_of(self.t.name());
-        // The inputs of the down projection are the outputs of the up projection. `intermediate_size` does not hold for
-        // each: experts that are shared can be several in one.
+        // The inputs of the down projection are the outputs of the up projection.
+        // `intermediate_size` does not hold for each: experts that are shared can be several in
+        // one.
         if let Some(parent) = base_of(module, "down_proj") {
             let up = all.at(parent, "up_proj.weight")?;
             let outputs = up.shape().iter().nth_back(1).copied()?;
@@ -68,8 +71,9 @@ impl<'m> MlxLayer<'_, 'm> {
         Some(inputs).filter(|_| !is_other && !self.has_other_heads(all))
     }
 
-    /// Whether the weight is the `o_proj` of an attention whose queries or keys have other widths than `config.json` gives:
-    /// linear attention beside the attention that has those widths (Kimi Linear). Rows are stored as they are.
+    /// Whether the weight is the `o_proj` of an attention whose queries or keys have other widths
+    /// than `config.json` gives: linear attention beside the attention that has those widths (Kimi
+    /// Linear). Rows are stored as they are.
     fn has_other_heads(&self, all: &Index<'m>) -> bool {
         let Some(attention) = base_of(module_of(self.t.name()), "o_proj") else {
             return false;
@@ -86,10 +90,11 @@ impl<'m> MlxLayer<'_, 'm> {
         !has_queries || outputs("k_proj").is_some_and(|(rows, stated)| Some(rows) != stated)
     }
 
-    /// Whether codes of `bits` bits give the weight a width that the model has, which settles what its shapes leave open.
+    /// Whether codes of `bits` bits give the weight a width that the model has, which settles what
+    /// its shapes leave open.
     ///
-    /// The config of the quantization need not name a layer that differs from its default: mlx-lm goes by the sizes of the
-    /// layer then.
+    /// The config of the quantization need not name a layer that differs from its default: mlx-lm
+    /// goes by the sizes of the layer then.
     pub(super) fn has_known_cols(&self, bits: usize, all: &Index<'m>) -> bool {
         let module = module_of(self.t.name());
         let [_, inputs] = all.config.layer_sizes(module);
@@ -98,7 +103,8 @@ impl<'m> MlxLayer<'_, 'm> {
         !all.config.at(module).is_named() && known == Some(self.cols(bits))
     }
 
-    /// The error about a config that says other bits and groups than the shapes, which allow `pairs`.
+    /// The error about a config that says other bits and groups than the shapes, which allow
+    /// `pairs`.
     pub(super) fn contradiction(
         &self,
         configured: Option<(usize, usize)>,
@@ -111,12 +117,13 @@ impl<'m> MlxLayer<'_, 'm> {
         wrong(&self.t, what)
     }
 
-    /// Bits by the config, if they fit the shapes. Without a config they are those that the shapes allow alone; where the
-    /// config only has a default that does not fit, those that give the layer its columns.
+    /// Bits by the config, if they fit the shapes. Without a config they are those that the shapes
+    /// allow alone; where the config only has a default that does not fit, those that give the
+    /// layer its columns.
     ///
     /// # Errors
-    /// The config does not fit, and the sizes of the layer do not tell, or the shapes allow several pairs of bits and
-    /// group size.
+    /// The config does not fit, and the sizes of the layer do not tell, or the shapes allow several
+    /// pairs of bits and group size.
     fn configured_bits(&self, all: &Index<'m>) -> Result<usize> {
         let configured = self.configured(all);
         if let Some((bits, _)) = configured.filter(|&pair| self.fits(pair)) {
@@ -131,9 +138,9 @@ impl<'m> MlxLayer<'_, 'm> {
 
     /// Bits of the integers, checked against the columns of sibling projections.
     ///
-    /// A config need not name every layer that differs from its default, and the default may fit the shapes of such a
-    /// layer with a wrong number of columns. Projections of the same input have equally many columns, so siblings
-    /// reveal that. Then `hidden_size` decides.
+    /// A config need not name every layer that differs from its default, and the default may fit
+    /// the shapes of such a layer with a wrong number of columns. Projections of the same input
+    /// have equally many columns, so siblings reveal that. Then `hidden_size` decides.
     pub(super) fn bits(&self, all: &Index<'m>) -> Result<usize> {
         let bits = self.configured_bits(all)?;
         // Ollama says it of each weight, and not by a default for all.
@@ -159,9 +166,9 @@ impl<'m> MlxLayer<'_, 'm> {
         }
     }
 
-    /// The bits that give the weight the columns which its layer is known to have, if they are not those of `bits`, the
-    /// config's default, and the shapes allow them. mlx-lm infers the bits of a layer without an entry like this
-    /// (`infer_quant_config`).
+    /// The bits that give the weight the columns which its layer is known to have, if they are not
+    /// those of `bits`, the config's default, and the shapes allow them. mlx-lm infers the bits of
+    /// a layer without an entry like this (`infer_quant_config`).
     fn bits_by_cols(&self, bits: usize, all: &Index<'m>) -> Option<usize> {
         let cols = self
             .proven_cols(bits, all)
@@ -172,7 +179,8 @@ impl<'m> MlxLayer<'_, 'm> {
         others.find_map(|(other, _)| (self.cols(other) == cols).then_some(other))
     }
 
-    /// A projection of the same input whose number of columns by the config is not `cols`: its name and that number.
+    /// A projection of the same input whose number of columns by the config is not `cols`: its name
+    /// and that number.
     fn mismatched_sibling(&self, cols: usize, all: &Index<'m>) -> Result<Option<(&'m str, usize)>> {
         let module = module_of(self.t.name());
         let attention: &[_] = match is_cross_attention(module) {

@@ -1,5 +1,6 @@
-//! MLX's stacks of experts, which become single experts in the output: mlx-lm stacks them when it loads a model, and the
-//! architecture says from which names. An architecture without single experts, or one that is unknown, keeps its stacks.
+//! MLX's stacks of experts, which become single experts in the output: mlx-lm stacks them when it
+//! loads a model, and the architecture says from which names. An architecture without single
+//! experts, or one that is unknown, keeps its stacks.
 
 use crate::containers::model::Tensor;
 use crate::scheme::seam::{Group, Index, PlainFloats, Prepared, QuantScheme, TensorRole, refused};
@@ -8,11 +9,12 @@ use crate::{ParsedModel, Result, TargetDtype};
 /// Most experts of a stack. Models have some hundreds.
 pub(crate) const MAX_EXPERTS: usize = 4096;
 
-/// Experts of all stacks together that may be of any size. The largest models have some 70 000, of megabytes each.
+/// Experts of all stacks together that may be of any size. The largest models have some 70 000, of
+/// megabytes each.
 const FREE_EXPERTS: u64 = 65_536;
 
-/// Least bytes of an expert on average, if a model has more than [`FREE_EXPERTS`]. Each becomes a tensor of the output,
-/// and takes about 1000 bytes of memory while it is planned.
+/// Least bytes of an expert on average, if a model has more than [`FREE_EXPERTS`]. Each becomes a
+/// tensor of the output, and takes about 1000 bytes of memory while it is planned.
 const EXPERT_BYTES: u64 = 128;
 
 /// Component of the names of stacks, below the module that chooses among the experts.
@@ -36,19 +38,22 @@ const SAME: &[(&str, &str)] = &[
 
 const NUMBERED: &[(&str, &str)] = &[("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")];
 
-/// The names from which mlx-lm stacks experts (`sanitize`), which are those of the published models.
+/// The names from which mlx-lm stacks experts (`sanitize`), which are those of the published
+/// models.
 ///
 /// Source: mlx-lm, `mlx_lm/models`, a file for each `model_type`, such as
 /// <https://github.com/ml-explore/mlx-lm/blob/d78bf58e217c904ec282ed8da9b947491f78c022/mlx_lm/models/qwen3_moe.py#L235-L245>;
-/// `MODEL_REMAPPING` in `mlx_lm/utils.py` has further names of the same architectures. Not here, because they store
-/// experts as stacks: granitemoe and granitemoehybrid (`input_linear`, `granitemoe.py#L205-L219`), qwen3_5_moe and
-/// qwen3_vl_moe (`experts.gate_up_proj`, `qwen3_5_moe.py#L38-L48`), step3p5 (`moe.gate_proj`, `step3p5.py#L408-L411`).
+/// `MODEL_REMAPPING` in `mlx_lm/utils.py` has further names of the same architectures. Not here,
+/// because they store experts as stacks: granitemoe and granitemoehybrid (`input_linear`,
+/// `granitemoe.py#L205-L219`), qwen3_5_moe and qwen3_vl_moe (`experts.gate_up_proj`,
+/// `qwen3_5_moe.py#L38-L48`), step3p5 (`moe.gate_proj`, `step3p5.py#L408-L411`).
 const ARCHITECTURES: &[ExpertNames] = &[
     ExpertNames {
-        // bailing_moe.py#L364, bailing_moe_linear.py#L549, deepseek.py#L249, deepseek_v2.py#L435, deepseek_v3.py#L430,
-        // deepseek_v32.py#L540, ernie4_5_moe.py#L282, exaone_moe.py#L347, glm4_moe.py#L325, glm4_moe_lite.py#L406,
-        // hunyuan.py#L324, jamba.py#L363, kimi_vl.py#L98, longcat_flash.py#L396, mellum.py#L236, mimo_v2_flash.py#L356,
-        // olmoe.py#L204, qwen2_moe.py#L228, qwen3_moe.py#L240, qwen3_next.py#L464
+        // bailing_moe.py#L364, bailing_moe_linear.py#L549, deepseek.py#L249, deepseek_v2.py#L435,
+        // deepseek_v3.py#L430, deepseek_v32.py#L540, ernie4_5_moe.py#L282, exaone_moe.py#L347,
+        // glm4_moe.py#L325, glm4_moe_lite.py#L406, hunyuan.py#L324, jamba.py#L363, kimi_vl.py#L98,
+        // longcat_flash.py#L396, mellum.py#L236, mimo_v2_flash.py#L356, olmoe.py#L204,
+        // qwen2_moe.py#L228, qwen3_moe.py#L240, qwen3_next.py#L464
         model_types: &[
             "bailing_moe",
             "bailing_moe_linear",
@@ -114,7 +119,8 @@ pub(crate) struct ExpertCount {
 }
 
 impl ExpertCount {
-    /// Adds those of a stack of `shape` that has `bytes`. Returns whether there are more than are in proportion to their bytes.
+    /// Adds those of a stack of `shape` that has `bytes`. Returns whether there are more than are
+    /// in proportion to their bytes.
     pub(crate) fn add(&mut self, shape: &[usize], bytes: u64) -> bool {
         let experts = shape.first().map_or(0, |&n| n as u64);
         self.experts = self.experts.saturating_add(experts);
@@ -135,11 +141,12 @@ pub(super) fn count_experts(model: &ParsedModel) -> Option<Prepared> {
     is_too_many.then(|| Box::new(TooManyExperts(all.experts)) as Prepared)
 }
 
-/// Names of the tensors that the stack `t` of `shape` becomes, one for each expert; empty if it stays a stack.
+/// Names of the tensors that the stack `t` of `shape` becomes, one for each expert; empty if it
+/// stays a stack.
 ///
 /// # Errors
-/// `Unsupported` for more than 4096 experts, or for many small ones: each becomes a tensor, and a small file could
-/// otherwise fill any memory.
+/// `Unsupported` for more than 4096 experts, or for many small ones: each becomes a tensor, and a
+/// small file could otherwise fill any memory.
 pub(super) fn expert_names(
     t: &Tensor<'_>,
     shape: &[usize],
@@ -165,8 +172,8 @@ pub(super) fn expert_names(
         .collect())
 }
 
-/// What stands before and behind an expert's number in the name of its part of the stack `name`. `None` if the
-/// architecture has no single experts, or the stack is none of the projections.
+/// What stands before and behind an expert's number in the name of its part of the stack `name`.
+/// `None` if the architecture has no single experts, or the stack is none of the projections.
 fn single_expert(name: &str, all: &Index<'_>) -> Option<(String, String)> {
     let (parent, projection) = name.split_once(STACK)?;
     let model_type = all.config.model_type()?;
@@ -183,8 +190,8 @@ fn single_expert(name: &str, all: &Index<'_>) -> Option<(String, String)> {
     ))
 }
 
-/// Claims a stack of experts that is not quantized, in a model in which others are: their names belong to MLX alone, and
-/// loaders expect all experts in one way.
+/// Claims a stack of experts that is not quantized, in a model in which others are: their names
+/// belong to MLX alone, and loaders expect all experts in one way.
 ///
 /// # Errors
 /// Those of [`expert_names`].

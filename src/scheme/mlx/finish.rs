@@ -1,11 +1,14 @@
-//! What becomes of an MLX weight after its codes: mlx-vlm's second scale of NVFP4, and the rotations of PrismML's models.
+//! What becomes of an MLX weight after its codes: mlx-vlm's second scale of NVFP4, and the
+//! rotations of PrismML's models.
 //!
-//! mlx-vlm keeps the scale of a whole matrix under the name of the model that it has converted: `P.weight_scale_2`
-//! multiplies (ModelOpt), and `P.weight_global_scale` divides (compressed-tensors). Formula: mlx-vlm `dequantize_model`.
+//! mlx-vlm keeps the scale of a whole matrix under the name of the model that it has converted:
+//! `P.weight_scale_2` multiplies (ModelOpt), and `P.weight_global_scale` divides
+//! (compressed-tensors). Formula: mlx-vlm `dequantize_model`.
 //!
-//! A layer of a model of type `prism_hadamard_…` multiplies its inputs by `P.signs` `[in]` and then blocks of them by Sylvester's
-//! matrix over the root of its size; so the weight's blocks of columns are multiplied by the matrix, and then by the signs.
-//! Formula: mlx-lm `HadamardQuantizedLinear`; an embedding is rotated back, which is the same weight.
+//! A layer of a model of type `prism_hadamard_…` multiplies its inputs by `P.signs` `[in]` and then
+//! blocks of them by Sylvester's matrix over the root of its size; so the weight's blocks of
+//! columns are multiplied by the matrix, and then by the signs. Formula: mlx-lm
+//! `HadamardQuantizedLinear`; an embedding is rotated back, which is the same weight.
 
 use std::sync::Arc;
 
@@ -30,7 +33,8 @@ pub(super) const MATRIX_SCALES: [(&str, NestedOp); 2] = [
 const FEATURE: &str = "MLX with rotated inputs";
 
 impl<'m> MlxLayer<'_, 'm> {
-    /// The decoder of the weight whose codes `decoder` decodes to `codes`. Adds the tensors that it needs to `parts`.
+    /// The decoder of the weight whose codes `decoder` decodes to `codes`. Adds the tensors that it
+    /// needs to `parts`.
     ///
     /// # Errors
     /// They do not fit, or it is not known what they do.
@@ -118,7 +122,8 @@ impl<'m> MlxLayer<'_, 'm> {
         }))
     }
 
-    /// The signs of the inputs, and how many inputs are rotated together; `None` if they are not rotated.
+    /// The signs of the inputs, and how many inputs are rotated together; `None` if they are not
+    /// rotated.
     fn rotation(&self, cols: usize, all: &Index<'m>) -> Result<Option<(Tensor<'m>, usize)>> {
         let module = self.base.trim_end_matches('.');
         let stated = all.config.hadamard_block(module);

@@ -1,10 +1,12 @@
-//! mflux, MLX's models of images: files without a config, whose metadata say `quantization_level`, the bits of most weights.
+//! mflux, MLX's models of images: files without a config, whose metadata say `quantization_level`,
+//! the bits of most weights.
 //!
-//! Groups are of 64, and in models of odd widths of 32. Single layers of a model of fewer bits have 8. Ideogram 4 that is saved without
-//! quantizing it has E4M3 as U8 `X.weight` `[out, in]`, and F32 `X.weight_scale` `[out]`.
+//! Groups are of 64, and in models of odd widths of 32. Single layers of a model of fewer bits
+//! have 8. Ideogram 4 that is saved without quantizing it has E4M3 as U8 `X.weight` `[out, in]`,
+//! and F32 `X.weight_scale` `[out]`.
 //!
-//! Source: mflux `models/common/weights/saving/model_saver.py`, `loading/weight_applier.py`, `QwenWeightDefinition`;
-//! `ideogram4_transformer/fp8_linear.py`.
+//! Source: mflux `models/common/weights/saving/model_saver.py`, `loading/weight_applier.py`,
+//! `QwenWeightDefinition`; `ideogram4_transformer/fp8_linear.py`.
 
 use crate::config::{MFLUX_LEVEL, Module};
 use crate::containers::model::Tensor;
@@ -19,7 +21,8 @@ const VERSION: &str = "mflux_version";
 /// Bits of single layers.
 const MORE_BITS: usize = 8;
 
-/// Bits and group of a weight whose groups have `bits_per_group` bits; `None` if the metadata do not tell.
+/// Bits and group of a weight whose groups have `bits_per_group` bits; `None` if the metadata do
+/// not tell.
 pub(super) fn size(module: &Module<'_>, bits_per_group: usize) -> Option<(usize, usize)> {
     let (level, _) = module.int(&[MFLUX_LEVEL])?;
     let level = usize::try_from(level).ok()?;
@@ -29,7 +32,8 @@ pub(super) fn size(module: &Module<'_>, bits_per_group: usize) -> Option<(usize,
         .find(|&(bits, group)| bits.checked_mul(group) == Some(bits_per_group))
 }
 
-/// Claims E4M3 as U8 with a scale for each row. `None` if `t` is something else, or the file is not mflux's.
+/// Claims E4M3 as U8 with a scale for each row. `None` if `t` is something else, or the file is not
+/// mflux's.
 ///
 /// # Errors
 /// There is not one scale for each row.

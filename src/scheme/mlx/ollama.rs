@@ -1,10 +1,11 @@
-//! Ollama's layers of tensors: `W` U32 in MLX's packing, with `W.scale`, `W.bias` and `W.global_scale`, where `W` is the
-//! weight's full name. Metadata say what a weight is: `W.quant_type` and `W.group_size`, or `quant_type` and `group_size` for
-//! all weights of a file.
+//! Ollama's layers of tensors: `W` U32 in MLX's packing, with `W.scale`, `W.bias` and
+//! `W.global_scale`, where `W` is the weight's full name. Metadata say what a weight is:
+//! `W.quant_type` and `W.group_size`, or `quant_type` and `group_size` for all weights of a file.
 //!
 //! The global scale of NVFP4 multiplies the decoded value: `(E2M1[q] * E4M3[s]) * global`.
 //!
-//! Source: Ollama `x/quant/quant.go`, `x/mlxrunner/model/root.go`; `Dequantize` in `x/mlxrunner/mlx/ops_extra.go`.
+//! Source: Ollama `x/quant/quant.go`, `x/mlxrunner/model/root.go`; `Dequantize` in
+//! `x/mlxrunner/mlx/ops_extra.go`.
 
 use std::collections::HashMap;
 
@@ -48,8 +49,8 @@ impl OllamaQuant {
     /// What the metadata say of `t`; `None` if they say nothing.
     ///
     /// # Errors
-    /// `Unsupported` for a type that is not known: Ollama takes it for 8 bits, which is a guess. `Parse` if the group size is
-    /// no number.
+    /// `Unsupported` for a type that is not known: Ollama takes it for 8 bits, which is a guess.
+    /// `Parse` if the group size is no number.
     pub(super) fn of(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<Self>> {
         let metadata = &all.model.metadata;
         let stated = |key: &str| {
@@ -112,7 +113,8 @@ impl OllamaQuant {
         Err(wrong(t, what))
     }
 
-    /// Checks that the weight is of the stated kind: `codes` is what the dtype of its scales and the shapes say.
+    /// Checks that the weight is of the stated kind: `codes` is what the dtype of its scales and
+    /// the shapes say.
     ///
     /// # Errors
     /// It is another.

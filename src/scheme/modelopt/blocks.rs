@@ -1,5 +1,6 @@
-//! ggml's blocks in models of ModelOpt's config: `X.weight` U8 `[…, out, blocks, bytes of a block]`. The config alone says
-//! so: `quant_algo` of the module names ggml's type, with `packing: ggml`.
+//! ggml's blocks in models of ModelOpt's config: `X.weight` U8 `[…, out, blocks, bytes of a
+//! block]`. The config alone says so: `quant_algo` of the module names ggml's type, with `packing:
+//! ggml`.
 //!
 //! Layout: vLLM `quantization/modelopt_block_quant.py`, `utils/b12x.py` (`B12X_BLOCK_CODECS`).
 
@@ -42,8 +43,8 @@ const CODECS: &[BlockCodec] = &[
 /// Claims the blocks `t`, whose config is `module`. `None` if these are no blocks.
 ///
 /// # Errors
-/// `Unsupported` if the shape is that of blocks, and no config says so; or if ggml's types are left out of this build. `Parse` if the
-/// config says something else than the shape.
+/// `Unsupported` if the shape is that of blocks, and no config says so; or if ggml's types are left
+/// out of this build. `Parse` if the config says something else than the shape.
 pub(super) fn claim<'m>(t: &Tensor<'m>, module: &Module<'_>) -> Result<Option<Group<'m>>> {
     let stated = module.text(&["quant_algo"]);
     let is_stated =
@@ -88,7 +89,8 @@ pub(super) fn claim<'m>(t: &Tensor<'m>, module: &Module<'_>) -> Result<Option<Gr
 }
 
 /// # Errors
-/// `Unsupported` if `t` has the name and the shape of blocks: as a plain tensor it would be copied as if bytes were weights.
+/// `Unsupported` if `t` has the name and the shape of blocks: as a plain tensor it would be copied
+/// as if bytes were weights.
 fn refuse_blocks(t: &Tensor<'_>) -> Result<()> {
     let codec = match t.shape() {
         [_, .., _, bytes] if t.shape().len() >= 3 && t.name().ends_with(".weight") => {

@@ -1,5 +1,6 @@
-//! What ModelSlim stores of the inputs of a layer of type `W8A8`: the scales of the weight times that of the input,
-//! `P.deq_scale`, and the bias less the share of the input's offset, `P.quant_bias` I32, in units of `P.deq_scale`.
+//! What ModelSlim stores of the inputs of a layer of type `W8A8`: the scales of the weight times
+//! that of the input, `P.deq_scale`, and the bias less the share of the input's offset,
+//! `P.quant_bias` I32, in units of `P.deq_scale`.
 //!
 //! Layout: msmodelslim `save/ascendv1.py` (`on_w8a8_static`), `save/utils/deqscale.py`.
 

@@ -15,11 +15,11 @@ use crate::scheme::seam::{
 };
 use crate::simd::{Level, dispatch};
 
-/// The decoder of a stack of matrices `[inputs, outputs]`, each of which is stored as `[outputs, inputs / 2]` codes and
-/// `[outputs, inputs / 32]` exponents.
+/// The decoder of a stack of matrices `[inputs, outputs]`, each of which is stored as `[outputs,
+/// inputs / 2]` codes and `[outputs, inputs / 32]` exponents.
 ///
-/// The shared decoder would keep a byte for each code and an F32 for each exponent. With half of that twice as many rows stay in the
-/// cache.
+/// The shared decoder would keep a byte for each code and an F32 for each exponent. With half of
+/// that twice as many rows stay in the cache.
 pub(super) struct ExpertStack<'m> {
     pub codes: Part<'m>,
     pub exponents: Part<'m>,
@@ -30,8 +30,8 @@ pub(super) struct ExpertStack<'m> {
 }
 
 impl ExpertStack<'_> {
-    /// Reads what `part` has for `tile`: of each column, a byte for each `rows_per_byte` rows. Each line of `out` has the bytes
-    /// of all columns.
+    /// Reads what `part` has for `tile`: of each column, a byte for each `rows_per_byte` rows. Each
+    /// line of `out` has the bytes of all columns.
     fn load_part(
         &self,
         (part, ahead): (&Part<'_>, Option<&ReadAhead>),

@@ -6,7 +6,8 @@ use super::{FAMILY, NunchakuLayer};
 use crate::Result;
 use crate::scheme::seam::{refused, wrong};
 
-/// Keys of nunchaku's own config. What it says of activations and of refiners says nothing of a weight, and tensors have their rank.
+/// Keys of nunchaku's own config. What it says of activations and of refiners says nothing of a
+/// weight, and tensors have their rank.
 const OWN_KEYS: [&str; 6] = [
     "method",
     "quant_method",
@@ -35,7 +36,8 @@ impl NunchakuLayer<'_, '_> {
         self.check_value(section, key, ("group_size", group.into()))
     }
 
-    /// The config of nunchaku's own models describes the layers of SVDQuant alone, of which there is one kind.
+    /// The config of nunchaku's own models describes the layers of SVDQuant alone, of which there
+    /// is one kind.
     fn check_own_config(&self, key: &str, precision: &str, group: usize) -> Result<()> {
         if let Some(unknown) = self.all.config.keys().find(|key| !OWN_KEYS.contains(key)) {
             let what = format!("the key `{unknown}` of the model's config is unknown");

@@ -1,7 +1,8 @@
-//! The order of outputs of a modulation: nunchaku stores the first values of all vectors, then the second ones, …; a linear layer
-//! of diffusers has one vector after the other.
+//! The order of outputs of a modulation: nunchaku stores the first values of all vectors, then the
+//! second ones, …; a linear layer of diffusers has one vector after the other.
 //!
-//! Source: nunchaku `models/normalization.py`, which views the outputs as `[-1, 6]`, and has the 1 of `1 + scale` in the bias.
+//! Source: nunchaku `models/normalization.py`, which views the outputs as `[-1, 6]`, and has the 1
+//! of `1 + scale` in the bias.
 
 use std::ops::Range;
 
@@ -24,8 +25,8 @@ impl ModulationOrder {
         output % self.len * self.vectors + output / self.len
     }
 
-    /// Calls `see` for each vector that `outputs` touch, with its number and the stored places from its first output to its last.
-    /// Every `vectors`-th of these belongs to it.
+    /// Calls `see` for each vector that `outputs` touch, with its number and the stored places from
+    /// its first output to its last. Every `vectors`-th of these belongs to it.
     fn each_vector(
         self,
         outputs: Range<usize>,
@@ -41,7 +42,8 @@ impl ModulationOrder {
         Ok(())
     }
 
-    /// What is added to the biases of a vector: 1 if it is one of scales, which are the second and the last but one.
+    /// What is added to the biases of a vector: 1 if it is one of scales, which are the second and
+    /// the last but one.
     fn addend(self, vector: usize) -> f32 {
         let is_scale = vector == 1 || vector + 2 == self.vectors;
         f32::from(u8::from(is_scale))

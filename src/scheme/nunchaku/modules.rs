@@ -1,6 +1,8 @@
-//! nunchaku's own models: which of their modules are quantized, and what a module computes besides a linear layer.
+//! nunchaku's own models: which of their modules are quantized, and what a module computes besides
+//! a linear layer.
 //!
-//! Source: nunchaku `models/transformers`, `models/unets/unet_sdxl.py`, `models/attention.py`, `models/normalization.py`.
+//! Source: nunchaku `models/transformers`, `models/unets/unet_sdxl.py`, `models/attention.py`,
+//! `models/normalization.py`.
 
 use serde_json::Value;
 
@@ -18,10 +20,12 @@ pub(super) const CLASS: &str = "model_class";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ModuleKind {
     Linear,
-    /// A linear layer behind a GELU. With integer codes its kernel adds a constant to the input of the quantized part.
+    /// A linear layer behind a GELU. With integer codes its kernel adds a constant to the input of
+    /// the quantized part.
     AfterGelu,
-    /// A linear layer whose outputs are so many vectors: shifts, scales and gates. nunchaku stores the first values of all
-    /// vectors, then the second ones, …, and has 1 added to the biases of the scales.
+    /// A linear layer whose outputs are so many vectors: shifts, scales and gates. nunchaku stores
+    /// the first values of all vectors, then the second ones, …, and has 1 added to the biases of
+    /// the scales.
     Modulation(usize),
 }
 
@@ -30,8 +34,8 @@ use ModuleKind::{AfterGelu, Linear, Modulation};
 /// Modules of a class, by the ends of their names.
 type Modules = &'static [(&'static str, ModuleKind)];
 
-/// Classes of nunchaku and of diffusers, and their modules. Sana is not here: rows of its convolutions lie in another order, and
-/// sizes are padded.
+/// Classes of nunchaku and of diffusers, and their modules. Sana is not here: rows of its
+/// convolutions lie in another order, and sizes are padded.
 const CLASSES: &[(&[&str], Modules)] = &[
     (
         &[
@@ -134,8 +138,8 @@ impl NunchakuModel {
     /// The kind of the module with the codes `t`; `name` is the module's.
     ///
     /// # Errors
-    /// The file does not say which class it is of, or the class or its module is not known. The same tensors mean something else
-    /// in other classes, and nothing else tells.
+    /// The file does not say which class it is of, or the class or its module is not known. The
+    /// same tensors mean something else in other classes, and nothing else tells.
     pub(super) fn kind(&self, t: &Tensor<'_>, name: &str) -> Result<ModuleKind> {
         let refusal = |what: String| Err(refused(t, super::FAMILY, what));
         let Some(class) = &self.class else {

@@ -120,7 +120,8 @@ impl<'m> NunchakuLayer<'_, 'm> {
         }
     }
 
-    /// The factors of the scales. nunchaku writes one of them: for each output of fused projections, for all elsewhere.
+    /// The factors of the scales. nunchaku writes one of them: for each output of fused
+    /// projections, for all elsewhere.
     fn outer_scales(&self, rows: usize) -> Result<[Option<Tensor<'m>>; 2]> {
         let outer = ["wcscales", "wtscale"].map(|part| self.all.at(self.base, part));
         if self.own.is_none() || outer.iter().all(Option::is_none) {
@@ -135,7 +136,8 @@ impl<'m> NunchakuLayer<'_, 'm> {
         Ok(outer)
     }
 
-    /// The smoothing factors before a part of them was moved to the layer before. nunchaku stores them, and does not use them.
+    /// The smoothing factors before a part of them was moved to the layer before. nunchaku stores
+    /// them, and does not use them.
     fn unused_smooth(&self, cols: usize) -> Result<Option<(TensorRole, Tensor<'m>)>> {
         if self.own.is_none() {
             return Ok(None);

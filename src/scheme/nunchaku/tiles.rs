@@ -1,4 +1,5 @@
-//! The order of Nunchaku's tensors: as threads of its kernels load them, in tiles of 128 outputs, or of 128 of a vector.
+//! The order of Nunchaku's tensors: as threads of its kernels load them, in tiles of 128 outputs,
+//! or of 128 of a vector.
 //!
 //! Source: nunchaku `lora/flux/packer.py` (`NunchakuWeightPacker`).
 
@@ -44,8 +45,9 @@ impl Unpack for CodeTiles<'_> {
             let lines = first + wanted.start..first + wanted.end;
             read(&self.part, TILE_BYTES, lines, 0..TILE_BYTES, staging)?;
             for (i, bytes) in staging.chunks_exact(TILE_BYTES).enumerate() {
-                // Of a word's number, from the lowest bit: half of 64 columns, eight of 16 rows, a quarter of 32 columns, a row of
-                // eight, 16 rows of 128. So the words of two rows lie together.
+                // Of a word's number, from the lowest bit: half of 64 columns, eight of 16 rows, a
+                // quarter of 32 columns, a row of eight, 16 rows of 128. So the words of two rows
+                // lie together.
                 for (at, pair) in bytes.as_chunks::<{ 2 * ROW_BYTES }>().0.iter().enumerate() {
                     let words = pair.as_chunks::<4>().0;
                     for eight in 0..2 {
@@ -66,7 +68,8 @@ impl Unpack for CodeTiles<'_> {
     }
 }
 
-/// Scales of groups of 64 columns: of each tile of outputs, a line of 128 for each group. With one group, a vector.
+/// Scales of groups of 64 columns: of each tile of outputs, a line of 128 for each group. With one
+/// group, a vector.
 pub(super) struct ScaleLines<'m> {
     pub floats: Floats<'m>,
     pub groups: usize,
@@ -123,7 +126,8 @@ impl ScaleMatrix for TileVector<'_> {
 pub(super) struct MicroScales<'m> {
     pub floats: Floats<'m>,
     pub groups: usize,
-    /// A factor for each output, in the order of [`TileVector`], and one for all. What is not stored is 1.
+    /// A factor for each output, in the order of [`TileVector`], and one for all. What is not
+    /// stored is 1.
     pub outputs: Option<Floats<'m>>,
     pub all: Option<Floats<'m>>,
 }

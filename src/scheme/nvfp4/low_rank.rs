@@ -1,5 +1,6 @@
 //! The low-rank factors of ModelOpt's SVDQuant: `X.svdquant_lora_b` and `_a` in diffusion models,
-//! `X.weight_quantizer._svdquant_lora_b` and `_a` in language models. They come before `pre_quant_scale` does.
+//! `X.weight_quantizer._svdquant_lora_b` and `_a` in language models. They come before
+//! `pre_quant_scale` does.
 //!
 //! Layout: modelopt `SVDQuantLinear`, `export/diffusers_utils.py`.
 

@@ -19,7 +19,8 @@ pub(super) struct Nvfp4Weight<'m> {
     pub divides: bool,
     /// Whether code 8 is -0.
     pub has_signed_zero: bool,
-    /// Whether the global scale is applied to the codes' values (AutoRound), and not to the scales of blocks.
+    /// Whether the global scale is applied to the codes' values (AutoRound), and not to the scales
+    /// of blocks.
     pub codes_first: bool,
     pub rows: usize,
     pub k: usize,

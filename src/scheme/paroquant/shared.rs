@@ -37,7 +37,8 @@ impl Rotation {
         }
     }
 
-    /// The rotation of all experts beside the layer `base`, `E.0.gate_proj.`; `None` if the layer has no such name.
+    /// The rotation of all experts beside the layer `base`, `E.0.gate_proj.`; `None` if the layer
+    /// has no such name.
     fn of_experts(base: &str) -> Option<Self> {
         let (expert, layer) = base.strip_suffix('.')?.rsplit_once('.')?;
         let (experts, number) = expert.rsplit_once('.')?;
@@ -63,8 +64,8 @@ impl Rotation {
         Ok([need(theta)?, need(pairs)?, need(factors)?])
     }
 
-    /// Whether the tensors of the rotation are listed with the layer whose codes are `t`: a tensor belongs to one weight, and those
-    /// of experts to the first of them.
+    /// Whether the tensors of the rotation are listed with the layer whose codes are `t`: a tensor
+    /// belongs to one weight, and those of experts to the first of them.
     pub(super) fn is_owned_by(&self, t: &Tensor<'_>, all: &Index<'_>) -> bool {
         let shared = all.prepared::<SharedRotations>();
         let first = shared.and_then(|shared| shared.first.get(&self.prefix));

@@ -1,4 +1,5 @@
-//! Quark's integers: codes, zero points and scales are stored transposed where groups share scales, but for codes of three bits.
+//! Quark's integers: codes, zero points and scales are stored transposed where groups share scales,
+//! but for codes of three bits.
 
 use super::misfit;
 use super::spec::{QuarkSpec, ScaleSharing};
@@ -87,7 +88,8 @@ impl<'m> QuarkParts<'m> {
     }
 }
 
-/// Claims integer codes. With scales of groups the codes are stored transposed, as `[in, out]`, unless they have three bits.
+/// Claims integer codes. With scales of groups the codes are stored transposed, as `[in, out]`,
+/// unless they have three bits.
 pub(super) fn integer<'m>(
     t: &Tensor<'m>,
     parts: QuarkParts<'m>,
@@ -146,7 +148,8 @@ pub(super) fn integer<'m>(
     ))
 }
 
-/// The shape of the weight whose codes are `t`, which of its values share a scale, and where the codes lie.
+/// The shape of the weight whose codes are `t`, which of its values share a scale, and where the
+/// codes lie.
 ///
 /// # Errors
 /// The shapes do not fit each other.
@@ -185,7 +188,8 @@ fn layout<'m>(
     Ok((vec![rows, cols], row_groups(cols, size), codes))
 }
 
-/// Whether codes and zero points of groups are transposed, as their scales are: those of three bits are not.
+/// Whether codes and zero points of groups are transposed, as their scales are: those of three bits
+/// are not.
 fn is_transposed(spec: &QuarkSpec) -> bool {
     spec.packing != LinePacking::Octets
 }
@@ -206,7 +210,8 @@ fn line_codes<'m>(t: &Tensor<'m>, stored: CodeLines<'m>, packing: LinePacking) -
     }
 }
 
-/// Zero points in I32 that are not packed, one for each scale and in its place, of a weight of `rows` rows of `groups` groups.
+/// Zero points in I32 that are not packed, one for each scale and in its place, of a weight of
+/// `rows` rows of `groups` groups.
 ///
 /// # Errors
 /// They have another shape than the scales, or another dtype.
@@ -230,8 +235,8 @@ fn plain_zero_points<'m>(
     })
 }
 
-/// Zero points, one for each scale of a weight of `rows` rows of `groups` groups, packed as the codes are; of the whole tensor it is
-/// not packed.
+/// Zero points, one for each scale of a weight of `rows` rows of `groups` groups, packed as the
+/// codes are; of the whole tensor it is not packed.
 ///
 /// # Errors
 /// The zero points have another shape, or another dtype than the codes.

@@ -1,5 +1,5 @@
-//! What Quark's config says about one weight. Dtypes and groups are in the config alone: U8 rows may be fp4 or fp6,
-//! and I32 words may be int4 or uint4 in either of two orders.
+//! What Quark's config says about one weight. Dtypes and groups are in the config alone: U8 rows
+//! may be fp4 or fp6, and I32 words may be int4 or uint4 in either of two orders.
 
 use super::FAMILY;
 use crate::config::Module;
@@ -19,7 +19,8 @@ pub(super) struct QuarkSpec {
     pub scales: ScaleSharing,
     /// Whether scales in U8 are numbers in E5M3, and no exponents.
     pub has_e5m3_scales: bool,
-    /// Whether a weight without a zero point is complete. Quark stores zero points of symmetric weights as well.
+    /// Whether a weight without a zero point is complete. Quark stores zero points of symmetric
+    /// weights as well.
     pub is_symmetric: bool,
     /// How integers are packed.
     pub packing: LinePacking,
@@ -48,7 +49,8 @@ impl QuarkSpec {
             .text(&["dtype"])
             .map(|(dtype, _)| dtype)
             .unwrap_or_default();
-        // Quark's own default is `reorder`. The order changes no shape, so nothing else can prove it.
+        // Quark's own default is `reorder`. The order changes no shape, so nothing else can prove
+        // it.
         let method = module
             .text(&["pack_method"])
             .map_or("reorder", |(method, _)| method);
@@ -101,7 +103,8 @@ impl QuarkSpec {
     }
 }
 
-/// How codes are laid out: what they stand for, as listings show them, bits of one, the stored dtype, and the packing.
+/// How codes are laid out: what they stand for, as listings show them, bits of one, the stored
+/// dtype, and the packing.
 struct CodeLayout(QuarkCodeKind, CodeType, usize, Dtype, LinePacking);
 
 impl CodeLayout {

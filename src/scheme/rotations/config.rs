@@ -13,8 +13,8 @@ const R1_LAYERS: &[&str] = &["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj
 /// Last part of the names of layers that R4 is of.
 const R4_LAYER: &str = "down_proj";
 
-/// The last version of GPTQModel whose `rotation` is all in the weights, and the first that rotates the inputs of `mlp.down_proj`.
-/// The version between them was not published.
+/// The last version of GPTQModel whose `rotation` is all in the weights, and the first that rotates
+/// the inputs of `mlp.down_proj`. The version between them was not published.
 const FUSED_AND_ONLINE: [[u64; 3]; 2] = [[7, 3, 2], [7, 3, 4]];
 
 /// A rotation whose matrix is not stored with the layer.
@@ -31,7 +31,8 @@ pub(super) enum AppliedToAll {
 /// What a config says of rotations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RotationSettings {
-    /// Rows of AutoRound's matrices, of all quantized layers but `lm_head`; and whether they are stored.
+    /// Rows of AutoRound's matrices, of all quantized layers but `lm_head`; and whether they are
+    /// stored.
     auto_round: Option<(usize, bool)>,
     /// Whether GPTQModel rotates the inputs of `mlp.down_proj`.
     is_gptqmodel: bool,
@@ -155,7 +156,8 @@ impl RotationSettings {
     }
 }
 
-/// Whether the GPTQModel that wrote the model leaves a rotation to the running model. Older versions fuse all of them.
+/// Whether the GPTQModel that wrote the model leaves a rotation to the running model. Older
+/// versions fuse all of them.
 ///
 /// # Errors
 /// The config does not say which version it was.
@@ -193,7 +195,8 @@ fn auto_round(
     config: &QuantConfig,
 ) -> Result<(usize, bool), String> {
     let text = |key| rotation.get(key).and_then(Value::as_str);
-    // AutoRound rotates layers by themselves for the types of groups that fit the blocks; the others it rotates as QuaRot does.
+    // AutoRound rotates layers by themselves for the types of groups that fit the blocks; the
+    // others it rotates as QuaRot does.
     let data_type = config.text(&["data_type"]).map_or("", |(found, _)| found);
     let is_by_layer = data_type.starts_with("mx_fp") || data_type.starts_with("nv_fp");
     let is_fused = rotation.get("fuse_online_to_weight") == Some(&Value::Bool(true));

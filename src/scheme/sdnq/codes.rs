@@ -14,7 +14,8 @@ use super::FAMILY;
 /// Most bits of a code.
 const MAX_BITS: u8 = 16;
 
-/// Bytes of a word that holds one byte of codes of one bit. The library packs booleans in arithmetic of 64 bits.
+/// Bytes of a word that holds one byte of codes of one bit. The library packs booleans in
+/// arithmetic of 64 bits.
 const BIT_WORD: usize = 8;
 
 /// A tensor of codes.
@@ -74,7 +75,8 @@ impl<'m> StoredCodes<'m> {
         })
     }
 
-    /// Whether codes are stored one after another in bytes of their own, so that the tensor has their shape.
+    /// Whether codes are stored one after another in bytes of their own, so that the tensor has
+    /// their shape.
     pub(super) fn has_shape(&self) -> bool {
         self.dtype.bits().is_multiple_of(8)
     }
@@ -159,8 +161,8 @@ fn is_in_words(dtype: SdnqDtype) -> bool {
     dtype.bits() == 1
 }
 
-/// How many codes of `bits` bits are packed together, and into how many words: of eight bits, or of sixteen for codes of more than
-/// eight. As few as fill whole words.
+/// How many codes of `bits` bits are packed together, and into how many words: of eight bits, or of
+/// sixteen for codes of more than eight. As few as fill whole words.
 fn packed_together(bits: usize) -> (usize, usize) {
     let word = unit(bits);
     let codes = word >> bits.trailing_zeros().min(word.trailing_zeros());

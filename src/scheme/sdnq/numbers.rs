@@ -12,7 +12,8 @@ use crate::scheme::seam::scale_layout::per_tensor;
 use crate::scheme::seam::scale_matrix::{Matrix, ScaleMatrix};
 use crate::scheme::seam::{Decode, Floats, refused, wrong};
 
-/// Tensors of numbers that may be codes themselves: names of the numbers, of their scale and of their zero point, and their dtype.
+/// Tensors of numbers that may be codes themselves: names of the numbers, of their scale and of
+/// their zero point, and their dtype.
 struct NumberNames {
     numbers: &'static str,
     scale: &'static str,
@@ -200,7 +201,8 @@ impl<'m> SdnqWeight<'_, 'm> {
         Ok((Box::new(DecodedMatrix(decoder)), all))
     }
 
-    /// The decoder of `[rows, cols]` numbers that are codes, with one scale and zero point, or one codebook, for all of them.
+    /// The decoder of `[rows, cols]` numbers that are codes, with one scale and zero point, or one
+    /// codebook, for all of them.
     fn nested(
         &self,
         codes: &StoredCodes<'m>,

@@ -1,4 +1,5 @@
-//! What is done with the values of SDNQ's codes: a product of low rank that is added, and a rotation.
+//! What is done with the values of SDNQ's codes: a product of low rank that is added, and a
+//! rotation.
 
 use super::shape::SdnqShape;
 use super::{FAMILY, SdnqWeight};

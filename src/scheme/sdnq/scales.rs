@@ -1,4 +1,5 @@
-//! Matrices of SDNQ's scales and zero points: quantized themselves, or with a number for each place of a convolution's kernel.
+//! Matrices of SDNQ's scales and zero points: quantized themselves, or with a number for each place
+//! of a convolution's kernel.
 
 use std::ops::Range;
 
@@ -37,7 +38,8 @@ impl ScaleMatrix for DecodedMatrix<'_> {
     }
 }
 
-/// Numbers for each place of a convolution's kernel and each group of channels, spread over the columns of the weight.
+/// Numbers for each place of a convolution's kernel and each group of channels, spread over the
+/// columns of the weight.
 pub(super) struct KernelScales<'m> {
     /// Groups in a row, each with a number for each place.
     pub stored: Box<dyn ScaleMatrix + 'm>,

@@ -70,8 +70,8 @@ impl<'s> ScaleLayout<'s> {
 }
 
 impl SdnqShape {
-    /// The shape of the weight `codes`, whose scales have the shape `scales`. Of packed codes with one scale, `rows` is the number
-    /// of rows, if anything tells it.
+    /// The shape of the weight `codes`, whose scales have the shape `scales`. Of packed codes with
+    /// one scale, `rows` is the number of rows, if anything tells it.
     ///
     /// # Errors
     /// The shapes of codes and scales do not fit, or do not tell the shape of the weight.
@@ -89,7 +89,8 @@ impl SdnqShape {
             );
             wrong(t, what)
         };
-        // Of a convolution whose codes are multiplied, the file has a matrix, and its kernel nowhere.
+        // Of a convolution whose codes are multiplied, the file has a matrix, and its kernel
+        // nowhere.
         if settings.has_convolutions && settings.multiplies_convolutions && codes.has_shape() {
             let what = "it may be a convolution that is stored as a matrix (`use_quantized_matmul_conv`), whose kernel is not stored";
             return Err(refused(t, FAMILY, what));
@@ -138,8 +139,8 @@ impl SdnqShape {
         }
     }
 
-    /// The weight, if it has `rows` outputs as far as that is known. Outputs that are neither dimension are those of another layer, as
-    /// far as the config can tell.
+    /// The weight, if it has `rows` outputs as far as that is known. Outputs that are neither
+    /// dimension are those of another layer, as far as the config can tell.
     fn checked_outputs(self, t: &Tensor<'_>, rows: Option<usize>) -> Result<Self> {
         match rows.filter(|&n| n != self.rows && n == self.inputs) {
             Some(rows) => {
@@ -176,7 +177,8 @@ impl SdnqShape {
         settings: &SdnqSettings,
     ) -> Result<()> {
         let t = &codes.tensor;
-        // Shapes of a square matrix do not tell whether it is stored transposed, and its scales alone may be wrong.
+        // Shapes of a square matrix do not tell whether it is stored transposed, and its scales
+        // alone may be wrong.
         let is_square = self.rows == self.inputs && self.groups == 1 && self.kernel.is_empty();
         if codes.has_shape()
             && is_square
@@ -219,8 +221,9 @@ impl SdnqShape {
         })
     }
 
-    /// Whether a transposed convolution `[n, n, k…]` in `g` groups has scales of the same shape, `[n, 1, g, k…]`, as this
-    /// convolution, whose kernel then begins with `g`. The library has no more groups than fit into its inputs.
+    /// Whether a transposed convolution `[n, n, k…]` in `g` groups has scales of the same shape,
+    /// `[n, 1, g, k…]`, as this convolution, whose kernel then begins with `g`. The library has no
+    /// more groups than fit into its inputs.
     fn may_be_transposed_convolution(&self, settings: &SdnqSettings) -> bool {
         let (&[groups, _, ..], Some(least)) = (self.kernel.as_slice(), settings.least_group())
         else {
@@ -258,7 +261,8 @@ impl SdnqShape {
     }
 }
 
-/// Rows of packed codes with one scale. A weight of one row that has a scale for each row has one scale as well.
+/// Rows of packed codes with one scale. A weight of one row that has a scale for each row has one
+/// scale as well.
 fn packed_rows(t: &Tensor<'_>, settings: &SdnqSettings, rows: Option<usize>) -> Result<usize> {
     if !settings.has_one_scale() {
         return Ok(1);

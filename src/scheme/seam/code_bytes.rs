@@ -1,4 +1,5 @@
-//! [`CodeBytes`]: the codes of a loaded tile, which are read from a file, or shared with a model in memory.
+//! [`CodeBytes`]: the codes of a loaded tile, which are read from a file, or shared with a model in
+//! memory.
 
 use std::ops::{Deref, Range};
 
@@ -6,7 +7,8 @@ use super::read;
 use crate::Result;
 use crate::containers::model::{Part, SharedBytes};
 
-/// The codes of a loaded tile. Where the model is in memory and the bytes lie together, they are not copied.
+/// The codes of a loaded tile. Where the model is in memory and the bytes lie together, they are
+/// not copied.
 #[derive(Debug, Default)]
 pub(crate) struct CodeBytes {
     read: Vec<u8>,
@@ -21,7 +23,8 @@ impl CodeBytes {
         &mut self.read
     }
 
-    /// Loads rows `rows` and bytes `cols` of each, of a matrix with `stride` bytes a row; see [`read`].
+    /// Loads rows `rows` and bytes `cols` of each, of a matrix with `stride` bytes a row; see
+    /// [`read`].
     pub(crate) fn load(
         &mut self,
         part: &Part<'_>,
@@ -67,8 +70,8 @@ mod tests {
     use crate::Dtype;
     use crate::compat::whole::{WholeTensor, to_bytes_with};
 
-    /// Rows of a model in memory are those of the model itself; columns are read. What a tile shares is not written to by
-    /// the next one.
+    /// Rows of a model in memory are those of the model itself; columns are read. What a tile
+    /// shares is not written to by the next one.
     #[test]
     fn memory_is_shared() {
         let data: Vec<u8> = (0..32).collect();

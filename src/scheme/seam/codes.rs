@@ -1,11 +1,13 @@
-//! Relaying: codes move from one scheme to another without being decoded. Schemes that differ only in where they store
-//! codes, scales and zero points have a code family in common; its codes lose nothing on the way.
+//! Relaying: codes move from one scheme to another without being decoded. Schemes that differ only
+//! in where they store codes, scales and zero points have a code family in common; its codes lose
+//! nothing on the way.
 #![cfg_attr(not(feature = "lethe"), allow(dead_code))]
 
 use super::Buffers;
 use crate::{Dtype, TargetDtype};
 
-/// What codes and the numbers of their groups mean, without regard to where they are stored. Groups are runs of a row.
+/// What codes and the numbers of their groups mean, without regard to where they are stored. Groups
+/// are runs of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CodeFamily {
     /// E2M1 with an exponent for 32 values.
@@ -37,8 +39,8 @@ pub(crate) enum TopExponent {
 }
 
 impl CodeFamily {
-    /// Integers whose scales are of dtype `scales`. `None` if a row of `cols` values ends within a group, or if no
-    /// encoder stores scales of this dtype.
+    /// Integers whose scales are of dtype `scales`. `None` if a row of `cols` values ends within a
+    /// group, or if no encoder stores scales of this dtype.
     pub(crate) fn int(
         bits: usize,
         group: usize,
@@ -57,8 +59,9 @@ impl CodeFamily {
         })
     }
 
-    /// Whether codes of this family can be stored as codes of `to`. An error is the reason why not all can, for users.
-    /// `None` if the families have so little in common that nobody would expect it.
+    /// Whether codes of this family can be stored as codes of `to`. An error is the reason why not
+    /// all can, for users. `None` if the families have so little in common that nobody would expect
+    /// it.
     pub(crate) fn fits(self, to: Self) -> Option<Result<(), String>> {
         match (self, to) {
             // Single blocks can still be in the way: see `first_difference`.
@@ -80,7 +83,8 @@ impl CodeFamily {
                 () if group != to_group => {
                     Err(format!("groups of {group} are no groups of {to_group}"))
                 }
-                // F32 holds every F16 and BF16; these two hold neither each other's values nor those of F32.
+                // F32 holds every F16 and BF16; these two hold neither each other's values nor
+                // those of F32.
                 () if scales != to_scales && to_scales != TargetDtype::F32 => {
                     let (from, to) = (scales.dtype(), to_scales.dtype());
                     Err(format!("scales in {from} cannot all be had in {to}"))
@@ -94,8 +98,8 @@ impl CodeFamily {
         }
     }
 
-    /// The index of the first group in `codes` that has another value in `to`, with the reason. The families fit, so
-    /// only exponent 255 of MXFP4 can differ.
+    /// The index of the first group in `codes` that has another value in `to`, with the reason. The
+    /// families fit, so only exponent 255 of MXFP4 can differ.
     pub(crate) fn first_difference(
         self,
         to: Self,
@@ -130,15 +134,17 @@ impl RelaySource {
     }
 }
 
-/// Access to the codes of a loaded tile. An implementation holds what it needs to read the decoder's [`Buffers`].
+/// Access to the codes of a loaded tile. An implementation holds what it needs to read the
+/// decoder's [`Buffers`].
 pub(crate) trait ExtractCodes: Send + Sync {
-    /// Replaces `out` with the codes of a tile of `rows` × `cols` values, and with the numbers of their groups. The
-    /// tile has been loaded into `buffers`, and begins and ends with whole groups. Where it lies in the tensor does not
-    /// matter.
+    /// Replaces `out` with the codes of a tile of `rows` × `cols` values, and with the numbers of
+    /// their groups. The tile has been loaded into `buffers`, and begins and ends with whole
+    /// groups. Where it lies in the tensor does not matter.
     fn extract(&self, size: [usize; 2], buffers: &Buffers, out: &mut GroupCodes);
 }
 
-/// Codes of a tile with the numbers of their groups, in a layout that all schemes of a family understand.
+/// Codes of a tile with the numbers of their groups, in a layout that all schemes of a family
+/// understand.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCodes {
     /// One byte each, row-major.
@@ -152,7 +158,8 @@ pub(crate) struct GroupCodes {
 }
 
 impl GroupCodes {
-    /// Sets the codes from rows of `row_bytes` bytes, each with `width` codes of `bits` bits, least significant bit first.
+    /// Sets the codes from rows of `row_bytes` bytes, each with `width` codes of `bits` bits, least
+    /// significant bit first.
     pub(crate) fn unpack(&mut self, bytes: &[u8], row_bytes: usize, width: usize, bits: usize) {
         self.codes.clear();
         // `chunks_exact` panics at 0, which is the length of a row without columns.
@@ -178,13 +185,14 @@ impl GroupCodes {
         }
     }
 
-    /// Sets the exponents from the powers of two that [`Floats`](super::Floats) made of them, or from halves of those
-    /// powers if `is_halved`.
+    /// Sets the exponents from the powers of two that [`Floats`](super::Floats) made of them, or
+    /// from halves of those powers if `is_halved`.
     pub(crate) fn set_exponents(&mut self, powers: &[f32], is_halved: bool) {
         let exponent = |power: &f32| match (power.to_bits() >> 23, is_halved) {
-            // An E8M0 exponent has the bias of F32's, so it is F32's exponent field. The smallest powers are subnormal
-            // and have a field of 0: 2^-127 is exponent 0, and halved exponents 0 and 1 are 2^-128 and 2^-127, which
-            // differ in the two upper bits of the mantissa.
+            // An E8M0 exponent has the bias of F32's, so it is F32's exponent field. The smallest
+            // powers are subnormal and have a field of 0: 2^-127 is exponent 0, and halved
+            // exponents 0 and 1 are 2^-128 and 2^-127, which differ in the two upper bits of the
+            // mantissa.
             (0, false) => 0,
             (0, true) => (power.to_bits() >> 22) as u8,
             (exponent, false) => exponent as u8,

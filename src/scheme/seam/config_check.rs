@@ -1,5 +1,6 @@
-//! What a config says of the codes and the scales of a module's weight, compared with what the tensors are. Schemes go by
-//! names, dtypes and shapes; a config that says something else proves that one of the two was changed.
+//! What a config says of the codes and the scales of a module's weight, compared with what the
+//! tensors are. Schemes go by names, dtypes and shapes; a config that says something else proves
+//! that one of the two was changed.
 
 use crate::config::{Module, QuantMethod};
 use crate::scheme::seam::scale_layout::{has_halves, rows_and_cols};
@@ -56,7 +57,8 @@ impl StatedCodes {
                 stated == found || stated < found && found == 8
             }
             (Self::Float(8, Some(stated)), Self::Float(8, Some(found))) => stated == found,
-            // Models whose config has one word for all layers have experts of four bits (DeepSeek-V4's `fmt: e4m3`).
+            // Models whose config has one word for all layers have experts of four bits
+            // (DeepSeek-V4's `fmt: e4m3`).
             (Self::Float(stated, _), Self::Float(found, _)) => stated == found || found == 4,
             _ => false,
         }
@@ -66,8 +68,8 @@ impl StatedCodes {
 const E4M3: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E4M3));
 const E5M2: StatedCodes = StatedCodes::Float(8, Some(Fp8Format::E5M2));
 
-/// ModelOpt's algorithms (`quant_algo`): codes, and scales where the name fixes them. Names with a longer one as their
-/// beginning come first.
+/// ModelOpt's algorithms (`quant_algo`): codes, and scales where the name fixes them. Names with a
+/// longer one as their beginning come first.
 ///
 /// Source: modelopt `export/quant_utils.py` (`process_layer_quant_config`).
 const ALGORITHMS: &[Algorithm] = &[
@@ -150,8 +152,8 @@ fn algorithm<'c>(module: &Module<'c>) -> Option<(&'static Algorithm, &'c str)> {
     Some((ALGORITHMS.iter().find(is_same)?, name))
 }
 
-/// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), of AutoRound (`data_type`), and of GPTQModel's FP8
-/// (`format`).
+/// Words for types of codes: of Quark (`dtype`), of transformers' FP8 (`fmt`), of AutoRound
+/// (`data_type`), and of GPTQModel's FP8 (`format`).
 const WORDS: &[(&str, StatedCodes)] = &[
     ("fp8_e4m3", E4M3),
     ("fp8_e5m2", E5M2),
@@ -179,8 +181,8 @@ const WORDS: &[(&str, StatedCodes)] = &[
     ),
 ];
 
-/// Methods that have one type of codes, unless a word says another: fbgemm `quantize_fp8_per_row`, transformers
-/// `finegrained_fp8`.
+/// Methods that have one type of codes, unless a word says another: fbgemm `quantize_fp8_per_row`,
+/// transformers `finegrained_fp8`.
 const METHODS: &[(QuantMethod, StatedCodes)] = &[
     (QuantMethod::Fp8, E4M3),
     (QuantMethod::FbgemmFp8, E4M3),
@@ -193,8 +195,8 @@ const METHODS: &[(QuantMethod, StatedCodes)] = &[
     (QuantMethod::W4aFp8, StatedCodes::Int4OrE4M3),
 ];
 
-/// The type of the codes. Keys are looked up whatever the method: each of them is written by one library, and a config that lost
-/// its method still says what it says.
+/// The type of the codes. Keys are looked up whatever the method: each of them is written by one
+/// library, and a config that lost its method still says what it says.
 fn codes(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement<StatedCodes>> {
     if let Some((row, name)) = algorithm(module) {
         return state(row.1, format!("the config says `{name}`"));
@@ -255,7 +257,8 @@ fn scales(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<Statement
     state(value, format!("{place} says `{strategy}`: {value}"))
 }
 
-/// How the config says that scales are not those of blocks: FBGEMM's never are, and transformers' FP8 writes a null.
+/// How the config says that scales are not those of blocks: FBGEMM's never are, and transformers'
+/// FP8 writes a null.
 fn denies_blocks(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<&'static str> {
     match method? {
         QuantMethod::FbgemmFp8 => Some("the config says FBGEMM, which quantizes"),
@@ -266,8 +269,8 @@ fn denies_blocks(method: Option<&QuantMethod>, module: &Module<'_>) -> Option<&'
     }
 }
 
-/// Rows and columns that share a scale, none of them beyond a matrix of `[rows, cols]`: a scale for more than there is, is one
-/// for all.
+/// Rows and columns that share a scale, none of them beyond a matrix of `[rows, cols]`: a scale for
+/// more than there is, is one for all.
 fn extent(scales: Granularity, [rows, cols]: [usize; 2]) -> [usize; 2] {
     let [height, width] = match scales {
         Granularity::Tensor => [rows, cols],
@@ -301,7 +304,8 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
     let method = all.config.quant_method();
     let t = &group.parts[0].1;
     let module = all.config.at(module_of(&group.name));
-    // A rule that is not understood might hold for this module, and one that leaves it out does not describe it.
+    // A rule that is not understood might hold for this module, and one that leaves it out does not
+    // describe it.
     if module.uncertain || module.skipped {
         return Ok(());
     }
@@ -340,7 +344,8 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
         let what = format!("{says} without blocks, and its tensors have {found}");
         return Err(wrong(t, what));
     }
-    // Stacks of bytes are quantized by other rules than the layers that a config speaks of: by expert or by column.
+    // Stacks of bytes are quantized by other rules than the layers that a config speaks of: by
+    // expert or by column.
     let is_free = is_stack && !matches!(found, Granularity::Group(_));
     if let Some(stated) = scales(method, &module).filter(|_| !is_free)
         && differs(stated.value)

@@ -1,5 +1,5 @@
-//! The seam between schemes and the pipeline. A decoder says how its tensor may be cut into tiles; the pipeline cuts it, and
-//! decodes the tiles on any thread, in any order.
+//! The seam between schemes and the pipeline. A decoder says how its tensor may be cut into tiles;
+//! the pipeline cuts it, and decodes the tiles on any thread, in any order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,19 +11,21 @@ use crate::scheme::seam::{CodeBytes, ReadAhead, RelaySource, StoredRectangle, Ti
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
-/// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of the tensor in row-major
-/// order, whatever the tensor's rank.
+/// How the pipeline may cut a logical tensor. Value (r, c) of the grid is element `r * cols + c` of
+/// the tensor in row-major order, whatever the tensor's rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {
     pub rows: usize,
     pub cols: usize,
-    /// Rows and columns of a tile are ranges that start at multiples of these. They end at such a multiple or at the end
-    /// of the grid.
+    /// Rows and columns of a tile are ranges that start at multiples of these. They end at such a
+    /// multiple or at the end of the grid.
     pub row_align: usize,
     pub col_align: usize,
-    /// Bits that a loaded value takes in the buffers, with its share of the scales. It bounds how many values a tile has.
+    /// Bits that a loaded value takes in the buffers, with its share of the scales. It bounds how
+    /// many values a tile has.
     pub load_bits: f64,
-    /// How stored rows lie in the grid if they run down its columns: then tall tiles read longer pieces than wide ones.
+    /// How stored rows lie in the grid if they run down its columns: then tall tiles read longer
+    /// pieces than wide ones.
     pub transposed: Option<StoredRows>,
 }
 
@@ -68,8 +70,8 @@ impl Tile {
         self.rows.start == 0 && self.cols.start == 0
     }
 
-    /// The runs of values that are adjacent in a tensor of `cols` columns. Each run is the index of its first value in the
-    /// tensor, and its range among the tile's values.
+    /// The runs of values that are adjacent in a tensor of `cols` columns. Each run is the index of
+    /// its first value in the tensor, and its range among the tile's values.
     pub(crate) fn runs(&self, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let (first, width) = (self.rows.start * cols + self.cols.start, self.cols.len());
         // Whole rows follow each other without a gap, so the tile is a single run; otherwise each
@@ -94,8 +96,8 @@ pub(crate) fn lcm(a: usize, b: usize) -> usize {
     (a / x).saturating_mul(b)
 }
 
-/// A worker's loaded input, reused from tile to tile. Each decoder fills the fields that it needs, in a layout of its
-/// choice.
+/// A worker's loaded input, reused from tile to tile. Each decoder fills the fields that it needs,
+/// in a layout of its choice.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     /// Codes as bytes.
@@ -120,16 +122,19 @@ pub(crate) struct Buffers {
     pub staging: Vec<u8>,
     /// Stored rows that several tiles share.
     pub ahead: Option<Arc<ReadAhead>>,
-    /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a factor for each column.
+    /// One row of scales before it is spread over groups, or numbers for all of the tile, such as a
+    /// factor for each column.
     pub row: Vec<f32>,
-    /// The part of a product of low rank that lies in the tile, in F64: it is added to the values before they are rounded.
+    /// The part of a product of low rank that lies in the tile, in F64: it is added to the values
+    /// before they are rounded.
     pub sums: Vec<f64>,
-    /// Pieces of that product's factors while it is computed; afterwards a factor for each column, and the rows of the left factor
-    /// if the product is computed while the tile is decoded.
+    /// Pieces of that product's factors while it is computed; afterwards a factor for each column,
+    /// and the rows of the left factor if the product is computed while the tile is decoded.
     pub factors: Vec<f32>,
     /// The right factor of such a product, in panels.
     pub panels: TileTable,
-    /// What an adapter adds to the weight. Its base fills the other fields, and no weight is adapted twice.
+    /// What an adapter adds to the weight. Its base fills the other fields, and no weight is
+    /// adapted twice.
     pub adapter: AdapterFactors,
     /// What columns and rows of the tensor are multiplied with.
     pub matrices: [Option<Arc<BlockMatrix>>; 2],
@@ -139,7 +144,8 @@ pub(crate) struct Buffers {
     pub assembly: Assembly,
 }
 
-/// The factors of the products that adapters add to a weight, if these are computed while it is decoded.
+/// The factors of the products that adapters add to a weight, if these are computed while it is
+/// decoded.
 #[derive(Debug, Default)]
 pub(crate) struct AdapterFactors {
     /// The right factors, one below the other, in panels.
@@ -167,8 +173,9 @@ pub(crate) struct Assembly {
     pub rounded: Vec<u32>,
 }
 
-/// Decodes one logical tensor. [`load`](Self::load) does all the reading, and all checks that need data; it brings scales
-/// and zero points into the form that kernels take. [`decode`](Self::decode) computes the values and cannot fail.
+/// Decodes one logical tensor. [`load`](Self::load) does all the reading, and all checks that need
+/// data; it brings scales and zero points into the form that kernels take. [`decode`](Self::decode)
+/// computes the values and cannot fail.
 pub(crate) trait Decode: Send + Sync {
     /// How the tensor may be cut.
     fn grid(&self) -> Grid;
@@ -179,8 +186,8 @@ pub(crate) trait Decode: Send + Sync {
     /// Reading fails, or what is read contradicts the shapes, such as a group index out of range.
     fn load(&self, tile: &Tile, buffers: &mut Buffers) -> Result<()>;
 
-    /// Decodes rows `rows` of `tile` from `buffers`, into which it has been loaded. `out` has room for exactly these values,
-    /// row-major.
+    /// Decodes rows `rows` of `tile` from `buffers`, into which it has been loaded. `out` has room
+    /// for exactly these values, row-major.
     fn decode(
         &self,
         tile: &Tile,
@@ -190,34 +197,38 @@ pub(crate) trait Decode: Send + Sync {
         out: Out<'_>,
     );
 
-    /// Rows that are decoded at once, or a multiple of them: a decoder that computes with all columns for some rows takes less
-    /// time if they are many.
+    /// Rows that are decoded at once, or a multiple of them: a decoder that computes with all
+    /// columns for some rows takes less time if they are many.
     fn rows_together(&self) -> usize {
         1
     }
 
-    /// The piece of the stored matrix that has the codes of rows `rows` of the grid, if [`load`](Self::load) takes from
-    /// [`Buffers::ahead`] what is there of it. `None` if there is no such matrix, or the rows lie in several.
+    /// The piece of the stored matrix that has the codes of rows `rows` of the grid, if
+    /// [`load`](Self::load) takes from [`Buffers::ahead`] what is there of it. `None` if there is
+    /// no such matrix, or the rows lie in several.
     fn stored_codes(&self, _rows: &Range<usize>) -> Option<StoredRectangle<'_>> {
         None
     }
 
-    /// The dtype of the values, if they are stored as they are: then they are decoded to F32, and to this dtype, without rounding.
+    /// The dtype of the values, if they are stored as they are: then they are decoded to F32, and
+    /// to this dtype, without rounding.
     fn stored_dtype(&self) -> Option<TargetDtype> {
         None
     }
 
-    /// The little-endian bytes of the values of `tile`, row-major, of the [`stored_dtype`](Self::stored_dtype). `buffers` are those
-    /// into which the tile has been loaded.
+    /// The little-endian bytes of the values of `tile`, row-major, of the
+    /// [`stored_dtype`](Self::stored_dtype). `buffers` are those into which the tile has been
+    /// loaded.
     fn stored_bytes<'b>(&self, tile: &Tile, buffers: &'b Buffers) -> Option<&'b [u8]> {
         let _ = (tile, buffers);
         None
     }
 
-    /// Decides whether the codes can be relayed, and how to get at them. `None` if no other scheme has such codes.
+    /// Decides whether the codes can be relayed, and how to get at them. `None` if no other scheme
+    /// has such codes.
     ///
-    /// The planner asks once for each tensor. The answer may depend on data: GPTQ reads its group index and all of its
-    /// zero points for it.
+    /// The planner asks once for each tensor. The answer may depend on data: GPTQ reads its group
+    /// index and all of its zero points for it.
     ///
     /// # Errors
     /// Reading that data fails, or the data is wrong.
@@ -286,8 +297,8 @@ impl Window<'_> {
 
 impl Decode for Window<'_> {
     fn grid(&self) -> Grid {
-        // Only the number of rows differs. The alignments stay the stack's, so `first` has to be a multiple of `row_align`. It
-        // is 1 in MLX and ggml, whose stacks are taken apart.
+        // Only the number of rows differs. The alignments stay the stack's, so `first` has to be a
+        // multiple of `row_align`. It is 1 in MLX and ggml, whose stacks are taken apart.
         Grid {
             rows: self.rows,
             ..self.inner.grid()

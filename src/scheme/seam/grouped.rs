@@ -1,5 +1,6 @@
-//! The decoder that most schemes share: codes of one to sixteen bits, and for each group of them a scale and often a zero
-//! point or an offset. A scheme describes where they are stored; the arithmetic is `kernels::remember::grouped`.
+//! The decoder that most schemes share: codes of one to sixteen bits, and for each group of them a
+//! scale and often a zero point or an offset. A scheme describes where they are stored; the
+//! arithmetic is `kernels::remember::grouped`.
 
 mod formula;
 
@@ -83,17 +84,19 @@ impl CodeFormat {
 pub(crate) enum Codes<'m> {
     /// Rows of `row_bytes` bytes, each a bit stream, least significant bit first.
     Rows { part: Part<'m>, row_bytes: usize },
-    /// Any other layout. Loading a tile unpacks its codes, one byte each, or two if the format is wider than a byte.
+    /// Any other layout. Loading a tile unpacks its codes, one byte each, or two if the format is
+    /// wider than a byte.
     Unpacked(Box<dyn Unpack + 'm>),
-    /// A layout in which codes that follow each other in a row share bytes. Loading a tile puts these into rows as those of
-    /// [`Rows`](Self::Rows): unpacked codes would take several times the memory.
+    /// A layout in which codes that follow each other in a row share bytes. Loading a tile puts
+    /// these into rows as those of [`Rows`](Self::Rows): unpacked codes would take several times
+    /// the memory.
     Arranged(Box<dyn Unpack + 'm>),
 }
 
 /// A layout of codes other than bit streams in rows.
 pub(crate) trait Unpack: Send + Sync {
-    /// Replaces `out` with the codes of `tile`, row-major, in bytes of their own, or with rows of bytes that codes share.
-    /// `staging` is scratch.
+    /// Replaces `out` with the codes of `tile`, row-major, in bytes of their own, or with rows of
+    /// bytes that codes share. `staging` is scratch.
     fn unpack(&self, tile: &Tile, staging: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<()>;
 
     /// Multiples of rows and columns at which tiles start.
@@ -107,7 +110,8 @@ pub(crate) trait Unpack: Send + Sync {
     }
 }
 
-/// The decoder of a weight whose values share scales in groups. All dimensions but the last are its rows.
+/// The decoder of a weight whose values share scales in groups. All dimensions but the last are its
+/// rows.
 pub(crate) struct Grouped<'m> {
     pub codes: Codes<'m>,
     /// Bits of a code. Unpacked codes take whole bytes whatever this is.
@@ -189,8 +193,8 @@ impl<'m> Grouped<'m> {
             (compute_dtype, &out),
             (Some(TargetDtype::BF16), Out::Bf16(_)) | (Some(TargetDtype::F16), Out::F16(_))
         );
-        // `load` appends the numbers for the compute dtype to those for F32, as many of each. It cannot choose between
-        // them: it does not know the dtype of the output.
+        // `load` appends the numbers for the compute dtype to those for F32, as many of each. It
+        // cannot choose between them: it does not know the dtype of the output.
         let has_rounded = self.formula.rounded().is_some();
         let chosen = |numbers: &'a [f32]| match (has_rounded, numbers.split_at(numbers.len() / 2)) {
             (false, _) => numbers,
@@ -220,7 +224,8 @@ impl<'m> Grouped<'m> {
 
 impl Decode for Grouped<'_> {
     fn grid(&self) -> Grid {
-        // An F32 for the scale of a group and one for its offset; twice as much with those for a compute dtype.
+        // An F32 for the scale of a group and one for its offset; twice as much with those for a
+        // compute dtype.
         let numbers = if self.formula.offsets().is_some() {
             64.0
         } else {
@@ -231,14 +236,16 @@ impl Decode for Grouped<'_> {
         } else {
             numbers
         };
-        // A tile may cut a group of many rows short, and then loads its scale for few values: at most 8 rows count.
+        // A tile may cut a group of many rows short, and then loads its scale for few values: at
+        // most 8 rows count.
         let per_group =
             self.grid.block_cols.min(self.cols.max(1)) * self.grid.block_rows.clamp(1, 8);
         let load_bits = self.loaded_bits() as f64 + numbers / per_group as f64;
         let ((row_align, col_align), transposed) = match &self.codes {
             // Codes are whole bytes, so a tile may begin at any column.
             Codes::Rows { .. } if self.bits.is_multiple_of(8) => ((1, 1), None),
-            // A chunk is 32 codes: it begins at a whole byte at any width, and the kernel unpacks whole chunks.
+            // A chunk is 32 codes: it begins at a whole byte at any width, and the kernel unpacks
+            // whole chunks.
             Codes::Rows { .. } => ((1, CHUNK), None),
             Codes::Unpacked(layout) | Codes::Arranged(layout) => {
                 (layout.align(), layout.transposed())
@@ -365,8 +372,8 @@ impl ExtractCodes for GroupedCodes {
             out.set_exponents(&buffers.scales, factor == 2.0);
             return;
         }
-        // Codes are stored with half of their range added, so the zero point of a family, which counts from the lowest
-        // code, is higher by that than the one that values have.
+        // Codes are stored with half of their range added, so the zero point of a family, which
+        // counts from the lowest code, is higher by that than the one that values have.
         let middle = (1u32 << (self.bits - 1)) as f32;
         out.scales.clone_from(&buffers.scales);
         out.zero_points.clear();

@@ -4,30 +4,34 @@ use crate::ParsedModel;
 use crate::config::QuantMethod;
 use crate::scheme::seam::TensorRole;
 
-/// What belongs to one scheme and to no code outside its file. Schemes that write the same name each list it.
+/// What belongs to one scheme and to no code outside its file. Schemes that write the same name
+/// each list it.
 ///
 /// No field has a default: whoever writes a scheme decides about each.
 pub(crate) struct Identity {
     /// Name in listings of tensors that cannot be claimed.
     pub name: &'static str,
-    /// Values of `quant_method` in configs of such models. A model of a method that no scheme lists is refused.
+    /// Values of `quant_method` in configs of such models. A model of a method that no scheme lists
+    /// is refused.
     pub methods: &'static [QuantMethod],
-    /// Endings of the names of stored codes, where these are not called `weight`. In a quantized model, an integer
-    /// tensor of such a name that nobody claims is an error.
+    /// Endings of the names of stored codes, where these are not called `weight`. In a quantized
+    /// model, an integer tensor of such a name that nobody claims is an error.
     pub codes: &'static [&'static str],
     /// Tensors that mean nothing without a quantized weight. One that nobody claims is an error.
     pub companions: &'static [(NamePattern, TensorRole)],
     /// Companions that a weight may lack.
     pub optional: &'static [Sibling],
-    /// Scales and zero points of activations or of the KV cache: whole last parts of a name, or what follows an
-    /// underscore. In a quantized model they are dropped.
+    /// Scales and zero points of activations or of the KV cache: whole last parts of a name, or
+    /// what follows an underscore. In a quantized model they are dropped.
     pub activations: &'static [&'static str],
     /// Tensors without a value that say something of the file. They are dropped.
     pub markers: &'static [NamePattern],
-    /// Files of a model's directory that describe its quantization and nothing else. No output has them.
+    /// Files of a model's directory that describe its quantization and nothing else. No output has
+    /// them.
     pub sidecars: &'static [NamePattern],
-    /// Tells the container whose tensors are all this scheme's. Then no other scheme is asked, and this one is asked
-    /// of no other container. `None` for schemes that are recognised by their tensors.
+    /// Tells the container whose tensors are all this scheme's. Then no other scheme is asked, and
+    /// this one is asked of no other container. `None` for schemes that are recognised by their
+    /// tensors.
     pub container: Option<fn(&ParsedModel) -> bool>,
 }
 

@@ -34,7 +34,8 @@ impl<'m> Leftovers<'_, 'm> {
             return;
         }
         let config = self.all.config;
-        // Models have scales of their attention heads, of the same names; those of a cache are one, or configured.
+        // Models have scales of their attention heads, of the same names; those of a cache are one,
+        // or configured.
         let is_cached = || {
             t.elements() <= 1 || config.has("kv_cache_scheme") || config.has("kv_cache_quant_algo")
         };
@@ -67,8 +68,9 @@ impl<'m> Leftovers<'_, 'm> {
     /// Checks that an unclaimed tensor can be a plain one.
     ///
     /// # Errors
-    /// It is a scale or another companion without its weight, codes of a scheme in a quantized model, or has integers where the
-    /// config says that weights are quantized. The error comes with the role that the tensor then has.
+    /// It is a scale or another companion without its weight, codes of a scheme in a quantized
+    /// model, or has integers where the config says that weights are quantized. The error comes
+    /// with the role that the tensor then has.
     fn check_plain(&self, t: &Tensor<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
         let companion = self.registry.companion(t.name());
         if let Some(role) = companion.filter(|_| !self.is_scale_of_block(t)) {
@@ -85,8 +87,8 @@ impl<'m> Leftovers<'_, 'm> {
         let config = self.all.config;
         let is_codes = self.is_codes(t);
         let is_skipped = || config.at(module_of(t.name())).skipped;
-        // A module that the config leaves alone has weights of floats. Numbers of blocks, which end in `_blocks` too, are no
-        // matrix.
+        // A module that the config leaves alone has weights of floats. Numbers of blocks, which end
+        // in `_blocks` too, are no matrix.
         let is_lost = self.is_quantized
             && is_codes
             && t.shape().len() >= 2
@@ -95,8 +97,8 @@ impl<'m> Leftovers<'_, 'm> {
             let what = "it has the name and the type of a quantized weight's codes, and the tensors that would say how are missing";
             return Err((TensorRole::Quantized, wrong(t, what)));
         }
-        // A `.scales`, Marlin's `.s`, or a codebook can be a parameter of the model. It is suspect only if the config calls
-        // the model quantized and does not list the module as left alone.
+        // A `.scales`, Marlin's `.s`, or a codebook can be a parameter of the model. It is suspect
+        // only if the config calls the model quantized and does not list the module as left alone.
         let is_companion = [".scales", ".s", ".codebooks", ".centroids.weight"]
             .iter()
             .any(|end| t.name().ends_with(end));
@@ -120,8 +122,8 @@ impl<'m> Leftovers<'_, 'm> {
         }
     }
 
-    /// Whether `t` multiplies what a block of Inkling's gives: its feed-forward layers together, or its router, whose weight is of
-    /// floats. MLX's second scale of a matrix has the same name.
+    /// Whether `t` multiplies what a block of Inkling's gives: its feed-forward layers together, or
+    /// its router, whose weight is of floats. MLX's second scale of a matrix has the same name.
     fn is_scale_of_block(&self, t: &Tensor<'_>) -> bool {
         let Some(module) = base_of(t.name(), "global_scale") else {
             return false;

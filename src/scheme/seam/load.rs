@@ -16,8 +16,8 @@ use crate::kernels::remember::fp8::{
 };
 use crate::{Dtype, Result};
 
-/// Replaces `out` with rows `rows` and bytes `cols` of each, of a matrix with `stride` bytes a row. Whole rows take
-/// one read, parts of rows one read each.
+/// Replaces `out` with rows `rows` and bytes `cols` of each, of a matrix with `stride` bytes a row.
+/// Whole rows take one read, parts of rows one read each.
 pub(crate) fn read(
     part: &Part<'_>,
     stride: usize,
@@ -25,7 +25,8 @@ pub(crate) fn read(
     cols: Range<usize>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    // Not cleared first: what is there will be overwritten, and zeroing it would cost as much as a copy.
+    // Not cleared first: what is there will be overwritten, and zeroing it would cost as much as a
+    // copy.
     out.resize(rows.len() * cols.len(), 0);
     if out.is_empty() {
         return Ok(());
@@ -138,7 +139,8 @@ impl<'m> Floats<'m> {
         self.dtype
     }
 
-    /// Appends to `out`, row-major, the values at `rows` × `cols` of a matrix with `stride` values a row.
+    /// Appends to `out`, row-major, the values at `rows` × `cols` of a matrix with `stride` values
+    /// a row.
     pub(crate) fn extend(
         &self,
         stride: usize,

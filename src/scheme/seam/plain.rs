@@ -18,7 +18,8 @@ pub(crate) struct PlainFloats<'m> {
     cols: usize,
 }
 
-/// Whether values of `dtype` are floats that need no scale, wide enough for weights to be stored in it.
+/// Whether values of `dtype` are floats that need no scale, wide enough for weights to be stored in
+/// it.
 pub(crate) fn is_plain_float(dtype: Dtype) -> bool {
     dtype == Dtype::F64 || TargetDtype::of(dtype).is_some()
 }
@@ -30,7 +31,8 @@ impl<'m> PlainFloats<'m> {
         Self::for_cast(t)
     }
 
-    /// The decoder of `t`, which may be F64 as well: what it loads are the stored bytes, row by row. `None` if `t` has another dtype.
+    /// The decoder of `t`, which may be F64 as well: what it loads are the stored bytes, row by
+    /// row. `None` if `t` has another dtype.
     pub(crate) fn for_cast(t: &Tensor<'m>) -> Option<Self> {
         if !is_plain_float(t.dtype()) {
             return None;
@@ -45,14 +47,15 @@ impl<'m> PlainFloats<'m> {
         })
     }
 
-    /// The decoder of the first `n` values of the vector `t`; `None` if `t` has another dtype, or fewer values.
+    /// The decoder of the first `n` values of the vector `t`; `None` if `t` has another dtype, or
+    /// fewer values.
     pub(crate) fn first_of(t: &Tensor<'m>, n: usize) -> Option<Self> {
         let whole = Self::of(t)?;
         (whole.rows == 1 && n <= whole.cols).then_some(Self { cols: n, ..whole })
     }
 
-    /// The decoder of `t` of bytes, which are a tensor of `dtype` and of `shape`; `None` if `dtype` is no float. Its caller checks that
-    /// there are as many bytes.
+    /// The decoder of `t` of bytes, which are a tensor of `dtype` and of `shape`; `None` if `dtype`
+    /// is no float. Its caller checks that there are as many bytes.
     pub(crate) fn in_bytes(t: &Tensor<'m>, dtype: Dtype, shape: &[usize]) -> Option<Self> {
         TargetDtype::of(dtype)?;
         let (rows, cols) = rows_and_cols(shape);

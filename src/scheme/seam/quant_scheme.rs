@@ -191,7 +191,8 @@ pub enum QuantScheme {
     BnbInt8,
     /// NVIDIA FP4: E2M1 in blocks of 16 with an E4M3 scale each, and a global scale.
     Nvfp4 {
-        /// Whether the global scale divides, as compressed-tensors writes it, rather than multiplies, as ModelOpt does.
+        /// Whether the global scale divides, as compressed-tensors writes it, rather than
+        /// multiplies, as ModelOpt does.
         divides: bool,
     },
     /// qlora-rs's native format: NF4 in blocks of any size, with and without zero points.
@@ -237,8 +238,8 @@ pub enum QuantScheme {
 }
 
 impl QuantScheme {
-    /// Whether the scheme has one byte a code. Many libraries name such a weight and its scale alike, `X.weight` and
-    /// `X.weight_scale`, so that the names do not tell the library.
+    /// Whether the scheme has one byte a code. Many libraries name such a weight and its scale
+    /// alike, `X.weight` and `X.weight_scale`, so that the names do not tell the library.
     pub(crate) fn has_common_names(&self) -> bool {
         matches!(
             self,

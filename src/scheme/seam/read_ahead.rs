@@ -1,8 +1,9 @@
 //! [`ReadAhead`]: a rectangle of a stored matrix in memory, which is read once for several tiles.
 //!
-//! The rows of some stored matrices run down the columns of the weight. A tile of a few rows of the weight wants a short piece of
-//! every stored row, and a read of each piece takes longer than to copy it. So the pieces of many tiles are read at once, by all
-//! threads that work on them, and each tile takes its own from there.
+//! The rows of some stored matrices run down the columns of the weight. A tile of a few rows of the
+//! weight wants a short piece of every stored row, and a read of each piece takes longer than to
+//! copy it. So the pieces of many tiles are read at once, by all threads that work on them, and
+//! each tile takes its own from there.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -47,7 +48,8 @@ impl<'m> StoredRectangle<'m> {
     }
 }
 
-/// Stored rows of a strip whose longest pieces have `piece` bytes. 0: these are longer than a block.
+/// Stored rows of a strip whose longest pieces have `piece` bytes. 0: these are longer than a
+/// block.
 fn strip_rows(piece: usize) -> usize {
     BLOCK_BYTES / piece.max(1)
 }
@@ -68,11 +70,12 @@ impl BlockPool {
     }
 }
 
-/// A rectangle of a stored matrix that threads read together. What is not there is read from the file by whoever wants it.
+/// A rectangle of a stored matrix that threads read together. What is not there is read from the
+/// file by whoever wants it.
 ///
-/// It is kept in blocks, each of which has the pieces that one tile takes from a strip of stored rows: those of all rows of the codes,
-/// and behind them those of the scales. The blocks of a tile are given back once it is loaded, so that the next rectangle can be read
-/// into them.
+/// It is kept in blocks, each of which has the pieces that one tile takes from a strip of stored
+/// rows: those of all rows of the codes, and behind them those of the scales. The blocks of a tile
+/// are given back once it is loaded, so that the next rectangle can be read into them.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     pool: Arc<BlockPool>,
@@ -125,8 +128,9 @@ impl ReadAhead {
         }
     }
 
-    /// Takes the place of the rectangle before: holds what its tiles want of it, which are below each other, once
-    /// [`fill`](Self::fill) has read it. Holds nothing if a piece is empty, or those of a row are longer than a block.
+    /// Takes the place of the rectangle before: holds what its tiles want of it, which are below
+    /// each other, once [`fill`](Self::fill) has read it. Holds nothing if a piece is empty, or
+    /// those of a row are longer than a block.
     pub(crate) fn begin(&mut self, tiles: &[StoredRectangle<'_>]) {
         (0..self.tiles()).for_each(|tile| self.release(tile));
         self.matrices = matrices_of(tiles);
@@ -167,9 +171,11 @@ impl ReadAhead {
         first..(first + self.strip_rows).min(self.rows.end)
     }
 
-    /// The blocks of the next strip that nobody reads yet, and its number, if it is among the first `end`.
+    /// The blocks of the next strip that nobody reads yet, and its number, if it is among the first
+    /// `end`.
     ///
-    /// Strips are handed out with their blocks locked: who finds none left can rely on it that those of others are read.
+    /// Strips are handed out with their blocks locked: who finds none left can rely on it that
+    /// those of others are read.
     fn next_strip(&self, end: usize) -> Option<(usize, Vec<RwLockWriteGuard<'_, Block>>)> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let (i, tiles) = (*next, self.tiles());
@@ -182,11 +188,11 @@ impl ReadAhead {
         Some((i, blocks.iter().map(lock).collect()))
     }
 
-    /// Reads strips of the rectangle, which is `wanted`, until the first `share` of them are read or other threads read the rest.
-    /// A share of one is all of them. `staging` is scratch.
+    /// Reads strips of the rectangle, which is `wanted`, until the first `share` of them are read
+    /// or other threads read the rest. A share of one is all of them. `staging` is scratch.
     ///
-    /// A strip that cannot be read stays empty. The tile that wants it meets the error when it reads for itself, so the error is
-    /// that of the first tile, whichever thread is here first.
+    /// A strip that cannot be read stays empty. The tile that wants it meets the error when it
+    /// reads for itself, so the error is that of the first tile, whichever thread is here first.
     pub(crate) fn fill(
         &self,
         wanted: &StoredRectangle<'_>,
@@ -240,7 +246,8 @@ impl ReadAhead {
         Ok(())
     }
 
-    /// Where in a block of tile `tile` the pieces of matrix `number` begin, and where in a stored row they lie.
+    /// Where in a block of tile `tile` the pieces of matrix `number` begin, and where in a stored
+    /// row they lie.
     fn place(&self, number: usize, tile: usize) -> (usize, Range<usize>) {
         let before = self.matrices[..number].iter();
         let before: usize = before.map(|matrix| matrix.piece(tile).len()).sum();
@@ -259,8 +266,8 @@ impl ReadAhead {
         }
     }
 
-    /// Passes bytes `bytes` of each of the stored rows `rows` of `part` to `take`, with the number of the row among them. `false`
-    /// if some of them are not there.
+    /// Passes bytes `bytes` of each of the stored rows `rows` of `part` to `take`, with the number
+    /// of the row among them. `false` if some of them are not there.
     pub(crate) fn take(
         &self,
         part: &Part<'_>,

@@ -7,9 +7,10 @@ use crate::containers::model::ParsedModel;
 use crate::scheme::seam::identity::{NamePattern, Sibling};
 use crate::scheme::seam::{Scheme, TensorRole};
 
-/// Last parts of the names of tensors that hold scales or zero points of activations or of the KV cache, behind a dot
-/// or an underscore (`X.input_scale`, `experts.gate_up_proj_input_scale`). These are the names that several producers
-/// use; [`Identity::activations`](super::Identity::activations) has those of one.
+/// Last parts of the names of tensors that hold scales or zero points of activations or of the KV
+/// cache, behind a dot or an underscore (`X.input_scale`, `experts.gate_up_proj_input_scale`).
+/// These are the names that several producers use;
+/// [`Identity::activations`](super::Identity::activations) has those of one.
 const SHARED_ACTIVATIONS: &[&str] = &[
     "input_scale",
     "activation_scale",
@@ -91,7 +92,8 @@ impl Registry {
             .any(|scheme| scheme.identity().methods.contains(method))
     }
 
-    /// The role of a tensor that means nothing without a quantized weight; `None` for all other names.
+    /// The role of a tensor that means nothing without a quantized weight; `None` for all other
+    /// names.
     pub(crate) fn companion(&self, name: &str) -> Option<TensorRole> {
         self.companions
             .iter()
@@ -104,7 +106,8 @@ impl Registry {
         self.optional.iter().map(|sibling| sibling.beside(weight))
     }
 
-    /// Whether a tensor of this name holds a scale or zero points of activations or of the KV cache.
+    /// Whether a tensor of this name holds a scale or zero points of activations or of the KV
+    /// cache.
     pub(crate) fn is_activation(&self, name: &str) -> bool {
         self.activations.iter().any(|end| {
             // A whole part of the name has to match, or `risk_scale` would pass for a `k_scale`.

@@ -1,4 +1,5 @@
-//! Sorts the stored tensors of a model into groups, plain tensors and dropped tensors, and collects the problems.
+//! Sorts the stored tensors of a model into groups, plain tensors and dropped tensors, and collects
+//! the problems.
 
 use std::borrow::Cow;
 
@@ -70,7 +71,8 @@ impl<'m> ResolvedItem<'m> {
         match self {
             Self::Group(group) => {
                 if let Some(module) = &mut group.module {
-                    // A parameter `experts.gate_up_proj` is the module's `experts.gate_up_proj.weight`.
+                    // A parameter `experts.gate_up_proj` is the module's
+                    // `experts.gate_up_proj.weight`.
                     let ending = module.name.strip_prefix(&*group.name).unwrap_or_default();
                     module.name = format!("{name}{ending}").into();
                 }
@@ -88,7 +90,8 @@ impl<'m> ResolvedItem<'m> {
         }
     }
 
-    /// The group as a linear module lays it out (`[out, in]`), if the item is a parameter `[in, out]`.
+    /// The group as a linear module lays it out (`[out, in]`), if the item is a parameter `[in,
+    /// out]`.
     #[cfg(feature = "lethe")]
     pub(crate) fn module(&self) -> Option<&Group<'m>> {
         match self {
@@ -139,16 +142,16 @@ pub(crate) struct Resolution<'m> {
 struct Claims<'m> {
     /// The index of the weight that each stored tensor belongs to.
     owner: Vec<Option<u32>>,
-    /// By the index of the codes. Boxed, as in items: a model may have hundreds of thousands of tensors, most of which are
-    /// companions.
+    /// By the index of the codes. Boxed, as in items: a model may have hundreds of thousands of
+    /// tensors, most of which are companions.
     groups: Vec<Option<Box<Group<'m>>>>,
     /// Whether names alone do not tell the library that has made the weights.
     has_common_names: bool,
 }
 
 impl<'m> Resolution<'m> {
-    /// Offers every tensor of `model` to the schemes of `registry`, then sorts the tensors that no group took.
-    /// Problems do not end the sorting, so that a listing can show all of them.
+    /// Offers every tensor of `model` to the schemes of `registry`, then sorts the tensors that no
+    /// group took. Problems do not end the sorting, so that a listing can show all of them.
     pub(crate) fn new(model: &'m ParsedModel, registry: &Registry) -> Self {
         let schemes = registry.candidates(model);
         let all = Index::new(model, &schemes);
@@ -158,8 +161,9 @@ impl<'m> Resolution<'m> {
             mut groups,
             has_common_names,
         } = out.claim_all(&all, &schemes, registry);
-        // A failed claim leaves its companions without an owner. They would be reported as further problems, which
-        // hide the first: after a failed claim, unclaimed companions are not blamed.
+        // A failed claim leaves its companions without an owner. They would be reported as further
+        // problems, which hide the first: after a failed claim, unclaimed companions are not
+        // blamed.
         let blame = out.problems.is_empty();
         // A claim proves that the model is quantized, even if it failed. So activation scales are
         // dropped without a config as well.
@@ -212,8 +216,8 @@ impl<'m> Resolution<'m> {
         out
     }
 
-    /// Offers every tensor to `schemes`. All claims come before the first leftover is judged: a companion may precede its weight in
-    /// the file.
+    /// Offers every tensor to `schemes`. All claims come before the first leftover is judged: a
+    /// companion may precede its weight in the file.
     fn claim_all(
         &mut self,
         all: &Index<'m>,
@@ -236,7 +240,8 @@ impl<'m> Resolution<'m> {
             };
             match claim(&t, all, schemes) {
                 Ok(Some((scheme, group))) => {
-                    // Two weights that both name a tensor as theirs cannot both be right, and nothing says which one is.
+                    // Two weights that both name a tensor as theirs cannot both be right, and
+                    // nothing says which one is.
                     let mut whole = std::iter::once(&group).chain(group.others());
                     let checked = take_parts(&group, &mut claims.owner).and_then(|()| {
                         whole.try_for_each(|group| {
@@ -254,7 +259,8 @@ impl<'m> Resolution<'m> {
                 }
                 Ok(None) => {}
                 Err((scheme, error)) => {
-                    // A failed claim owns its codes, so that they do not turn up again as a plain tensor.
+                    // A failed claim owns its codes, so that they do not turn up again as a plain
+                    // tensor.
                     claims.owner[t.index] = Some(t.index as u32);
                     self.problems.push(problem(scheme, error));
                 }
@@ -263,9 +269,9 @@ impl<'m> Resolution<'m> {
         claims
     }
 
-    /// Adds a problem if `group` lacks an optional companion that the index of the model lists. A shard that is
-    /// parsed alone may lack it because it lies in another shard. The weight would be decoded without it, and
-    /// silently wrong.
+    /// Adds a problem if `group` lacks an optional companion that the index of the model lists. A
+    /// shard that is parsed alone may lack it because it lies in another shard. The weight would be
+    /// decoded without it, and silently wrong.
     fn check_whole(
         &mut self,
         t: &Tensor<'m>,
@@ -295,9 +301,9 @@ impl<'m> Resolution<'m> {
         });
     }
 
-    /// Adds a problem if the config names a quantization method that no scheme knows: then tensors that look like
-    /// plain weights may be codes. Groups outweigh the config, unless other libraries use the same names for
-    /// different contents.
+    /// Adds a problem if the config names a quantization method that no scheme knows: then tensors
+    /// that look like plain weights may be codes. Groups outweigh the config, unless other
+    /// libraries use the same names for different contents.
     fn check_config(&mut self, all: &Index<'m>, registry: &Registry, has_common_names: bool) {
         // A failed claim counts: its scheme recognised the tensor, and its message says more than
         // the config's method would.
@@ -348,7 +354,8 @@ impl<'m> Resolution<'m> {
     }
 }
 
-/// A group with the scheme that claimed it, or the error of a claim with the scheme to show in listings.
+/// A group with the scheme that claimed it, or the error of a claim with the scheme to show in
+/// listings.
 type Claimed<'m> =
     std::result::Result<Option<(&'static dyn Scheme, Group<'m>)>, (QuantScheme, AnamnesisError)>;
 

@@ -1,8 +1,9 @@
-//! Which values of a weight share a scale: inferred from the shapes of weight and scales, and checked against the
-//! config.
+//! Which values of a weight share a scale: inferred from the shapes of weight and scales, and
+//! checked against the config.
 //!
-//! Configs are often incomplete, while a wrong grid decodes to plausible garbage. So it is an error if the config
-//! contradicts the shapes, or if the shapes fit two grids and the config does not name one of them.
+//! Configs are often incomplete, while a wrong grid decodes to plausible garbage. So it is an error
+//! if the config contradicts the shapes, or if the shapes fit two grids and the config does not
+//! name one of them.
 
 use crate::Result;
 use crate::config::{QuantConfig, QuantMethod};
@@ -51,13 +52,14 @@ pub(crate) fn fit(
             ),
         )
     };
-    // A weight without values, such as the share of an expert that a rank does not hold, has no scales or one that
-    // scales nothing.
+    // A weight without values, such as the share of an expert that a rank does not hold, has no
+    // scales or one that scales nothing.
     if t.elements() == 0 && scale.elements() == 0 {
         return Ok(per_tensor(shape));
     }
     let module = all.config.at(module_of(t.name()));
-    // `W4AFp8Config` of sglang has blocks of 128 × 128 for all models, and does not write them into the config.
+    // `W4AFp8Config` of sglang has blocks of 128 × 128 for all models, and does not write them into
+    // the config.
     let of_method = || {
         let is_w4afp8 = all.config.quant_method() == Some(&QuantMethod::W4aFp8);
         is_w4afp8.then_some(([128, 128], "the config's method `w4afp8`"))
@@ -72,7 +74,8 @@ pub(crate) fn fit(
     // pass for blocks of two rows.
     let grid = by_column(shape, scale, all.config)
         .or_else(|| {
-            // FBGEMM keeps the dimension that was reduced, so that its scales tell rows from columns.
+            // FBGEMM keeps the dimension that was reduced, so that its scales tell rows from
+            // columns.
             let is_reduced = all.config.quant_method() == Some(&QuantMethod::FbgemmFp8)
                 && (shape.len(), scale.shape().len()) == (3, 2);
             whole_rows(shape, scale).filter(|_| !is_reduced)
@@ -114,8 +117,8 @@ pub(crate) fn granularity(grid: &ScaleGrid, cols: usize) -> Granularity {
     }
 }
 
-/// The grid of scales with as many dimensions as the weight, each of which divides that of the weight. A block may be
-/// part of a matrix, a matrix of a stack, or several matrices.
+/// The grid of scales with as many dimensions as the weight, each of which divides that of the
+/// weight. A block may be part of a matrix, a matrix of a stack, or several matrices.
 pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     let ((&cols, rows), (&scale_cols, scale_rows)) = (w.split_last()?, s.split_last()?);
     // `n > 0` first: the remainder by zero would panic. An equal dimension is a scale for each
@@ -124,8 +127,8 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     if rows.len() != scale_rows.len() || !w.iter().zip(s).all(divides) {
         return None;
     }
-    // A `ScaleGrid` has blocks of adjacent rows. So dimensions before the first that is cut have a scale for each
-    // index, and dimensions behind it have one scale for all.
+    // A `ScaleGrid` has blocks of adjacent rows. So dimensions before the first that is cut have a
+    // scale for each index, and dimensions behind it have one scale for all.
     let cut = rows
         .iter()
         .zip(scale_rows)
@@ -158,9 +161,9 @@ pub(crate) fn by_dimension(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     })
 }
 
-/// The grid of FBGEMM's experts: the weight is `[experts, in, out]`, transposed with regard to that of a linear
-/// module, with a scale for each column of each expert, `[experts, out, 1]`. In a square matrix the same scales could
-/// be of rows: then the config decides.
+/// The grid of FBGEMM's experts: the weight is `[experts, in, out]`, transposed with regard to that
+/// of a linear module, with a scale for each column of each expert, `[experts, out, 1]`. In a
+/// square matrix the same scales could be of rows: then the config decides.
 fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<ScaleGrid> {
     let (&[experts, rows, cols], &[e, n, 1]) = (w, scale.shape()) else {
         return None;
@@ -179,8 +182,8 @@ fn by_column(w: &[usize], scale: &Tensor<'_>, config: &QuantConfig) -> Option<Sc
     fits.then_some(grid)
 }
 
-/// The grid of one scale for the tensor, or of one for each index of the leading dimensions: for each row of a
-/// matrix, each expert of a stack, or each row of each expert.
+/// The grid of one scale for the tensor, or of one for each index of the leading dimensions: for
+/// each row of a matrix, each expert of a stack, or each row of each expert.
 fn whole_rows(w: &[usize], scale: &Tensor<'_>) -> Option<ScaleGrid> {
     let s = scale.shape();
     let whole = per_tensor(w);
@@ -210,8 +213,8 @@ pub(super) fn has_halves(name: &str) -> bool {
     name.ends_with("gate_up_proj")
 }
 
-/// The grid of two scales for each matrix of a stack, `[experts, 2, 1]`: one for the rows of the gate, and one for those of the
-/// other projection (transformers `FP8Experts`).
+/// The grid of two scales for each matrix of a stack, `[experts, 2, 1]`: one for the rows of the
+/// gate, and one for those of the other projection (transformers `FP8Experts`).
 fn halves(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     let (&[experts, rows, cols], &[e, 2, 1]) = (w, s) else {
         return None;
@@ -226,8 +229,8 @@ fn halves(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     })
 }
 
-/// The grid of blocks over each matrix of a stack. Blocks have the `configured` size if it fits the shapes, else the
-/// size that the shapes imply.
+/// The grid of blocks over each matrix of a stack. Blocks have the `configured` size if it fits the
+/// shapes, else the size that the shapes imply.
 fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<ScaleGrid> {
     let ([w_stack @ .., n, k], [s_stack @ .., rows, cols]) = (w, s) else {
         return None;
@@ -238,14 +241,15 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     // Rounded up: the last block of a side may be smaller, as in DeepSeek's 576 rows in 5 blocks of
     // 128.
     let fits = |&[bn, bk]: &[usize; 2]| (n.div_ceil(bn), k.div_ceil(bk)) == (*rows, *cols);
-    // A scale for each column is what only stacks have (`[experts, 1, out]`). Of a matrix it is a scale for each row that
-    // was transposed.
+    // A scale for each column is what only stacks have (`[experts, 1, out]`). Of a matrix it is a
+    // scale for each row that was transposed.
     if w_stack.is_empty() && cols == k && *k > 1 && configured.is_none_or(|[_, width]| width != 1) {
         return None;
     }
     let [block_rows, block_cols] = match configured.filter(fits) {
         Some(size) => size,
-        // Two scales for each matrix of a stack can be of its halves or of blocks: only a size that both have is certain.
+        // Two scales for each matrix of a stack can be of its halves or of blocks: only a size that
+        // both have is certain.
         None if !w_stack.is_empty() && (*rows, *cols) == (2, 1) && *n > 2 => {
             let height = n / 2;
             (height * 2 == *n && height.is_power_of_two()).then_some([height, *k])?
@@ -263,8 +267,8 @@ fn blocks(w: &[usize], s: &[usize], configured: Option<[usize; 2]>) -> Option<Sc
     })
 }
 
-/// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that kept its
-/// dimensions.
+/// The grid of ModelOpt's 128 × 128 blocks, whose scales are `[rows, 1, cols, 1]`: a reduction that
+/// kept its dimensions.
 fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     const SIDE: usize = 128;
     let (&[n, k], &[rows, 1, cols, 1]) = (w, s) else {
@@ -280,8 +284,9 @@ fn reduced_blocks(w: &[usize], s: &[usize]) -> Option<ScaleGrid> {
     })
 }
 
-/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be smaller. If one side
-/// fits two sizes and one of them is that of the other side, blocks are square. `None` if the size is not certain.
+/// The block size that cuts a matrix of `dims` into `counts` blocks, the last of which may be
+/// smaller. If one side fits two sizes and one of them is that of the other side, blocks are
+/// square. `None` if the size is not certain.
 fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
     // A ragged side fits few sizes and an even one often two. A size that both sides share is what
     // quantizers use.
@@ -294,12 +299,13 @@ fn infer(dims: [usize; 2], counts: [usize; 2]) -> Option<[usize; 2]> {
     }
 }
 
-/// The least side of a block, a power of two, whose size no config tells. Smaller ones are what scales of another layer
-/// look like.
+/// The least side of a block, a power of two, whose size no config tells. Smaller ones are what
+/// scales of another layer look like.
 const LEAST_POWER: usize = 4;
 
-/// The plausible sizes that cut `dim` into `n` pieces. One piece is the whole dimension, `dim` pieces are single
-/// values. Otherwise a size is the power of two with that many pieces, or an exact divisor that is a multiple of 16.
+/// The plausible sizes that cut `dim` into `n` pieces. One piece is the whole dimension, `dim`
+/// pieces are single values. Otherwise a size is the power of two with that many pieces, or an
+/// exact divisor that is a multiple of 16.
 fn sizes(dim: usize, n: usize) -> Vec<usize> {
     match n {
         0 => vec![],

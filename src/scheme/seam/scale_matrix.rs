@@ -1,5 +1,6 @@
-//! Matrices of scales, zero points and offsets, and how they are stored: as floats, as integers, packed, transposed,
-//! nested or behind an index of groups. Each reads a rectangle of its values as F32.
+//! Matrices of scales, zero points and offsets, and how they are stored: as floats, as integers,
+//! packed, transposed, nested or behind an index of groups. Each reads a rectangle of its values as
+//! F32.
 
 mod integers;
 
@@ -91,7 +92,8 @@ impl ScaleMatrix for Repeated<'_> {
     }
 }
 
-/// A stack of matrices, each of which is stored transposed: `inner` has stack × `cols` rows and `rows` columns.
+/// A stack of matrices, each of which is stored transposed: `inner` has stack × `cols` rows and
+/// `rows` columns.
 pub(crate) struct Transposed<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
     /// Rows and columns of one matrix as callers see it.
@@ -194,7 +196,8 @@ pub(crate) enum NestedOp {
     Divide,
 }
 
-/// Two levels of scales: `inner` for groups, and `outer` for each matrix of a stack or for all matrices.
+/// Two levels of scales: `inner` for groups, and `outer` for each matrix of a stack or for all
+/// matrices.
 pub(crate) struct NestedScales<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
     pub outer: Floats<'m>,
@@ -203,8 +206,8 @@ pub(crate) struct NestedScales<'m> {
     /// Rows of `inner` that share an outer scale.
     pub rows_each: usize,
     pub op: NestedOp,
-    /// Divisor of the outer scales, in F32 and before they combine with the inner ones. MLX stores the largest value
-    /// of a tensor in place of a scale; the divisor makes it one. Otherwise 1.
+    /// Divisor of the outer scales, in F32 and before they combine with the inner ones. MLX stores
+    /// the largest value of a tensor in place of a scale; the divisor makes it one. Otherwise 1.
     pub unit: f32,
 }
 
@@ -237,7 +240,8 @@ impl ScaleMatrix for NestedScales<'_> {
     }
 }
 
-/// A matrix with a column for each column of the weight: column c is column `index[c]` of `inner`, the group of c.
+/// A matrix with a column for each column of the weight: column c is column `index[c]` of `inner`,
+/// the group of c.
 pub(crate) struct GroupIndexed<'m> {
     pub inner: Box<dyn ScaleMatrix + 'm>,
     /// Columns of `inner`.

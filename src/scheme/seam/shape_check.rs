@@ -1,9 +1,11 @@
-//! What the bias of a layer and `config.json` say of the shape of a weight. Scales alone may fit several shapes.
+//! What the bias of a layer and `config.json` say of the shape of a weight. Scales alone may fit
+//! several shapes.
 
 use crate::Result;
 use crate::scheme::seam::{CodeType, Group, Index, QuantScheme, base_of, module_of, wrong};
 
-/// Norms of the residual stream of a block, or behind its last block, by their names in the module that has them.
+/// Norms of the residual stream of a block, or behind its last block, by their names in the module
+/// that has them.
 const NORMS: [&str; 21] = [
     ".input_layernorm.weight",
     ".post_attention_layernorm.weight",
@@ -28,14 +30,17 @@ const NORMS: [&str; 21] = [
     ".model.norm.weight",
 ];
 
-/// Modules above a layer among which that with the norms of its block is: `block.mlp.experts.0.up_proj`.
+/// Modules above a layer among which that with the norms of its block is:
+/// `block.mlp.experts.0.up_proj`.
 const LEVELS: usize = 4;
 
 impl Index<'_> {
-    /// Whether the layer `module` with the shape `[rows, cols]` is of another model than `config.json` gives the sizes of.
+    /// Whether the layer `module` with the shape `[rows, cols]` is of another model than
+    /// `config.json` gives the sizes of.
     ///
-    /// A file may hold a second model, whose layers have the same names: an encoder, or the small decoder of a model for
-    /// speech. The norms of a block have the width of its residual stream, which is a side of its layers.
+    /// A file may hold a second model, whose layers have the same names: an encoder, or the small
+    /// decoder of a model for speech. The norms of a block have the width of its residual stream,
+    /// which is a side of its layers.
     pub(crate) fn is_of_other_model(&self, module: &str, shape: [usize; 2]) -> bool {
         let Some(hidden) = self.config.hidden_size() else {
             return false;
@@ -58,8 +63,8 @@ impl Index<'_> {
         false
     }
 
-    /// Whether the inputs of `module` are two residual streams side by side: those of the projections of the first layer of
-    /// an EAGLE-3 draft model, where each stream has a norm.
+    /// Whether the inputs of `module` are two residual streams side by side: those of the
+    /// projections of the first layer of an EAGLE-3 draft model, where each stream has a norm.
     pub(crate) fn has_joined_inputs(&self, module: &str) -> bool {
         let attention = ["q_proj", "k_proj", "v_proj"]
             .iter()
@@ -89,7 +94,8 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     let (Some(bias), [outputs, inner, rest @ ..]) = (bias, &*group.shape) else {
         return Ok(());
     };
-    // Transposed convolutions and GPT-2's `Conv1D` (`c_attn`, `c_fc`, `c_proj`) have their outputs in the second dimension.
+    // Transposed convolutions and GPT-2's `Conv1D` (`c_attn`, `c_fc`, `c_proj`) have their outputs
+    // in the second dimension.
     let last = base.trim_end_matches('.').rsplit('.').next();
     let is_conv_1d = last.is_some_and(|part| part.starts_with("c_"));
     let n = bias.elements();
@@ -121,9 +127,11 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     Err(wrong(&group.parts[0].1, what))
 }
 
-/// Checks that a weight with as many values as `config.json` says has them in the rows and columns that it says.
+/// Checks that a weight with as many values as `config.json` says has them in the rows and columns
+/// that it says.
 ///
-/// Another number of values is no error: layers of unusual models have other sizes than those that their names suggest.
+/// Another number of values is no error: layers of unusual models have other sizes than those that
+/// their names suggest.
 fn check_sizes(group: &Group<'_>, module: &str, all: &Index<'_>) -> Result<()> {
     let ([Some(outputs), Some(inputs)], &[rows, cols]) =
         (all.config.layer_sizes(module), &*group.shape)

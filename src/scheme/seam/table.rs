@@ -8,7 +8,8 @@ use crate::Result;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TableOwner(Arc<()>);
 
-/// A worker's table. It is loaded with the first tile of a tensor, for it can have more values than a tile.
+/// A worker's table. It is loaded with the first tile of a tensor, for it can have more values than
+/// a tile.
 #[derive(Debug, Default)]
 pub(crate) struct TileTable {
     /// Keeps the owner's address from being given to another.
@@ -17,7 +18,8 @@ pub(crate) struct TileTable {
 }
 
 impl TileTable {
-    /// Has the table of `owner`, which `fill` appends to an empty buffer if it is another than the last one.
+    /// Has the table of `owner`, which `fill` appends to an empty buffer if it is another than the
+    /// last one.
     ///
     /// # Errors
     /// That of `fill`; then no tensor's table is there.

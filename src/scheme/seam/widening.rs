@@ -13,13 +13,15 @@ use crate::simd::{Level, dispatch};
 /// How the values of one decoder become F32.
 #[derive(Clone, Copy)]
 pub(crate) struct Widening {
-    /// The values are rounded to this dtype first, as they would be if the decoded tensor were stored.
+    /// The values are rounded to this dtype first, as they would be if the decoded tensor were
+    /// stored.
     pub dtype: TargetDtype,
     pub level: Level,
 }
 
 impl Widening {
-    /// Decodes rows `rows` of `tile`, which is loaded into `buffers`, to `out`. `rounded` is scratch.
+    /// Decodes rows `rows` of `tile`, which is loaded into `buffers`, to `out`. `rounded` is
+    /// scratch.
     pub(crate) fn decode(
         self,
         decoder: &dyn Decode,
@@ -52,7 +54,8 @@ impl Widening {
         });
     }
 
-    /// Fills `out` with what `decode` gives, by way of the dtype to which values are rounded, unless they are stored in it.
+    /// Fills `out` with what `decode` gives, by way of the dtype to which values are rounded,
+    /// unless they are stored in it.
     fn fill(
         self,
         stored: Option<TargetDtype>,
@@ -73,7 +76,8 @@ impl Widening {
     }
 }
 
-/// Whether values that are stored in `stored` are rounded no more when they become values of `dtype`.
+/// Whether values that are stored in `stored` are rounded no more when they become values of
+/// `dtype`.
 pub(crate) fn is_kept(stored: TargetDtype, dtype: TargetDtype) -> bool {
     dtype == TargetDtype::F32 || stored == dtype
 }
@@ -83,7 +87,8 @@ pub(crate) fn aligned(range: Range<usize>, align: usize, end: usize) -> Range<us
     range.start / align * align..range.end.next_multiple_of(align).min(end)
 }
 
-/// The smallest tile of `grid` that has elements `range` of the tensor, and the index in it of the first of them.
+/// The smallest tile of `grid` that has elements `range` of the tensor, and the index in it of the
+/// first of them.
 pub(crate) fn covering(grid: &Grid, range: &Range<usize>) -> (Tile, usize) {
     // A single row can be as long as the tensor, so that only a part of it is decoded.
     if grid.rows == 1 {

@@ -9,7 +9,8 @@ use crate::scheme::seam::{refused, wrong};
 /// Most inputs. The library has columns of single values in 15 bits and a sign.
 const MAX_INPUTS: usize = 1 << 15;
 
-/// Rows, a multiple of 16, and columns of a layer. Of another number of rows the library's own decoder takes words of other rows.
+/// Rows, a multiple of 16, and columns of a layer. Of another number of rows the library's own
+/// decoder takes words of other rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SpqrShape {
     pub rows: usize,
@@ -19,8 +20,8 @@ pub(super) struct SpqrShape {
 }
 
 impl SpqrShape {
-    /// The shape of the layer of `t` with `offsets` offsets, where `order` words have the order of the inputs and a config knows
-    /// rows and columns.
+    /// The shape of the layer of `t` with `offsets` offsets, where `order` words have the order of
+    /// the inputs and a config knows rows and columns.
     ///
     /// # Errors
     /// The sizes contradict each other, or nothing tells them.

@@ -1,5 +1,5 @@
-//! torchao's block formats: NVFP4Tensor and MXTensor, whose scales cover short blocks of a row. Scales are row-major,
-//! or in tiles if `is_swizzled_scales`.
+//! torchao's block formats: NVFP4Tensor and MXTensor, whose scales cover short blocks of a row.
+//! Scales are row-major, or in tiles if `is_swizzled_scales`.
 //!
 //! Formulas: torchao `prototype/mx_formats` (`NVFP4Tensor.dequantize`, `to_dtype`).
 
@@ -137,8 +137,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
             scale.shape().split_last() == shape.split_last().map(|(_, rows)| (&blocks, rows));
         let swizzled = self.flag("is_swizzled_scales");
         let fits = if swizzled {
-            // Padded to whole tiles, each of 32 lines of 16 scales: `to_blocked` gives the lines of a row of tiles side by
-            // side, and older versions all scales in one dimension.
+            // Padded to whole tiles, each of 32 lines of 16 scales: `to_blocked` gives the lines of
+            // a row of tiles side by side, and older versions all scales in one dimension.
             tiled::stored_len(rows, blocks) == Some(scale.elements())
                 && (scale.shape().len() == 1
                     || scale.shape().last() == Some(&(blocks.div_ceil(tiled::TILE_COLS) * 16)))

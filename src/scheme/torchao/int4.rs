@@ -1,5 +1,6 @@
-//! torchao's Int4Tensor and Int4PlainInt32Tensor: rows of nibbles, low nibble first, with scales and zero points
-//! `[…, groups, out]`. Int4Tensor, in two's complement: `q * scale + zero`. Int4PlainInt32Tensor: `(q - zero) * scale`.
+//! torchao's Int4Tensor and Int4PlainInt32Tensor: rows of nibbles, low nibble first, with scales
+//! and zero points `[…, groups, out]`. Int4Tensor, in two's complement: `q * scale + zero`.
+//! Int4PlainInt32Tensor: `(q - zero) * scale`.
 
 use super::{FAMILY, TorchaoDecoder, TorchaoLayer};
 use crate::Result;
@@ -100,7 +101,8 @@ impl<'m> TorchaoLayer<'_, 'm> {
         })
     }
 
-    /// The shape of a weight with two codes in each of the `row_bytes` bytes of a row, and `row_bytes` itself.
+    /// The shape of a weight with two codes in each of the `row_bytes` bytes of a row, and
+    /// `row_bytes` itself.
     ///
     /// # Errors
     /// `row_bytes` or the columns overflow (`None`), or the weight has fewer than two dimensions.

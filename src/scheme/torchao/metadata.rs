@@ -1,5 +1,5 @@
-//! The metadata of a safetensors file that describe torchao parameters, which are stored in parts (torchao
-//! `prototype/safetensors`, `flatten_tensor_state_dict`).
+//! The metadata of a safetensors file that describe torchao parameters, which are stored in parts
+//! (torchao `prototype/safetensors`, `flatten_tensor_state_dict`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub(super) struct TorchaoParameter {
 pub(super) struct TorchaoParts(pub HashMap<String, Arc<TorchaoParameter>>);
 
 impl TorchaoParts {
-    /// The parameters that the metadata of `model` describes, by the names of those of their parts that are tensors.
+    /// The parameters that the metadata of `model` describes, by the names of those of their parts
+    /// that are tensors.
     pub(super) fn new(model: &ParsedModel) -> Self {
         let (mut parts, mut free) = (HashMap::new(), FREE_JSON_BYTES);
         let described = model
@@ -76,7 +77,8 @@ impl TorchaoParts {
     }
 }
 
-/// Enters the parameter for each of its parts among the sorted `names`. Gives it back if there is none.
+/// Enters the parameter for each of its parts among the sorted `names`. Gives it back if there is
+/// none.
 fn insert(
     parameter: TorchaoParameter,
     names: &[&str],
@@ -87,8 +89,8 @@ fn insert(
     let parameter = Arc::new(parameter);
     let listed = parameter.description.parts.iter().map(String::as_str);
     let listed: HashSet<&str> = listed.collect();
-    // From the tensors to the listed parts: a long prefix joined with each of many parts would take time and
-    // memory that the file does not pay for.
+    // From the tensors to the listed parts: a long prefix joined with each of many parts would take
+    // time and memory that the file does not pay for.
     let start = names.partition_point(|name| *name < prefix.as_str());
     for name in names.iter().skip(start) {
         let Some(part) = name.strip_prefix(prefix.as_str()) else {

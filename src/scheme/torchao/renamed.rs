@@ -1,8 +1,9 @@
-//! Parameters that transformers has renamed when it saved them. A model's class may have other names than the published
-//! checkpoints of it (`model.language_model.layers` for `model.layers`), and the names of checkpoints are saved. Metadata keep those
-//! of the class.
+//! Parameters that transformers has renamed when it saved them. A model's class may have other
+//! names than the published checkpoints of it (`model.language_model.layers` for `model.layers`),
+//! and the names of checkpoints are saved. Metadata keep those of the class.
 //!
-//! Source: transformers `core_model_loading.revert_weight_conversion`; `TorchAoHfQuantizer` flattens parameters before that.
+//! Source: transformers `core_model_loading.revert_weight_conversion`; `TorchAoHfQuantizer`
+//! flattens parameters before that.
 
 use std::collections::HashMap;
 
@@ -38,8 +39,9 @@ impl<'p> LostParameters<'p> {
         Self(by_kept)
     }
 
-    /// The parameter that is stored as `name`: the one whose name ends like it the longest, and has the most other components of it.
-    /// `None` if there is none, or several that metadata describe differently.
+    /// The parameter that is stored as `name`: the one whose name ends like it the longest, and has
+    /// the most other components of it. `None` if there is none, or several that metadata describe
+    /// differently.
     pub(super) fn find(&self, name: &str) -> Option<&'p TorchaoParameter> {
         let alike = self.0.get(&kept(name))?;
         if alike.len() > MAX_ALIKE {

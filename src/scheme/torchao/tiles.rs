@@ -1,8 +1,10 @@
-//! torchao's Int4TilePackedTo4dTensor: `qdata` I32 `[out / 8, in / 128, 32, 4]`, `scale_and_zero` BF16
-//! `[in / group, out, 2]`. Both dimensions are padded; the metadata have the shape without padding.
+//! torchao's Int4TilePackedTo4dTensor: `qdata` I32 `[out / 8, in / 128, 32, 4]`, `scale_and_zero`
+//! BF16 `[in / group, out, 2]`. Both dimensions are padded; the metadata have the shape without
+//! padding.
 //!
-//! A tile has 8 rows and 128 columns: 32 lanes of 4 words. Word p of lane l holds eight codes of row `l / 4`. Nibble
-//! i of 0 to 3 is column `32 * p + 2 * (l % 4) + 8 * i`; nibble i + 4 is the column after it.
+//! A tile has 8 rows and 128 columns: 32 lanes of 4 words. Word p of lane l holds eight codes of
+//! row `l / 4`. Nibble i of 0 to 3 is column `32 * p + 2 * (l % 4) + 8 * i`; nibble i + 4 is the
+//! column after it.
 //!
 //! Formula: torchao `_dequantize_affine_tinygemm`: `T(T((q - 8) * scale) + zero)`. Layout: torch
 //! `_convert_weight_to_int4pack`.

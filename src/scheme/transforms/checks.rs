@@ -1,5 +1,5 @@
-//! What of a `transform_config` cannot be undone: modules of unknown classes, blocks beyond memory, transforms of modules that
-//! are not there.
+//! What of a `transform_config` cannot be undone: modules of unknown classes, blocks beyond memory,
+//! transforms of modules that are not there.
 
 use super::{FEATURE, OnlineTransforms, SIDES, stored_of};
 use crate::Result;
@@ -12,7 +12,8 @@ use crate::scheme::seam::{Resolution, ResolvedItem, lcm, refused};
 const MAX_BLOCK: usize = 1 << 20;
 
 impl<'m> OnlineTransforms<'_, 'm> {
-    /// Checks that the class of `module` is known: files do not tell classes. Codes are of linear layers, embeddings have names.
+    /// Checks that the class of `module` is known: files do not tell classes. Codes are of linear
+    /// layers, embeddings have names.
     pub(super) fn check_class(&self, module: &str, is_unsure: bool, t: &Tensor<'_>) -> Result<()> {
         if is_embedding(module) {
             let what = "it is transformed when the model runs, and is an embedding by its name";
@@ -43,7 +44,8 @@ impl<'m> OnlineTransforms<'_, 'm> {
                     "no weight is of a module that `{name}` has at the location `{location}`"
                 ));
             };
-            // Classes have the names of modules that are not there. Which modules are of a class, files do not tell.
+            // Classes have the names of modules that are not there. Which modules are of a class,
+            // files do not tell.
             let unknown = u.unknown_target(modules)?;
             Some(format!(
                 "`{unknown}` of `{name}` at the location `{location}` is no module with a weight, and classes but `Linear` are not known"
@@ -51,7 +53,8 @@ impl<'m> OnlineTransforms<'_, 'm> {
         })
     }
 
-    /// Checks that an output layer that is transformed has a weight of its own: an embedding cannot be its weight then.
+    /// Checks that an output layer that is transformed has a weight of its own: an embedding cannot
+    /// be its weight then.
     pub(super) fn check_tied(&self, resolution: &Resolution<'m>) -> Result<()> {
         let names = || resolution.items.iter().map(ResolvedItem::name);
         let embedding = resolution
@@ -76,7 +79,8 @@ impl<'m> OnlineTransforms<'_, 'm> {
     }
 }
 
-/// Checks that blocks of rows and columns fit in memory, together with those that the decoder of a weight needs at once.
+/// Checks that blocks of rows and columns fit in memory, together with those that the decoder of a
+/// weight needs at once.
 pub(in crate::scheme) fn check_block(
     sides: [&Option<BlockTransform<'_>>; 2],
     aligned: [usize; 2],

@@ -10,12 +10,14 @@ use crate::containers::model::Tensor;
 pub(super) struct StoredMatrices<'m> {
     /// By location and module.
     by_module: HashMap<(TransformLocation, &'m str), Tensor<'m>>,
-    /// The only one of a number of rows, at a location or at all of them (`None`); or `None` if there are several.
+    /// The only one of a number of rows, at a location or at all of them (`None`); or `None` if
+    /// there are several.
     by_size: HashMap<(Option<TransformLocation>, usize), Option<Tensor<'m>>>,
 }
 
 impl<'m> StoredMatrices<'m> {
-    /// The matrix of `size` rows of a module: its own, or the only one of that size, which modules share.
+    /// The matrix of `size` rows of a module: its own, or the only one of that size, which modules
+    /// share.
     pub(super) fn find(
         &self,
         scheme: &TransformScheme,

@@ -19,7 +19,8 @@ pub(super) const QK: usize = 32;
 /// Bytes of a block of F8Q8.
 const BYTES: usize = QK + 1;
 
-/// `F8E4M3::MAX` of the crate float8 0.7, which mistral.rs divides by. The largest E4M3 is 448, the next one after this.
+/// `F8E4M3::MAX` of the crate float8 0.7, which mistral.rs divides by. The largest E4M3 is 448, the
+/// next one after this.
 const MAX_E4M3: f32 = 416.0;
 
 /// The type of number `id` in ggml, if its values are floats.
@@ -32,11 +33,12 @@ pub(super) fn float_of(id: u32) -> Option<Dtype> {
     }
 }
 
-/// The type of number `id` in ggml, and the decoder of `t`, whose bytes are a tensor of that type and of `shape`.
+/// The type of number `id` in ggml, and the decoder of `t`, whose bytes are a tensor of that type
+/// and of `shape`.
 ///
 /// # Errors
-/// `Unsupported` if ggml's types are left out of this build, or mistral.rs does not read the type; `Parse` if the bytes do not hold
-/// the shape.
+/// `Unsupported` if ggml's types are left out of this build, or mistral.rs does not read the type;
+/// `Parse` if the bytes do not hold the shape.
 pub(super) fn ggml<'m>(
     t: &Tensor<'m>,
     id: u32,

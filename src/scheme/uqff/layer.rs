@@ -47,7 +47,8 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
     /// The layer as a group.
     ///
     /// # Errors
-    /// `Unsupported` for a kind that is not known; `Parse` if a tensor of the layer is missing or does not fit.
+    /// `Unsupported` for a kind that is not known; `Parse` if a tensor of the layer is missing or
+    /// does not fit.
     pub(super) fn claim(mut self) -> Result<Group<'m>> {
         let format = self.format;
         let (shape, scheme, decoder) = match number(&format, Dtype::U8)? {
@@ -124,7 +125,8 @@ impl<'a, 'm> UqffLayer<'a, 'm> {
         Ok((shape, scheme, decoder))
     }
 
-    /// Codes of a matrix whose columns are groups: rows are packed at a stride, the first in the highest bits.
+    /// Codes of a matrix whose columns are groups: rows are packed at a stride, the first in the
+    /// highest bits.
     fn hqq(&mut self) -> Result<Decoded<'m>> {
         self.require(Dtype::U8)?;
         let (scales, zeros) = (

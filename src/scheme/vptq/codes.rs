@@ -127,7 +127,8 @@ impl VptqCodes<'_> {
         let row = row.as_chunks_mut::<TERMS>().0;
         for (i, &place) in places.iter().enumerate() {
             let at = i * bits;
-            // A code lies in at most five bytes. The last ones of a row have fewer than eight behind them.
+            // A code lies in at most five bytes. The last ones of a row have fewer than eight
+            // behind them.
             let bytes = &stream[at / 8..];
             let window = match bytes.first_chunk() {
                 Some(bytes) => u64::from_le_bytes(*bytes),
@@ -175,7 +176,8 @@ impl VptqCodes<'_> {
     }
 }
 
-/// Rows `rows` of integers, `cols` in a row. Those of 16 bits are unsigned; a negative one of more bits becomes too large.
+/// Rows `rows` of integers, `cols` in a row. Those of 16 bits are unsigned; a negative one of more
+/// bits becomes too large.
 fn integers(
     tensor: &Tensor<'_>,
     cols: usize,

@@ -260,8 +260,8 @@ fn outliers<'m>(
     }))
 }
 
-/// Outliers of gptqmodel: a share of the inputs in percent, and what is left over by a number of groups
-/// (`vptq_group_setting`).
+/// Outliers of gptqmodel: a share of the inputs in percent, and what is left over by a number of
+/// groups (`vptq_group_setting`).
 fn outliers_of_share(share: f64, inputs: usize, groups: Option<usize>) -> usize {
     if share <= 0.0 {
         return 0;

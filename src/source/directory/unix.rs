@@ -71,7 +71,8 @@ impl OpenDirectory {
     }
 
     fn set_mode(&self, from: Mode, to: Mode) -> Result<()> {
-        // File systems without permissions refuse a change, and need none: everything has the same there.
+        // File systems without permissions refuse a change, and need none: everything has the same
+        // there.
         if from == to {
             return Ok(());
         }
@@ -84,14 +85,15 @@ impl OpenDirectory {
         if owner == geteuid().as_raw() {
             return Ok(true);
         }
-        // Some file systems give all files one owner: those of other systems, and shares. What a new file gets is ours
-        // there.
+        // Some file systems give all files one owner: those of other systems, and shares. What a
+        // new file gets is ours there.
         let beside = path.parent().filter(|parent| *parent != Path::new(""));
         let new = tempfile::tempfile_in(beside.unwrap_or(Path::new(".")))?;
         Ok(new.metadata()?.uid() == owner)
     }
 
-    /// Fails unless all that is in the directory has its owner, and is a regular file of one name or a directory.
+    /// Fails unless all that is in the directory has its owner, and is a regular file of one name
+    /// or a directory.
     pub(crate) fn require_own_files(&self) -> Result<()> {
         self.require_owner(self.metadata()?.uid(), Path::new(""))
     }
@@ -100,7 +102,8 @@ impl OpenDirectory {
         for (name, is_directory) in self.entries()? {
             let there = match statat(&self.0, &*name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(there) => there,
-                // Another process of ours, which makes another part, has just renamed or removed it.
+                // Another process of ours, which makes another part, has just renamed or removed
+                // it.
                 Err(Errno::NOENT) => continue,
                 Err(e) => return Err(e.into()),
             };
@@ -184,7 +187,8 @@ impl OpenDirectory {
         Ok(renameat(&self.0, from, &self.0, to)?)
     }
 
-    /// Makes renames in the directory durable. Errors are ignored: some file systems cannot sync directories.
+    /// Makes renames in the directory durable. Errors are ignored: some file systems cannot sync
+    /// directories.
     pub(crate) fn sync(&self) {
         let _ = fsync(&self.0);
     }

@@ -1,8 +1,9 @@
-//! [`Cuts`]: the tree by which the piece of an element is found. Each node cuts a rectangle straight through, along one
-//! dimension, into two or more; each leaf is a piece that fills its rectangle. So a tree proves that every element lies in
-//! exactly one piece.
+//! [`Cuts`]: the tree by which the piece of an element is found. Each node cuts a rectangle
+//! straight through, along one dimension, into two or more; each leaf is a piece that fills its
+//! rectangle. So a tree proves that every element lies in exactly one piece.
 //!
-//! All splits over meshes of devices are of this kind. Pieces such as the four arms of a pinwheel are not.
+//! All splits over meshes of devices are of this kind. Pieces such as the four arms of a pinwheel
+//! are not.
 
 use std::ops::Range;
 
@@ -30,7 +31,8 @@ pub(super) fn volume(sizes: &[u64]) -> Option<u64> {
 }
 
 impl Cuts {
-    /// Cuts a tensor of `shape` into `pieces`. Takes time for sorting them once for each level of the tree and each dimension.
+    /// Cuts a tensor of `shape` into `pieces`. Takes time for sorting them once for each level of
+    /// the tree and each dimension.
     ///
     /// # Errors
     /// As [`Pieced::new`](super::Pieced::new).
@@ -59,7 +61,8 @@ impl Cuts {
             match here {
                 Self::Piece(piece) => return *piece,
                 Self::Parts { dim, parts } => {
-                    // The first part begins where the whole does, so that there is one before the partition point.
+                    // The first part begins where the whole does, so that there is one before the
+                    // partition point.
                     let next = parts.partition_point(|(start, _)| *start <= index[*dim]);
                     here = &parts[next.saturating_sub(1)].1;
                 }
@@ -104,7 +107,8 @@ fn cut(
         if groups.len() < 2 {
             continue;
         }
-        // A part ends where the next begins. A gap between them belongs to the part before it, whose pieces do not fill it.
+        // A part ends where the next begins. A gap between them belongs to the part before it,
+        // whose pieces do not fill it.
         let starts = groups.iter().map(|group| range(group[0], dim).start);
         let mut starts: Vec<u64> = starts.collect();
         starts[0] = whole[dim].start;

@@ -1,10 +1,11 @@
-//! The table of pre-tokenizers: names and flags from llama.cpp's `src/llama-vocab.cpp`, steps as they stand in the
-//! tokenizer.json of the models that the names are of.
+//! The table of pre-tokenizers: names and flags from llama.cpp's `src/llama-vocab.cpp`, steps as
+//! they stand in the tokenizer.json of the models that the names are of.
 
 use super::PreStep::{ByteLevel, Digits, Punctuation, Split};
 use super::{PreStep, PreTokenizerClass, PreTokenizerName};
 
-/// English contractions in any case, as llama.cpp's names of the Llama 3 family and its successors have them.
+/// English contractions in any case, as llama.cpp's names of the Llama 3 family and its successors
+/// have them.
 macro_rules! contractions {
     () => {
         "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -23,7 +24,8 @@ macro_rules! llama3 {
     };
 }
 
-/// The regex of GPT-4o, which looks at the case of letters, with `$digits` for numbers. `$suffix` is what may follow a word.
+/// The regex of GPT-4o, which looks at the case of letters, with `$digits` for numbers. `$suffix`
+/// is what may follow a word.
 macro_rules! gpt4o {
     ($suffix:expr, $digits:literal) => {
         concat!(
@@ -125,7 +127,8 @@ const fn class(
     }
 }
 
-/// A class of vocabularies that were made from tiktoken's ranks, with every pair that leads to a token.
+/// A class of vocabularies that were made from tiktoken's ranks, with every pair that leads to a
+/// token.
 const fn tiktoken(
     forms: &'static [&'static [PreStep<'static>]],
     names: &'static [PreTokenizerName],
@@ -418,7 +421,8 @@ pub(crate) static CLASSES: &[PreTokenizerClass] = &[
         ]],
         &[name("ufakzeka")],
     ),
-    // Known by name alone: llama.cpp has code of its own for them, or they work on text instead of bytes.
+    // Known by name alone: llama.cpp has code of its own for them, or they work on text instead of
+    // bytes.
     class(
         &[],
         &[

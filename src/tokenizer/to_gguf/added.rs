@@ -1,5 +1,6 @@
-//! Added tokens as transformers has them after loading (`PreTrainedTokenizerFast.__init__`): those of tokenizer.json, then
-//! those of tokenizer_config.json, then the special tokens that neither lists.
+//! Added tokens as transformers has them after loading (`PreTrainedTokenizerFast.__init__`): those
+//! of tokenizer.json, then those of tokenizer_config.json, then the special tokens that neither
+//! lists.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,8 +23,8 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
-/// Special tokens of tokenizer classes where tokenizer_config.json has none, in the order of [`SPECIAL_TOKENS`]; empty if
-/// the class has none (transformers 4.57, `tokenization_*_fast.py`).
+/// Special tokens of tokenizer classes where tokenizer_config.json has none, in the order of
+/// [`SPECIAL_TOKENS`]; empty if the class has none (transformers 4.57, `tokenization_*_fast.py`).
 const CLASS_DEFAULTS: &[(&[&str], [&str; 7])] = &[
     (
         &["LlamaTokenizer", "CodeLlamaTokenizer"],
@@ -83,7 +84,8 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 pub(super) struct AddedTokens<'a> {
     /// Ids of the model's tokens.
     pub ids: HashMap<&'a str, u64>,
-    /// Added tokens in the order in which they were added. Their ids are those that the library gives them.
+    /// Added tokens in the order in which they were added. Their ids are those that the library
+    /// gives them.
     pub tokens: Vec<HfAddedToken>,
     index: HashMap<String, usize>,
     /// Texts of all special tokens.
@@ -96,7 +98,8 @@ impl<'a> AddedTokens<'a> {
     /// The tokens of `file` and of `config`, the object in tokenizer_config.json.
     ///
     /// # Errors
-    /// `Parse` if two tokens have one id, or if an added token's id is not the one that the library gives it.
+    /// `Parse` if two tokens have one id, or if an added token's id is not the one that the library
+    /// gives it.
     pub(super) fn new(file: &'a HfTokenizerFile, config: &Map<String, Value>) -> Result<Self> {
         let mut ids = HashMap::with_capacity(file.model.vocab.tokens.len());
         for (token, id) in &file.model.vocab.tokens {
@@ -134,7 +137,8 @@ impl<'a> AddedTokens<'a> {
         Ok(out)
     }
 
-    /// Adds the tokens of tokenizer_config.json. One that is there already gets the flags that it has here.
+    /// Adds the tokens of tokenizer_config.json. One that is there already gets the flags that it
+    /// has here.
     fn add_configured(
         &mut self,
         file: &HfTokenizerFile,
@@ -176,8 +180,8 @@ impl<'a> AddedTokens<'a> {
         self.index.get(content).and_then(|&i| self.tokens.get(i))
     }
 
-    /// Adds a token, or replaces the flags of the one with its text; returns its id. A token that the model has keeps the
-    /// model's id, and any other gets the next free one.
+    /// Adds a token, or replaces the flags of the one with its text; returns its id. A token that
+    /// the model has keeps the model's id, and any other gets the next free one.
     fn add(&mut self, mut token: HfAddedToken) -> u64 {
         if let Some(known) = self
             .index
@@ -217,12 +221,14 @@ fn token_of(entry: &Value) -> Option<HfAddedToken> {
         id: 0,
         content: content.to_owned(),
         special,
-        // Special tokens are not normalized unless the flag says so (`AddedToken.__init__` of the library).
+        // Special tokens are not normalized unless the flag says so (`AddedToken.__init__` of the
+        // library).
         normalized: flag("normalized").unwrap_or(!special && entry.is_object()),
     })
 }
 
-/// The special tokens of tokenizer_config.json, or of its tokenizer class, each once, and whether they have flags there.
+/// The special tokens of tokenizer_config.json, or of its tokenizer class, each once, and whether
+/// they have flags there.
 fn special_tokens(config: &Map<String, Value>) -> Vec<(HfAddedToken, bool)> {
     let class = config
         .get("tokenizer_class")
@@ -269,7 +275,8 @@ fn special_tokens(config: &Map<String, Value>) -> Vec<(HfAddedToken, bool)> {
     out
 }
 
-/// The tokens of `added_tokens_decoder` in tokenizer_config.json, with their ids there, in the order of these.
+/// The tokens of `added_tokens_decoder` in tokenizer_config.json, with their ids there, in the
+/// order of these.
 ///
 /// # Errors
 /// `Parse` if an id is no number or an entry has no text.

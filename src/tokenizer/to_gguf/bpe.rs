@@ -52,7 +52,8 @@ pub(super) fn write(
     Ok(n)
 }
 
-/// The tokens of a vocabulary without scores, `n` of them (`get_vocab_base` of llama.cpp's converter).
+/// The tokens of a vocabulary without scores, `n` of them (`get_vocab_base` of llama.cpp's
+/// converter).
 ///
 /// # Errors
 /// `Parse` if two tokens have one id, or an id is `n` or more.
@@ -88,7 +89,8 @@ pub(super) fn token_table(
     let is_byte_level = file.decoder.get("type").and_then(Value::as_str) == Some("ByteLevel");
     for token in &added.tokens {
         let id = take(&token.content, token.id)?;
-        // llama.cpp finds these tokens in text as it is, so the converter passes them through the decoder.
+        // llama.cpp finds these tokens in text as it is, so the converter passes them through the
+        // decoder.
         let mut content = token.content.clone();
         if !token.normalized {
             if is_byte_level {
@@ -107,7 +109,8 @@ pub(super) fn token_table(
 /// Name in `tokenizer.ggml.pre` for a byte-level vocabulary.
 ///
 /// # Errors
-/// `Unsupported` if llama.cpp has no pre-tokenizer that does the same, or does not normalize text so.
+/// `Unsupported` if llama.cpp has no pre-tokenizer that does the same, or does not normalize text
+/// so.
 pub(super) fn pre_name(
     request: &TokenizerRequest<'_>,
     file: &HfTokenizerFile,
@@ -125,8 +128,9 @@ pub(super) fn pre_name(
     })
 }
 
-/// llama.cpp normalizes the text of no byte-level vocabulary, apart from the flags in `tokenizer.ggml.normalizer`. NFC makes
-/// no difference for nearly all text, and its converter lets it pass.
+/// llama.cpp normalizes the text of no byte-level vocabulary, apart from the flags in
+/// `tokenizer.ggml.normalizer`. NFC makes no difference for nearly all text, and its converter lets
+/// it pass.
 fn require_known_normalizer(normalizer: &Value, depth: usize) -> Result<()> {
     let kind = normalizer
         .get("type")
@@ -216,7 +220,8 @@ fn merges_txt(request: &TokenizerRequest<'_>) -> Result<Vec<(String, String)>> {
     Ok(out)
 }
 
-/// Text of a token in the byte alphabet, as the `ByteLevel` decoder gives it; a text with other characters is unchanged.
+/// Text of a token in the byte alphabet, as the `ByteLevel` decoder gives it; a text with other
+/// characters is unchanged.
 fn decode_byte_level(token: &str) -> String {
     let bytes: Option<Vec<u8>> = token.chars().map(byte_of).collect();
     match bytes {
@@ -225,8 +230,8 @@ fn decode_byte_level(token: &str) -> String {
     }
 }
 
-/// The byte of a character of GPT-2's byte alphabet: printable Latin-1 stands for itself, and the other bytes follow one
-/// another from U+0100 on.
+/// The byte of a character of GPT-2's byte alphabet: printable Latin-1 stands for itself, and the
+/// other bytes follow one another from U+0100 on.
 fn byte_of(c: char) -> Option<u8> {
     let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let code = u32::from(c);
@@ -261,7 +266,8 @@ impl ByteAlphabet {
     }
 }
 
-/// `clean_up_tokenization` of transformers: blanks before English punctuation and contractions are dropped.
+/// `clean_up_tokenization` of transformers: blanks before English punctuation and contractions are
+/// dropped.
 fn clean_up(text: &str) -> String {
     const REPLACED: [(&str, &str); 10] = [
         (" .", "."),

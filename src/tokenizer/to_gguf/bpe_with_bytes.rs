@@ -1,5 +1,6 @@
-//! BPE of SentencePiece that tokenizer.json alone has, with a token for each byte (Llama 2, Yi, Gemma): the tokenizer `llama`
-//! of GGUF without scores, or `gemma4` with merges (gguf-py's `LlamaHfVocab`).
+//! BPE of SentencePiece that tokenizer.json alone has, with a token for each byte (Llama 2, Yi,
+//! Gemma): the tokenizer `llama` of GGUF without scores, or `gemma4` with merges (gguf-py's
+//! `LlamaHfVocab`).
 
 use serde_json::Value;
 
@@ -24,7 +25,8 @@ const VISIBLE: [&str; 7] = [
 /// Writes the keys of a vocabulary with byte tokens.
 ///
 /// # Errors
-/// `Parse` if ids leave gaps or are more than `vocab_size` of the config; `Unsupported` if text is decoded in another way.
+/// `Parse` if ids leave gaps or are more than `vocab_size` of the config; `Unsupported` if text is
+/// decoded in another way.
 pub(super) fn write(
     files: &TokenizerFiles<'_>,
     json: &HfTokenizerFile,

@@ -1,5 +1,5 @@
-//! tokenizer.json of the `tokenizers` library, read into typed tables: files have some 30 MB, of which nearly all is the
-//! vocabulary and the merges.
+//! tokenizer.json of the `tokenizers` library, read into typed tables: files have some 30 MB, of
+//! which nearly all is the vocabulary and the merges.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -85,7 +85,8 @@ impl HfTokenizerFile {
     /// Reads tokenizer.json; `None` if there is none.
     ///
     /// # Errors
-    /// `Parse` with the place if it is malformed; `LimitExceeded` if it has too many tokens or merges.
+    /// `Parse` with the place if it is malformed; `LimitExceeded` if it has too many tokens or
+    /// merges.
     pub(super) fn read(texts: &Texts) -> Result<Option<Self>> {
         let Some(bytes) = texts.read(TOKENIZER_JSON)? else {
             return Ok(None);

@@ -97,7 +97,8 @@ impl TokenTable {
         }
     }
 
-    /// Appends `tokens`, `scores` if `with_scores`, and `token_type` to `keys`, and returns the number of tokens.
+    /// Appends `tokens`, `scores` if `with_scores`, and `token_type` to `keys`, and returns the
+    /// number of tokens.
     ///
     /// # Errors
     /// `Parse` if there is no token.
@@ -116,8 +117,8 @@ impl TokenTable {
     }
 }
 
-/// Whether an added token that is not marked as special looks like a control token: some models mark them wrongly
-/// (`does_token_look_special` of llama.cpp's converter).
+/// Whether an added token that is not marked as special looks like a control token: some models
+/// mark them wrongly (`does_token_look_special` of llama.cpp's converter).
 pub(super) fn looks_special(token: &str) -> bool {
     let between = |start: &str, end: &str| token.starts_with(start) && token.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&token)
@@ -126,7 +127,8 @@ pub(super) fn looks_special(token: &str) -> bool {
         || between("<unused", ">")
 }
 
-/// The type and text of an added token: control tokens keep their text, others have blanks for SentencePiece's `▁`.
+/// The type and text of an added token: control tokens keep their text, others have blanks for
+/// SentencePiece's `▁`.
 pub(super) fn added_token(content: &str, is_special: bool) -> (String, TokenType) {
     if is_special || looks_special(content) {
         (content.to_owned(), TokenType::Control)

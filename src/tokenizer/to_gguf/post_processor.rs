@@ -1,13 +1,15 @@
 //! Post-processors of tokenizer.json: which special tokens begin, end and separate texts.
 //!
-//! gguf-py compares their templates with tokenizer_config.json, and changes its copy of that where they differ.
+//! gguf-py compares their templates with tokenizer_config.json, and changes its copy of that where
+//! they differ.
 
 use serde_json::{Map, Value};
 
 use super::special::SpecialVocab;
 
-/// tokenizer_config.json while a post-processor is compared with it. Special tokens are kept as the file has them: a token
-/// that is an object there is equal to no text, and counts as another token than the one in a template.
+/// tokenizer_config.json while a post-processor is compared with it. Special tokens are kept as the
+/// file has them: a token that is an object there is equal to no text, and counts as another token
+/// than the one in a template.
 pub(super) struct SpecialReader {
     pub config: Map<String, Value>,
     bos: Value,

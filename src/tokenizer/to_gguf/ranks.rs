@@ -1,7 +1,8 @@
-//! A table of ranks as tiktoken has it: a line for each token, its bytes in Base64 and its rank. It says nothing of merges,
-//! special tokens or how text is cut.
+//! A table of ranks as tiktoken has it: a line for each token, its bytes in Base64 and its rank. It
+//! says nothing of merges, special tokens or how text is cut.
 //!
-//! Source: `load_tiktoken_bpe` of tiktoken; the merges are those of `QwenModel.bpe` in `conversion/qwen.py` of llama.cpp.
+//! Source: `load_tiktoken_bpe` of tiktoken; the merges are those of `QwenModel.bpe` in
+//! `conversion/qwen.py` of llama.cpp.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,8 @@ const MAX_TOKEN_BYTES: usize = 1024;
 /// Most characters of a line: a token in Base64, a blank and a number.
 const MAX_LINE: usize = MAX_TOKEN_BYTES.div_ceil(3) * 4 + 24;
 
-/// Most pairs of bytes within tokens, each of which may be looked at once. Published tables have ten million.
+/// Most pairs of bytes within tokens, each of which may be looked at once. Published tables have
+/// ten million.
 const MAX_PAIRS: u64 = 1 << 28;
 
 /// Tokens by rank.
@@ -31,12 +33,12 @@ pub(super) struct RankTable {
 pub(super) type Ranks<'a> = HashMap<&'a [u8], u32>;
 
 impl RankTable {
-    /// Reads the lines of `file`, of which there may be `most`. Without `has_ranks` their numbers do not count: the class of the
-    /// tokenizer counts lines.
+    /// Reads the lines of `file`, of which there may be `most`. Without `has_ranks` their numbers
+    /// do not count: the class of the tokenizer counts lines.
     ///
     /// # Errors
-    /// `Parse` with the line that is no token with its rank, or whose rank is not the next one; `LimitExceeded` if a line is too
-    /// long.
+    /// `Parse` with the line that is no token with its rank, or whose rank is not the next one;
+    /// `LimitExceeded` if a line is too long.
     pub(super) fn parse(
         file: &'static str,
         content: &[u8],
@@ -103,11 +105,12 @@ impl RankTable {
         Ok(ranks)
     }
 
-    /// The pairs of tokens that are merged last to a token, in the order of the tokens. Tokens that merging does not lead to have
-    /// none.
+    /// The pairs of tokens that are merged last to a token, in the order of the tokens. Tokens that
+    /// merging does not lead to have none.
     ///
     /// # Errors
-    /// `LimitExceeded` if tokens are so long that looking for their parts would take longer than reading them.
+    /// `LimitExceeded` if tokens are so long that looking for their parts would take longer than
+    /// reading them.
     pub(super) fn merges<'a>(&'a self, ranks: &Ranks<'_>) -> Result<Vec<(&'a [u8], &'a [u8])>> {
         let mut out = Vec::new();
         let mut pairs = 0u64;
@@ -160,8 +163,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Where the last merge to `token`, of the rank `own`, cuts it: its bytes are merged as in a text, by ranks below its own.
-    /// `None` if more or fewer than two parts are left.
+    /// Where the last merge to `token`, of the rank `own`, cuts it: its bytes are merged as in a
+    /// text, by ranks below its own. `None` if more or fewer than two parts are left.
     fn last_merge(&mut self, ranks: &Ranks<'_>, token: &[u8], own: u32) -> Option<usize> {
         let rank_of = |start: usize, end: usize| ranks.get(token.get(start..end)?).copied();
         self.parts.clear();

@@ -1,4 +1,5 @@
-//! What the converter's classes of architectures add to a tokenizer's keys (`set_vocab` in `conversion/*.py`).
+//! What the converter's classes of architectures add to a tokenizer's keys (`set_vocab` in
+//! `conversion/*.py`).
 
 use serde_json::Value;
 
@@ -11,7 +12,8 @@ use super::{TokenizerFiles, TokenizerRequest};
 use crate::Result;
 use crate::containers::model::gguf::GgufMetadataValue;
 
-/// Architectures of the converter's class of Llama, which takes `add_prefix_space` from tokenizer_config.json.
+/// Architectures of the converter's class of Llama, which takes `add_prefix_space` from
+/// tokenizer_config.json.
 const LLAMA: &[&str] = &[
     "llama",
     "mistral3",
@@ -105,8 +107,8 @@ pub(super) fn before(files: &TokenizerFiles<'_>, keys: &mut KeyList) {
     }
 }
 
-/// Whether the converter's class of Llama takes the tokenizer. InternLM 3 and Granite 4 without state spaces have the name of such
-/// an architecture, and classes of their own.
+/// Whether the converter's class of Llama takes the tokenizer. InternLM 3 and Granite 4 without
+/// state spaces have the name of such an architecture, and classes of their own.
 fn is_of_llama(files: &TokenizerFiles<'_>) -> bool {
     let class = files.request.config.pointer("/architectures/0");
     LLAMA.contains(&files.request.architecture)
@@ -114,7 +116,8 @@ fn is_of_llama(files: &TokenizerFiles<'_>) -> bool {
         && class != Some(&Value::from("GraniteMoeHybridForCausalLM"))
 }
 
-/// Whether the model is InternLM 3, which is of the architecture `llama` and has a class of its own.
+/// Whether the model is InternLM 3, which is of the architecture `llama` and has a class of its
+/// own.
 fn is_internlm3(files: &TokenizerFiles<'_>) -> bool {
     files.request.config.pointer("/architectures/0") == Some(&Value::from("InternLM3ForCausalLM"))
 }
@@ -172,7 +175,8 @@ pub(super) fn after(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<()
         "gemma2" | "gemma3" | "gemma3n" | "gemma-embedding" if is_sentencepiece => {
             keys.ggml_flag("add_space_prefix", false);
         }
-        // What tokenizer.model says of the blank in front of a text counts, and tokenizer.json cannot say it.
+        // What tokenizer.model says of the blank in front of a text counts, and tokenizer.json
+        // cannot say it.
         "jamba" if is_sentencepiece && files.request.texts.read("tokenizer.model")?.is_none() => {
             keys.ggml_flag("add_space_prefix", false);
         }

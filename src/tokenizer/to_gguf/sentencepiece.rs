@@ -37,8 +37,8 @@ pub(super) struct SentencePieceModel {
 }
 
 impl SentencePieceModel {
-    /// Reads the model; `None` if there is none. A tokenizer.model that is a table of tiktoken's ranks counts as none where
-    /// there is a tokenizer.json.
+    /// Reads the model; `None` if there is none. A tokenizer.model that is a table of tiktoken's
+    /// ranks counts as none where there is a tokenizer.json.
     ///
     /// # Errors
     /// `Parse` if it is malformed, or has a piece twice; `LimitExceeded` if it has too many pieces.
@@ -51,7 +51,8 @@ impl SentencePieceModel {
             if files.json.is_some() && bytes.first() != Some(&0x0a) {
                 continue;
             }
-            // A piece takes two bytes or more in the file, and its text has an allocation of its own.
+            // A piece takes two bytes or more in the file, and its text has an allocation of its
+            // own.
             let texts = files.request.texts;
             texts.charge((bytes.len() as u64).saturating_mul(16), file)?;
             return Self::parse(file, &bytes).map(Some);
@@ -114,7 +115,8 @@ impl SentencePieceModel {
         Ok(out)
     }
 
-    /// Checks that tokenizer.json has the same ids: which of the two counts would otherwise depend on the reader.
+    /// Checks that tokenizer.json has the same ids: which of the two counts would otherwise depend
+    /// on the reader.
     ///
     /// # Errors
     /// `Parse` with the first piece that differs.
@@ -201,7 +203,8 @@ pub(super) fn table(model: &SentencePieceModel, n: usize) -> Result<TokenTable> 
     Ok(table)
 }
 
-/// Adds the tokens of added_tokens.json. Ids that the model has no room for are left out, as by the converter.
+/// Adds the tokens of added_tokens.json. Ids that the model has no room for are left out, as by the
+/// converter.
 ///
 /// # Errors
 /// `Parse` if the file is no object of ids.

@@ -1,5 +1,5 @@
-//! Special tokens, what begins and ends a text, templates and the normalizer, from tokenizer.json, tokenizer_config.json,
-//! config.json and templates, as gguf-py's `SpecialVocab` reads them.
+//! Special tokens, what begins and ends a text, templates and the normalizer, from tokenizer.json,
+//! tokenizer_config.json, config.json and templates, as gguf-py's `SpecialVocab` reads them.
 
 use serde_json::{Map, Value};
 
@@ -54,7 +54,8 @@ pub(super) struct SpecialVocab {
 }
 
 impl SpecialVocab {
-    /// Reads the files. With `n_tokens`, ids beyond it are left out, and refused otherwise only by llama.cpp.
+    /// Reads the files. With `n_tokens`, ids beyond it are left out, and refused otherwise only by
+    /// llama.cpp.
     ///
     /// # Errors
     /// `Parse` if a file is malformed, or an id is negative.

@@ -156,13 +156,15 @@ pub(super) fn write(files: &TokenizerFiles<'_>, keys: &mut KeyList) -> Result<Op
             let name = GgufMetadataValue::String((*name).to_owned());
             keys.set("tokenizer.chat_template".to_owned(), name);
         }
-        // For newer versions the converter takes a template of llama.cpp's repository; here it is the model's own.
+        // For newer versions the converter takes a template of llama.cpp's repository; here it is
+        // the model's own.
         None => ChatTemplates::read(files.request.texts, &files.config)?.write(keys),
     }
     Ok(Some(n))
 }
 
-/// Texts of the special tokens: those of the file, or of old versions, and as many more as it has room for.
+/// Texts of the special tokens: those of the file, or of old versions, and as many more as it has
+/// room for.
 fn special_tokens(file: &TekkenFile, n: usize) -> Result<Vec<String>> {
     let mut out: Vec<String> = match &file.special_tokens {
         Some(tokens) => {

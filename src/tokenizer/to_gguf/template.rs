@@ -18,8 +18,8 @@ const MAX_TEMPLATES: u64 = 256;
 pub(super) struct ChatTemplates(Vec<(String, String)>);
 
 impl ChatTemplates {
-    /// The templates of `config` (tokenizer_config.json) or else of `chat_template.jinja` with the directory
-    /// `additional_chat_templates`, or of `chat_template.json`.
+    /// The templates of `config` (tokenizer_config.json) or else of `chat_template.jinja` with the
+    /// directory `additional_chat_templates`, or of `chat_template.json`.
     ///
     /// # Errors
     /// `Parse` if a template is no text.

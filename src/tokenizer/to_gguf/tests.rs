@@ -1,4 +1,5 @@
-//! Tokenizer files against the keys that llama.cpp's converter writes for them (`tests/data/generate/tokenizer_cases.py`).
+//! Tokenizer files against the keys that llama.cpp's converter writes for them
+//! (`tests/data/generate/tokenizer_cases.py`).
 
 mod hostile;
 mod hostile_models;
@@ -109,7 +110,8 @@ fn directories(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Real tokenizers of full size, of which the repository has none: directories as `tokenizer_oracle.py` leaves them.
+/// Real tokenizers of full size, of which the repository has none: directories as
+/// `tokenizer_oracle.py` leaves them.
 #[test]
 #[ignore = "needs the environment variable TOKENIZERS: a directory of directories"]
 fn every_tokenizer_of_full_size() {

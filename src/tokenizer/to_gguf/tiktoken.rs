@@ -1,8 +1,10 @@
-//! Vocabularies that are a table of tiktoken's ranks, with a class in Python for everything else (Kimi K2, Hunyuan): the
-//! tokenizer `gpt2` of GGUF. What the class does is known here by its name and the regex in its source.
+//! Vocabularies that are a table of tiktoken's ranks, with a class in Python for everything else
+//! (Kimi K2, Hunyuan): the tokenizer `gpt2` of GGUF. What the class does is known here by its name
+//! and the regex in its source.
 //!
-//! Source: `set_vocab` of `DeepseekV2Model` in `conversion/deepseek.py` and of `HunYuanMoEModel` in `conversion/hunyuan.py` of
-//! llama.cpp; `tokenization_kimi.py` and `tokenization_hy.py` beside the models.
+//! Source: `set_vocab` of `DeepseekV2Model` in `conversion/deepseek.py` and of `HunYuanMoEModel` in
+//! `conversion/hunyuan.py` of llama.cpp; `tokenization_kimi.py` and `tokenization_hy.py` beside the
+//! models.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,7 +29,8 @@ struct TiktokenClass {
     file: &'static str,
     /// Files of published models with the class, without `.py`.
     modules: &'static [&'static str],
-    /// `model_type` of models whose class this is where tokenizer_config.json does not say where its source is.
+    /// `model_type` of models whose class this is where tokenizer_config.json does not say where
+    /// its source is.
     model_types: &'static [&'static str],
     /// GGUF architecture of these models.
     architecture: &'static str,
@@ -46,7 +49,8 @@ struct TiktokenClass {
 
 /// The tokens behind those of the table.
 enum SpecialRule {
-    /// Number of reserved tokens. `added_tokens_decoder` in tokenizer_config.json names them; those without a name are named by id.
+    /// Number of reserved tokens. `added_tokens_decoder` in tokenizer_config.json names them; those
+    /// without a name are named by id.
     Reserved(usize),
     /// Names of the first tokens, and the number of `<|extra_0|>`, `<|extra_1|>`, … behind them.
     Fixed(&'static [&'static str], usize),
@@ -120,11 +124,13 @@ pub(super) struct TiktokenVocabulary {
 }
 
 impl TiktokenVocabulary {
-    /// Reads the table and what goes with it; `None` if there is none, or one of no known class beside a tokenizer.json.
+    /// Reads the table and what goes with it; `None` if there is none, or one of no known class
+    /// beside a tokenizer.json.
     ///
     /// # Errors
-    /// `Unsupported` if the class of the tokenizer is not known, or its source has another regex; `Parse` if the table is malformed
-    /// or contradicts config.json or tokenizer.json; `LimitExceeded`.
+    /// `Unsupported` if the class of the tokenizer is not known, or its source has another regex;
+    /// `Parse` if the table is malformed or contradicts config.json or tokenizer.json;
+    /// `LimitExceeded`.
     pub(super) fn read(files: &TokenizerFiles<'_>) -> Result<Option<Self>> {
         let texts = files.request.texts;
         let (name, module) = class_names(files);
@@ -139,7 +145,8 @@ impl TiktokenVocabulary {
             return refuse_unknown(files, name).map(|()| None);
         };
         require_regex(files, class, module.map(|(module, _)| module))?;
-        // A token takes seven bytes or more in the file, and a text, merges and an entry in a map here.
+        // A token takes seven bytes or more in the file, and a text, merges and an entry in a map
+        // here.
         texts.charge((content.len() as u64).saturating_mul(24), class.file)?;
         let table = RankTable::parse(class.file, &content, files.vocab_size, class.has_ranks)?;
         let special = class.special.tokens(files, &table)?;
@@ -297,7 +304,8 @@ fn require_size(
     )))
 }
 
-/// The class in tokenizer_config.json, and the file without `.py` and the class in `auto_map` there.
+/// The class in tokenizer_config.json, and the file without `.py` and the class in `auto_map`
+/// there.
 fn class_names<'a>(files: &'a TokenizerFiles<'_>) -> (Option<&'a str>, Option<(&'a str, &'a str)>) {
     let name = files.config.get("tokenizer_class").and_then(Value::as_str);
     let entry = files

@@ -1,4 +1,5 @@
-//! Unigram (T5, XLM-RoBERTa): the tokenizer `t5` of GGUF, from a SentencePiece model or from tokenizer.json.
+//! Unigram (T5, XLM-RoBERTa): the tokenizer `t5` of GGUF, from a SentencePiece model or from
+//! tokenizer.json.
 
 use serde_json::Value;
 
@@ -54,7 +55,8 @@ pub(super) fn write_model(
     flags.write(files, table, keys)
 }
 
-/// The tokens with fairseq's ids: `<s>`, `<pad>`, `</s>`, `<unk>`, then the pieces from the fourth on.
+/// The tokens with fairseq's ids: `<s>`, `<pad>`, `</s>`, `<unk>`, then the pieces from the fourth
+/// on.
 fn realigned(old: TokenTable, architecture: &str) -> Result<TokenTable> {
     let n = old.len();
     if n < 5 {
@@ -183,8 +185,9 @@ pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
 }
 
 impl UnigramFlags {
-    /// What several normalizers and a pre-tokenizer say together, as transformers makes them of a SentencePiece model. llama.cpp's
-    /// converter knows one normalizer alone, and takes the flags from tokenizer_config.json.
+    /// What several normalizers and a pre-tokenizer say together, as transformers makes them of a
+    /// SentencePiece model. llama.cpp's converter knows one normalizer alone, and takes the flags
+    /// from tokenizer_config.json.
     ///
     /// # Errors
     /// `Unsupported` if there is a step that SentencePiece does not have.

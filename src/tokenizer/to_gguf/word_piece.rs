@@ -13,10 +13,12 @@ use crate::{AnamnesisError, Result};
 /// Names in `tokenizer.ggml.pre` of WordPiece. llama.cpp does the same for each.
 const NAMES: [&str; 3] = ["bert-bge", "bert-bge-large", "jina-v2-en"];
 
-/// Writes the keys of a WordPiece vocabulary. A word's first piece has a `▁`, and the others have lost their `##`.
+/// Writes the keys of a WordPiece vocabulary. A word's first piece has a `▁`, and the others have
+/// lost their `##`.
 ///
 /// # Errors
-/// `Unsupported` if pieces that continue a word begin with anything but `##`; else as [`bpe::token_table`].
+/// `Unsupported` if pieces that continue a word begin with anything but `##`; else as
+/// [`bpe::token_table`].
 pub(super) fn write(
     files: &TokenizerFiles<'_>,
     json: &HfTokenizerFile,
@@ -58,7 +60,8 @@ pub(super) fn write(
     Ok(n)
 }
 
-/// Fails if texts are cut otherwise than llama.cpp does: at blanks, and around punctuation and Chinese characters.
+/// Fails if texts are cut otherwise than llama.cpp does: at blanks, and around punctuation and
+/// Chinese characters.
 fn require_bert(json: &HfTokenizerFile) -> Result<()> {
     let kind = json.pre_tokenizer.get("type").and_then(Value::as_str);
     let what = match kind {

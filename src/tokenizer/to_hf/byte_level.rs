@@ -1,4 +1,5 @@
-//! The kind `gpt2`: BPE on bytes that are written as characters, after a pre-tokenizer that `tokenizer.ggml.pre` names.
+//! The kind `gpt2`: BPE on bytes that are written as characters, after a pre-tokenizer that
+//! `tokenizer.ggml.pre` names.
 
 use super::TokenizerParts;
 use super::json::{
@@ -14,8 +15,8 @@ use crate::{AnamnesisError, Result};
 const PRE: &str = "tokenizer.ggml.pre";
 
 /// # Errors
-/// `Parse` if metadata is missing, malformed or contradicts itself; `Unsupported` if it is not known how the pre-tokenizer
-/// cuts text.
+/// `Parse` if metadata is missing, malformed or contradicts itself; `Unsupported` if it is not
+/// known how the pre-tokenizer cuts text.
 pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let name = keys.text(PRE)?.ok_or_else(|| {
         let what = "is missing: the file does not say how text is cut before merging";
@@ -50,7 +51,8 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         end_of_word_suffix: (),
         fuse_unk: false,
         byte_fallback: false,
-        // gpt-oss shares the name `gpt-4o` and has the flag. Its merges lead to every token, so it changes no ids.
+        // gpt-oss shares the name `gpt-4o` and has the flag. Its merges lead to every token, so it
+        // changes no ids.
         ignore_merges: row.ignore_merges || architecture.as_deref() == Some("gpt-oss"),
         vocab: vocabulary.model_vocab(merges.ids_end),
         merges: merges.pairs,
@@ -91,7 +93,8 @@ fn pre_tokenizer(steps: &[PreStep<'static>]) -> PreTokenizer {
     }
 }
 
-/// The step in `tokenizer.json`. `None` for steps of which only the type is known; the classes have none.
+/// The step in `tokenizer.json`. `None` for steps of which only the type is known; the classes have
+/// none.
 fn pre_step(step: PreStep<'static>) -> Option<PreTokenizer> {
     Some(match step {
         PreStep::Split(regex) => PreTokenizer::Split {

@@ -23,8 +23,9 @@ pub(super) fn basics(
     }
     set("add_bos_token", special.add_bos.into());
     set("add_eos_token", special.add_eos.into());
-    // The class that takes `tokenizer.json` as it is. The classes of architectures put a post-processor of their own in
-    // its place, in transformers 5 a normalizer and a pre-tokenizer too.
+    // The class that takes `tokenizer.json` as it is. The classes of architectures put a
+    // post-processor of their own in its place, in transformers 5 a normalizer and a pre-tokenizer
+    // too.
     set("tokenizer_class", "PreTrainedTokenizerFast".into());
     if let Some(length) = context_length {
         set("model_max_length", length.into());
@@ -50,7 +51,8 @@ pub(super) fn files(
             files.push(("chat_template.jinja", main));
         }
     } else {
-        // transformers ignores the list if there is `chat_template.jinja`, so several templates are in the list alone.
+        // transformers ignores the list if there is `chat_template.jinja`, so several templates are
+        // in the list alone.
         let main = main.map(|main| ("default".to_owned(), main));
         let all = main.into_iter().chain(named);
         let list = all.map(|(name, template)| json!({"name": name, "template": template}));

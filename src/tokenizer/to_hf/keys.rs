@@ -8,7 +8,8 @@ pub(super) fn malformed(key: &str, what: impl std::fmt::Display) -> AnamnesisErr
     AnamnesisError::parse(format!("metadata key `{key}`: {what}"))
 }
 
-/// Metadata of a GGUF file, read by key and type. Values are decoded at each call, so a caller keeps what it needs twice.
+/// Metadata of a GGUF file, read by key and type. Values are decoded at each call, so a caller
+/// keeps what it needs twice.
 #[derive(Clone, Copy)]
 pub(super) struct GgufTokenizer<'a>(pub &'a GgufMetadata);
 
@@ -16,8 +17,9 @@ impl GgufTokenizer<'_> {
     /// The value of `key`, taken apart by `take`.
     ///
     /// # Errors
-    /// `Parse` if the value is of another type than `wanted`, which `take` says with `None`, or holds text that is not
-    /// UTF-8: the metadata has replacement characters there, with which a token would never be found.
+    /// `Parse` if the value is of another type than `wanted`, which `take` says with `None`, or
+    /// holds text that is not UTF-8: the metadata has replacement characters there, with which a
+    /// token would never be found.
     fn read<T>(
         self,
         key: &str,

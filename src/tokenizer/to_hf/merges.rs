@@ -8,8 +8,9 @@ use crate::Result;
 
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 
-/// Bytes of tokens that may be looked at for each byte of a token, and how many for nothing. SentencePiece's tokens are
-/// shorter than 64 bytes on average by far; without a bound, time and output would grow with the square of a length.
+/// Bytes of tokens that may be looked at for each byte of a token, and how many for nothing.
+/// SentencePiece's tokens are shorter than 64 bytes on average by far; without a bound, time and
+/// output would grow with the square of a length.
 const LOOKS: usize = 64;
 const FREE_LOOKS: usize = 16 << 20;
 
@@ -19,7 +20,8 @@ type Pair<'a> = (&'a str, &'a str);
 /// Pairs of tokens that are merged into one, the first before the others.
 pub(super) struct Merges<'a> {
     pub pairs: Vec<Pair<'a>>,
-    /// Above the ids of all tokens that are in the pairs or made of them. The model must have these tokens.
+    /// Above the ids of all tokens that are in the pairs or made of them. The model must have these
+    /// tokens.
     pub ids_end: u32,
 }
 
@@ -32,11 +34,12 @@ pub(super) fn stored_merges(keys: GgufTokenizer<'_>) -> Result<Vec<String>> {
         .ok_or_else(|| malformed(MERGES, "it is missing"))
 }
 
-/// The pairs of `stored`. Of equal ones the first stays, as in llama.cpp; the `tokenizers` crate would take the last.
+/// The pairs of `stored`. Of equal ones the first stays, as in llama.cpp; the `tokenizers` crate
+/// would take the last.
 ///
 /// # Errors
-/// `Parse` if one has no blank, or if `ids` lacks one of the tokens or what they are merged into. The `tokenizers` crate
-/// refuses such a file as well.
+/// `Parse` if one has no blank, or if `ids` lacks one of the tokens or what they are merged into.
+/// The `tokenizers` crate refuses such a file as well.
 pub(super) fn parse_merges<'a>(
     stored: &'a [String],
     ids: &HashMap<&str, u32>,
@@ -84,8 +87,8 @@ struct TokenSplit {
     at: u32,
 }
 
-/// The merges that SentencePiece's scores amount to: every split of every token into two tokens, those of the highest
-/// score first.
+/// The merges that SentencePiece's scores amount to: every split of every token into two tokens,
+/// those of the highest score first.
 ///
 /// Source: transformers 4.57 `convert_slow_tokenizer.generate_merges`.
 ///
@@ -140,8 +143,9 @@ pub(super) fn merges_by_priority<'a>(
     Ok(Merges { pairs, ids_end })
 }
 
-/// What merges come first: tokens of the highest score. The second value says that the scores are the same for all
-/// tokens, so that the order of ids stands in for them. `has_prefix` is whether a blank is put before each text.
+/// What merges come first: tokens of the highest score. The second value says that the scores are
+/// the same for all tokens, so that the order of ids stands in for them. `has_prefix` is whether a
+/// blank is put before each text.
 pub(super) fn priorities(
     vocabulary: &Vocabulary,
     scores: &[f32],
@@ -151,12 +155,13 @@ pub(super) fn priorities(
     let mut normal = typed()
         .filter(|(kind, _)| **kind == GgufTokenType::Normal)
         .map(|(_, score)| *score);
-    // llama.cpp's converter has no scores if there is no `tokenizer.model`, and writes -1000 for each. SentencePiece
-    // gives ids in the order of scores.
+    // llama.cpp's converter has no scores if there is no `tokenizer.model`, and writes -1000 for
+    // each. SentencePiece gives ids in the order of scores.
     let first = normal.next();
     let are_equal = first.is_some() && normal.all(|score| Some(score) == first);
-    // In Llama 2 and Mistral 7B, whose tokenizers put a blank before each text, runs of blanks have low ids and the score
-    // -1e9. Yi and InternLM 2, which do not, have the order of ids throughout.
+    // In Llama 2 and Mistral 7B, whose tokenizers put a blank before each text, runs of blanks have
+    // low ids and the score -1e9. Yi and InternLM 2, which do not, have the order of ids
+    // throughout.
     let is_late = |token: &str| has_prefix && token != "▁" && token.chars().all(|c| c == '▁');
     let priority = |(id, (kind, score)): (usize, (&GgufTokenType, &f32))| match kind {
         // SentencePiece finds these before it merges anything, whatever their score.

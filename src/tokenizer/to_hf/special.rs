@@ -1,4 +1,5 @@
-//! [`SpecialTokens`]: ids of tokens with a meaning, and which of them stand before and after a text.
+//! [`SpecialTokens`]: ids of tokens with a meaning, and which of them stand before and after a
+//! text.
 
 use std::collections::BTreeMap;
 
@@ -93,8 +94,8 @@ impl SpecialTokens {
         Ok(Template { vocabulary }.around(bos, eos, second))
     }
 
-    /// BERT's template: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. llama.cpp adds both whatever the file says
-    /// (`llama_vocab::impl::tokenize`).
+    /// BERT's template: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. llama.cpp adds both whatever
+    /// the file says (`llama_vocab::impl::tokenize`).
     pub(super) fn bert_template(&self, vocabulary: &Vocabulary) -> Option<PostProcessor> {
         Template { vocabulary }.around(self.cls, self.sep, (None, 1))
     }

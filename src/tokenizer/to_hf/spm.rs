@@ -1,5 +1,5 @@
-//! The kinds `llama` (SentencePiece BPE) and `gemma4` (the same with merges): BPE on text whose blanks are `▁`, with a
-//! token for each byte.
+//! The kinds `llama` (SentencePiece BPE) and `gemma4` (the same with merges): BPE on text whose
+//! blanks are `▁`, with a token for each byte.
 
 use super::TokenizerParts;
 use super::json::{Decoder, Normalizer, PreTokenizer, SplitPattern, TokenizerJson, TokenizerModel};
@@ -98,8 +98,8 @@ pub(super) fn convert(keys: GgufTokenizer<'_>, source: MergeSource) -> Result<To
     })
 }
 
-/// Gives tokens of Gemma the texts that they have in `tokenizer.json`: llama.cpp's converter writes runs of blanks as
-/// such, and SentencePiece has the tab as a byte.
+/// Gives tokens of Gemma the texts that they have in `tokenizer.json`: llama.cpp's converter writes
+/// runs of blanks as such, and SentencePiece has the tab as a byte.
 ///
 /// Source: transformers 4.57 `GemmaConverter.vocab`, llama.cpp `_create_vocab_sentencepiece`.
 fn respell_gemma(vocabulary: &mut Vocabulary) {

@@ -1,4 +1,5 @@
-//! Small GGUF files against the tokenizer.json that llama.cpp's converter made them from, and malformed metadata.
+//! Small GGUF files against the tokenizer.json that llama.cpp's converter made them from, and
+//! malformed metadata.
 
 mod malformed;
 
@@ -15,7 +16,8 @@ const LOOKS_SPECIAL: &str = "special: false → true";
 /// A GGUF file does not say whether an added token is found in normalized text.
 const NORMALIZED: &str = "normalized: true → false";
 
-/// Cases of `tests/data/tokenizer_hf`, and what differs in the JSON from the original, with the original's value first.
+/// Cases of `tests/data/tokenizer_hf`, and what differs in the JSON from the original, with the
+/// original's value first.
 const CASES: &[(&str, &[(&str, &str)])] = &[
     ("bert", &[]),
     (
@@ -76,8 +78,8 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Takes away what has no effect on ids or texts: options of `ByteLevel` that concern offsets or a step that is not there,
-/// and defaults.
+/// Takes away what has no effect on ids or texts: options of `ByteLevel` that concern offsets or a
+/// step that is not there, and defaults.
 fn simplify(tokenizer: &mut Value) {
     let model = tokenizer["model"].as_object_mut().unwrap();
     model.retain(|_, value| !matches!(value, Value::Null | Value::Bool(false)) && value != "");
@@ -211,7 +213,8 @@ fn configs_name_the_tokens() {
     });
 }
 
-/// The keys stand in the order of the `tokenizers` crate, so that the file can be compared with the original by eye.
+/// The keys stand in the order of the `tokenizers` crate, so that the file can be compared with the
+/// original by eye.
 #[test]
 fn keys_are_in_the_order_of_the_crate() {
     for_each_case(|name, _, ours| {

@@ -28,7 +28,8 @@ const DEFAULTS: SpecialTokens = SpecialTokens {
 pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     let mut vocabulary = Vocabulary::read(keys)?;
     let mut special = SpecialTokens::read(keys, vocabulary.tokens.len(), DEFAULTS)?;
-    // llama.cpp's converter takes tokens from SentencePiece's model, where XLM-R's last one is missing.
+    // llama.cpp's converter takes tokens from SentencePiece's model, where XLM-R's last one is
+    // missing.
     if let Some(mask) = special.mask.map(|id| id as usize)
         && vocabulary.is_filler(mask)
     {
@@ -127,7 +128,8 @@ fn base64(bytes: &[u8]) -> String {
         let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for digit in 0..4 {
-            // A digit of padding bits alone is `=`: of one byte two digits count, of two bytes three.
+            // A digit of padding bits alone is `=`: of one byte two digits count, of two bytes
+            // three.
             let is_padding = digit > three.len();
             let value = bits >> (18 - 6 * digit) & 63;
             out.push(if is_padding {

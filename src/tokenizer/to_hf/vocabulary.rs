@@ -1,4 +1,5 @@
-//! [`Vocabulary`]: tokens of a GGUF file with their types, and how they become those of `tokenizer.json`.
+//! [`Vocabulary`]: tokens of a GGUF file with their types, and how they become those of
+//! `tokenizer.json`.
 
 use std::collections::HashMap;
 
@@ -46,7 +47,8 @@ pub(super) struct Vocabulary {
 
 impl Vocabulary {
     /// # Errors
-    /// `Parse` if the tokens are missing or none, or the types are unknown or fewer or more than the tokens.
+    /// `Parse` if the tokens are missing or none, or the types are unknown or fewer or more than
+    /// the tokens.
     pub(super) fn read(keys: GgufTokenizer<'_>) -> Result<Self> {
         let mut tokens = keys
             .texts(TOKENS)?
@@ -91,8 +93,8 @@ impl Vocabulary {
         Ok(scores)
     }
 
-    /// Makes `ids` control tokens, if the file has no types at all or a converter made the token up. transformers does the
-    /// same with the tokens that `tokenizer_config.json` names.
+    /// Makes `ids` control tokens, if the file has no types at all or a converter made the token
+    /// up. transformers does the same with the tokens that `tokenizer_config.json` names.
     pub(super) fn mark_control(&mut self, ids: impl Iterator<Item = u32>) {
         for id in ids.map(|id| id as usize) {
             if !self.has_types || self.is_filler(id) {
@@ -101,10 +103,11 @@ impl Vocabulary {
         }
     }
 
-    /// Whether the token was made up by a converter for a row of the embedding that no token of the tokenizer has.
+    /// Whether the token was made up by a converter for a row of the embedding that no token of the
+    /// tokenizer has.
     pub(super) fn is_filler(&self, id: usize) -> bool {
-        // Converters of other times gave them other types: 2 (Phi-3), 4 (Qwen2), 5. Ids of XLM-R moved after the names
-        // were given.
+        // Converters of other times gave them other types: 2 (Phi-3), 4 (Qwen2), 5. Ids of XLM-R
+        // moved after the names were given.
         let number = self.tokens[id]
             .strip_prefix("[PAD")
             .and_then(|rest| rest.strip_suffix(']'))
@@ -148,10 +151,12 @@ impl Vocabulary {
         Ok(ids)
     }
 
-    /// The model's `vocab`: every token, but for added tokens at the end that get their ids by counting.
+    /// The model's `vocab`: every token, but for added tokens at the end that get their ids by
+    /// counting.
     ///
-    /// The `tokenizers` crate ignores the id of an added token that the model does not have, and gives it the next
-    /// free one. So tokens may be left out of the model only if there is no gap before them. Tokens below `needed` stay.
+    /// The `tokenizers` crate ignores the id of an added token that the model does not have, and
+    /// gives it the next free one. So tokens may be left out of the model only if there is no gap
+    /// before them. Tokens below `needed` stay.
     pub(super) fn model_vocab(&self, needed: u32) -> IdByText<'_> {
         let mut vocab: Vec<_> = self.used().map(|(id, token)| (token, id)).collect();
         let added_only = vocab
@@ -198,8 +203,8 @@ fn same_length(key: &str, found: usize, tokens: usize) -> Result<()> {
     Err(malformed(key, what))
 }
 
-/// Which added tokens take blanks beside them along. A GGUF file does not say; llama.cpp goes by names, too
-/// (`llama_vocab::impl::load`, "Handle per token attributes").
+/// Which added tokens take blanks beside them along. A GGUF file does not say; llama.cpp goes by
+/// names, too (`llama_vocab::impl::load`, "Handle per token attributes").
 pub(super) struct StripRules {
     /// The token that takes the blanks to its left.
     left: Option<&'static str>,

@@ -1,5 +1,5 @@
-//! The kind `bert`: WordPiece. llama.cpp marks the beginning of a word with `▁`, `tokenizer.json` its continuation with
-//! `##`.
+//! The kind `bert`: WordPiece. llama.cpp marks the beginning of a word with `▁`, `tokenizer.json`
+//! its continuation with `##`.
 
 use super::TokenizerParts;
 use super::json::{Decoder, Normalizer, PreTokenizer, TokenizerJson, TokenizerModel};
@@ -82,8 +82,8 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
     })
 }
 
-/// Gives all tokens but control tokens the texts of `tokenizer.json`: the inverse of what llama.cpp's converter does
-/// (`BertModel.set_vocab`).
+/// Gives all tokens but control tokens the texts of `tokenizer.json`: the inverse of what
+/// llama.cpp's converter does (`BertModel.set_vocab`).
 fn respell(vocabulary: &mut Vocabulary) {
     for (token, kind) in vocabulary.tokens.iter_mut().zip(&vocabulary.types) {
         if *kind != GgufTokenType::Control {
@@ -95,7 +95,8 @@ fn respell(vocabulary: &mut Vocabulary) {
     }
 }
 
-/// Whether a token of a text has upper case. Tokens in brackets, such as `[unused1]`, are none of a text.
+/// Whether a token of a text has upper case. Tokens in brackets, such as `[unused1]`, are none of a
+/// text.
 fn has_upper_case(vocabulary: &Vocabulary) -> bool {
     let tokens = vocabulary.tokens.iter().zip(&vocabulary.types);
     tokens

@@ -1,4 +1,5 @@
-//! Runs the program under ptrace, and lets one of its system calls fail, do half its work, or be its last.
+//! Runs the program under ptrace, and lets one of its system calls fail, do half its work, or be
+//! its last.
 //!
 //! Nothing is built into the program for this, and every call is seen, whichever library makes it.
 
@@ -114,8 +115,8 @@ fn names_root(pid: Pid, regs: &user_regs_struct, root: &Path) -> bool {
     }
 }
 
-/// Runs `amn` with `arguments`. Calls count from the first one that names a path below `root`: what comes before belongs to the
-/// loader and to the standard library.
+/// Runs `amn` with `arguments`. Calls count from the first one that names a path below `root`: what
+/// comes before belongs to the loader and to the standard library.
 #[expect(clippy::zombie_processes, reason = "`Tracer::trace` waits for it")]
 pub fn run(root: &Path, arguments: &[&OsStr], plan: Plan) -> End {
     let log = tempfile::NamedTempFile::new().unwrap();
@@ -243,7 +244,8 @@ impl Tracer {
         }
     }
 
-    /// Ends a changed call: its result is the error, and the other registers are what the program left in them.
+    /// Ends a changed call: its result is the error, and the other registers are what the program
+    /// left in them.
     fn after(&self, pid: Pid, before: user_regs_struct) {
         let Ok(mut regs) = ptrace::getregs(pid) else {
             return;

@@ -103,7 +103,8 @@ fn options_that_do_not_apply_are_refused() {
     }
 }
 
-/// What clap says and what the program says of wrong arguments ends alike: with the usage of the command.
+/// What clap says and what the program says of wrong arguments ends alike: with the usage of the
+/// command.
 #[test]
 fn wrong_arguments_show_the_usage() {
     for arguments in [
@@ -147,7 +148,8 @@ fn nothing_encoded_says_why() {
 }
 
 #[cfg(feature = "gguf")]
-/// What was typed matches no tensor: an error if nothing is left then, else a note; both say what may have been meant.
+/// What was typed matches no tensor: an error if nothing is left then, else a note; both say what
+/// may have been meant.
 #[test]
 fn patterns_that_match_nothing() {
     let dir = tempfile::tempdir().unwrap();

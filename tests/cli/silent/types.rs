@@ -1,4 +1,5 @@
-//! What becomes of the types of values: names of outputs tell the truth, casts, and notes on what stays as it is.
+//! What becomes of the types of values: names of outputs tell the truth, casts, and notes on what
+//! stays as it is.
 
 use std::path::Path;
 

@@ -13,8 +13,8 @@ fn whole_gguf(base: &Path, adapters: Vec<Adapter>, out: &Path) -> ParsedModel {
     parse(out).unwrap()
 }
 
-/// An adapter in GGUF gives the bits that it gives as PEFT has it, merged into a GGUF file, into a model that becomes one, and into
-/// a GGUF file that becomes a directory.
+/// An adapter in GGUF gives the bits that it gives as PEFT has it, merged into a GGUF file, into a
+/// model that becomes one, and into a GGUF file that becomes a directory.
 #[test]
 fn both_forms_are_the_same() {
     let root = tempfile::tempdir().unwrap();
@@ -55,7 +55,8 @@ fn both_forms_are_the_same() {
     }
 }
 
-/// Factors in blocks of Q8_0, of which gguf-py's `dequantize` makes the F32 values of the other file.
+/// Factors in blocks of Q8_0, of which gguf-py's `dequantize` makes the F32 values of the other
+/// file.
 #[test]
 fn factors_in_blocks() {
     let root = tempfile::tempdir().unwrap();
@@ -67,8 +68,9 @@ fn factors_in_blocks() {
     assert!(blocks == floats);
 }
 
-/// The error of merging the adapter `adapter` into a GGUF file with the weights `blk.0.attn_q.weight` of three rows and two columns
-/// and `token_embd.weight` of two rows and three columns; empty if there is none.
+/// The error of merging the adapter `adapter` into a GGUF file with the weights
+/// `blk.0.attn_q.weight` of three rows and two columns and `token_embd.weight` of two rows and
+/// three columns; empty if there is none.
 fn gguf_refusal(adapter: &Gguf) -> String {
     let root = tempfile::tempdir().unwrap();
     let base = Gguf::default()
@@ -172,7 +174,8 @@ fn gguf_adapters_that_do_not_fit_are_errors() {
     }
 }
 
-/// Weights of a model that stays as it is are not found under llama.cpp's names, and the two kinds are not merged at once.
+/// Weights of a model that stays as it is are not found under llama.cpp's names, and the two kinds
+/// are not merged at once.
 #[test]
 fn gguf_adapters_need_the_names_of_gguf() {
     let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Adapters of convolutions, of biases and of stacks of experts that do not fit, and stacks that are quantized. What fits is compared
-//! with PEFT in `values_are_those_of_peft`.
+//! Adapters of convolutions, of biases and of stacks of experts that do not fit, and stacks that
+//! are quantized. What fits is compared with PEFT in `values_are_those_of_peft`.
 
 use super::refused::{named, refusal_by};
 use super::*;
@@ -43,7 +43,8 @@ fn convolutions_that_do_not_fit_are_errors() {
         ),
         ("c", &[3, 4, 3, 2], &[6, 3, 1, 1], "rank is 3, and 2"),
         ("c", &[2, 4, 3, 2], &[6, 3, 1, 1], "rank is 2, and that of"),
-        // Two groups, for which PEFT does not merge: A has the channels of all groups, B the ranks of one.
+        // Two groups, for which PEFT does not merge: A has the channels of all groups, B the ranks
+        // of one.
         ("c", &[2, 8, 3, 2], &[6, 1, 1, 1], "rank is 2, and that of"),
         ("l", &[2, 4, 5, 1], &[6, 2, 1, 1], "`l.weight` is [6, 4, 5]"),
         ("l", &[2, 4], &[6, 2], "`l.weight` is [6, 4, 5]"),
@@ -141,7 +142,8 @@ fn classes_of_square_weights() {
     }
 }
 
-/// DoRA gives lengths to the columns of weights `[in, out]`, and a column of zeros has no direction.
+/// DoRA gives lengths to the columns of weights `[in, out]`, and a column of zeros has no
+/// direction.
 #[test]
 fn columns_of_zeros_get_no_length() {
     let zeros = |name: &str, shape: &[usize]| {

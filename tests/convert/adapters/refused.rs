@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The error of merging an adapter of these tensors and settings into a base of one matrix; empty if there is none.
+/// The error of merging an adapter of these tensors and settings into a base of one matrix; empty
+/// if there is none.
 fn refusal(tensors: &[Raw], settings: &serde_json::Value) -> String {
     let base = [
         raw("a.q.weight", "F32", &[3, 2], f32s(&[1.0; 6])),
@@ -11,7 +12,8 @@ fn refusal(tensors: &[Raw], settings: &serde_json::Value) -> String {
     refusal_by(&base, tensors, settings)
 }
 
-/// The error of merging an adapter of these tensors and settings into `base`; empty if there is none.
+/// The error of merging an adapter of these tensors and settings into `base`; empty if there is
+/// none.
 pub(super) fn refusal_by(base: &[Raw], tensors: &[Raw], settings: &serde_json::Value) -> String {
     let root = tempfile::tempdir().unwrap();
     let base_path = root.path().join("base.safetensors");
@@ -291,7 +293,8 @@ fn replaced_embeddings_that_are_the_head_are_refused() {
         let notes = merged(config.clone(), &others()).unwrap();
         assert!(!notes.contains("head"), "{config}: {notes}");
     }
-    // PEFT saves the embedding beside its factors, and loads it into the tensor that is the head, too.
+    // PEFT saves the embedding beside its factors, and loads it into the tensor that is the head,
+    // too.
     set(json!(null));
     let whole = named("model.embed_tokens.base_layer.weight", &[3, 2]);
     let notes = merged(

@@ -115,8 +115,8 @@ impl Case {
     }
 }
 
-/// Scales with which products are exact in F64, and with which they are not; tiles of whole rows and of parts; ranks beyond those of
-/// which factors are kept.
+/// Scales with which products are exact in F64, and with which they are not; tiles of whole rows
+/// and of parts; ranks beyond those of which factors are kept.
 #[test]
 fn sums_are_rounded_once() {
     for (shape, rank) in [

@@ -110,7 +110,8 @@ fn the_input_is_never_the_output() {
     );
 }
 
-/// Programs run twice: without further options, every call replaces the file that the last run has made.
+/// Programs run twice: without further options, every call replaces the file that the last run has
+/// made.
 #[test]
 fn an_output_is_replaced_unless_the_options_say_otherwise() {
     let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,8 @@ use crate::changes::overwrite_and_set_time;
 use crate::changes::{Change, TICK, append, create, overwrite, remove};
 use crate::common::directory::{INDEX, assert_same_tree, names_in, seven_layers, tree};
 
-/// Whatever happened to a file of the input since the run was interrupted, the shards of that run are not continued.
+/// Whatever happened to a file of the input since the run was interrupted, the shards of that run
+/// are not continued.
 #[test]
 fn each_file_of_the_input_counts() {
     let touch: Change = |path| {
@@ -50,7 +51,8 @@ fn each_file_of_the_input_counts() {
     }
 }
 
-/// Where times tell nothing, as on file systems without a change time, the content of small files does.
+/// Where times tell nothing, as on file systems without a change time, the content of small files
+/// does.
 #[test]
 fn the_content_of_small_files_counts() {
     let root = tempfile::tempdir().unwrap();
@@ -71,7 +73,8 @@ fn the_content_of_small_files_counts() {
     );
 }
 
-/// A file that is copied and not read otherwise: the run must not mix two states of it with the rest.
+/// A file that is copied and not read otherwise: the run must not mix two states of it with the
+/// rest.
 #[test]
 fn a_copied_file_that_changes_ends_the_run() {
     let root = tempfile::tempdir().unwrap();

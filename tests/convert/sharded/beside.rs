@@ -1,4 +1,5 @@
-//! Copies of the files beside the weights: contents, permissions, holes and names; and no file of anybody else.
+//! Copies of the files beside the weights: contents, permissions, holes and names; and no file of
+//! anybody else.
 
 use std::ffi::OsStr;
 use std::io::{Seek, SeekFrom, Write};
@@ -101,7 +102,8 @@ fn names_that_are_no_text() {
     }
 }
 
-/// Only the cache of Hugging Face's hub has a store of blobs: a directory that is called so may hold anything.
+/// Only the cache of Hugging Face's hub has a store of blobs: a directory that is called so may
+/// hold anything.
 #[test]
 fn blobs_of_others_are_not_copied() {
     const HASH: &str = "0123456789abcdef0123456789abcdef01234567";

@@ -1,4 +1,5 @@
-//! Every number of a config or of GGUF's metadata replaced by others: an error or a model, and never a panic.
+//! Every number of a config or of GGUF's metadata replaced by others: an error or a model, and
+//! never a panic.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Inputs that are otherwise than `tests/data/whole`: other forms of a model, parts of one, quantized ones.
+//! Inputs that are otherwise than `tests/data/whole`: other forms of a model, parts of one,
+//! quantized ones.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +9,8 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use super::{json, metadata, named, tensors, to_gguf, to_hf, write};
 use crate::common::data;
 
-/// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the sizes of single layers.
+/// Gemma 4 as it is published: a class with towers for images and sounds, and other fields for the
+/// sizes of single layers.
 #[test]
 fn gemma4_with_towers() {
     let directory = tempfile::tempdir().unwrap();
@@ -48,8 +50,8 @@ fn gemma4_with_towers() {
     assert!(found == tensors(&data().join("whole/gemma4_moe/canonical.gguf")));
 }
 
-/// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become the same as those with a tensor
-/// for each.
+/// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become
+/// the same as those with a tensor for each.
 #[test]
 fn fused_experts() {
     for name in ["qwen3_5_moe", "qwen3_next", "qwen3_moe", "qwen2_moe"] {
@@ -176,7 +178,8 @@ fn a_tokenizer_that_changes() {
     assert!(!output.exists());
 }
 
-/// Encoding a directory gives the blocks that encoding its GGUF file gives, also where rows are moved and experts are stacked.
+/// Encoding a directory gives the blocks that encoding its GGUF file gives, also where rows are
+/// moved and experts are stacked.
 #[test]
 fn encoded_in_one_pass() {
     use anamnesis::ForgetScheme;
@@ -211,7 +214,8 @@ fn encoded_in_one_pass() {
     }
 }
 
-/// What is quantized is decoded on the way, from decoders of every layout: rows, flat blocks, and words down columns.
+/// What is quantized is decoded on the way, from decoders of every layout: rows, flat blocks, and
+/// words down columns.
 #[test]
 fn quantized_directories() {
     use anamnesis::ForgetScheme;
@@ -220,7 +224,8 @@ fn quantized_directories() {
     let all = schemes
         .into_iter()
         .flat_map(|scheme| [(scheme, "llama"), (scheme, "mixtral")]);
-    // Heads that are turned or in another order, of codes in blocks, in words down columns and in flat runs.
+    // Heads that are turned or in another order, of codes in blocks, in words down columns and in
+    // flat runs.
     let moved = ["fp8-block", "bnb-nf4", "w4a16"].into_iter();
     let moved = moved.flat_map(|scheme| [(scheme, "deepseek_v3"), (scheme, "qwen3_5")]);
     for (scheme, name) in all.chain(moved).chain([("mxfp4-gpt-oss", "gpt_oss")]) {
@@ -245,7 +250,8 @@ fn quantized_directories() {
     }
 }
 
-/// A Unigram vocabulary of tokenizer.json, without the file of SentencePiece, has the tokens and flags of that file.
+/// A Unigram vocabulary of tokenizer.json, without the file of SentencePiece, has the tokens and
+/// flags of that file.
 #[test]
 fn unigram_without_its_model() {
     let directory = tempfile::tempdir().unwrap();
@@ -348,8 +354,9 @@ fn a_class_with_another_regex() {
     assert!(!output.exists());
 }
 
-/// Files of diffusion models have the embedding of an encoder twice, or the encoder of UMT5 alone, of which llama.cpp's converter knows no
-/// class; and modules of sentence-transformers behind the pooling are named.
+/// Files of diffusion models have the embedding of an encoder twice, or the encoder of UMT5 alone,
+/// of which llama.cpp's converter knows no class; and modules of sentence-transformers behind the
+/// pooling are named.
 #[test]
 fn encoders_as_they_are_published() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Models for images, of which the language model is written: configs as published models have them, around a model of
-//! `tests/data/whole`.
+//! Models for images, of which the language model is written: configs as published models have
+//! them, around a model of `tests/data/whole`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,9 @@ use super::{
 };
 use crate::common::data;
 
-/// Name of the model in `tests/data/whole_nested`, that of its language model in `tests/data/whole`, what names of tensors begin with
-/// instead of what, and the class that comes back.
+/// Name of the model in `tests/data/whole_nested`, that of its language model in
+/// `tests/data/whole`, what names of tensors begin with instead of what, and the class that comes
+/// back.
 const MODELS: [(&str, &str, [&str; 2], &str); 8] = [
     (
         "mistral3",
@@ -70,7 +71,8 @@ fn transposed(shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     values.copied().collect()
 }
 
-/// Replaces the matrices of experts by one stack of a layer, `[in, out]`, with gates in front of the other projection.
+/// Replaces the matrices of experts by one stack of a layer, `[in, out]`, with gates in front of
+/// the other projection.
 fn stack_experts(all: &mut Tensors) {
     let (experts, rest): (Tensors, Tensors) = std::mem::take(all)
         .into_iter()
@@ -116,7 +118,8 @@ fn stack_experts(all: &mut Tensors) {
 /// What names of the layer begin with that predicts a further token in a model of two layers.
 const PREDICTING: &str = "model.layers.2.";
 
-/// Adds a layer that predicts a further token: a copy of the second, with zeros for its own tensors.
+/// Adds a layer that predicts a further token: a copy of the second, with zeros for its own
+/// tensors.
 fn add_prediction(all: &mut Tensors) {
     let copy = |(name, tensor): (&String, &Tensor)| {
         let rest = name.strip_prefix("model.layers.1.")?;
@@ -206,7 +209,8 @@ fn windows_that_are_not_there_have_no_note() {
     }
 }
 
-/// What is not the language model is counted, and a config without what the architecture needs is refused.
+/// What is not the language model is counted, and a config without what the architecture needs is
+/// refused.
 #[test]
 fn towers_are_left_out_with_a_note() {
     let directory = tempfile::tempdir().unwrap();
@@ -254,7 +258,8 @@ fn language_models_come_back_without_images() {
             assert_eq!(config[field], original[field], "{name} {field}");
         }
         assert!(config.get("rope_scaling").is_none() && config.get("rope_parameters").is_none());
-        // The class without images has no layer that predicts a further token, unless it has experts.
+        // The class without images has no layer that predicts a further token, unless it has
+        // experts.
         let predicts = config.get("num_nextn_predict_layers").is_some();
         assert_eq!(predicts, class == "Glm4MoeForCausalLM", "{name}");
         to_gguf(&back, directory.path());

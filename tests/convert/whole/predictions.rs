@@ -7,7 +7,8 @@ use anamnesis::{ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Ta
 use super::{Tensors, json, metadata, named, tensors, to_gguf, to_hf};
 use crate::common::data;
 
-/// Layers that predict further tokens come back beside the tensors that transformers loads, and nothing else changes by them.
+/// Layers that predict further tokens come back beside the tensors that transformers loads, and
+/// nothing else changes by them.
 #[test]
 fn layers_of_predictions() {
     let directory = tempfile::tempdir().unwrap();
@@ -41,8 +42,8 @@ fn layers_of_predictions() {
     assert!(error.contains("nextn_predict_layers"), "{error}");
 }
 
-/// Configs of published models count a layer that predicts a further token, also where transformers has not saved it. llama.cpp has at
-/// most one.
+/// Configs of published models count a layer that predicts a further token, also where transformers
+/// has not saved it. llama.cpp has at most one.
 #[test]
 fn counted_layers_of_predictions() {
     let directory = tempfile::tempdir().unwrap();
@@ -74,7 +75,8 @@ fn counted_layers_of_predictions() {
     );
 }
 
-/// `--mtp` of llama.cpp's converter writes the layer that predicts a further token alone, with what it shares with the model.
+/// `--mtp` of llama.cpp's converter writes the layer that predicts a further token alone, with what
+/// it shares with the model.
 #[test]
 fn a_layer_of_predictions_alone() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Directories that contradict themselves, and GGUF files that are no model of transformers: the error names field or tensor
-//! and file, and nothing is written.
+//! Directories that contradict themselves, and GGUF files that are no model of transformers: the
+//! error names field or tensor and file, and nothing is written.
 
 mod computed;
 mod families;
@@ -76,7 +76,8 @@ fn files_that_are_no_models() {
     }
 }
 
-/// null is no cap to transformers, and a missing field the default; llama.cpp's Gemma 2 has a cap whatever the file says.
+/// null is no cap to transformers, and a missing field the default; llama.cpp's Gemma 2 has a cap
+/// whatever the file says.
 #[test]
 fn caps_that_are_null() {
     for field in ["attn_logit_softcapping", "final_logit_softcapping"] {

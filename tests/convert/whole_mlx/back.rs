@@ -232,7 +232,8 @@ fn one_file() {
     assert!(tensors(&to).contains_key("model.layers.0.mlp.experts.gate_proj.weight"));
 }
 
-/// A language model beside other towers is not what mlx-lm writes: all tensors keep their names and values.
+/// A language model beside other towers is not what mlx-lm writes: all tensors keep their names and
+/// values.
 #[test]
 fn beside_other_towers() {
     for name in ["qwen3_5", "gemma4_moe"] {

@@ -108,8 +108,8 @@ fn silent_configs() {
     }
 }
 
-/// Writes `found` with the fields `fields`, of which those that are null are not there, and returns its config in MLX and the
-/// notes, or what is wrong: nothing is written then.
+/// Writes `found` with the fields `fields`, of which those that are null are not there, and returns
+/// its config in MLX and the notes, or what is wrong: nothing is written then.
 pub(super) fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<String>), String> {
     let directory = tempfile::tempdir().unwrap();
     let [from, to] = ["hf", "to"].map(|name| directory.path().join(name));
@@ -128,7 +128,8 @@ pub(super) fn in_mlx(mut found: Value, fields: &Value) -> Result<(Value, Vec<Str
     Ok((json(&to.join("config.json")), report.notes))
 }
 
-/// Classes that do not read `rope_parameters`, which transformers 5 writes, get what these say in fields that they read.
+/// Classes that do not read `rope_parameters`, which transformers 5 writes, get what these say in
+/// fields that they read.
 #[test]
 fn rope_parameters() {
     let linear = json!({ "rope_type": "linear", "factor": 4.0, "rope_theta": 50_000.0 });
@@ -228,7 +229,8 @@ fn nested_fields() {
     assert!(config.get("rope_parameters").is_none() && config["model_type"] == "qwen3_5");
 }
 
-/// mlx-lm sees the whole text in classes that have windows in transformers. The weights are the same, so a note says it.
+/// mlx-lm sees the whole text in classes that have windows in transformers. The weights are the
+/// same, so a note says it.
 #[test]
 fn ignored_windows() {
     let on = json!({ "sliding_window": 128, "use_sliding_window": true, "layer_types": null });
@@ -266,7 +268,8 @@ fn ignored_windows() {
     }
 }
 
-/// Python writes a name for infinity that no other reader of JSON knows. mlx-lm knows the object that transformers 5 writes.
+/// Python writes a name for infinity that no other reader of JSON knows. mlx-lm knows the object
+/// that transformers 5 writes.
 #[test]
 fn infinite_time_steps() {
     let directory = tempfile::tempdir().unwrap();

@@ -48,7 +48,8 @@ fn from_gguf() {
         let [a, b] = [a, b].map(|path| json(&path.join("config.json")));
         assert_eq!(a["quantization"], b["quantization"], "{name}");
         assert_eq!(a["quantization"]["bits"], 4);
-        // Gemma and GPT-2 have no such field, and LFM 2 need not have it: their embedding always is the output layer.
+        // Gemma and GPT-2 have no such field, and LFM 2 need not have it: their embedding always is
+        // the output layer.
         const TIED: &[&str] = &["gemma2", "gpt2", "lfm2", "lfm2_moe"];
         let is_tied = |config: &Value| config["tie_word_embeddings"] == true;
         assert!(is_tied(&a) == is_tied(&b) || TIED.contains(&name), "{name}");
@@ -122,7 +123,8 @@ fn from_mlx_to_mlx() {
     }
 }
 
-/// Codes of gpt-oss go to GGUF as they are, those of negative zeros, too, which encoding would not give.
+/// Codes of gpt-oss go to GGUF as they are, those of negative zeros, too, which encoding would not
+/// give.
 #[test]
 fn mxfp4_to_gguf() {
     let directory = tempfile::tempdir().unwrap();

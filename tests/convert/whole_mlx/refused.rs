@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::configs::in_mlx;
 use super::{forget, json, model, write_hf};
 
-/// Rows of a model's name, fields of its config (null removes one), and a text in the error: what contradicts itself, or what
-/// mlx-lm would not load or would compute otherwise than transformers.
+/// Rows of a model's name, fields of its config (null removes one), and a text in the error: what
+/// contradicts itself, or what mlx-lm would not load or would compute otherwise than transformers.
 const CONFIGS: &str = include_str!("refused.jsonl");
 
 #[test]
@@ -24,7 +24,8 @@ fn configs() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Tensors that contradict the config, or that mlx-lm would miss, are refused before anything is written.
+/// Tensors that contradict the config, or that mlx-lm would miss, are refused before anything is
+/// written.
 #[test]
 fn tensors_that_contradict() {
     let without = |name: &'static str, tensor: &'static str| {
@@ -126,7 +127,8 @@ fn half_of_a_projection() {
     assert!(!to.exists());
 }
 
-/// What makes keys and values of the latent vector has the shapes of the config, and both parts are there.
+/// What makes keys and values of the latent vector has the shapes of the config, and both parts are
+/// there.
 #[test]
 fn latent_parts() {
     let directory = tempfile::tempdir().unwrap();
@@ -195,7 +197,8 @@ fn stacks_that_ask_for_too_much() {
     assert!(error.contains("69632 in all"), "{error}");
 }
 
-/// Fused projections with an odd number of rows are none, and a setting must say how many there are.
+/// Fused projections with an odd number of rows are none, and a setting must say how many there
+/// are.
 #[test]
 fn odd_projections() {
     let directory = tempfile::tempdir().unwrap();

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::configs::in_mlx;
 use super::model;
 
-/// YaRN by a factor of 4, whose attention transformers scales by 0.1 ln 4 + 1, with the fields `others`.
+/// YaRN by a factor of 4, whose attention transformers scales by 0.1 ln 4 + 1, with the fields
+/// `others`.
 fn yarn(others: Value) -> Value {
     let mut all =
         json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
@@ -24,7 +25,8 @@ fn long(others: Value) -> Value {
     json!({ "rope_scaling": all, "original_max_position_embeddings": 128 })
 }
 
-/// A nested field that says something else than the one around it: which of them counts depends on the version of transformers.
+/// A nested field that says something else than the one around it: which of them counts depends on
+/// the version of transformers.
 #[test]
 fn outer_and_nested_fields() {
     let mut found = model("gemma3_vision");
@@ -126,7 +128,8 @@ fn what_all_models_of_a_class_lose() {
             json!({ "sliding_window": 128, "layer_types": null, "max_window_layers": 62 }),
             None,
         ),
-        // transformers has a window where there is no field, and Mistral's class has it in all layers.
+        // transformers has a window where there is no field, and Mistral's class has it in all
+        // layers.
         (
             "dots1",
             json!({ "sliding_window": null, "layer_types": null, "max_window_layers": 1, "max_position_embeddings": 8192 }),

@@ -1,4 +1,5 @@
-// Decodes and writes UQFF files with mistral.rs's crate `mistralrs-quant`, for uqff.py. ../README.md says which version.
+// Decodes and writes UQFF files with mistral.rs's crate `mistralrs-quant`, for uqff.py.
+// ../README.md says which version.
 
 use std::path::PathBuf;
 use std::sync::{atomic::AtomicUsize, Arc};

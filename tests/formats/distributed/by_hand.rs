@@ -1,4 +1,5 @@
-//! Distributed checkpoints made by hand: what older versions of torch write, and what contradicts itself.
+//! Distributed checkpoints made by hand: what older versions of torch write, and what contradicts
+//! itself.
 
 mod checkpoint;
 
@@ -277,7 +278,8 @@ fn metadata_run_nothing() {
         matches!(error, AnamnesisError::DisallowedGlobal { .. }),
         "{error}"
     );
-    // Many tensors that refer to one list of pieces take no more time than the pieces that are there.
+    // Many tensors that refer to one list of pieces take no more time than the pieces that are
+    // there.
     let mut checkpoint = good();
     checkpoint.chunks = vec![(vec![4, 0], vec![0, 3]); 20_000];
     // They are counted before the first is read, which has too few dimensions.

@@ -163,8 +163,9 @@ fn floats_of(t: &TensorView<'_>) -> Vec<f32> {
     }
 }
 
-/// Factors that llama.cpp multiplies by whatever the type of the weight, and `.scale`s that are parameters of the model. Types are
-/// F16, Q4_0, MXFP4, one of ik_llama.cpp whose rows have a scale (IQ4_KS), and one whose rows are interleaved (Q4_0_R8).
+/// Factors that llama.cpp multiplies by whatever the type of the weight, and `.scale`s that are
+/// parameters of the model. Types are F16, Q4_0, MXFP4, one of ik_llama.cpp whose rows have a scale
+/// (IQ4_KS), and one whose rows are interleaved (Q4_0_R8).
 #[test]
 fn factors_beside_other_types() {
     let factors = [0.37f32, -3.0, 1e-3];
@@ -232,7 +233,8 @@ fn factors_beside_other_types() {
     }
 }
 
-/// stable-diffusion.cpp widens codes of FP8 and keeps their scales beside them: one, or one for each row.
+/// stable-diffusion.cpp widens codes of FP8 and keeps their scales beside them: one, or one for
+/// each row.
 #[test]
 fn scales_of_what_was_fp8() {
     let scales: Vec<f32> = (0..24).map(|i| 0.37 * i as f32 - 3.0).collect();

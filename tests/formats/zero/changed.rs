@@ -169,7 +169,8 @@ fn changed_states_are_errors() {
     );
 }
 
-/// Whatever byte of a state differs, the checkpoint is read or refused, and what is read can be decoded.
+/// Whatever byte of a state differs, the checkpoint is read or refused, and what is read can be
+/// decoded.
 #[test]
 fn any_changed_byte_is_read_or_refused() {
     for (case, file) in [

@@ -25,7 +25,8 @@ fn list(item: &[u8], n: usize) -> Vec<u8> {
     [b"](", &*item.repeat(n), b"e"].concat()
 }
 
-/// The kind of the error of a checkpoint of one process with these shapes of parameters and these parts of groups.
+/// The kind of the error of a checkpoint of one process with these shapes of parameters and these
+/// parts of groups.
 fn error(shapes: Vec<u8>, parts: Vec<u8>) -> Option<ErrorKind> {
     let model = dict(&[
         ("module", b"}".to_vec()),

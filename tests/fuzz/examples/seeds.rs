@@ -1,4 +1,5 @@
-//! Writes the first inputs of every target to `corpus`, made from `tests/data`: `cargo run --example seeds`.
+//! Writes the first inputs of every target to `corpus`, made from `tests/data`: `cargo run
+//! --example seeds`.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Cursor, Read};

@@ -37,8 +37,8 @@ pub fn values(config: &Value) -> Vec<ValueChange> {
     all
 }
 
-/// Edits of every value below a quantization config, of the configs that are about quantization alone, and of JSON in the
-/// metadata.
+/// Edits of every value below a quantization config, of the configs that are about quantization
+/// alone, and of JSON in the metadata.
 pub fn edits(model: &Model) -> Vec<Edit> {
     let mut all = Vec::new();
     let mut push = |change: ValueChange, role: &str, model: Model| {

@@ -38,7 +38,8 @@ impl Outcome {
 const MOST_BYTES: u64 = 100_000;
 
 impl Model {
-    /// The model in a directory; shards become one file. `None` if the model is large or not in safetensors files.
+    /// The model in a directory; shards become one file. `None` if the model is large or not in
+    /// safetensors files.
     pub fn read(dir: &Path) -> Option<Self> {
         let mut model = Self {
             tensors: Vec::new(),

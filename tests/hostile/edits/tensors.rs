@@ -33,7 +33,8 @@ impl Stored {
     }
 }
 
-/// The name of the module that a tensor belongs to: `X` of `X.weight_scale` and of `X.weight.absmax`.
+/// The name of the module that a tensor belongs to: `X` of `X.weight_scale` and of
+/// `X.weight.absmax`.
 fn module(name: &str) -> &str {
     let base = name.rsplit_once('.').map_or("", |(base, _)| base);
     base.split_once(".weight")
@@ -65,7 +66,8 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
         if role == "passthrough" || role == "activation" {
             continue;
         }
-        // Companions of a stack of experts are named after it; those of a linear layer, after its module.
+        // Companions of a stack of experts are named after it; those of a linear layer, after its
+        // module.
         let own = |other: &Raw| other.name.starts_with(&format!("{}_", t.name));
         let is_stack = !t.name.ends_with(".weight") && model.tensors.iter().any(own);
         let belongs = |other: &Raw| match is_stack {
@@ -150,7 +152,8 @@ pub fn edits(model: &Model, roles: &BTreeMap<String, String>) -> Vec<Edit> {
     all
 }
 
-/// The name that `name`, which is no weight's, has in a module that is not quantized, if there is such a module without it.
+/// The name that `name`, which is no weight's, has in a module that is not quantized, if there is
+/// such a module without it.
 fn bare_module(model: &Model, roles: &BTreeMap<String, String>, name: &str) -> Option<String> {
     let end = name
         .strip_prefix(module(name))
@@ -162,7 +165,8 @@ fn bare_module(model: &Model, roles: &BTreeMap<String, String>, name: &str) -> O
     model.tensors.iter().all(|t| t.name != new).then_some(new)
 }
 
-/// What the description `t` of a weight could say instead: JSON, a word, or a few integers, each with a single change.
+/// What the description `t` of a weight could say instead: JSON, a word, or a few integers, each
+/// with a single change.
 fn descriptions(t: &Raw, role: &str) -> Vec<(String, Vec<u8>)> {
     if role != "quant-state" {
         return Vec::new();

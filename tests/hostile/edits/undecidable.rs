@@ -76,8 +76,8 @@ const RULES: &[Rule] = &[
     Rule {
         reason: "floats are as valid in another float type of their width",
         applies: |edit| {
-            // Values that are left of a sparse weight, those that BitNet multiplies by a scale, and those that FP-Quant has rotated,
-            // are no codes.
+            // Values that are left of a sparse weight, those that BitNet multiplies by a scale, and
+            // those that FP-Quant has rotated, are no codes.
             let is_value = [".compressed", ".weight", ".dqweight"]
                 .iter()
                 .any(|end| edit.place.ends_with(end));

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::Trial;
 use crate::common::data;
 
-/// Copies the model in `from` to `to` with another `quantization_config`, and returns the length of its files.
+/// Copies the model in `from` to `to` with another `quantization_config`, and returns the length of
+/// its files.
 fn copy(from: &Path, to: &Path, edit: &dyn Fn(&mut Value)) -> usize {
     let mut len = 0;
     for entry in fs::read_dir(from).unwrap() {

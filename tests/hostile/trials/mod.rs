@@ -1,5 +1,6 @@
-//! Trials of hostile files: a file is parsed, inspected and decoded, and the files that are left behind are checked. Two test
-//! programs compile this module: `hostile`, whose `Monitor` limits time, and `heap`, whose `Monitor` limits memory.
+//! Trials of hostile files: a file is parsed, inspected and decoded, and the files that are left
+//! behind are checked. Two test programs compile this module: `hostile`, whose `Monitor` limits
+//! time, and `heap`, whose `Monitor` limits memory.
 
 mod configs;
 mod npz;
@@ -41,8 +42,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Must be the first statement of a test: in `heap` it waits for the other tests, and their measurements must not count
-    /// what this test allocates.
+    /// Must be the first statement of a test: in `heap` it waits for the other tests, and their
+    /// measurements must not count what this test allocates.
     pub fn new() -> Self {
         Self {
             monitor: Monitor::new(),
@@ -81,7 +82,8 @@ impl Trial {
         }
     }
 
-    /// Each of `pickles`, which bars divide, must give a parse error that has `word` once `make` puts it into a file.
+    /// Each of `pickles`, which bars divide, must give a parse error that has `word` once `make`
+    /// puts it into a file.
     pub fn refused_pickles(&mut self, word: &str, pickles: &[u8], make: &dyn Fn(&[u8]) -> Vec<u8>) {
         for pickle in pickles.split(|&b| b == b'|') {
             let what = pickle.escape_ascii().to_string();
@@ -181,16 +183,16 @@ impl Trial {
         good
     }
 
-    /// Runs `f`, which must end within the time that the program allows and may run again if it does not. Returns `None`
-    /// if it panics.
+    /// Runs `f`, which must end within the time that the program allows and may run again if it
+    /// does not. Returns `None` if it panics.
     pub fn time<T>(&mut self, what: &str, mut f: impl FnMut() -> T) -> Option<T> {
         let run = || catch_unwind(AssertUnwindSafe(&mut f));
         let (caught, wrong) = self.monitor.time(what, run);
         self.finish(what, caught, wrong)
     }
 
-    /// Runs `f`, which must stay within the memory that the program allows for a file of `len` bytes. Returns `None` if it
-    /// panics.
+    /// Runs `f`, which must stay within the memory that the program allows for a file of `len`
+    /// bytes. Returns `None` if it panics.
     pub fn watch<T>(&mut self, what: &str, len: usize, f: impl FnOnce() -> T) -> Option<T> {
         let run = || catch_unwind(AssertUnwindSafe(f));
         let (caught, wrong) = self.monitor.heap(what, len, run);

@@ -187,8 +187,9 @@ fn levels() {
     }
 }
 
-/// Programs in Python ask `if conf.get("convrot")`, so that 0, null and empty values mean no rotation. Rotated in
-/// place of plain, or plain in place of rotated, would be other values without an error.
+/// Programs in Python ask `if conf.get("convrot")`, so that 0, null and empty values mean no
+/// rotation. Rotated in place of plain, or plain in place of rotated, would be other values without
+/// an error.
 #[test]
 fn convrot_is_what_python_takes_it_for() {
     let decoded = |format: &str, convrot: &str| {

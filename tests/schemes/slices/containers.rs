@@ -6,7 +6,8 @@ use safetensors::SafeTensors;
 use super::{Slice, check_file, check_single};
 use crate::common::{assert_same, data};
 
-/// The tiny files whose header `expected.json` describes: the same header must be read, and they decode.
+/// The tiny files whose header `expected.json` describes: the same header must be read, and they
+/// decode.
 #[test]
 fn tiny_files() {
     for name in ["fp8", "gptq"] {

@@ -17,7 +17,8 @@ const GATES_8_BITS: &[(&str, EncodedAs)] = &[
     ("blk.{i}.ffn_gate_inp_shexp", EIGHT_BITS),
 ];
 
-/// Sizes of linear attention and of the attention of other layers, which mlx-lm needs, or has other defaults for.
+/// Sizes of linear attention and of the attention of other layers, which mlx-lm needs, or has other
+/// defaults for.
 const LINEAR_FIELDS: &[&str] = &[
     "num_key_value_heads",
     "head_dim",

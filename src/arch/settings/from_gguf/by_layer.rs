@@ -13,7 +13,8 @@ use crate::arch::table::{Kind, Setting};
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
 
 impl ConfigFields {
-    /// The field and its value that a list says; `None` if `value` is no list as the kind of `setting` has it.
+    /// The field and its value that a list says; `None` if `value` is no list as the kind of
+    /// `setting` has it.
     pub(super) fn of_list(
         &mut self,
         setting: &Setting,
@@ -76,7 +77,8 @@ impl ConfigFields {
         &layers[..layers.len().saturating_sub(self.prediction)]
     }
 
-    /// The width of most feed-forward layers, if `widths` has twice as much for those that use keys of earlier layers.
+    /// The width of most feed-forward layers, if `widths` has twice as much for those that use keys
+    /// of earlier layers.
     pub(super) fn least_width(&mut self, key: &str, widths: &[i32]) -> Result<Value> {
         let least = widths.iter().copied().min().unwrap_or(0);
         let number = |field: &str| self.fields.get(field).and_then(Value::as_u64).unwrap_or(0);
@@ -97,7 +99,8 @@ impl ConfigFields {
         Ok(least.into())
     }
 
-    /// The width of the feed-forward layers, of the `widths` of all layers. Layers that have one become of `kind`.
+    /// The width of the feed-forward layers, of the `widths` of all layers. Layers that have one
+    /// become of `kind`.
     pub(super) fn inner_of(&mut self, key: &str, (kind, widths): (&str, &[i32])) -> Result<Value> {
         let inner = widths.iter().copied().find(|n| *n != 0).unwrap_or(0);
         let kinds = self

@@ -1,5 +1,6 @@
-//! [`GgufMetadata`]: the bytes of a file's metadata and an index of them. Values are decoded when they are asked for, so
-//! that a tokenizer of a million strings takes no more memory than its bytes in the file.
+//! [`GgufMetadata`]: the bytes of a file's metadata and an index of them. Values are decoded when
+//! they are asked for, so that a tokenizer of a million strings takes no more memory than its bytes
+//! in the file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -80,7 +81,8 @@ impl GgufMetadata {
         self.entries.iter().map(|e| (e.key.as_str(), self.value(e)))
     }
 
-    /// The value of `key`. In text that is not UTF-8, each malformed sequence becomes a replacement character.
+    /// The value of `key`. In text that is not UTF-8, each malformed sequence becomes a replacement
+    /// character.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<GgufMetadataValue> {
         self.index
@@ -89,8 +91,8 @@ impl GgufMetadata {
             .map(|e| self.value(e))
     }
 
-    /// Whether `key` holds text, by itself or in an array, that is not UTF-8 throughout. [`get`](Self::get) replaces
-    /// what is malformed.
+    /// Whether `key` holds text, by itself or in an array, that is not UTF-8 throughout.
+    /// [`get`](Self::get) replaces what is malformed.
     #[cfg(feature = "models")]
     pub(crate) fn has_malformed_text(&self, key: &str) -> bool {
         let Some(entry) = self.index.get(key).map(|&i| &self.entries[i]) else {
@@ -127,7 +129,8 @@ impl GgufMetadata {
         )
     }
 
-    /// Appends `key` with its value to `out`, in the encoding of written files. Does nothing if there is no such key.
+    /// Appends `key` with its value to `out`, in the encoding of written files. Does nothing if
+    /// there is no such key.
     pub(crate) fn write_entry(&self, key: &str, out: &mut Vec<u8>) {
         if let Some(entry) = self.index.get(key).map(|&i| &self.entries[i]) {
             write_str(key, out);
@@ -136,7 +139,8 @@ impl GgufMetadata {
         }
     }
 
-    /// The value's bytes in the encoding of written files: the stored bytes, unless the file has another encoding.
+    /// The value's bytes in the encoding of written files: the stored bytes, unless the file has
+    /// another encoding.
     fn encoded(&self, entry: &GgufMetadataEntry) -> Cow<'_, [u8]> {
         if self.encoding == GgufEncoding::WRITTEN {
             return Cow::Borrowed(self.bytes.get(entry.start..entry.end).unwrap_or_default());

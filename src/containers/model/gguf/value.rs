@@ -41,8 +41,8 @@ impl GgufEncoding {
 }
 
 impl<'a> GgufBytes<'a> {
-    /// Consumes the next `n` bytes. All are there, which the header's reader has checked; taking fewer instead of
-    /// panicking is a second safeguard.
+    /// Consumes the next `n` bytes. All are there, which the header's reader has checked; taking
+    /// fewer instead of panicking is a second safeguard.
     pub(super) fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.bytes.split_at(n.min(self.bytes.len()));
         self.bytes = rest;
@@ -74,7 +74,8 @@ macro_rules! numbers {
     ($($type:ty, $bits:ty;)*) => {$(
         impl GgufItem for $type {
             fn read(bytes: &mut GgufBytes<'_>) -> Self {
-                // The value has only as many bits as were read, so the cast to that width loses nothing.
+                // The value has only as many bits as were read, so the cast to that width loses
+                // nothing.
                 Self::from_le_bytes((bytes.number(size_of::<Self>()) as $bits).to_le_bytes())
             }
 
@@ -108,7 +109,8 @@ impl GgufItem for String {
     }
 }
 
-/// Appends a string to `out` in the encoding of written files: a length of eight bytes, and the text.
+/// Appends a string to `out` in the encoding of written files: a length of eight bytes, and the
+/// text.
 pub(crate) fn write_str(text: &str, out: &mut Vec<u8>) {
     (text.len() as u64).write(out);
     out.extend_from_slice(text.as_bytes());
@@ -121,7 +123,8 @@ pub(crate) const STRING: u32 = 8;
 
 macro_rules! values {
     ($($variant:ident $type:ty, $id:literal $size:expr, $name:literal $slice:ident;)*) => {
-        /// A value of GGUF metadata. It is serialized without its type; JSON has null for NaN and infinities.
+        /// A value of GGUF metadata. It is serialized without its type; JSON has null for NaN and
+        /// infinities.
         #[derive(Debug, Clone, PartialEq, serde::Serialize)]
         #[serde(untagged)]
         #[non_exhaustive]

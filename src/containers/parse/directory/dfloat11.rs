@@ -7,9 +7,10 @@ use super::shards::{FoundShards, INDEXES, find_indexed, preferred};
 use crate::Result;
 use crate::limits::Budget;
 
-/// Finds the files of a model of DFloat11. Its library writes a file for each module that it compresses, beside the file, or the
-/// shards and the index, of all other tensors; it reads every safetensors file of the directory (`load_and_replace_tensors`). An
-/// index that lists modules as well counts, as for other models.
+/// Finds the files of a model of DFloat11. Its library writes a file for each module that it
+/// compresses, beside the file, or the shards and the index, of all other tensors; it reads every
+/// safetensors file of the directory (`load_and_replace_tensors`). An index that lists modules as
+/// well counts, as for other models.
 ///
 /// # Errors
 /// Those of reading the index.

@@ -19,7 +19,8 @@ const OTHER_MODELS: &[(&str, &str)] = &[
     ("com.apple.CoreML", "a model of Core ML"),
 ];
 
-/// The error for the directory `dir` of `names` without weights; it names subdirectories that have some.
+/// The error for the directory `dir` of `names` without weights; it names subdirectories that have
+/// some.
 pub(super) fn no_weights(dir: &Path, names: &[String]) -> AnamnesisError {
     let has_weights = |name: &&String| {
         list(&dir.join(name)).is_ok_and(|inner| inner.iter().any(|n| is_weights(n)))

@@ -1,6 +1,7 @@
 //! Finds the weight files of a model directory, by an index or by their names.
 //!
-//! Index: `{"metadata": {…}, "weight_map": {tensor: file}}`, transformers `modeling_utils.load_sharded_checkpoint`.
+//! Index: `{"metadata": {…}, "weight_map": {tensor: file}}`, transformers
+//! `modeling_utils.load_sharded_checkpoint`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -19,7 +20,8 @@ use crate::limits::{Budget, join_first};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, Result};
 
-/// Names of indexes, in order of preference. An index of another name counts only if it is the only one.
+/// Names of indexes, in order of preference. An index of another name counts only if it is the only
+/// one.
 pub(super) const INDEXES: &[&str] = &[
     "model.safetensors.index.json",
     "diffusion_pytorch_model.safetensors.index.json",
@@ -27,8 +29,8 @@ pub(super) const INDEXES: &[&str] = &[
     "pytorch_model.bin.index.json",
 ];
 
-/// Names of weight files that need no index, in order of preference. A file of another name counts only if it is the only
-/// one.
+/// Names of weight files that need no index, in order of preference. A file of another name counts
+/// only if it is the only one.
 const SINGLE: &[&str] = &[
     "model.safetensors",
     "diffusion_pytorch_model.safetensors",
@@ -38,7 +40,8 @@ const SINGLE: &[&str] = &[
     "diffusion_pytorch_model.bin",
 ];
 
-/// Name of the file that describes a distributed checkpoint of PyTorch, whose weights are in files of [`DISTRIBUTED_ENDING`].
+/// Name of the file that describes a distributed checkpoint of PyTorch, whose weights are in files
+/// of [`DISTRIBUTED_ENDING`].
 pub(super) const DISTRIBUTED: &str = ".metadata";
 
 const DISTRIBUTED_ENDING: &str = ".distcp";
@@ -113,8 +116,8 @@ impl From<Vec<String>> for FoundShards {
 /// Finds the weight files of a directory with entries `names`, beside which `config` was found.
 ///
 /// # Errors
-/// `Parse` if several sets of files could be the model, or none; `Unsupported` if they are the older ones of Nunchaku; `Io`;
-/// `LimitExceeded`.
+/// `Parse` if several sets of files could be the model, or none; `Unsupported` if they are the
+/// older ones of Nunchaku; `Io`; `LimitExceeded`.
 pub(super) fn find_shards(
     dir: &Path,
     names: &[String],
@@ -218,11 +221,12 @@ pub(super) fn find_indexed(dir: &Path, index: &str, budget: &Budget) -> Result<F
     })
 }
 
-/// Finds the file that describes a distributed checkpoint. `other` is the file of another model in the directory.
+/// Finds the file that describes a distributed checkpoint. `other` is the file of another model in
+/// the directory.
 ///
 /// # Errors
-/// `Parse` if both models are there; if it is missing, and the files that it should describe are there: a part of a tensor would
-/// pass for all of it.
+/// `Parse` if both models are there; if it is missing, and the files that it should describe are
+/// there: a part of a tensor would pass for all of it.
 fn find_distributed(names: &[String], other: Option<&str>) -> Result<Option<&'static str>> {
     let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
     match (
@@ -247,8 +251,9 @@ fn find_distributed(names: &[String], other: Option<&str>) -> Result<Option<&'st
     }
 }
 
-/// Finds shards without an index, whose names have their number and count. Each must be there: a model without some of its
-/// tensors would pass for a whole one. GGUF files are left out, for the first file's reader finds the others.
+/// Finds shards without an index, whose names have their number and count. Each must be there: a
+/// model without some of its tensors would pass for a whole one. GGUF files are left out, for the
+/// first file's reader finds the others.
 fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
     let parts = names
         .iter()
@@ -291,7 +296,8 @@ fn find_numbered(names: &[String]) -> Result<Option<Vec<String>>> {
     (1..=count).map(shard).collect::<Result<_>>().map(Some)
 }
 
-/// Parses the name `NAME-00001-of-0000N.safetensors`: the set `(NAME, 0000N.safetensors)`, the number, and the count.
+/// Parses the name `NAME-00001-of-0000N.safetensors`: the set `(NAME, 0000N.safetensors)`, the
+/// number, and the count.
 pub(crate) fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
     let (head, rest) = name.rsplit_once("-of-").filter(|_| is_weights(name))?;
     let (stem, no) = head.rsplit_once('-')?;
@@ -301,8 +307,9 @@ pub(crate) fn numbering(name: &str) -> Option<((&str, &str), usize, usize)> {
         .then_some(((stem, rest), no, count))
 }
 
-/// Whether the relative path `file`, from an untrusted index, stays below its directory on every system. A backslash
-/// separates components on Windows, and a colon may begin a drive or a stream there.
+/// Whether the relative path `file`, from an untrusted index, stays below its directory on every
+/// system. A backslash separates components on Windows, and a colon may begin a drive or a stream
+/// there.
 pub(in crate::containers::parse) fn is_inside(file: &str) -> bool {
     !file.is_empty()
         && !file.contains(['\\', '\0', ':'])
@@ -314,7 +321,8 @@ pub(in crate::containers::parse) fn is_inside(file: &str) -> bool {
 /// Reads the `weight_map` of an index: the files that it names, in order, and the map.
 ///
 /// # Errors
-/// `Parse` if it is malformed or empty, or lists a tensor twice: which file counts would depend on the reader.
+/// `Parse` if it is malformed or empty, or lists a tensor twice: which file counts would depend on
+/// the reader.
 fn read_weight_map(path: &Path, budget: &Budget) -> Result<(Vec<String>, WeightMap)> {
     /// Files are numbered as they come.
     #[derive(Default)]

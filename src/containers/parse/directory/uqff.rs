@@ -1,8 +1,10 @@
-//! Finds the files of a UQFF model of mistral.rs: `NAME-0.uqff`, `NAME-1.uqff` and so on, and those of its other tensors.
+//! Finds the files of a UQFF model of mistral.rs: `NAME-0.uqff`, `NAME-1.uqff` and so on, and those
+//! of its other tensors.
 //!
-//! `mistralrs quantize` writes a report beside them, `{"outputs": [{"quant": …, "shards": [file]}]}`, whose list counts, whatever
-//! the names are: mistral.rs `mistralrs-core/src/pipeline/isq.rs`, `resolve_uqff_report_output`. Without a report nothing says how
-//! many files there are.
+//! `mistralrs quantize` writes a report beside them, `{"outputs": [{"quant": …, "shards":
+//! [file]}]}`, whose list counts, whatever the names are: mistral.rs
+//! `mistralrs-core/src/pipeline/isq.rs`, `resolve_uqff_report_output`. Without a report nothing
+//! says how many files there are.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -22,11 +24,12 @@ const RESIDUAL: &str = "residual.safetensors";
 /// The file that lists the others.
 const REPORT: &str = "uqff_report.json";
 
-/// Finds the files of a UQFF model, and their report, which need not be there. `other` is the file of another model in the directory.
+/// Finds the files of a UQFF model, and their report, which need not be there. `other` is the file
+/// of another model in the directory.
 ///
 /// # Errors
-/// `Parse` if both models are there, or several UQFF models; if one has gaps, lacks files of its report, or the other tensors are
-/// missing.
+/// `Parse` if both models are there, or several UQFF models; if one has gaps, lacks files of its
+/// report, or the other tensors are missing.
 pub(super) fn find_uqff(
     dir: &Path,
     names: &[String],
@@ -72,11 +75,13 @@ pub(super) fn find_uqff(
     Ok(Some((files, report)))
 }
 
-/// Adds the tensors of the other files of a UQFF model to `contents`, which was read from its first file `path`: a directory may have
-/// several models, which share `residual.safetensors`. Any other file stays alone.
+/// Adds the tensors of the other files of a UQFF model to `contents`, which was read from its first
+/// file `path`: a directory may have several models, which share `residual.safetensors`. Any other
+/// file stays alone.
 ///
 /// # Errors
-/// Those of [`find_uqff`], of one of the models; `Parse` if two files have the same tensor; those of reading a file, with its name.
+/// Those of [`find_uqff`], of one of the models; `Parse` if two files have the same tensor; those
+/// of reading a file, with its name.
 pub(in crate::containers::parse) fn read_other_files(
     contents: &mut ParsedModel,
     path: &Path,
@@ -117,7 +122,8 @@ pub(in crate::containers::parse) fn read_other_files(
     }
 }
 
-/// The files behind `first` of the model in `dir` that begins with it, `residual.safetensors` included; `None` if none does.
+/// The files behind `first` of the model in `dir` that begins with it, `residual.safetensors`
+/// included; `None` if none does.
 fn files_after(dir: &Path, first: &str, budget: &Budget) -> Result<Option<Vec<String>>> {
     let names = list(dir)?;
     let report = read_report(&dir.join(REPORT), budget);

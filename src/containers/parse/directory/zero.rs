@@ -1,5 +1,5 @@
-//! Finds a checkpoint of DeepSpeed's ZeRO: in the directory that has its files, or in the one above it, whose file `latest` names
-//! it.
+//! Finds a checkpoint of DeepSpeed's ZeRO: in the directory that has its files, or in the one above
+//! it, whose file `latest` names it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,13 +16,15 @@ const LATEST: &str = "latest";
 /// What the names of files with the states of optimizers end with. Each process writes one.
 const OPTIMIZER_ENDING: &str = "_optim_states.pt";
 
-/// Names of the file with the model's state: of stages 1 and 2, and of the first process in stage 3.
+/// Names of the file with the model's state: of stages 1 and 2, and of the first process in
+/// stage 3.
 const MODEL_STATES: [&str; 2] = [
     "mp_rank_00_model_states.pt",
     "zero_pp_rank_0_mp_rank_00_model_states.pt",
 ];
 
-/// Finds the file with the state of the model in a directory with the entries `names`. `other` is the file of another model there.
+/// Finds the file with the state of the model in a directory with the entries `names`. `other` is
+/// the file of another model there.
 ///
 /// # Errors
 /// `Parse` if both models are there, or the states of optimizers are without that of the model.
@@ -44,7 +46,8 @@ pub(super) fn find_zero(
     }
 }
 
-/// Finds the file with the state of the model in the directory that the file `latest` in `dir` names. `names` are the entries of `dir`.
+/// Finds the file with the state of the model in the directory that the file `latest` in `dir`
+/// names. `names` are the entries of `dir`.
 ///
 /// # Errors
 /// As [`find_zero`]; `Io`; `LimitExceeded`.
@@ -91,7 +94,8 @@ fn model_state(names: &[String]) -> Result<&'static str> {
     })
 }
 
-/// Whether a file of this name is one of a checkpoint of ZeRO, whose weights are those of the model.
+/// Whether a file of this name is one of a checkpoint of ZeRO, whose weights are those of the
+/// model.
 pub(crate) fn is_zero_state(name: &str) -> bool {
     name.ends_with(OPTIMIZER_ENDING) || name.ends_with("_model_states.pt")
 }

@@ -1,5 +1,5 @@
-//! [`GgufCursor`]: reads the header's bytes sequentially, in few steps, and never past the end of the header. A remote
-//! reader is thus asked for no tensor data.
+//! [`GgufCursor`]: reads the header's bytes sequentially, in few steps, and never past the end of
+//! the header. A remote reader is thus asked for no tensor data.
 
 use std::io::Read;
 
@@ -7,7 +7,8 @@ use crate::containers::model::gguf::GgufEncoding;
 use crate::limits::{Budget, cap};
 use crate::{AnamnesisError, Result};
 
-/// Most bytes of one read. The buffer grows by this at a time, so that a false length in the file costs no more.
+/// Most bytes of one read. The buffer grows by this at a time, so that a false length in the file
+/// costs no more.
 const MAX_READ: u64 = 8 << 20;
 
 /// Largest header that is read, in bytes. The largest tokenizers take some 40 MiB.
@@ -27,8 +28,8 @@ pub(super) struct GgufCursor<'b, R> {
     /// Index of the next byte in `bytes`.
     pub at: usize,
     pub encoding: GgufEncoding,
-    /// Least number of header bytes behind the item that is being read: each announced key and tensor takes a minimum.
-    /// Reading this many bytes ahead never reaches the tensors' data.
+    /// Least number of header bytes behind the item that is being read: each announced key and
+    /// tensor takes a minimum. Reading this many bytes ahead never reaches the tensors' data.
     pub pending: u64,
 }
 
@@ -111,8 +112,8 @@ impl<'b, R: Read> GgufCursor<'b, R> {
         self.take(n as usize)
     }
 
-    /// Consumes the name of a key or tensor: a string that must be UTF-8, of at most 65535 bytes. `limit` is the name of
-    /// that limit for errors.
+    /// Consumes the name of a key or tensor: a string that must be UTF-8, of at most 65535 bytes.
+    /// `limit` is the name of that limit for errors.
     pub(super) fn name(&mut self, limit: &'static str) -> Result<String> {
         const MAX_NAME_LEN: usize = 65535;
         let name = self.string()?;

@@ -47,7 +47,8 @@ pub(crate) struct GgufTensorEntry {
     pub len: Option<u64>,
 }
 
-/// Reads a header from `reader`, and no byte behind it. `file_len` is the length of the file, if it is known.
+/// Reads a header from `reader`, and no byte behind it. `file_len` is the length of the file, if it
+/// is known.
 ///
 /// # Errors
 /// `Parse` if the header is malformed; `Unsupported` for an unknown version; `LimitExceeded`; `Io`.
@@ -63,8 +64,8 @@ pub(crate) fn read<R: Read>(
         budget.tables(tensors, keys, len)?;
     }
     let mut metadata = GgufMetadata::new(cursor.encoding);
-    // The least that is left to read. A key takes a length, a character, a type and a byte of value; a tensor takes a
-    // length, a rank, a type and an offset.
+    // The least that is left to read. A key takes a length, a character, a type and a byte of
+    // value; a tensor takes a length, a rank, a type and an offset.
     let len = cursor.encoding.len_bytes() as u64;
     let (least_entry, least_tensor) = (len + 6, len + 16);
     for i in 0..keys {
@@ -127,14 +128,16 @@ pub(crate) fn past_the_end(name: &str) -> AnamnesisError {
 
 /// Reads magic, version, and the numbers of tensors and keys. Sets the cursor's encoding.
 fn read_counts<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<(u32, u64, u64)> {
-    // A version and two counts follow, of four bytes each in version 1, and longer in versions 2 and 3.
+    // A version and two counts follow, of four bytes each in version 1, and longer in versions 2
+    // and 3.
     cursor.pending = 12;
     if cursor.take(4)? != b"GGUF" {
         return Err(AnamnesisError::parse("not a GGUF file"));
     }
     cursor.pending = 8;
     let mut version = cursor.u32()?;
-    // Only a small number in the other byte order has its low half clear (llama.cpp tells big-endian files like this).
+    // Only a small number in the other byte order has its low half clear (llama.cpp tells
+    // big-endian files like this).
     if version & 0xffff == 0 {
         cursor.encoding.big_endian = true;
         version = version.swap_bytes();
@@ -245,7 +248,8 @@ fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntr
     let dtype = Dtype::from_ggml(cursor.u32()?);
     let offset = cursor.u64()?;
     let overflows = || wrong(format!("its shape {shape:?} overflows"));
-    // Empty dimensions count as one here, so that the product of the others fits in any order of multiplication.
+    // Empty dimensions count as one here, so that the product of the others fits in any order of
+    // multiplication.
     shape
         .iter()
         .try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))
@@ -277,7 +281,8 @@ fn read_tensor<R: Read>(cursor: &mut GgufCursor<'_, R>) -> Result<GgufTensorEntr
 /// The alignment that the metadata declares.
 ///
 /// # Errors
-/// `Parse` if it is no `u32` or no power of two; `LimitExceeded` if it is larger than [`MAX_ALIGNMENT`].
+/// `Parse` if it is no `u32` or no power of two; `LimitExceeded` if it is larger than
+/// [`MAX_ALIGNMENT`].
 fn alignment(metadata: &GgufMetadata) -> Result<u32> {
     let Some(value) = metadata.get("general.alignment") else {
         return Ok(DEFAULT_ALIGNMENT);

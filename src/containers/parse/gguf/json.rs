@@ -1,8 +1,8 @@
 //! Metadata as JSON, to be edited by users and to be kept in containers whose metadata is text.
 //!
-//! A plain JSON value has the type that it suggests: `string`, `bool`, an array of one type, or a number, which is the
-//! first of `u32`, `u64` and `i64` that holds it, or else `f32`. `{"type": "i8", "value": 3}` and
-//! `{"type": "array", "item_type": "i8", "value": [3]}` name the type.
+//! A plain JSON value has the type that it suggests: `string`, `bool`, an array of one type, or a
+//! number, which is the first of `u32`, `u64` and `i64` that holds it, or else `f32`. `{"type":
+//! "i8", "value": 3}` and `{"type": "array", "item_type": "i8", "value": [3]}` name the type.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,8 @@ const MAX_TEXTS: usize = 1 << 20;
 
 /// Parses a JSON object of metadata into typed values, in the order of the text.
 ///
-/// A value is plain JSON, which then has the type that it suggests, or an object such as `{"type": "i8", "value": 3}`.
+/// A value is plain JSON, which then has the type that it suggests, or an object such as `{"type":
+/// "i8", "value": 3}`.
 ///
 /// ```
 /// # fn main() -> anamnesis::Result<()> {
@@ -33,8 +34,8 @@ const MAX_TEXTS: usize = 1 << 20;
 /// ```
 ///
 /// # Errors
-/// `Parse` that names the key: for `null`, an empty array without a type, mixed types, a value that does not fit its
-/// type, or a key that is given twice.
+/// `Parse` that names the key: for `null`, an empty array without a type, mixed types, a value that
+/// does not fit its type, or a key that is given twice.
 pub fn parse_gguf_metadata_json(text: &str) -> Result<Vec<(String, GgufMetadataValue)>> {
     let entries: MetadataObject = serde_json::from_str(text)
         .map_err(|e| AnamnesisError::parse(format!("metadata as JSON: {e}")))?;
@@ -77,7 +78,8 @@ fn wrong(key: &str, what: &impl std::fmt::Display) -> AnamnesisError {
     AnamnesisError::parse(format!("metadata `{key}`: {what}"))
 }
 
-/// A JSON object in the order of the text. A repeated key is an error; `serde_json::Map` would sort and overwrite keys.
+/// A JSON object in the order of the text. A repeated key is an error; `serde_json::Map` would sort
+/// and overwrite keys.
 struct MetadataObject(Vec<(String, Value)>);
 
 impl<'de> serde::Deserialize<'de> for MetadataObject {
@@ -158,8 +160,8 @@ fn kind(value: &Value) -> Option<&'static str> {
     })
 }
 
-/// Name of the type of a plain array's elements: that of the first element; among numbers the first of `f32`, `i64`,
-/// `u64` that some element has, or else `u32`.
+/// Name of the type of a plain array's elements: that of the first element; among numbers the first
+/// of `f32`, `i64`, `u64` that some element has, or else `u32`.
 fn item_kind(items: &[Value], first: &Value) -> JsonResult<&'static str> {
     let first = kind(first).ok_or("not a value")?;
     if !["u32", "u64", "i64"].contains(&first) {
@@ -265,7 +267,8 @@ fn show_float(x: &f64) -> Value {
     }
 }
 
-/// The shortest decimal that rounds to the same F32. A cast to F64 would show `0.1` as `0.10000000149011612`.
+/// The shortest decimal that rounds to the same F32. A cast to F64 would show `0.1` as
+/// `0.10000000149011612`.
 fn show_single(x: &f32) -> Value {
     if x.is_finite() {
         x.to_string().parse().map_or(Value::Null, |x: f64| json!(x))
@@ -279,8 +282,8 @@ fn typed_array(array: &GgufMetadataArray) -> Value {
     json!({ "type": "array", "item_type": array.item_name(), "value": show_array(array) })
 }
 
-/// A value as text from which [`from_text`] makes the same value: a string as it is, other values as plain JSON. Where
-/// that would give another value, it is JSON with the type.
+/// A value as text from which [`from_text`] makes the same value: a string as it is, other values
+/// as plain JSON. Where that would give another value, it is JSON with the type.
 fn text(value: &GgufMetadataValue) -> String {
     if let GgufMetadataValue::String(text) = value
         && serde_json::from_str::<Value>(text).is_err()
@@ -306,12 +309,14 @@ pub(crate) fn from_text(text: &str) -> GgufMetadataValue {
     parsed.unwrap_or_else(|| GgufMetadataValue::String(text.to_owned()))
 }
 
-/// The value as plain JSON. Floats that JSON has no number for are the texts `NaN`, `Infinity` and `-Infinity`.
+/// The value as plain JSON. Floats that JSON has no number for are the texts `NaN`, `Infinity` and
+/// `-Infinity`.
 pub(crate) fn plain_json(value: &GgufMetadataValue) -> Value {
     show(value)
 }
 
-/// The metadata as texts, with the prefix [`PREFIX`] before each key. Long values, such as tokenizers, are left out.
+/// The metadata as texts, with the prefix [`PREFIX`] before each key. Long values, such as
+/// tokenizers, are left out.
 pub(super) fn texts(metadata: &GgufMetadata) -> HashMap<String, String> {
     let mut left = MAX_TEXTS;
     let mut out = HashMap::new();

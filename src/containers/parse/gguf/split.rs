@@ -1,4 +1,5 @@
-//! Split models: `NAME-00001-of-0000N.gguf` and its siblings. File names count from 1, the key `split.no` from 0.
+//! Split models: `NAME-00001-of-0000N.gguf` and its siblings. File names count from 1, the key
+//! `split.no` from 0.
 //!
 //! Keys and names: llama.cpp `llama_split_path` and `gguf-split`.
 
@@ -14,12 +15,12 @@ use crate::{AnamnesisError, Result};
 /// Most files of a split model.
 pub(crate) const MAX_PARTS: u64 = 10_000;
 
-/// Reads the other files of a split model, of which `contents` is the first file, and adds their tensors. Does nothing if
-/// the model is one file.
+/// Reads the other files of a split model, of which `contents` is the first file, and adds their
+/// tensors. Does nothing if the model is one file.
 ///
 /// # Errors
-/// `Unsupported` if `contents` is not the first file, or has no path to find the others by; `Parse` if the files do not
-/// belong together; those of reading the files.
+/// `Unsupported` if `contents` is not the first file, or has no path to find the others by; `Parse`
+/// if the files do not belong together; those of reading the files.
 pub(super) fn read_other_parts(
     contents: &mut ParsedModel,
     path: Option<&Path>,
@@ -136,8 +137,8 @@ fn unsigned(metadata: &GgufMetadata, key: &str) -> Result<Option<u64>> {
     })
 }
 
-/// Path of part `no`, counted from 0, in the directory of `path`. `None` if the name of `path` does not end in
-/// `-xxxxx-of-NNNNN.gguf` with this `count`.
+/// Path of part `no`, counted from 0, in the directory of `path`. `None` if the name of `path` does
+/// not end in `-xxxxx-of-NNNNN.gguf` with this `count`.
 fn sibling(path: &Path, no: u64, count: u64) -> Option<PathBuf> {
     let stem = path
         .file_name()?

@@ -1,8 +1,9 @@
-//! Layers that are files of the model: `config.json`, `tokenizer.json` and others, which Ollama keeps as blobs with their names in
-//! the manifest.
+//! Layers that are files of the model: `config.json`, `tokenizer.json` and others, which Ollama
+//! keeps as blobs with their names in the manifest.
 //!
-//! Ollama takes no quantization from them: its runner reads that from the metadata of the tensors' blobs. Source: Ollama at fb307609,
-//! `x/create/pipeline.go` `importConfigBlobs`, `x/mlxrunner/model/root.go`.
+//! Ollama takes no quantization from them: its runner reads that from the metadata of the tensors'
+//! blobs. Source: Ollama at fb307609, `x/create/pipeline.go` `importConfigBlobs`,
+//! `x/mlxrunner/model/root.go`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,8 +18,8 @@ const FILE_LAYER: &str = "application/vnd.ollama.image.json";
 /// Removes the layers that are files of the model from `layers`, and returns these files.
 ///
 /// # Errors
-/// `Parse` if a name leads out of a directory, two layers would be one file, or a digest or a size is wrong; `Io` if a blob is
-/// missing.
+/// `Parse` if a name leads out of a directory, two layers would be one file, or a digest or a size
+/// is wrong; `Io` if a blob is missing.
 pub(super) fn take_files(
     layers: &mut Vec<OllamaLayer>,
     root: &Path,

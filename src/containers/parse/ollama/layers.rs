@@ -1,8 +1,10 @@
-//! Models in layers of tensors: a safetensors blob for each weight, or for a group of weights, as Ollama's MLX runner has
-//! them. The manifest stands for the model, and its place in the store leads to the blobs.
+//! Models in layers of tensors: a safetensors blob for each weight, or for a group of weights, as
+//! Ollama's MLX runner has them. The manifest stands for the model, and its place in the store
+//! leads to the blobs.
 //!
-//! The metadata of a blob say how its weights are quantized: `quant_type` and `group_size` for all of them, or
-//! `W.quant_type` and `W.group_size` for the weight `W`. In the model all are of the second kind.
+//! The metadata of a blob say how its weights are quantized: `quant_type` and `group_size` for all
+//! of them, or `W.quant_type` and `W.group_size` for the weight `W`. In the model all are of the
+//! second kind.
 //!
 //! Source: Ollama `x/create/quantize.go`, `x/mlxrunner/model/root.go`, `x/mlxrunner/runner.go`.
 
@@ -30,8 +32,9 @@ const DEPTH: usize = 5;
 /// Reads the model whose manifest lies at `path`: the headers of its layers of tensors.
 ///
 /// # Errors
-/// `Unsupported` if the manifest is in no store, or is that of another kind of model; `Parse` if two layers have one
-/// tensor, and if a blob is no safetensors file; those of reading the manifest and the blobs.
+/// `Unsupported` if the manifest is in no store, or is that of another kind of model; `Parse` if
+/// two layers have one tensor, and if a blob is no safetensors file; those of reading the manifest
+/// and the blobs.
 pub(in crate::containers::parse) fn read(
     _source: Source,
     path: Option<&Path>,
@@ -103,7 +106,8 @@ fn append(model: &mut ParsedModel, blob: ParsedModel) -> Result<()> {
     // Ollama takes what is said of a weight from its own blob alone.
     let names: HashSet<&str> = blob.tensors.iter().map(|t| &*t.name).collect();
     metadata.retain(|key, _| described(key).is_none_or(|name| names.contains(name)));
-    // A key of the blob would be taken for one of the whole model, whose other weights are quantized otherwise.
+    // A key of the blob would be taken for one of the whole model, whose other weights are
+    // quantized otherwise.
     for key in QUANT_KEYS {
         let Some(value) = metadata.remove(key) else {
             continue;
@@ -137,7 +141,8 @@ fn described(key: &str) -> Option<&str> {
     QUANT_KEYS.contains(&last).then_some(name)
 }
 
-/// Checks that no two layers have a tensor of one name: which one counts would depend on the reader.
+/// Checks that no two layers have a tensor of one name: which one counts would depend on the
+/// reader.
 fn check_names(model: &ParsedModel) -> Result<()> {
     let mut names: Vec<&str> = model.tensors.iter().map(|t| &*t.name).collect();
     names.sort_unstable();

@@ -26,7 +26,8 @@ impl<'a> OllamaName<'a> {
                 format!("model name `{spec}`: the store knows models by tag, not by digest");
             return Err(AnamnesisError::unsupported("Ollama digest", detail));
         }
-        // A URL's scheme says how to pull the model, and is not part of its path in the store. Only full names can have one.
+        // A URL's scheme says how to pull the model, and is not part of its path in the store. Only
+        // full names can have one.
         let url = text
             .strip_prefix("https://")
             .or(text.strip_prefix("http://"));
@@ -61,8 +62,8 @@ impl<'a> OllamaName<'a> {
     }
 }
 
-/// Describes why `part` is not valid as the `what` of a name; `None` if it is valid. The grammar is Ollama's, in which no
-/// part is empty, `.` or `..`, or holds a separator.
+/// Describes why `part` is not valid as the `what` of a name; `None` if it is valid. The grammar is
+/// Ollama's, in which no part is empty, `.` or `..`, or holds a separator.
 pub(super) fn flaw(what: &str, part: &str) -> Option<String> {
     let (max, marks) = match what {
         "host" => (350, "-.:"),
@@ -79,7 +80,8 @@ pub(super) fn flaw(what: &str, part: &str) -> Option<String> {
     } else if !part.starts_with(is_word) {
         Some("does not begin with a letter, a digit or `_`".to_owned())
     } else {
-        // The grammar allows `C:` as a host. On Windows, joining it to a path would replace the path.
+        // The grammar allows `C:` as a host. On Windows, joining it to a path would replace the
+        // path.
         (part.find(':') == Some(1)).then(|| "looks like a drive".to_owned())
     }
 }

@@ -1,6 +1,7 @@
 //! Layers of a manifest beside the weights: what a user may miss in an output, and where it lies.
 //!
-//! Media types: Ollama at fb307609, `x/create/pipeline.go`, `server/create.go`, `manifest/layer.go`.
+//! Media types: Ollama at fb307609, `x/create/pipeline.go`, `server/create.go`,
+//! `manifest/layer.go`.
 
 use std::path::Path;
 
@@ -10,8 +11,8 @@ use crate::limits::join_first;
 /// What precedes the kind in a media type.
 const IMAGE: &str = "application/vnd.ollama.image.";
 
-/// Kinds of layers that are files of the model, with what a note says of them. Templates, parameters and licences, which Ollama writes
-/// itself, are not among them.
+/// Kinds of layers that are files of the model, with what a note says of them. Templates,
+/// parameters and licences, which Ollama writes itself, are not among them.
 const KINDS: [(&str, &str); 4] = [
     (
         "json",
@@ -31,7 +32,8 @@ const KINDS: [(&str, &str); 4] = [
 /// Files that a note names, at most.
 const MAX_NAMED: usize = 16;
 
-/// A note for each kind of layer among `others` that is a file of the model, with the paths of its blobs.
+/// A note for each kind of layer among `others` that is a file of the model, with the paths of its
+/// blobs.
 pub(super) fn notes_on(others: &[OllamaLayer], root: &Path, manifest: &Path) -> Vec<String> {
     let note = |&(kind, what): &(&str, &str)| {
         let of_kind = |layer: &&OllamaLayer| layer.media_type.strip_prefix(IMAGE) == Some(kind);

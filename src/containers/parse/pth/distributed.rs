@@ -1,5 +1,5 @@
-//! Distributed checkpoints of PyTorch (DCP), as training with FSDP writes them: a directory of files `__0_0.distcp`, and
-//! `.metadata`, a pickle that says what lies where in them.
+//! Distributed checkpoints of PyTorch (DCP), as training with FSDP writes them: a directory of
+//! files `__0_0.distcp`, and `.metadata`, a pickle that says what lies where in them.
 //!
 //! ```text
 //! .metadata       Metadata
@@ -8,10 +8,12 @@
 //! __0_0.distcp    archives of `torch.save` behind each other, one for each piece, of a single tensor
 //! ```
 //!
-//! A tensor in one piece is a view of its archive's storage, as in other checkpoints. One in several pieces is a source of its
-//! own, [`Pieced`](crate::source::Pieced). Values that are no tensors, such as the step of an optimizer, are left out.
+//! A tensor in one piece is a view of its archive's storage, as in other checkpoints. One in
+//! several pieces is a source of its own, [`Pieced`](crate::source::Pieced). Values that are no
+//! tensors, such as the step of an optimizer, are left out.
 //!
-//! Format: torch `torch/distributed/checkpoint/metadata.py`, `filesystem.py` and `planner_helpers.py`.
+//! Format: torch `torch/distributed/checkpoint/metadata.py`, `filesystem.py` and
+//! `planner_helpers.py`.
 
 mod archive;
 mod index;
@@ -40,12 +42,12 @@ struct PlaceOfPiece {
 /// Most names that a note lists.
 const MAX_NAMED: usize = 5;
 
-/// Reads the checkpoint whose `.metadata` is `source`, at `path`: the metadata, and of each piece its archive's directory and
-/// pickle.
+/// Reads the checkpoint whose `.metadata` is `source`, at `path`: the metadata, and of each piece
+/// its archive's directory and pickle.
 ///
 /// # Errors
-/// `Parse` that names the tensor if a piece is missing, is not within its file, overlaps another or is not what the metadata
-/// say; `Unsupported`; `DisallowedGlobal`; `LimitExceeded`; `Io`.
+/// `Parse` that names the tensor if a piece is missing, is not within its file, overlaps another or
+/// is not what the metadata say; `Unsupported`; `DisallowedGlobal`; `LimitExceeded`; `Io`.
 pub(in crate::containers::parse) fn read(
     source: &Source,
     path: &Path,
@@ -105,8 +107,8 @@ fn of_tensor(error: AnamnesisError, name: &str) -> AnamnesisError {
     }
 }
 
-/// Checks that every piece is within its file, and that no two share a byte: an archive that stood for many pieces would make
-/// a small file large.
+/// Checks that every piece is within its file, and that no two share a byte: an archive that stood
+/// for many pieces would make a small file large.
 fn check_places(tensors: &[LogicalTensor], files: &[String], opened: &[Source]) -> Result<()> {
     let mut all: Vec<(&PlaceOfPiece, &str)> = vec![];
     for LogicalTensor { name, pieces, .. } in tensors {
@@ -190,7 +192,8 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// The tensor that consists of `pieces`, with a source of its own. An empty one has no pieces, and refers to the first file.
+    /// The tensor that consists of `pieces`, with a source of its own. An empty one has no pieces,
+    /// and refers to the first file.
     fn assemble(
         &self,
         tensor: &LogicalTensor,
@@ -257,7 +260,8 @@ fn stored_shape(dtype: Dtype, size: &[usize]) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-/// Positions or lengths in elements, of which the last is to count bytes; of a scalar, its only element.
+/// Positions or lengths in elements, of which the last is to count bytes; of a scalar, its only
+/// element.
 fn in_bytes(elements: &[usize], dtype: Dtype) -> Option<Vec<u64>> {
     let size = dtype.bits().div_ceil(8) as u64;
     let mut bytes: Vec<u64> = elements.iter().map(|&n| n as u64).collect();

@@ -1,5 +1,5 @@
-//! Values of a pickle that describe a quantized weight without being tensors: HQQ and SINQ keep `nbits`, `axis` and so on in
-//! a dict with the weight, or in one below it.
+//! Values of a pickle that describe a quantized weight without being tensors: HQQ and SINQ keep
+//! `nbits`, `axis` and so on in a dict with the weight, or in one below it.
 
 use super::globals::Global;
 use super::pickle::PickleMachine;

@@ -1,9 +1,11 @@
-//! The allow-list of globals, and the value that stands for a call of each. Every other global is refused.
+//! The allow-list of globals, and the value that stands for a call of each. Every other global is
+//! refused.
 //!
-//! A call is never made. [`Global::call`] is a `match` over a closed enum: it builds a [`Node`] from the arguments, and
-//! nothing that a pickle holds decides which code runs.
+//! A call is never made. [`Global::call`] is a `match` over a closed enum: it builds a [`Node`]
+//! from the arguments, and nothing that a pickle holds decides which code runs.
 //!
-//! List: torch `torch/_weights_only_unpickler.py`, `_get_allowed_globals`; arguments: `torch/_utils.py`.
+//! List: torch `torch/_weights_only_unpickler.py`, `_get_allowed_globals`; arguments:
+//! `torch/_utils.py`.
 
 use super::records::Record;
 use super::value::{Node, NodeId, PickleValues, TensorView};
@@ -35,9 +37,11 @@ pub(super) enum Global {
     RebuildTensor,
     /// `_rebuild_tensor_v3`, which takes the dtype as an argument because its storage is untyped.
     RebuildTensorUntyped,
-    /// A function that wraps its first argument and leaves its data alone, such as `torch.nn.parameter.Parameter`.
+    /// A function that wraps its first argument and leaves its data alone, such as
+    /// `torch.nn.parameter.Parameter`.
     FirstArgument,
-    /// `_rebuild_from_type_v2(function, type, arguments, state)`: calls `function` and sets attributes on the result.
+    /// `_rebuild_from_type_v2(function, type, arguments, state)`: calls `function` and sets
+    /// attributes on the result.
     RebuildFromType,
     /// A function that makes a tensor of a kind that is not read; the text says which.
     Refused(&'static str),
@@ -271,7 +275,8 @@ impl Global {
                 Some(Node::Refused(what)) => Node::Refused(what),
                 _ => return Err(wrong("a parameter without its tensor")),
             },
-            // The one case that calls another global. That one must not be of this kind, so recursion ends here.
+            // The one case that calls another global. That one must not be of this kind, so
+            // recursion ends here.
             Self::RebuildFromType => {
                 let (function, inner) = (args.first().map(|&id| values.node(id)), args.get(2));
                 let class = args.get(1).map(|&id| values.node(id));
@@ -322,8 +327,8 @@ fn entries(args: &[NodeId], values: &PickleValues) -> Result<Vec<(NodeId, NodeId
             .map(|[k, v]: [NodeId; 2]| (k, v)),
         _ => None,
     };
-    // An item that is no pair is an error rather than left out: otherwise repeated calls could walk a long list without
-    // adding values, at no charge.
+    // An item that is no pair is an error rather than left out: otherwise repeated calls could walk
+    // a long list without adding values, at no charge.
     items
         .iter()
         .map(|id| pair(id).ok_or_else(|| wrong("a dict made from what is no pair")))
@@ -333,11 +338,12 @@ fn entries(args: &[NodeId], values: &PickleValues) -> Result<Vec<(NodeId, NodeId
 /// Kind of a tensor with torch's conjugate or negative bit: its values differ from the stored ones.
 const LAZY: &str = "tensor whose conjugate or negative is meant, not what is stored";
 
-/// Most entries of a tensor's metadata; torch writes a handful. Many tensors may share one dict, which is walked for
-/// each, so its length is bounded.
+/// Most entries of a tensor's metadata; torch writes a handful. Many tensors may share one dict,
+/// which is walked for each, so its length is bounded.
 const MAX_METADATA: usize = 64;
 
-/// Whether a tensor's metadata set the conjugate or the negative bit: `{"conj": True}`, `{"neg": True}`.
+/// Whether a tensor's metadata set the conjugate or the negative bit: `{"conj": True}`, `{"neg":
+/// True}`.
 fn is_lazy(metadata: Option<&NodeId>, values: &PickleValues) -> Result<bool> {
     let entries = match metadata.map(|&id| values.node(id)) {
         Some(Node::Dict(entries)) => entries.as_slice(),
@@ -354,9 +360,9 @@ fn is_lazy(metadata: Option<&NodeId>, values: &PickleValues) -> Result<bool> {
         .any(|&(_, value)| matches!(values.node(value), Node::Bool(true))))
 }
 
-/// The view that `_rebuild_tensor*(storage, offset, size, stride, …)` would return. Only the form of the arguments is
-/// checked here. Whether the view lies within its storage is checked when the storage is found, for every view and before
-/// any byte of it is read (`views::tensor_of`).
+/// The view that `_rebuild_tensor*(storage, offset, size, stride, …)` would return. Only the form
+/// of the arguments is checked here. Whether the view lies within its storage is checked when the
+/// storage is found, for every view and before any byte of it is read (`views::tensor_of`).
 fn view(
     args: &[NodeId],
     dtype: Option<Option<Dtype>>,

@@ -1,4 +1,5 @@
-//! [`PickleInput`]: the bytes of a pickle, read on demand. A pickle has no length field; it ends where its last opcode is.
+//! [`PickleInput`]: the bytes of a pickle, read on demand. A pickle has no length field; it ends
+//! where its last opcode is.
 
 use std::ops::Range;
 
@@ -9,14 +10,16 @@ use crate::{AnamnesisError, Result};
 /// Bytes of the first read. Each further read is twice as long, up to 1 MiB.
 const FIRST_READ: u64 = 64 << 10;
 
-/// Bytes of the first read behind a gap. Between two storages of a legacy file there are only eight bytes.
+/// Bytes of the first read behind a gap. Between two storages of a legacy file there are only eight
+/// bytes.
 const FIRST_READ_AFTER_GAP: u64 = 512;
 
 /// Most bytes of pickles that are read of one file.
 const MAX_BYTES: u64 = 100 << 20;
 
-/// The bytes of one or several pickles of a file, in one buffer. The gaps between pickles, which are storages, are left
-/// out of it. Values refer to text and bytes by their range in this buffer, so what was read stays.
+/// The bytes of one or several pickles of a file, in one buffer. The gaps between pickles, which
+/// are storages, are left out of it. Values refer to text and bytes by their range in this buffer,
+/// so what was read stays.
 pub(super) struct PickleInput<'a> {
     /// The file that further bytes are read from; `None` if all bytes are in `read`.
     file: Option<&'a mut dyn ReadAt>,
@@ -34,7 +37,8 @@ pub(super) struct PickleInput<'a> {
     read: Vec<u8>,
     /// Index of the next byte in `read`.
     pub at: usize,
-    /// Whether the next byte may be no opcode: the argument before it is of an unknown length or truncated.
+    /// Whether the next byte may be no opcode: the argument before it is of an unknown length or
+    /// truncated.
     pub is_lost: bool,
 }
 
@@ -57,7 +61,8 @@ impl<'a> PickleInput<'a> {
         }
     }
 
-    /// Input from a pickle in memory, which was made from `stored` bytes of a file of `file_len` bytes.
+    /// Input from a pickle in memory, which was made from `stored` bytes of a file of `file_len`
+    /// bytes.
     pub(super) fn of_bytes(
         read: Vec<u8>,
         stored: usize,
@@ -79,8 +84,9 @@ impl<'a> PickleInput<'a> {
         }
     }
 
-    /// Bytes of the file that have been consumed: values may take memory in proportion to them. Of a compressed pickle at
-    /// most its stored bytes count, so that compression is no way to a larger allowance.
+    /// Bytes of the file that have been consumed: values may take memory in proportion to them. Of
+    /// a compressed pickle at most its stored bytes count, so that compression is no way to a
+    /// larger allowance.
     pub(super) fn bytes_consumed(&self) -> usize {
         self.at.min(self.stored)
     }
@@ -95,8 +101,9 @@ impl<'a> PickleInput<'a> {
         if n == 0 {
             return;
         }
-        // Consumed bytes stay, because values refer to them, and the file goes on behind them in the buffer. Bytes that
-        // were read ahead are dropped and read again: moving them would be quadratic where there are many gaps.
+        // Consumed bytes stay, because values refer to them, and the file goes on behind them in
+        // the buffer. Bytes that were read ahead are dropped and read again: moving them would be
+        // quadratic where there are many gaps.
         let at = self.position() + n;
         self.read.truncate(self.at);
         self.step = FIRST_READ_AFTER_GAP;
@@ -107,8 +114,9 @@ impl<'a> PickleInput<'a> {
     /// Reads until the next `n` bytes are in the buffer.
     ///
     /// # Errors
-    /// `Parse` if the input ends before; `LimitExceeded`; `Io`. A false length in the file costs one read at most: the
-    /// end of the input is checked first, and the buffer grows with the bytes that arrive.
+    /// `Parse` if the input ends before; `LimitExceeded`; `Io`. A false length in the file costs
+    /// one read at most: the end of the input is checked first, and the buffer grows with the bytes
+    /// that arrive.
     fn fill(&mut self, n: usize) -> Result<()> {
         let end = (self.at as u64).saturating_add(n as u64);
         if end > self.len {

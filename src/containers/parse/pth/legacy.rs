@@ -1,5 +1,6 @@
-//! Legacy checkpoints, as torch wrote them before 1.6: five pickles (a magic number, a version, properties of the writer's
-//! machine, the object, the keys of its storages), and then each storage as its length in elements and its bytes.
+//! Legacy checkpoints, as torch wrote them before 1.6: five pickles (a magic number, a version,
+//! properties of the writer's machine, the object, the keys of its storages), and then each storage
+//! as its length in elements and its bytes.
 
 use std::collections::HashMap;
 
@@ -17,9 +18,10 @@ use crate::{AnamnesisError, Container, Result};
 /// The magic number, a `LONG1` of ten little-endian bytes.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-/// Reads a legacy stream from `file`, whose data is in `source`, and appends the globals that it names to `named`. With `lenient`, errors are passed over and
-/// only the globals are of use. A file without the magic number is a single pickle, which can name globals but has no
-/// storages, and so no tensors.
+/// Reads a legacy stream from `file`, whose data is in `source`, and appends the globals that it
+/// names to `named`. With `lenient`, errors are passed over and only the globals are of use. A file
+/// without the magic number is a single pickle, which can name globals but has no storages, and so
+/// no tensors.
 pub(super) fn read(
     file: &mut dyn ReadAt,
     source: Source,
@@ -44,8 +46,9 @@ pub(super) fn read(
 fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
     let first = machine.run()?;
     if machine.lenient {
-        // An integer can be written with many opcodes, or be computed, and torch compares its value. So anything that may
-        // be the magic number counts as such here, and the four pickles behind it are run, too.
+        // An integer can be written with many opcodes, or be computed, and torch compares its
+        // value. So anything that may be the magic number counts as such here, and the four pickles
+        // behind it are run, too.
         let number = matches!(
             machine.values.node(first),
             Node::Int(_) | Node::BigInt(_) | Node::Opaque
@@ -74,7 +77,8 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
             "a version other than 1001 of the legacy format",
         ));
     }
-    // Properties of the writer's machine. They include its byte order, but data was always written little-endian.
+    // Properties of the writer's machine. They include its byte order, but data was always written
+    // little-endian.
     machine.run()?;
     let root = machine.run()?;
     let keys = machine.run()?;
@@ -96,8 +100,9 @@ fn read_stream(machine: &mut PickleMachine<'_>) -> Result<ParsedModel> {
     Ok(contents)
 }
 
-/// Finds the storages, by the number of their key. The file has their lengths in elements; the element types are in the
-/// object's persistent ids. Storages must be contiguous and reach to the end of the file.
+/// Finds the storages, by the number of their key. The file has their lengths in elements; the
+/// element types are in the object's persistent ids. Storages must be contiguous and reach to the
+/// end of the file.
 fn read_storages(
     keys: NodeId,
     machine: &mut PickleMachine<'_>,

@@ -84,8 +84,8 @@ impl PickleMachine<'_> {
         self.push(node)
     }
 
-    /// A two's-complement integer of `n` little-endian bytes. One of more than eight bytes stays as bytes: it can be a
-    /// magic number or a key, but no size.
+    /// A two's-complement integer of `n` little-endian bytes. One of more than eight bytes stays as
+    /// bytes: it can be a magic number or a key, but no size.
     fn long(&mut self, n: usize) -> Result<Node> {
         let range = self.input.take(n)?;
         let bytes = self.input.bytes(&range);
@@ -121,7 +121,8 @@ impl PickleMachine<'_> {
     }
 }
 
-/// The range between the quotes of a line. Escapes stay undecoded: names of tensors are not written in this form.
+/// The range between the quotes of a line. Escapes stay undecoded: names of tensors are not written
+/// in this form.
 fn unquoted(line: Range<usize>) -> Result<Range<usize>> {
     if line.len() < 2 {
         Err(wrong("text without quotes"))

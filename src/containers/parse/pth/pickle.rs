@@ -1,16 +1,17 @@
 //! [`PickleMachine`]: an interpreter for pickles that never calls or imports anything.
 //!
-//! A pickle is a program for a stack machine. Python's unpickler runs arbitrary code because two kinds of opcodes may
-//! import any global and call it. Here they cannot:
+//! A pickle is a program for a stack machine. Python's unpickler runs arbitrary code because two
+//! kinds of opcodes may import any global and call it. Here they cannot:
 //!
-//! - `GLOBAL`, `STACK_GLOBAL` and `INST` look a name up in a fixed table ([`globals`](super::globals)). A name that is not
-//!   in it is an error.
-//! - `REDUCE`, `NEWOBJ`, `NEWOBJ_EX`, `OBJ` and `INST` build a value from the global and its arguments; `BUILD` drops the
-//!   state. No opcode runs code that depends on the pickle.
+//! - `GLOBAL`, `STACK_GLOBAL` and `INST` look a name up in a fixed table
+//!   ([`globals`](super::globals)). A name that is not in it is an error.
+//! - `REDUCE`, `NEWOBJ`, `NEWOBJ_EX`, `OBJ` and `INST` build a value from the global and its
+//!   arguments; `BUILD` drops the state. No opcode runs code that depends on the pickle.
 //!
-//! Time and memory are linear in the bytes consumed. An opcode takes constant time, apart from bytes that it consumes and
-//! items that it takes from the stack. One that copies a container, or that names a global with text from the stack, is
-//! charged for the length. The charges are checked after every opcode; see [`PickleValues`].
+//! Time and memory are linear in the bytes consumed. An opcode takes constant time, apart from
+//! bytes that it consumes and items that it takes from the stack. One that copies a container, or
+//! that names a global with text from the stack, is charged for the length. The charges are checked
+//! after every opcode; see [`PickleValues`].
 //!
 //! Opcodes: CPython `Lib/pickle.py`, protocols 0 to 5.
 
@@ -34,8 +35,8 @@ pub(super) struct NamedGlobal {
     pub allowed: bool,
 }
 
-/// Runs the pickles of an input, one after the other. Their values share one table: the storages of a legacy checkpoint
-/// are found by values of two of its pickles.
+/// Runs the pickles of an input, one after the other. Their values share one table: the storages of
+/// a legacy checkpoint are found by values of two of its pickles.
 pub(super) struct PickleMachine<'a> {
     pub input: PickleInput<'a>,
     pub values: PickleValues,
@@ -49,8 +50,8 @@ pub(super) struct PickleMachine<'a> {
     seen: HashSet<NamedGlobal>,
     /// Globals that two values on the stack have named, so that long texts are compared once.
     looked_up: HashMap<(NodeId, NodeId), Global>,
-    /// Whether the machine only collects the names of globals: it goes on past errors as long as it can tell where the
-    /// next opcode begins, and calls give opaque values.
+    /// Whether the machine only collects the names of globals: it goes on past errors as long as it
+    /// can tell where the next opcode begins, and calls give opaque values.
     pub lenient: bool,
     /// Globals that are allowed besides those of all checkpoints.
     pub more_globals: MoreGlobals,
@@ -84,8 +85,9 @@ impl<'a> PickleMachine<'a> {
     /// Runs one pickle, from the input's position to its `STOP`, and returns its value.
     ///
     /// # Errors
-    /// `Parse` if the pickle is malformed; `DisallowedGlobal`; `Unsupported` for an unknown protocol; `LimitExceeded`;
-    /// `Io`. With [`lenient`](Self::lenient) only errors that nothing can follow.
+    /// `Parse` if the pickle is malformed; `DisallowedGlobal`; `Unsupported` for an unknown
+    /// protocol; `LimitExceeded`; `Io`. With [`lenient`](Self::lenient) only errors that nothing
+    /// can follow.
     pub(super) fn run(&mut self) -> Result<NodeId> {
         self.stack.clear();
         self.marks.clear();
@@ -96,7 +98,8 @@ impl<'a> PickleMachine<'a> {
                 return self.pop();
             }
             match self.execute(opcode) {
-                // Where Python would raise an exception, any stack will do for the globals that follow.
+                // Where Python would raise an exception, any stack will do for the globals that
+                // follow.
                 Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => {
                     self.push(Node::Opaque)?;
                 }
@@ -136,7 +139,8 @@ impl<'a> PickleMachine<'a> {
             b'g' => self.memo_line().and_then(|n| self.get(n)),
             b'h' => self.input.byte().and_then(|n| self.get(n.into())),
             b'j' => self.input.u32().and_then(|n| self.get(n)),
-            // EXT1 to EXT4 take a global from a registry of the process: its name is not in the file.
+            // EXT1 to EXT4 take a global from a registry of the process: its name is not in the
+            // file.
             0x82..=0x84 if self.lenient => {
                 self.input.take([1, 2, 4][usize::from(opcode - 0x82)])?;
                 self.unwritten_global()
@@ -204,7 +208,8 @@ impl<'a> PickleMachine<'a> {
         }
     }
 
-    /// Appends to the list at the top of the stack. Items of sets and of opaque objects are dropped.
+    /// Appends to the list at the top of the stack. Items of sets and of opaque objects are
+    /// dropped.
     fn extend(&mut self, items: Vec<NodeId>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
@@ -217,8 +222,8 @@ impl<'a> PickleMachine<'a> {
         Ok(())
     }
 
-    /// Adds keys and values, in turn in `items`, to the dict at the top of the stack. Repeated keys are all kept: the
-    /// last one counts when the dict is walked.
+    /// Adds keys and values, in turn in `items`, to the dict at the top of the stack. Repeated keys
+    /// are all kept: the last one counts when the dict is walked.
     fn update(&mut self, items: &[NodeId]) -> Result<()> {
         let (top, more) = (self.top()?, pairs(items)?);
         match self.values.node_mut(top) {
@@ -237,8 +242,8 @@ impl<'a> PickleMachine<'a> {
         Ok(())
     }
 
-    /// Index of the lowest of the top `n` items of the stack. They must be above the last mark, as in Python, where each
-    /// mark begins a new stack.
+    /// Index of the lowest of the top `n` items of the stack. They must be above the last mark, as
+    /// in Python, where each mark begins a new stack.
     fn floor(&self, n: usize) -> Result<usize> {
         let floor = self.marks.last().copied().unwrap_or(0);
         self.stack
@@ -269,7 +274,8 @@ impl<'a> PickleMachine<'a> {
     }
 
     fn mark(&mut self) -> Result<()> {
-        // A lenient run has no such bound; marks count in the memory that is checked after every opcode.
+        // A lenient run has no such bound; marks count in the memory that is checked after every
+        // opcode.
         if self.marks.len() == MAX_MARKS && !self.lenient {
             let message = format!("a pickle with more than {MAX_MARKS} open marks");
             return Err(AnamnesisError::LimitExceeded {

@@ -1,7 +1,9 @@
-//! Objects of the metadata of distributed checkpoints: the classes that are known, and their fields.
+//! Objects of the metadata of distributed checkpoints: the classes that are known, and their
+//! fields.
 //!
-//! Python makes such an object without arguments and then sets its state, a dict of fields, or a tuple where the class has a
-//! `__getstate__` of its own. Here it is a [`Node::Record`] with that state.
+//! Python makes such an object without arguments and then sets its state, a dict of fields, or a
+//! tuple where the class has a `__getstate__` of its own. Here it is a [`Node::Record`] with that
+//! state.
 //!
 //! Classes: torch `torch/distributed/checkpoint/metadata.py` and `filesystem.py`.
 
@@ -78,7 +80,8 @@ impl PickleMachine<'_> {
         }
     }
 
-    /// The value of the field `name` of the object `id` of the class `record`; `None` if it is not there, or is `None`.
+    /// The value of the field `name` of the object `id` of the class `record`; `None` if it is not
+    /// there, or is `None`.
     ///
     /// # Errors
     /// `Parse` if the object is of another class, or its state no dict of fields.

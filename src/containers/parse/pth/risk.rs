@@ -1,6 +1,8 @@
-//! What a global could do to somebody who unpickles a file with Python. This crate itself calls none.
+//! What a global could do to somebody who unpickles a file with Python. This crate itself calls
+//! none.
 //!
-//! The table has what is known to run code, to open files or connections, or to import by name. Sources: picklescan
+//! The table has what is known to run code, to open files or connections, or to import by name.
+//! Sources: picklescan
 //! <https://github.com/mmaitre314/picklescan/blob/f15d54da3dec9aa28a87ede82f87882bb80f1023/src/picklescan/scanner.py#L122>,
 //! fickling
 //! <https://github.com/trailofbits/fickling/blob/608c181d06300b09bc25c846d9ef974fda5cf8a9/fickling/fickle.py>.
@@ -14,7 +16,8 @@ use super::PickleGlobal;
 pub enum PickleRisk {
     /// Nothing: it is one of those that torch allows with `weights_only=True`.
     Safe,
-    /// Unknown. Most are classes of training programs, such as `argparse.Namespace`; any could run code.
+    /// Unknown. Most are classes of training programs, such as `argparse.Namespace`; any could run
+    /// code.
     Suspicious,
     /// It runs code, opens files or connections, or imports by name.
     Dangerous,
@@ -162,7 +165,8 @@ const HARMLESS_BUILTINS: &[&str] = &[
     "xrange",
 ];
 
-/// Names that run code or import in whatever module they are: a module can have them from another one.
+/// Names that run code or import in whatever module they are: a module can have them from another
+/// one.
 const DANGEROUS_ANYWHERE: &[&str] = &[
     "eval",
     "exec",
@@ -176,7 +180,8 @@ const DANGEROUS_ANYWHERE: &[&str] = &[
 /// What the global `name` of `module` could do, if it is not on the allow-list.
 pub(super) fn risk_of(module: &str, name: &str) -> PickleRisk {
     let is_builtin = matches!(module, "builtins" | "__builtin__" | "__builtins__");
-    // `STACK_GLOBAL` takes names with dots, which lead to attributes: `system` of `os` is `path.os.system` of another module.
+    // `STACK_GLOBAL` takes names with dots, which lead to attributes: `system` of `os` is
+    // `path.os.system` of another module.
     let mut parts = name.split('.');
     let is_below = |listed: &str| {
         let rest = module.strip_prefix(listed);

@@ -39,9 +39,9 @@ pub struct GradedGlobal {
     pub risk: PickleRisk,
 }
 
-/// Grades what a file could do to somebody who opens it with Python: the globals of its pickles, arrays of objects in NumPy
-/// files, code beside pickles in archives. A file of another kind, such as safetensors, holds nothing to unpickle and is
-/// safe. Nothing is imported or called.
+/// Grades what a file could do to somebody who opens it with Python: the globals of its pickles,
+/// arrays of objects in NumPy files, code beside pickles in archives. A file of another kind, such
+/// as safetensors, holds nothing to unpickle and is safe. Nothing is imported or called.
 ///
 /// ```
 /// use anamnesis::{PickleRisk, scan_pickles};
@@ -60,7 +60,8 @@ pub fn scan_pickles(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<Pick
     let path = path.as_ref();
     let (mut named, mut remarks) = (Vec::new(), Vec::new());
     let source = Source::open(path)?;
-    // The content decides what is read. What torch and NumPy take for something else is not unpickled by them.
+    // The content decides what is read. What torch and NumPy take for something else is not
+    // unpickled by them.
     let format = detect_format(path);
     let is_distributed = path.extension().is_some_and(|ending| ending == "distcp");
     let begins_as_pickle = format.is_err() && begins_with(&source, &[0x80]);

@@ -1,4 +1,5 @@
-//! Storages, the pieces of memory that tensors are views of: how pickles name them, and where containers have them.
+//! Storages, the pieces of memory that tensors are views of: how pickles name them, and where
+//! containers have them.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -21,15 +22,17 @@ pub(super) struct StoragePlace {
     pub crc: Option<u32>,
 }
 
-/// The key of a storage. Equal keys have equal numbers, which are compared and hashed in place of the text.
+/// The key of a storage. Equal keys have equal numbers, which are compared and hashed in place of
+/// the text.
 #[derive(Debug, Clone)]
 pub(super) struct StorageKey {
     pub number: usize,
     pub text: Rc<str>,
 }
 
-/// The keys that have been read, interned. A key may be megabytes long and written once, while any number of values
-/// refer to it. Each value is therefore read once, so that time stays linear in the file.
+/// The keys that have been read, interned. A key may be megabytes long and written once, while any
+/// number of values refer to it. Each value is therefore read once, so that time stays linear in
+/// the file.
 #[derive(Debug, Default)]
 pub(super) struct StorageKeys {
     by_id: HashMap<NodeId, StorageKey>,
@@ -64,7 +67,8 @@ impl StorageKeys {
         Ok(Some(key))
     }
 
-    /// Forgets which value has which key, before another machine's values are read. Numbers of keys stay.
+    /// Forgets which value has which key, before another machine's values are read. Numbers of keys
+    /// stay.
     pub(super) fn forget_values(&mut self) {
         self.by_id.clear();
     }
@@ -78,7 +82,8 @@ pub(super) struct Storage {
     pub element: Option<StorageElement>,
     /// Length in elements, or in bytes if the storage is untyped.
     pub len: usize,
-    /// Offset of the storage in the one under `key`, in elements: legacy pickles have views of storages.
+    /// Offset of the storage in the one under `key`, in elements: legacy pickles have views of
+    /// storages.
     pub offset: usize,
 }
 
@@ -121,7 +126,8 @@ impl Storage {
         })
     }
 
-    /// Checks that the container has exactly as many bytes as the pickle says. torch refuses any other length as well.
+    /// Checks that the container has exactly as many bytes as the pickle says. torch refuses any
+    /// other length as well.
     pub(super) fn check_len(&self, len: u64) -> Result<()> {
         if self.bytes() == Some(len) {
             Ok(())
@@ -130,8 +136,8 @@ impl Storage {
         }
     }
 
-    /// The storage's length in bytes, if a record of `len` bytes is long enough. A longer record is accepted here, where
-    /// none of its bytes is read.
+    /// The storage's length in bytes, if a record of `len` bytes is long enough. A longer record is
+    /// accepted here, where none of its bytes is read.
     pub(super) fn len_within(&self, len: u64) -> Result<u64> {
         self.bytes()
             .filter(|&bytes| bytes <= len)

@@ -1,5 +1,6 @@
-//! Tar checkpoints, the oldest format: files `storages`, `tensors` and `pickle`, each a stream of pickles and numbers.
-//! In `pickle`, a persistent id stands for a whole tensor, whose shape and storage are in `tensors`.
+//! Tar checkpoints, the oldest format: files `storages`, `tensors` and `pickle`, each a stream of
+//! pickles and numbers. In `pickle`, a persistent id stands for a whole tensor, whose shape and
+//! storage are in `tensors`.
 //!
 //! Format: torch `torch/serialization.py`, `legacy_load`.
 
@@ -41,7 +42,8 @@ struct TarStorage {
 /// Reads a tar checkpoint from `file`, whose data is in `source`.
 ///
 /// # Errors
-/// `Parse` if it is malformed; `Unsupported` if a tensor is of a kind that is not read; `LimitExceeded`; `Io`.
+/// `Parse` if it is malformed; `Unsupported` if a tensor is of a kind that is not read;
+/// `LimitExceeded`; `Io`.
 pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Result<ParsedModel> {
     let files = list_files(file)?;
     let mut reader = TarReader {
@@ -78,8 +80,8 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
     not_empty(contents)
 }
 
-/// Runs all pickles for the globals that they name, and appends those to `named`. An error in one file does not keep the
-/// others from being read; the first error is returned at the end.
+/// Runs all pickles for the globals that they name, and appends those to `named`. An error in one
+/// file does not keep the others from being read; the first error is returned at the end.
 pub(super) fn collect_globals(
     source: &Source,
     named: &mut Vec<PickleGlobal>,
@@ -170,8 +172,8 @@ struct TarReader<'a> {
 }
 
 impl TarReader<'_> {
-    /// Reads one file of the archive: a count, that many items with `read_item`, and what follows with `finish`. Returns
-    /// the items by the number of their key.
+    /// Reads one file of the archive: a count, that many items with `read_item`, and what follows
+    /// with `finish`. Returns the items by the number of their key.
     fn read_items<T>(
         &mut self,
         file: &mut dyn ReadAt,
@@ -208,7 +210,8 @@ impl TarReader<'_> {
         result.map(|()| all)
     }
 
-    /// Reads the file `storages`: `(key, location, class)`, a length in elements and the data of each; then the views.
+    /// Reads the file `storages`: `(key, location, class)`, a length in elements and the data of
+    /// each; then the views.
     fn read_storages(
         &mut self,
         file: &mut dyn ReadAt,
@@ -308,8 +311,8 @@ impl TarReader<'_> {
     }
 }
 
-/// Reads the views of storages, `[(key, root, offset, length)]`, and adds them to `storages`: tensors refer to them as
-/// to storages. A view must lie within its root.
+/// Reads the views of storages, `[(key, root, offset, length)]`, and adds them to `storages`:
+/// tensors refer to them as to storages. A view must lie within its root.
 fn read_views(
     machine: &mut PickleMachine<'_>,
     keys: &mut StorageKeys,

@@ -1,8 +1,9 @@
-//! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor's name is its path in them,
-//! joined with dots.
+//! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor's name
+//! is its path in them, joined with dots.
 //!
-//! Containers may share and contain each other, so that a small pickle can have endless paths. Depth, steps and the bytes
-//! of names are therefore bounded; each bound is far above what checkpoints have.
+//! Containers may share and contain each other, so that a small pickle can have endless paths.
+//! Depth, steps and the bytes of names are therefore bounded; each bound is far above what
+//! checkpoints have.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,8 +20,8 @@ use crate::{AnamnesisError, Result};
 /// Deepest nesting of dicts, lists and tuples.
 const MAX_DEPTH: usize = 256;
 
-/// Memory for tensors and their names besides four times the file's length. A container that is referred to twice gives
-/// new names at no cost in the file.
+/// Memory for tensors and their names besides four times the file's length. A container that is
+/// referred to twice gives new names at no cost in the file.
 const FREE_NAME_BYTES: u64 = 16 << 20;
 
 /// Memory charged for a tensor besides its name, including what a conversion allocates for it.
@@ -40,7 +41,8 @@ pub(super) fn walk(root: NodeId, machine: &PickleMachine<'_>) -> Result<Vec<Foun
     walk_all(root, machine, false, &mut HashMap::new())
 }
 
-/// Finds every tensor below `root`, and adds the values that describe quantized weights to `facts`, by path.
+/// Finds every tensor below `root`, and adds the values that describe quantized weights to `facts`,
+/// by path.
 pub(super) fn walk_with_facts(
     root: NodeId,
     machine: &PickleMachine<'_>,
@@ -49,8 +51,8 @@ pub(super) fn walk_with_facts(
     walk_all(root, machine, false, facts)
 }
 
-/// Finds every tensor below `root` in a tar checkpoint, where a persistent id stands for a tensor. Of the views that are
-/// returned, only the `storage` means anything: it is the persistent id.
+/// Finds every tensor below `root` in a tar checkpoint, where a persistent id stands for a tensor.
+/// Of the views that are returned, only the `storage` means anything: it is the persistent id.
 pub(super) fn walk_persistent(
     root: NodeId,
     machine: &PickleMachine<'_>,
@@ -115,8 +117,9 @@ struct TensorWalk<'a, 'i> {
     persistent: bool,
     facts: &'a mut HashMap<String, String>,
     found: Vec<FoundTensor>,
-    /// Values that may still be visited. A shared value is walked once for each path to it. The number of paths can be exponential
-    /// in the number of values, and infinite in a cycle; so the steps in all are bounded linearly.
+    /// Values that may still be visited. A shared value is walked once for each path to it. The
+    /// number of paths can be exponential in the number of values, and infinite in a cycle; so the
+    /// steps in all are bounded linearly.
     steps: usize,
     /// Memory for tensors and names so far.
     charged: u64,
@@ -162,8 +165,9 @@ impl TensorWalk<'_, '_> {
         let machine = self.machine;
         let (mut below, mut seen) = (Vec::new(), HashSet::new());
         for &(key, value) in entries {
-            // In Python the last value of a repeated key counts, in other readers the first; no writer repeats
-            // one. The type is part of the key: 1 and "1" are two keys, although their names are equal.
+            // In Python the last value of a repeated key counts, in other readers the first; no
+            // writer repeats one. The type is part of the key: 1 and "1" are two keys, although
+            // their names are equal.
             let typed_key = (
                 std::mem::discriminant(machine.values.node(key)),
                 key_name(key, machine, 0)?,
@@ -268,7 +272,8 @@ fn key_name(key: NodeId, machine: &PickleMachine<'_>, depth: usize) -> Result<St
 /// Adds the tensors to `contents`. `place` looks up a storage in the container, once for each key.
 ///
 /// # Errors
-/// `Parse` that names the tensor, if its storage is missing or the view leads out of it; `LimitExceeded`.
+/// `Parse` that names the tensor, if its storage is missing or the view leads out of it;
+/// `LimitExceeded`.
 pub(super) fn add(
     found: Vec<FoundTensor>,
     machine: &PickleMachine<'_>,

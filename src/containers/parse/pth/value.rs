@@ -1,7 +1,8 @@
 //! [`PickleValues`]: the values that a pickle evaluates to, as far as tensors are concerned.
 //!
-//! Values may share and contain each other, even in cycles. So all lie in one table and refer to each other by index;
-//! text and bytes stay in the input's buffer. Dropping the table recurses nowhere.
+//! Values may share and contain each other, even in cycles. So all lie in one table and refer to
+//! each other by index; text and bytes stay in the input's buffer. Dropping the table recurses
+//! nowhere.
 
 use std::ops::Range;
 
@@ -45,7 +46,8 @@ pub(super) enum Node {
 pub(super) struct TensorView {
     /// The storage's persistent id.
     pub storage: NodeId,
-    /// The dtype, if the view names one because its storage is untyped; `Some(None)` if it is one that is not read.
+    /// The dtype, if the view names one because its storage is untyped; `Some(None)` if it is one
+    /// that is not read.
     pub dtype: Option<Option<Dtype>>,
     pub offset: usize,
     pub shape: Vec<usize>,
@@ -55,10 +57,10 @@ pub(super) struct TensorView {
 /// The table of values, with an account of the memory that it takes.
 ///
 /// # Memory
-/// The machine checks after each opcode that the table, its stack and its memo take at most [`FREE_BYTES`] and
-/// [`BYTES_PER_BYTE_READ`] bytes for each byte of the pickle that was consumed. So memory is linear in the file,
-/// whatever the pickle says. An opcode adds no more than it consumes or takes from the stack, so that a check after it is
-/// soon enough.
+/// The machine checks after each opcode that the table, its stack and its memo take at most
+/// [`FREE_BYTES`] and [`BYTES_PER_BYTE_READ`] bytes for each byte of the pickle that was consumed.
+/// So memory is linear in the file, whatever the pickle says. An opcode adds no more than it
+/// consumes or takes from the stack, so that a check after it is soon enough.
 #[derive(Debug, Default)]
 pub(super) struct PickleValues {
     nodes: Vec<Node>,
@@ -70,8 +72,8 @@ pub(super) struct PickleValues {
     pub extra_bytes_per_byte: usize,
 }
 
-/// Memory that values may take besides their share of the file: a value is larger than the opcode that makes it, which
-/// small pickles may consist of.
+/// Memory that values may take besides their share of the file: a value is larger than the opcode
+/// that makes it, which small pickles may consist of.
 const FREE_BYTES: usize = 24 << 20;
 
 /// Memory that values may take for each byte that was read.
@@ -98,8 +100,8 @@ impl PickleValues {
 
     /// The value at `id`, for lists and dicts to grow.
     pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        // Items that are appended later are not charged. Each was pushed by an opcode of at least one byte, which bounds
-        // them by the bytes read.
+        // Items that are appended later are not charged. Each was pushed by an opcode of at least
+        // one byte, which bounds them by the bytes read.
         &mut self.nodes[id as usize]
     }
 
@@ -108,8 +110,8 @@ impl PickleValues {
         self.bytes += bytes;
     }
 
-    /// Checks that the table is in proportion to the `read` bytes consumed. `slots` is the number of entries of the
-    /// machine's stack, marks and memo, which take at most 24 bytes each.
+    /// Checks that the table is in proportion to the `read` bytes consumed. `slots` is the number
+    /// of entries of the machine's stack, marks and memo, which take at most 24 bytes each.
     ///
     /// # Errors
     /// `LimitExceeded` (`MAX_PICKLE_WORKING_SET`).

@@ -6,20 +6,23 @@ use crate::containers::model::strided::{row_major_strides, span};
 use crate::containers::model::{Check, TensorInfo};
 use crate::{AnamnesisError, Dtype, ParsedModel, Result};
 
-/// Most bytes of tensors for each byte of the storages that they are views of. Views may overlap and repeat elements
-/// (stride 0), so that a small file could describe tensors of any size.
+/// Most bytes of tensors for each byte of the storages that they are views of. Views may overlap
+/// and repeat elements (stride 0), so that a small file could describe tensors of any size.
 const MAX_RATIO: u64 = 16;
 
 /// Bytes of tensors that are allowed in any case.
 const FREE_BYTES: u64 = 64 << 20;
 
-/// The tensor that is a view of the storage at `place`. The view's offset counts from `before` elements into the storage.
+/// The tensor that is a view of the storage at `place`. The view's offset counts from `before`
+/// elements into the storage.
 ///
-/// The view is checked against the storage here, before any data is read: offset, shape and strides come from the pickle,
-/// and without the check a tensor could show bytes of other storages, of the pickle, or past the end of the file.
+/// The view is checked against the storage here, before any data is read: offset, shape and strides
+/// come from the pickle, and without the check a tensor could show bytes of other storages, of the
+/// pickle, or past the end of the file.
 ///
 /// # Errors
-/// `Parse` if the view leads out of its storage or a size overflows; `Unsupported` for strided four-bit floats.
+/// `Parse` if the view leads out of its storage or a size overflows; `Unsupported` for strided
+/// four-bit floats.
 pub(super) fn tensor_of(
     name: &str,
     dtype: Dtype,
@@ -50,7 +53,8 @@ pub(super) fn tensor_of(
         );
         return Err(wrong(what));
     }
-    // The stride of a dimension of one element is arbitrary, and so are all strides of an empty tensor.
+    // The stride of a dimension of one element is arbitrary, and so are all strides of an empty
+    // tensor.
     let row_major = row_major_strides(shape);
     let is_row_major = len == 0
         || shape
@@ -58,7 +62,8 @@ pub(super) fn tensor_of(
             .zip(strides)
             .zip(&row_major)
             .all(|((&n, s), p)| n == 1 || s == p);
-    // The offset of an empty tensor is unchecked and not used. Any other was checked above, so that this cannot overflow.
+    // The offset of an empty tensor is unchecked and not used. Any other was checked above, so that
+    // this cannot overflow.
     let start = if len == 0 {
         0
     } else {
@@ -94,7 +99,8 @@ pub(super) fn tensor_of(
     })
 }
 
-/// Checks that the tensors take at most [`MAX_RATIO`] times the bytes of the storages at `places`, or [`FREE_BYTES`].
+/// Checks that the tensors take at most [`MAX_RATIO`] times the bytes of the storages at `places`,
+/// or [`FREE_BYTES`].
 ///
 /// # Errors
 /// `LimitExceeded` (`PTH_MAX_MATERIALISE_RATIO`).

@@ -1,5 +1,5 @@
-//! Checkpoints of DeepSpeed's ZeRO, stages 1 to 3: the weights in F32 that the optimizer keeps, joined from the files of all
-//! processes as DeepSpeed's own `zero_to_fp32.py` joins them.
+//! Checkpoints of DeepSpeed's ZeRO, stages 1 to 3: the weights in F32 that the optimizer keeps,
+//! joined from the files of all processes as DeepSpeed's own `zero_to_fp32.py` joins them.
 //!
 //! ```text
 //! mp_rank_00_model_states.pt                     stages 1 and 2: names and shapes of parameters by group, buffers, frozen parameters
@@ -7,9 +7,10 @@
 //! [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   process R's part of each group, a flat tensor
 //! ```
 //!
-//! In stages 1 and 2 the parts of a group are one vector, in which the parameters follow each other. In stage 3 each parameter is
-//! divided among the processes by itself. The module in 16 bits and the optimizer's own tensors are left out, except the parameters that
-//! the module alone has: those that are not trained in stage 1.
+//! In stages 1 and 2 the parts of a group are one vector, in which the parameters follow each
+//! other. In stage 3 each parameter is divided among the processes by itself. The module in 16 bits
+//! and the optimizer's own tensors are left out, except the parameters that the module alone has:
+//! those that are not trained in stage 1.
 //!
 //! Format: DeepSpeed
 //! [`zero_to_fp32.py`](https://github.com/deepspeedai/DeepSpeed/blob/edaa7221267243c7be7fb49c5d5f5c4fb97b4641/deepspeed/utils/zero_to_fp32.py).
@@ -37,11 +38,13 @@ use crate::limits::Budget;
 use crate::source::{FilePool, Pieced, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
 
-/// Reads the checkpoint with the model's state in `source`, at `path`, and all files beside it that belong to it.
+/// Reads the checkpoint with the model's state in `source`, at `path`, and all files beside it that
+/// belong to it.
 ///
 /// # Errors
-/// `Parse` if the file of a process is missing, or the sizes in the files contradict each other; `Unsupported` for a checkpoint of
-/// tensor, pipeline or expert parallelism; `DisallowedGlobal`; `LimitExceeded`; `Io`.
+/// `Parse` if the file of a process is missing, or the sizes in the files contradict each other;
+/// `Unsupported` for a checkpoint of tensor, pipeline or expert parallelism; `DisallowedGlobal`;
+/// `LimitExceeded`; `Io`.
 pub(in crate::containers::parse) fn read(
     source: &Source,
     path: &Path,
@@ -101,11 +104,12 @@ pub(in crate::containers::parse) fn read(
     not_empty(model)
 }
 
-/// Checks a checkpoint that is read by itself, whose pickle has the value `root` and whose tensors are in `model`.
+/// Checks a checkpoint that is read by itself, whose pickle has the value `root` and whose tensors
+/// are in `model`.
 ///
 /// # Errors
-/// `Unsupported` if it is the state of a process of stage 3. The parameters of its module are empty: each process has a part of them,
-/// in another file.
+/// `Unsupported` if it is the state of a process of stage 3. The parameters of its module are
+/// empty: each process has a part of them, in another file.
 pub(super) fn check_alone(
     root: NodeId,
     machine: &PickleMachine<'_>,

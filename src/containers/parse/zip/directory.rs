@@ -1,5 +1,5 @@
-//! The central directory of a ZIP archive: its end records, its entries, and the checks that every reader of the file
-//! sees the same members.
+//! The central directory of a ZIP archive: its end records, its entries, and the checks that every
+//! reader of the file sees the same members.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -40,14 +40,16 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// Finds the end record in `tail`, the end of the file from offset `tail_start` on, and the 64-bit end record if there is
-/// one. The directory must end where the records begin, so that no other one can hide behind it.
+/// Finds the end record in `tail`, the end of the file from offset `tail_start` on, and the 64-bit
+/// end record if there is one. The directory must end where the records begin, so that no other one
+/// can hide behind it.
 ///
 /// # Errors
-/// `Parse` if there is no end record at the end of the file, or if the records contradict each other; `Io`.
+/// `Parse` if there is no end record at the end of the file, or if the records contradict each
+/// other; `Io`.
 pub(super) fn find_end(file: &mut dyn ReadAt, tail: &[u8], tail_start: u64) -> Result<ZipEnd> {
-    // A record counts only if its comment ends with the file. The last such one is taken: a signature inside of the
-    // comment would need a comment of its own that ends there, too.
+    // A record counts only if its comment ends with the file. The last such one is taken: a
+    // signature inside of the comment would need a comment of its own that ends there, too.
     let ends_file = |&at: &usize| {
         tail[at..].starts_with(b"PK\x05\x06")
             && at + 22 + usize::from(u16_at(tail, at + 20)) == tail.len()
@@ -115,8 +117,8 @@ pub(in crate::containers::parse) fn archive_len(file: &mut dyn ReadAt) -> Result
         .ok_or_else(|| broken("it begins before the file"))
 }
 
-/// Reads the 64-bit end record by its locator, which is at index `locator` of `tail`. Returns it with its offset in the
-/// file. `end` is the 32-bit record.
+/// Reads the 64-bit end record by its locator, which is at index `locator` of `tail`. Returns it
+/// with its offset in the file. `end` is the 32-bit record.
 fn read_zip64_end(
     file: &mut dyn ReadAt,
     tail: &[u8],
@@ -151,7 +153,8 @@ fn read_zip64_end(
         len: u64_at(&record, 40),
         offset: u64_at(&record, 48),
     };
-    // Readers differ in which of the two records counts, so a value that both have must be the same.
+    // Readers differ in which of the two records counts, so a value that both have must be the
+    // same.
     let agree = |short: u64, all_ones: u64, long: u64| short == all_ones || short == long;
     if !agree(end.entries, 0xffff, end_64.entries)
         || !agree(end.len, 0xffff_ffff, end_64.len)
@@ -162,8 +165,8 @@ fn read_zip64_end(
     Ok((end_64, place))
 }
 
-/// Splits the central directory into its entries, which must fill it exactly: `zip` stops behind the declared number of
-/// them, where other readers go on.
+/// Splits the central directory into its entries, which must fill it exactly: `zip` stops behind
+/// the declared number of them, where other readers go on.
 pub(super) fn parse_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipMember>> {
     // Grows with the entries that are there: their declared number is not trusted.
     let mut members = Vec::new();
@@ -192,11 +195,12 @@ pub(super) fn parse_directory(directory: &[u8], end: &ZipEnd) -> Result<Vec<ZipM
     Ok(members)
 }
 
-/// Parses one entry of the central directory with the `zip` crate, and checks what the crate lets pass. The lengths are
-/// those of its name, extra fields and comment; `archive` is scratch.
+/// Parses one entry of the central directory with the `zip` crate, and checks what the crate lets
+/// pass. The lengths are those of its name, extra fields and comment; `archive` is scratch.
 ///
-/// The crate keeps all that it parses, extra fields and comments as well: some 200 bytes a member, and a dozen for each
-/// byte of a hostile extra field. So it is given an archive of this entry alone.
+/// The crate keeps all that it parses, extra fields and comments as well: some 200 bytes a member,
+/// and a dozen for each byte of a hostile extra field. So it is given an archive of this entry
+/// alone.
 fn parse_member(
     entry: &[u8],
     [name_len, extra_len, _]: [usize; 3],
@@ -245,7 +249,8 @@ fn parse_member(
     if parsed.name_raw() != name.as_bytes() {
         return wrong(&"it has another name in an extra field");
     }
-    // The crate sets a flag where it finds a name in Unicode; local headers are compared with what is stored.
+    // The crate sets a flag where it finds a name in Unicode; local headers are compared with what
+    // is stored.
     let (flags, method) = (u16_at(entry, 8), u16_at(entry, 10));
     // Bit 0: encrypted; bit 6: strong encryption; bit 13: the directory's values are masked.
     if flags & 0x2041 != 0 {
@@ -303,8 +308,9 @@ pub(super) fn check_names(members: &[ZipMember]) -> Result<()> {
     }
 }
 
-/// Checks that no two members share a byte, and that none reaches into the directory at offset `directory`. Members that
-/// overlap make a "ZIP bomb" whose size grows quadratically with that of the file.
+/// Checks that no two members share a byte, and that none reaches into the directory at offset
+/// `directory`. Members that overlap make a "ZIP bomb" whose size grows quadratically with that of
+/// the file.
 pub(super) fn check_overlap(members: &[ZipMember], directory: u64) -> Result<()> {
     let mut spans: Vec<(u64, Option<u64>, &str)> = Vec::with_capacity(members.len());
     for m in members {

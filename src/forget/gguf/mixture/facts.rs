@@ -1,8 +1,8 @@
-//! Facts about a model on which its mixture depends, beside its tensors: from the metadata of a GGUF file, or from
-//! `config.json`, completed from the tensors' names and shapes.
+//! Facts about a model on which its mixture depends, beside its tensors: from the metadata of a
+//! GGUF file, or from `config.json`, completed from the tensors' names and shapes.
 //!
-//! Source: llama.cpp 0.6.0 `src/llama-model.cpp` (`load_hparams`), `src/models/*.cpp` (which models are called 70B) and
-//! `convert_hf_to_gguf.py` (what of `config.json` becomes metadata).
+//! Source: llama.cpp 0.6.0 `src/llama-model.cpp` (`load_hparams`), `src/models/*.cpp` (which models
+//! are called 70B) and `convert_hf_to_gguf.py` (what of `config.json` becomes metadata).
 
 use serde_json::Value;
 
@@ -24,7 +24,8 @@ pub(crate) struct ModelFacts {
     pub heads: i64,
     /// Heads of keys and values of the first layer.
     pub kv_heads: i64,
-    /// Whether the facts are from a GGUF file's metadata, where a key that is missing means 0, not unknown.
+    /// Whether the facts are from a GGUF file's metadata, where a key that is missing means 0, not
+    /// unknown.
     is_from_gguf: bool,
 }
 
@@ -157,7 +158,8 @@ impl ModelFacts {
             .unwrap_or(-1)
             .saturating_add(1);
         if counted > facts.layers {
-            // `num_hidden_layers` of a config does not include the layers that predict further tokens.
+            // `num_hidden_layers` of a config does not include the layers that predict further
+            // tokens.
             facts.nextn_layers = if facts.layers > 0 {
                 counted - facts.layers
             } else {
@@ -181,7 +183,8 @@ impl ModelFacts {
                     .find(|tensor| tensor.name.ends_with(what) && tensor.dims.len() == 2)?;
                 i64::try_from(*found.dims.first()?).ok()
             };
-            // Queries and keys have as many rows for each head, so the ratio of rows is the ratio of heads.
+            // Queries and keys have as many rows for each head, so the ratio of rows is the ratio
+            // of heads.
             if let (Some(query), Some(key)) = (rows(".attn_q.weight"), rows(".attn_k.weight")) {
                 (facts.heads, facts.kv_heads) = (query, key);
             }

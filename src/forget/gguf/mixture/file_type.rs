@@ -1,7 +1,7 @@
 //! llama.cpp's file types: the names of mixtures, each with the ggml type that most tensors get.
 //!
-//! Source: llama.cpp 0.6.0 `include/llama.h` (`llama_ftype`), `src/llama-quant.cpp` (`llama_ftype_get_default_type`)
-//! and `tools/quantize/quantize.cpp` (`QUANT_OPTIONS`, the names).
+//! Source: llama.cpp 0.6.0 `include/llama.h` (`llama_ftype`), `src/llama-quant.cpp`
+//! (`llama_ftype_get_default_type`) and `tools/quantize/quantize.cpp` (`QUANT_OPTIONS`, the names).
 
 use crate::Dtype;
 use crate::forget::ForgetScheme;
@@ -88,7 +88,8 @@ const ALIASES: &[(&str, &str)] = &[("Q3_K", "Q3_K_M"), ("Q4_K", "Q4_K_M"), ("Q5_
 const READ_ONLY: &[(Dtype, u32)] = &[(Dtype::NVFP4, 39)];
 
 impl FileType {
-    /// The file type of this name, in any case. If there is none, the ggml block type of this name, for all tensors.
+    /// The file type of this name, in any case. If there is none, the ggml block type of this name,
+    /// for all tensors.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let alias = ALIASES
             .iter()

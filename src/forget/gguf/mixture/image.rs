@@ -1,8 +1,11 @@
 //! Mixtures of models of images and videos, by the rules of ComfyUI-GGUF's `llama-quantize`.
 //!
-//! Rows that are not whole blocks get the type that llama.cpp falls back to; that program falls back to F16.
+//! Rows that are not whole blocks get the type that llama.cpp falls back to; that program falls
+//! back to F16.
 //!
-//! Source: [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/blob/795e45156ece99afbc3efef911e63fcb46e6a20d/tools/lcpp.patch) (`img_tensor_get_type`).
+//! Source:
+//! [ComfyUI-GGUF](https://github.com/city96/ComfyUI-GGUF/blob/795e45156ece99afbc3efef911e63fcb46e6a20d/tools/lcpp.patch)
+//! (`img_tensor_get_type`).
 
 use super::rules::Category;
 use super::{FileType, LlamaTensor, Mixture, MixtureTensor, TypeChoice, fallback, overrides};
@@ -46,7 +49,8 @@ impl Mixture<'_> {
         if let Some(overrides) = self.overrides {
             overrides.require_matches(&apart)?;
         }
-        // Counted in the order of names, as llama.cpp visits tensors that are in no layer of its own names.
+        // Counted in the order of names, as llama.cpp visits tensors that are in no layer of its
+        // own names.
         let mut order: Vec<usize> = (0..apart.len()).collect();
         order.sort_by_key(|&i| apart[i].shown);
         let mut choices = vec![TypeChoice::Keep(String::new()); apart.len()];

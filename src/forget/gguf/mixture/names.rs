@@ -1,8 +1,9 @@
 //! llama.cpp's names of tensors in Hugging Face's models.
 //!
-//! The rules of mixtures look at llama.cpp's names, so a model in safetensors must be translated before. The tables of
-//! llama.cpp depend on the architecture; here one table serves all. Only what decides on a tensor's type has to be the
-//! same: its layer, its kind, and whether it is quantized at all.
+//! The rules of mixtures look at llama.cpp's names, so a model in safetensors must be translated
+//! before. The tables of llama.cpp depend on the architecture; here one table serves all. Only what
+//! decides on a tensor's type has to be the same: its layer, its kind, and whether it is quantized
+//! at all.
 //!
 //! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py`.
 
@@ -18,9 +19,11 @@ use self::table::{LAYER_TENSORS, MODEL_TENSORS};
 pub(crate) struct LlamaName {
     /// The name, such as `blk.3.ffn_down_exps.weight`. A name that is not known stays as it is.
     pub name: String,
-    /// Index of the expert, if the tensor is a single expert. llama.cpp stores all experts of a layer as one tensor.
+    /// Index of the expert, if the tensor is a single expert. llama.cpp stores all experts of a
+    /// layer as one tensor.
     pub expert: Option<usize>,
-    /// Whether it belongs to an encoder of images or sounds, which llama.cpp stores in another file.
+    /// Whether it belongs to an encoder of images or sounds, which llama.cpp stores in another
+    /// file.
     pub is_multimodal: bool,
 }
 
@@ -36,7 +39,8 @@ const LAYERS: &[&str] = &[
     "decoder_layers",
 ];
 
-/// Words in the names of encoders of images and sounds, and of projectors that join them to a language model.
+/// Words in the names of encoders of images and sounds, and of projectors that join them to a
+/// language model.
 const MULTIMODAL: &[&str] = &[
     "visual",
     "vision",
@@ -52,7 +56,8 @@ const MULTIMODAL: &[&str] = &[
     "qformer",
 ];
 
-/// Last parts of names that name a tensor of the whole model only if nothing but [`WHOLE`] is before them.
+/// Last parts of names that name a tensor of the whole model only if nothing but [`WHOLE`] is
+/// before them.
 const AMBIGUOUS: &[&str] = &[
     "output",
     "head",
@@ -118,7 +123,8 @@ pub(crate) fn llama_name(name: &str) -> LlamaName {
     let expert = numbered.and_then(|at| number(leaf.remove(at + 1)));
     let leaf = leaf.join(".");
     match (BY_LEAF.get(leaf.as_str()), base) {
-        // Without `.weight` a name is a parameter; only stacks of experts are parameters that hold a matrix.
+        // Without `.weight` a name is a parameter; only stacks of experts are parameters that hold
+        // a matrix.
         (Some(ours), None) if !ours.ends_with("_exps") => plain(false),
         (None, None) => plain(false),
         (ours, _) => {
@@ -170,10 +176,12 @@ fn model_tensor(parts: &[&str]) -> Option<String> {
         .map(|(_, ours)| format!("{ours}.weight"))
 }
 
-/// A llama.cpp name for a tensor of a layer that is not in the table, with the same treatment by the rules.
+/// A llama.cpp name for a tensor of a layer that is not in the table, with the same treatment by
+/// the rules.
 fn guess_layer_tensor(prefix: &[&str], leaf: &str) -> String {
     match leaf.rsplit('.').next().unwrap_or(leaf) {
-        // `mixer.out_proj` is the output of an attention in transformers, and of a state space in Mamba.
+        // `mixer.out_proj` is the output of an attention in transformers, and of a state space in
+        // Mamba.
         "out_proj"
             if leaf == "mixer.out_proj"
                 && prefix

@@ -36,8 +36,8 @@ impl TypeOverrides {
         }))
     }
 
-    /// The type that is given to the kind of a tensor, the embeddings or the output layer. It counts before patterns, even if
-    /// the file type is one of floats.
+    /// The type that is given to the kind of a tensor, the embeddings or the output layer. It
+    /// counts before patterns, even if the file type is one of floats.
     pub(super) fn of_kind(&self, tensor: &LlamaTensor<'_>, category: Category) -> Option<Dtype> {
         match category {
             // A large table by itself, which a pattern may name.
@@ -84,8 +84,8 @@ fn matches(pattern: &Selection, tensor: &LlamaTensor<'_>) -> bool {
     pattern.has(&tensor.name) || pattern.has(tensor.shown)
 }
 
-/// The choice of a type that is given to a kind of tensors. llama.cpp has no other type for rows that are not whole blocks then,
-/// and fails.
+/// The choice of a type that is given to a kind of tensors. llama.cpp has no other type for rows
+/// that are not whole blocks then, and fails.
 pub(super) fn fitting(dtype: Dtype, tensor: &LlamaTensor<'_>) -> Result<TypeChoice> {
     let (cols, block) = (tensor.dims.last().copied().unwrap_or(1), dtype.block_size());
     if cols.is_multiple_of(block) {

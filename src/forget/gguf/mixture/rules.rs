@@ -1,10 +1,11 @@
 //! The rules of llama.cpp's mixtures: which tensors get more or fewer bits than most.
 //!
-//! Each function is one branch of `llama_tensor_get_type_impl`, of which the first case that applies decides. Some
-//! cases depend on the number of tensors of a kind that were visited before, so tensors must come in llama.cpp's order.
+//! Each function is one branch of `llama_tensor_get_type_impl`, of which the first case that
+//! applies decides. Some cases depend on the number of tensors of a kind that were visited before,
+//! so tensors must come in llama.cpp's order.
 //!
-//! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`tensor_get_category`, `llama_tensor_get_type_impl`,
-//! `init_quantize_state_counters`).
+//! Source: llama.cpp 0.6.0 `src/llama-quant.cpp` (`tensor_get_category`,
+//! `llama_tensor_get_type_impl`, `init_quantize_state_counters`).
 
 use super::{FileType, LlamaTensor, ModelFacts, is_token_embedding, no_layer};
 use crate::{Dtype, Result};
@@ -51,7 +52,8 @@ impl Category {
         found.map_or(Self::Other, |(_, category)| *category)
     }
 
-    /// Whether it holds values of an attention, which lose more than queries and keys (`category_is_attn_v`).
+    /// Whether it holds values of an attention, which lose more than queries and keys
+    /// (`category_is_attn_v`).
     pub(crate) fn is_values(self) -> bool {
         matches!(self, Self::Value | Self::QueryKeyValue | Self::KeyValueB)
     }
@@ -72,12 +74,14 @@ pub(crate) struct TypeRules<'a> {
     pub has_imatrix: bool,
     /// Number of tensors that hold values of an attention.
     pub attention_values: usize,
-    /// Whether the token embedding is the output layer, too, so that it gets the type of the latter.
+    /// Whether the token embedding is the output layer, too, so that it gets the type of the
+    /// latter.
     pub is_tied: bool,
     pub facts: &'a ModelFacts,
 }
 
-/// Whether `layer` gets more bits (`use_more_bits`): the first and the last eighth of layers, and every third between.
+/// Whether `layer` gets more bits (`use_more_bits`): the first and the last eighth of layers, and
+/// every third between.
 fn uses_more_bits(layer: i64, layers: i64) -> bool {
     // llama.cpp divides integers, so that the shares of a small model are rounded down.
     layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
@@ -153,8 +157,8 @@ impl TypeRules<'_> {
         }
     }
 
-    /// The layer of a feed-forward tensor (`layer_info`): the count of such tensors, or the number in its name if the
-    /// model has experts, because some layers may have none.
+    /// The layer of a feed-forward tensor (`layer_info`): the count of such tensors, or the number
+    /// in its name if the model has experts, because some layers may have none.
     fn layer(&self, tensor: &LlamaTensor<'_>, count: i64) -> Result<i64> {
         if self.facts.experts <= 1 {
             return Ok(count);
@@ -180,7 +184,8 @@ impl TypeRules<'_> {
         }
     }
 
-    /// The type in `MXFP4_MOE`: MXFP4 for experts, which llama.cpp recognizes by their third dimension.
+    /// The type in `MXFP4_MOE`: MXFP4 for experts, which llama.cpp recognizes by their third
+    /// dimension.
     fn mxfp4(&self, tensor: &LlamaTensor<'_>, category: Category) -> Dtype {
         let outer = tensor
             .dims
@@ -228,7 +233,8 @@ impl TypeRules<'_> {
         let (facts, many) = (self.facts, self.facts.gqa_ratio() >= 4);
         let (i, n) = (counters.values, self.attention_values);
         counters.values += 1;
-        // With four or more heads to a key the tensor of values is small, so that more bits cost little.
+        // With four or more heads to a key the tensor of values is small, so that more bits cost
+        // little.
         let dtype = match self.file_type.name {
             // The order of the arms is llama.cpp's order of branches. `Q2_K` is in two of them and
             // differs by `many`.

@@ -119,7 +119,8 @@ fn chosen(choice: &TypeChoice, dims: &[usize]) -> Dtype {
     }
 }
 
-/// Calls `check` with each model's name, tensors, mixture and types, which are none where llama.cpp gives up.
+/// Calls `check` with each model's name, tensors, mixture and types, which are none where llama.cpp
+/// gives up.
 fn each(mut check: impl FnMut(&str, &Value, &[(String, Vec<usize>)], &Mixture, Option<&[Dtype]>)) {
     let goldens = goldens();
     for (name, model) in goldens["models"].as_object().unwrap() {

@@ -1,8 +1,9 @@
-//! Stored matrices of codes, scales and zero points: how a tile of them is packed, and where its bytes lie.
+//! Stored matrices of codes, scales and zero points: how a tile of them is packed, and where its
+//! bytes lie.
 //!
-//! Libraries store a weight `[out, in]` in one of four ways: packed along rows or down columns, and either matrix as it
-//! is or transposed. Tiles begin at multiples of whole words in the packed direction (`Grouped::grid`), so that no two
-//! tiles write the same word.
+//! Libraries store a weight `[out, in]` in one of four ways: packed along rows or down columns, and
+//! either matrix as it is or transposed. Tiles begin at multiples of whole words in the packed
+//! direction (`Grouped::grid`), so that no two tiles write the same word.
 
 use std::ops::Range;
 
@@ -18,8 +19,9 @@ use crate::scheme::Tile;
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
-/// How a matrix `[rows, cols]` of integers of a few bits is packed into 32-bit words, and the shape of the words. A bit
-/// stream has the first code in its least significant bits; `words(n)` is `⌈n · bits / 32⌉`.
+/// How a matrix `[rows, cols]` of integers of a few bits is packed into 32-bit words, and the shape
+/// of the words. A bit stream has the first code in its least significant bits; `words(n)` is `⌈n ·
+/// bits / 32⌉`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WordPacking {
     /// `[rows, words(cols)]`: a bit stream along each row.
@@ -30,7 +32,8 @@ pub(crate) enum WordPacking {
     DownColumns,
     /// `[words(rows), cols]`: a bit stream down each column, stored as a column.
     DownColumnsTransposed,
-    /// `[cols, rows / 8]`: 4-bit codes of eight rows in a word, in AWQ's order 0, 2, 4, 6, 1, 3, 5, 7.
+    /// `[cols, rows / 8]`: 4-bit codes of eight rows in a word, in AWQ's order 0, 2, 4, 6, 1, 3,
+    /// 5, 7.
     AwqInterleaved,
 }
 
@@ -39,11 +42,13 @@ pub(crate) enum WordPacking {
 pub(crate) enum MatrixForm {
     /// Integers of a few bits, packed.
     Packed(WordPacking),
-    /// Integers less one, packed, as version 1 of GPTQ stores zero points. Widths that divide a word are lowered word
-    /// by word, with a borrow between codes, as by gptqmodel's `convert_gptq_v2_to_v1_format_module`. Codes of other
-    /// widths cross words and are lowered before they are packed, modulo their range.
+    /// Integers less one, packed, as version 1 of GPTQ stores zero points. Widths that divide a
+    /// word are lowered word by word, with a borrow between codes, as by gptqmodel's
+    /// `convert_gptq_v2_to_v1_format_module`. Codes of other widths cross words and are lowered
+    /// before they are packed, modulo their range.
     PackedMinusOne(WordPacking),
-    /// One byte for each integer, exclusive-or `flip`: 0x80 makes a signed byte of an unsigned code.
+    /// One byte for each integer, exclusive-or `flip`: 0x80 makes a signed byte of an unsigned
+    /// code.
     Bytes { flip: u8 },
     /// Floats of type `dtype`.
     Floats {
@@ -60,7 +65,8 @@ pub(crate) struct StoredMatrix {
     pub form: MatrixForm,
     /// Bits of an integer.
     pub bits: usize,
-    /// Rows and columns of the matrix before it is packed or transposed: those of the weight, or of its groups.
+    /// Rows and columns of the matrix before it is packed or transposed: those of the weight, or of
+    /// its groups.
     pub rows: usize,
     pub cols: usize,
 }
@@ -103,7 +109,8 @@ impl Rectangle {
 }
 
 impl StoredMatrix {
-    /// Packs the codes of a tile, which are in row order, and passes them to `put`. They may be changed on the way.
+    /// Packs the codes of a tile, which are in row order, and passes them to `put`. They may be
+    /// changed on the way.
     pub(crate) fn put_codes(
         &self,
         tile: &Tile,
@@ -147,8 +154,8 @@ impl StoredMatrix {
         }
     }
 
-    /// Converts the floats of a tile, which are in row order, and passes them to `put`. Where integers are stored, they
-    /// have integral values.
+    /// Converts the floats of a tile, which are in row order, and passes them to `put`. Where
+    /// integers are stored, they have integral values.
     pub(crate) fn put_floats(
         &self,
         tile: &Tile,
@@ -194,7 +201,8 @@ impl StoredMatrix {
         lines.put(self.part, &floats(columns, dtype), put)
     }
 
-    /// The packed codes of a tile, in one of `words`, and the rectangle of the stored matrix that they fill.
+    /// The packed codes of a tile, in one of `words`, and the rectangle of the stored matrix that
+    /// they fill.
     fn pack<'b>(
         &self,
         packing: WordPacking,

@@ -1,4 +1,5 @@
-//! Integers in groups against the bytes of their libraries: every case, in tiles of several sizes, at every CPU level.
+//! Integers in groups against the bytes of their libraries: every case, in tiles of several sizes,
+//! at every CPU level.
 
 mod cases;
 
@@ -69,7 +70,8 @@ fn tiles(encoder: &dyn Encode, rows: usize, cols: usize) -> Vec<Tile> {
         .collect()
 }
 
-/// The bytes of every stored tensor, each written once, and the values that decoding gives according to the encoder.
+/// The bytes of every stored tensor, each written once, and the values that decoding gives
+/// according to the encoder.
 fn encoded(
     encoder: &dyn Encode,
     values: &[f32],

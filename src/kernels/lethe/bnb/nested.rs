@@ -1,7 +1,8 @@
-//! bitsandbytes' double quantization: scales as 8-bit codes of a fixed map, as it quantizes on a CPU.
+//! bitsandbytes' double quantization: scales as 8-bit codes of a fixed map, as it quantizes on a
+//! CPU.
 //!
-//! Algorithms: bitsandbytes 0.50.2 `csrc/cpu_ops.cpp`, `quantize_cpu_impl` and `build_quantize_lut`; `functional.py`,
-//! `create_dynamic_map`.
+//! Algorithms: bitsandbytes 0.50.2 `csrc/cpu_ops.cpp`, `quantize_cpu_impl` and
+//! `build_quantize_lut`; `functional.py`, `create_dynamic_map`.
 
 use std::sync::OnceLock;
 
@@ -12,8 +13,9 @@ pub(crate) const NESTED_BLOCK: usize = 256;
 
 /// `create_dynamic_map` of bitsandbytes: the 256 levels of scales, in ascending order.
 ///
-/// There are seven decades of each sign, which end at 1e-6, 1e-5, …, 1. Each has twice as many levels as the one below
-/// it: the middles of equal steps from a tenth of its end to its end. 0 and 1 complete them.
+/// There are seven decades of each sign, which end at 1e-6, 1e-5, …, 1. Each has twice as many
+/// levels as the one below it: the middles of equal steps from a tenth of its end to its end. 0 and
+/// 1 complete them.
 pub(crate) fn dynamic_map() -> &'static [f32; 256] {
     static MAP: OnceLock<[f32; 256]> = OnceLock::new();
     MAP.get_or_init(|| {
@@ -48,9 +50,11 @@ fn linspace_element(i: usize, steps: usize) -> f32 {
     }
 }
 
-/// Codes of [`dynamic_map`] for 65536 values evenly spaced from -1 to 1: `build_quantize_lut` of bitsandbytes.
+/// Codes of [`dynamic_map`] for 65536 values evenly spaced from -1 to 1: `build_quantize_lut` of
+/// bitsandbytes.
 ///
-/// Its CPU kernel rounds a value to one of these and looks the code up, so that some codes are not the nearest.
+/// Its CPU kernel rounds a value to one of these and looks the code up, so that some codes are not
+/// the nearest.
 fn dynamic_map_codes() -> &'static [u8; 1 << 16] {
     static CODES: OnceLock<Box<[u8; 1 << 16]>> = OnceLock::new();
     CODES.get_or_init(|| {
@@ -70,8 +74,9 @@ fn dynamic_map_codes() -> &'static [u8; 1 << 16] {
     })
 }
 
-/// `quantize_cpu_impl` of bitsandbytes for scales less their mean, `offset`, in blocks of [`NESTED_BLOCK`], of which the
-/// last may be short. Appends a code for each scale to `codes` and a scale for each block to `outer`.
+/// `quantize_cpu_impl` of bitsandbytes for scales less their mean, `offset`, in blocks of
+/// [`NESTED_BLOCK`], of which the last may be short. Appends a code for each scale to `codes` and a
+/// scale for each block to `outer`.
 pub(crate) fn encode_nested(
     scales: &[f32],
     offset: f32,
@@ -95,8 +100,9 @@ pub(crate) fn encode_nested(
         }
         let factor = 1.0 / max;
         codes.extend(centered.iter().map(|&x| {
-            // The kernel's last multiplication and addition are one FMA. In F64 both are exact, for `half` is a multiple
-            // of 2^-25 and at most 1, and the cast to F32 rounds once, as the FMA does.
+            // The kernel's last multiplication and addition are one FMA. In F64 both are exact, for
+            // `half` is a multiple of 2^-25 and at most 1, and the cast to F32 rounds once, as the
+            // FMA does.
             let half = ((x * factor).clamp(-1.0, 1.0) + 1.0) * 0.5;
             lookup[usize::from((f64::from(half) * 65535.0 + 0.5) as f32 as u16)]
         }));

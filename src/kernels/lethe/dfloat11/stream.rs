@@ -1,4 +1,5 @@
-//! A run of a stream's codes: their bits, and where the first codes of each run of 8 bytes and of each chunk begin.
+//! A run of a stream's codes: their bits, and where the first codes of each run of 8 bytes and of
+//! each chunk begin.
 
 use super::HuffmanCode;
 
@@ -20,7 +21,8 @@ pub(crate) struct StreamPlace {
 }
 
 impl StreamPlace {
-    /// The place of value `value`, whose code begins at `bit`, behind a code of `before` bits; 0 at the beginning.
+    /// The place of value `value`, whose code begins at `bit`, behind a code of `before` bits; 0 at
+    /// the beginning.
     pub(crate) fn new(value: u64, bit: u64, before: u32) -> Self {
         let run = match before {
             0 => 0,
@@ -56,7 +58,8 @@ pub(crate) struct EncodedRun {
     pub positions: Vec<u32>,
 }
 
-/// Encodes the exponents of `values`, the first of which is at `place`, and moves that behind them. `false` if one has no code.
+/// Encodes the exponents of `values`, the first of which is at `place`, and moves that behind them.
+/// `false` if one has no code.
 pub(crate) fn encode_exponents(
     code: &HuffmanCode,
     values: &[f32],
@@ -92,8 +95,9 @@ pub(crate) fn encode_exponents(
     true
 }
 
-/// Ends the stream at `place`, behind the last codes, which are in `out`: fills the last byte with the first bits of the code of the
-/// end, and enters the gaps of all runs up to the last chunk's end and the positions of chunks without values.
+/// Ends the stream at `place`, behind the last codes, which are in `out`: fills the last byte with
+/// the first bits of the code of the end, and enters the gaps of all runs up to the last chunk's
+/// end and the positions of chunks without values.
 pub(crate) fn end_stream(code: &HuffmanCode, mut place: StreamPlace, out: &mut EncodedRun) {
     let free = (8 - place.bit % 8) as u32 % 8;
     if free > 0 {

@@ -4,7 +4,8 @@ use super::*;
 use crate::kernels::remember::dfloat11::ExponentCode;
 use crate::test_utils::test_data;
 
-/// The codes and tables of the library, byte for byte: ties, counts that ask for more than 32 bits, all tables that there are.
+/// The codes and tables of the library, byte for byte: ties, counts that ask for more than 32 bits,
+/// all tables that there are.
 #[test]
 fn codes_of_the_library() {
     let Some(data) = test_data() else {
@@ -52,7 +53,8 @@ fn refused_exponents() {
     assert!(wrong.is_none_or(|e| e.contains("tables")));
 }
 
-/// Behind the end of a stream each entry is an exponent that has a code, also where a link comes before it in the tables.
+/// Behind the end of a stream each entry is an exponent that has a code, also where a link comes
+/// before it in the tables.
 #[test]
 fn places_of_the_end() {
     for n in 1..40 {
@@ -77,7 +79,8 @@ fn places_of_the_end() {
     }
 }
 
-/// A single exponent, for which the library has no tables, and others: what is encoded is decoded, in pieces of any size.
+/// A single exponent, for which the library has no tables, and others: what is encoded is decoded,
+/// in pieces of any size.
 #[test]
 fn round_trip() {
     let exponent = |i: u32, kinds: u32| 120 + (i * 37 % (i % kinds + 1)) as u8;

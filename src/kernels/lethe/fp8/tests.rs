@@ -86,7 +86,8 @@ fn blocks_are_as_one_value_at_a_time() {
     }
 }
 
-/// Parts of a row of blocks have the codes of the whole, if the largest magnitudes of the blocks are known.
+/// Parts of a row of blocks have the codes of the whole, if the largest magnitudes of the blocks
+/// are known.
 #[test]
 fn parts_of_blocks_are_as_the_whole() {
     let (height, width, cols) = miri_or((4, 12, 5), (32, 300, 128));

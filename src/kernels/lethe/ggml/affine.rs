@@ -202,8 +202,8 @@ pub(super) fn fit_affine<const N: usize, const G: usize>(
     }
 }
 
-/// The scale, the minimum and the codes of each of `G` blocks of Q4_1 or Q5_1 side by side, whose values
-/// are `scale * code + min`.
+/// The scale, the minimum and the codes of each of `G` blocks of Q4_1 or Q5_1 side by side, whose
+/// values are `scale * code + min`.
 #[inline(always)]
 pub(super) fn fit_unsigned<const G: usize>(
     values: &[f32],
@@ -242,8 +242,8 @@ pub(super) fn fit_unsigned<const G: usize>(
 }
 
 /// The scales of positive values for codes from 0 to `top`, by coordinate descent: ggml's
-/// `make_qp_quants`. K-quants use it for the scales and minimums of groups, which are the lanes here.
-/// Codes are as ggml has them: those of negative values wrap in the byte.
+/// `make_qp_quants`. K-quants use it for the scales and minimums of groups, which are the lanes
+/// here. Codes are as ggml has them: those of negative values wrap in the byte.
 #[inline(always)]
 pub(super) fn fit_nonnegative<const N: usize, const L: usize>(
     x: &[Lanes<L>; N],

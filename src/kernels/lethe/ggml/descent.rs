@@ -1,4 +1,5 @@
-//! The search for scales without a minimum by coordinate descent: ggml's for Q3_K without importance.
+//! The search for scales without a minimum by coordinate descent: ggml's for Q3_K without
+//! importance.
 //!
 //! Algorithms: ggml 0.26.0 `ggml-quants.c`, `make_q3_quants`.
 
@@ -43,7 +44,8 @@ impl<const N: usize, const G: usize> Descent<N, G> {
         }
     }
 
-    /// Starts with the codes of step 0, for values of which `peak` have the largest magnitudes. In place, for a descent is large.
+    /// Starts with the codes of step 0, for values of which `peak` have the largest magnitudes. In
+    /// place, for a descent is large.
     #[inline(always)]
     fn start(&mut self, x: &[Lanes<G>; N], peak: &Lanes<G>, half: f32) {
         // A group of zeros divides by 0; its lane is cleared at the end.
@@ -91,7 +93,8 @@ impl<const N: usize, const G: usize> Descent<N, G> {
         })
     }
 
-    /// Replaces code `i` of each group where that makes (Σwxl)² / Σwl² larger. Returns the groups in which it does.
+    /// Replaces code `i` of each group where that makes (Σwxl)² / Σwl² larger. Returns the groups
+    /// in which it does.
     #[inline(always)]
     fn replace_code(&mut self, i: usize, half: f32) -> Mask<G> {
         let (lx, l2, codes) = (self.lx, self.l2, self.codes[i]);
@@ -129,19 +132,21 @@ const PASS: usize = LANES * IN_TURN;
 /// The slot of a group that keeps its first codes.
 const FIRST: u16 = u16::MAX;
 
-/// The scales of the 16 groups of each of up to [`TILE`] blocks by coordinate descent, with the square of a value as its weight:
-/// ggml's `make_q3_quants`.
+/// The scales of the 16 groups of each of up to [`TILE`] blocks by coordinate descent, with the
+/// square of a value as its weight: ggml's `make_q3_quants`.
 ///
-/// From the codes of step 0 on, one code after the other is replaced by the best for the scale that fits the other values, as long
-/// as (Σwxl)² / Σwl² grows, for at most five rounds.
+/// From the codes of step 0 on, one code after the other is replaced by the best for the scale that
+/// fits the other values, as long as (Σwxl)² / Σwl² grows, for at most five rounds.
 pub(super) struct Descended {
     pub(super) scales: [Lanes<16>; TILE],
     half: f32,
     peaks: [Lanes<16>; TILE],
-    /// Where in `codes` a group has those that replaced its first ones: a set of lanes and a lane of it.
+    /// Where in `codes` a group has those that replaced its first ones: a set of lanes and a lane
+    /// of it.
     slots: [[u16; 16]; TILE],
     codes: [[Lanes<LANES>; 16]; TILE],
-    /// The groups of the blocks that descend, one behind the other, and behind them what is left of others.
+    /// The groups of the blocks that descend, one behind the other, and behind them what is left of
+    /// others.
     gathered: [[f32; 16]; 16 * TILE + 1],
     descents: [Descent<16, LANES>; IN_TURN],
 }
@@ -151,7 +156,8 @@ thread_local! {
 }
 
 impl Descended {
-    /// What the thread has kept, or a new one: to fill it with zeros for each few blocks would take a twentieth of the time.
+    /// What the thread has kept, or a new one: to fill it with zeros for each few blocks would take
+    /// a twentieth of the time.
     pub(super) fn take(half: f32) -> Box<Self> {
         let mut fits = KEPT.take().unwrap_or_else(|| Box::new(Self::of_zeros()));
         fits.half = half;
@@ -175,8 +181,9 @@ impl Descended {
         }
     }
 
-    /// Fits up to [`TILE`] blocks. Most groups keep their first codes: a look at all codes, of which
-    /// none waits for another, tells them from the others, which are gathered into lanes and descend.
+    /// Fits up to [`TILE`] blocks. Most groups keep their first codes: a look at all codes, of
+    /// which none waits for another, tells them from the others, which are gathered into lanes and
+    /// descend.
     #[inline(always)]
     pub(super) fn fit(&mut self, blocks: &[[f32; 256]], by: impl Transpose) {
         let (mut places, mut count) = ([0; 16 * TILE + 1], 0);
@@ -190,7 +197,8 @@ impl Descended {
             self.peaks[b] = peak;
             self.slots[b] = [FIRST; 16];
             self.scales[b] = descent.scales(&peak);
-            // Every group is written, and overwritten by the next unless it moves: no branch is mispredicted.
+            // Every group is written, and overwritten by the next unless it moves: no branch is
+            // mispredicted.
             for (g, group) in values.as_chunks::<16>().0.iter().enumerate() {
                 self.gathered[count] = *group;
                 places[count] = 16 * b + g;
@@ -205,8 +213,8 @@ impl Descended {
         }
     }
 
-    /// Descends in the gathered groups from `first` on, of which as many as `places` are those at these places; their codes get the
-    /// slots from `first` on.
+    /// Descends in the gathered groups from `first` on, of which as many as `places` are those at
+    /// these places; their codes get the slots from `first` on.
     #[inline(always)]
     fn descend(&mut self, places: &[usize], first: usize, by: impl Transpose) {
         let mut peaks = [[0.0; LANES]; IN_TURN];
@@ -245,7 +253,8 @@ impl Descended {
         }
     }
 
-    /// The code of `x`, which is value `i` of group `g` of block `b`, as it is stored: `half` more than its value.
+    /// The code of `x`, which is value `i` of group `g` of block `b`, as it is stored: `half` more
+    /// than its value.
     #[inline(always)]
     pub(super) fn code(&self, (b, g, i): (usize, usize, usize), x: f32) -> u8 {
         let (peak, slot) = (self.peaks[b][g], usize::from(self.slots[b][g]));

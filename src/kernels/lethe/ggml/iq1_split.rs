@@ -97,9 +97,9 @@ impl<const SHIFTS: usize> SplitSums<SHIFTS> {
     }
 }
 
-/// Scores below this part of the largest cannot win. The scores of two splits, the choice of a shift
-/// and their comparison are rounded at most 15 times in all, by 2⁻²⁴ of their size each: less than
-/// half of what is left out here.
+/// Scores below this part of the largest cannot win. The scores of two splits, the choice of a
+/// shift and their comparison are rounded at most 15 times in all, by 2⁻²⁴ of their size each: less
+/// than half of what is left out here.
 const CLEARLY_LESS: f32 = 0.999_998;
 
 /// The best split, if its score is larger than all others by so much that neither rounding nor
@@ -142,8 +142,8 @@ fn clear_best<B: SplitBoundaries<SHIFTS>, const SHIFTS: usize>(
             (largest, lane)
         };
     }
-    // Σwq² is at least a 64th of the weights, as no level is smaller than an eighth. So within these
-    // limits all products that matter are normal numbers.
+    // Σwq² is at least a 64th of the weights, as no level is smaller than an eighth. So within
+    // these limits all products that matter are normal numbers.
     let product = largest * total_weight;
     let cross = product * total_weight;
     let least = largest.min(product).min(cross);

@@ -19,7 +19,8 @@ use crate::simd::{LookUp, Transpose};
 pub(super) struct Q6_K;
 pub(super) struct Q8_K;
 
-/// Σx² of each of some super-blocks, in order. Each sum is one chain of additions, so blocks are side by side.
+/// Σx² of each of some super-blocks, in order. Each sum is one chain of additions, so blocks are
+/// side by side.
 #[inline(always)]
 pub(super) fn sums_of_squares<const K: usize>(values: &[[f32; 256]; K]) -> [f32; K] {
     let mut sums = [0.0; K];
@@ -32,8 +33,9 @@ pub(super) fn sums_of_squares<const K: usize>(values: &[[f32; 256]; K]) -> [f32;
 }
 
 /// The weights of values, `importance * sqrt(mean_square + x²)`, and their sum in each group. The
-/// sums weigh the scales of the groups, where these are searched for a scale in turn. The mean square
-/// of a block is `factor` times the mean of its `squares`. `importance` is that of its columns.
+/// sums weigh the scales of the groups, where these are searched for a scale in turn. The mean
+/// square of a block is `factor` times the mean of its `squares`. `importance` is that of its
+/// columns.
 #[inline(always)]
 pub(super) fn importance_weights<const K: usize, const N: usize, const G: usize>(
     x: &[Lanes<G>; N],
@@ -53,7 +55,8 @@ pub(super) fn importance_weights<const K: usize, const N: usize, const G: usize>
     (w, sum)
 }
 
-/// Scales and minimums of the `P` groups of a block, which are integers under one scale and one minimum.
+/// Scales and minimums of the `P` groups of a block, which are integers under one scale and one
+/// minimum.
 #[derive(Clone, Copy)]
 pub(super) struct AffineIntegers<const P: usize> {
     pub(super) d: f32,
@@ -70,8 +73,9 @@ impl<const P: usize> AffineIntegers<P> {
         mins: [0; P],
     };
 
-    /// From the `G` groups of `K` blocks and the sums of the weights in each. ggml searches the scales of groups in turn, up to
-    /// `top`: the lanes, of which there are `L`, are the scales and the minimums of each block.
+    /// From the `G` groups of `K` blocks and the sums of the weights in each. ggml searches the
+    /// scales of groups in turn, up to `top`: the lanes, of which there are `L`, are the scales and
+    /// the minimums of each block.
     #[inline(always)]
     pub(super) fn weighted<const K: usize, const G: usize, const L: usize>(
         fit: &AffineFit<G>,
@@ -118,7 +122,8 @@ pub(super) fn signed_max_abs<const G: usize>(values: &Lanes<G>) -> f32 {
             0.0
         }
     });
-    // Neighbours are compared until one is left: the first of several stays the first, and no comparison waits for all before it.
+    // Neighbours are compared until one is left: the first of several stays the first, and no
+    // comparison waits for all before it.
     let mut n = G;
     while n > 1 {
         n /= 2;
@@ -130,16 +135,17 @@ pub(super) fn signed_max_abs<const G: usize>(values: &Lanes<G>) -> f32 {
     left[0]
 }
 
-/// `x`, which is an integer from 0 to 255, as a byte. The conversion by `as` is defined for all floats, and LLVM makes one value
-/// at a time of it.
+/// `x`, which is an integer from 0 to 255, as a byte. The conversion by `as` is defined for all
+/// floats, and LLVM makes one value at a time of it.
 #[inline(always)]
 fn byte(x: f32) -> u8 {
     // The last place of numbers from 2²³ to 2²⁴ is 1.
     (x + 8_388_608.0).to_bits() as u8
 }
 
-/// For each value the number of its group. A loop over all values of a block is vectorised, where one over those of a group is
-/// unrolled before it could be. Each number is opaque, for of several together LLVM makes scatters.
+/// For each value the number of its group. A loop over all values of a block is vectorised, where
+/// one over those of a group is unrolled before it could be. Each number is opaque, for of several
+/// together LLVM makes scatters.
 #[inline(always)]
 fn of_values<const G: usize>(of_groups: &[f32; G]) -> [f32; 256] {
     let mut out = [0.0; 256];
@@ -149,8 +155,9 @@ fn of_values<const G: usize>(of_groups: &[f32; G]) -> [f32; 256] {
     out
 }
 
-/// The codes of values that are `scale * (code - half)`, for the scale of each group. If that has become zero they are those of
-/// the search, as in ggml, which leaves them in its array then: `searched` has them by group and value in it.
+/// The codes of values that are `scale * (code - half)`, for the scale of each group. If that has
+/// become zero they are those of the search, as in ggml, which leaves them in its array then:
+/// `searched` has them by group and value in it.
 #[inline(always)]
 pub(super) fn symmetric_codes<const G: usize>(
     values: &[f32; 256],
@@ -166,8 +173,8 @@ pub(super) fn symmetric_codes<const G: usize>(
     codes
 }
 
-/// The codes from 0 to `top` of values that are `scale * code - min`, for the scale and the minimum of each group, or those of the
-/// search as [`symmetric_codes`] has them.
+/// The codes from 0 to `top` of values that are `scale * code - min`, for the scale and the minimum
+/// of each group, or those of the search as [`symmetric_codes`] has them.
 #[inline(always)]
 pub(super) fn affine_codes<const P: usize>(
     values: &[f32; 256],

@@ -160,8 +160,9 @@ impl<const N: usize, const BITS: usize> IqGrid<N, BITS> {
             chunks: &self.neighbours[list_of.start as usize..][..len.div_ceil(CODES_PER_SUM)],
             len,
         };
-        // A value has few levels and a list hundreds of points, so each term of the sums is computed once and looked up.
-        // Of two bits, each code has two entries, for an index has three bits: the third is of the next code.
+        // A value has few levels and a list hundreds of points, so each term of the sums is
+        // computed once and looked up. Of two bits, each code has two entries, for an index has
+        // three bits: the third is of the next code.
         let (mut scaled, mut terms) = ([0.0; 8], [[0.0; 8]; N]);
         for (c, scaled) in scaled.iter_mut().enumerate() {
             *scaled = scale * levels.of(c as i32 & ((1 << BITS) - 1));

@@ -36,11 +36,12 @@ fn sixty_thirds(values: &Lanes<8>, max: f32) -> [u8; 8] {
     out
 }
 
-/// What Q4_K and Q5_K have in common: `d | dmin | scales[12]`, and the codes from 0 to the top of `search`.
+/// What Q4_K and Q5_K have in common: `d | dmin | scales[12]`, and the codes from 0 to the top of
+/// `search`.
 type Groups = ([u8; 16], [u8; 256]);
 
-/// Searches `K` blocks side by side, whose groups are the `G` lanes; `L` is twice `K`. With importance both types search in the same
-/// steps.
+/// Searches `K` blocks side by side, whose groups are the `G` lanes; `L` is twice `K`. With
+/// importance both types search in the same steps.
 #[inline(always)]
 fn groups_of_32<const K: usize, const G: usize, const L: usize>(
     values: &[[f32; 256]; K],

@@ -34,8 +34,9 @@ pub(super) fn per_lane<const G: usize>(f: impl Fn(usize) -> f32) -> Lanes<G> {
     out
 }
 
-/// `G` groups of `N` consecutive values, with group `g` in lane `g`. Squares are transposed `by` registers, for LLVM moves each value
-/// by itself; `N` is a multiple of their size, and so is `G` unless it is smaller.
+/// `G` groups of `N` consecutive values, with group `g` in lane `g`. Squares are transposed `by`
+/// registers, for LLVM moves each value by itself; `N` is a multiple of their size, and so is `G`
+/// unless it is smaller.
 #[inline(always)]
 pub(super) fn transpose<const N: usize, const G: usize>(
     values: &[f32],

@@ -5,7 +5,8 @@ use std::array;
 use super::{BlockImportance, EncodeBlock, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, RowImportance};
 use crate::simd::{LookUp, Transpose};
 
-/// A K-quant of which several blocks are searched side by side: the steps of a search wait for each other.
+/// A K-quant of which several blocks are searched side by side: the steps of a search wait for each
+/// other.
 pub(super) trait SideBySide<const BYTES: usize>: Sized {
     /// Encodes `K` blocks, whose groups are the `G` lanes of a search; `L` is twice `K`. Must be
     /// `#[inline(always)]` with everything it calls.
@@ -16,7 +17,8 @@ pub(super) trait SideBySide<const BYTES: usize>: Sized {
         out: &mut [[u8; BYTES]; K],
     );
 
-    /// Encodes consecutive blocks of `P` groups without importance, `K` at a time unless the type does them otherwise.
+    /// Encodes consecutive blocks of `P` groups without importance, `K` at a time unless the type
+    /// does them otherwise.
     #[inline(always)]
     fn encode_unweighted<const P: usize, const K: usize, const G: usize, const L: usize>(
         values: &[[f32; 256]],
@@ -56,8 +58,8 @@ fn encode_blocks<
     }
 }
 
-/// Implements [`EncodeBlock`] of types that are searched side by side: type, bytes, groups, blocks at a time, and whether AVX-512
-/// gains.
+/// Implements [`EncodeBlock`] of types that are searched side by side: type, bytes, groups, blocks
+/// at a time, and whether AVX-512 gains.
 macro_rules! encode_side_by_side {
     ($($block:ident $bytes:literal $groups:literal $beside:literal $has_avx512:literal;)*) => {$(
         impl EncodeBlock<$bytes, 256> for $block {

@@ -138,8 +138,8 @@ impl EncodeCase {
     }
 }
 
-/// Whether bytes `at` differ in the sign of a scale that is NaN in both, in F16 or F32: zero over zero has a sign on x86-64, where
-/// goldens were made, and none on other CPUs.
+/// Whether bytes `at` differ in the sign of a scale that is NaN in both, in F16 or F32: zero over
+/// zero has a sign on x86-64, where goldens were made, and none on other CPUs.
 fn is_sign_of_nan(out: &[u8], expected: &[u8], at: usize) -> bool {
     let is_half = |bytes: &[u8]| {
         let half = bytes[..at + 1].last_chunk().copied();
@@ -153,7 +153,8 @@ fn is_sign_of_nan(out: &[u8], expected: &[u8], at: usize) -> bool {
     cfg!(not(target_arch = "x86_64")) && out[at] ^ expected[at] == 0x80 && is_nan
 }
 
-/// The types under test. Encoders that search a grid make a table of all neighbours first, which would take Miri hours.
+/// The types under test. Encoders that search a grid make a table of all neighbours first, which
+/// would take Miri hours.
 fn types() -> impl Iterator<Item = &'static EncodeCase> {
     let is_searched = |t: &EncodeCase| {
         let grids = ["IQ1", "IQ2", "IQ3"];

@@ -17,10 +17,12 @@ fn max_code(bits: usize) -> f32 {
     ((1u32 << bits) - 1) as f32
 }
 
-/// compressed-tensors, in the model's dtype. The zero point of symmetric groups is the middle of the range.
+/// compressed-tensors, in the model's dtype. The zero point of symmetric groups is the middle of
+/// the range.
 ///
-/// Formulas: compressed-tensors 0.20 `quantization/utils/helpers.py` (`calculate_qparams`), with the minimum and maximum
-/// of llm-compressor's min-max observer; `quantization/lifecycle/forward_helpers.py` (`_quantize`).
+/// Formulas: compressed-tensors 0.20 `quantization/utils/helpers.py` (`calculate_qparams`), with
+/// the minimum and maximum of llm-compressor's min-max observer;
+/// `quantization/lifecycle/forward_helpers.py` (`_quantize`).
 #[derive(Clone, Copy)]
 pub(super) struct CompressedTensorsInt<E, const SYMMETRIC: bool> {
     /// Half the number of codes: what is added to a signed code to store it.
@@ -100,7 +102,8 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
         if !SYMMETRIC {
             x = E::round(x + params.offset);
         }
-        // The sum with `half` is a stored code from 0 on, and is exact. Added before, the half of two codes would change ties.
+        // The sum with `half` is a stored code from 0 on, and is exact. Added before, the half of
+        // two codes would change ties.
         (clamp(x, -self.half, self.half - 1.0) + ROUND_TO_INTEGER) + self.half
     }
 
@@ -110,11 +113,13 @@ impl<E: ComputeDtype, const SYMMETRIC: bool> IntegerArithmetic
     }
 }
 
-/// gptqmodel: scales and codes in F32. The stored scale is F16, and codes are made with the scale before that rounding.
+/// gptqmodel: scales and codes in F32. The stored scale is F16, and codes are made with the scale
+/// before that rounding.
 ///
-/// Formulas: gptqmodel 7.7.0 `quantization/quantizer.py` (`Quantizer.find_params`, without `mse`), and
-/// `nn_modules/qlinear/__init__.py` (`pack_original`) of the unchanged weight. Where a scale underflows to 0 in F32, the
-/// library casts NaN to codes; here these codes are 0, and zero points outside the range become its nearer end.
+/// Formulas: gptqmodel 7.7.0 `quantization/quantizer.py` (`Quantizer.find_params`, without `mse`),
+/// and `nn_modules/qlinear/__init__.py` (`pack_original`) of the unchanged weight. Where a scale
+/// underflows to 0 in F32, the library casts NaN to codes; here these codes are 0, and zero points
+/// outside the range become its nearer end.
 #[derive(Clone, Copy)]
 pub(super) struct GptqInt {
     max_code: f32,
@@ -182,8 +187,9 @@ impl IntegerArithmetic for GptqInt {
 
 /// AutoAWQ without its search for scales of columns: four bits, everything in F16.
 ///
-/// Formulas: AutoAWQ 0.2.9 `quantize/quantizer.py` (`pseudo_quantize_tensor`). `modules/linear/gemm.py`
-/// (`WQLinear_GEMM.from_linear`) computes the same codes from the dequantized weight.
+/// Formulas: AutoAWQ 0.2.9 `quantize/quantizer.py` (`pseudo_quantize_tensor`).
+/// `modules/linear/gemm.py` (`WQLinear_GEMM.from_linear`) computes the same codes from the
+/// dequantized weight.
 #[derive(Clone, Copy)]
 pub(super) struct AwqInt;
 
@@ -199,7 +205,8 @@ impl IntegerArithmetic for AwqInt {
         let least = f16::rounded(1e-5);
         let range = f16::rounded(max - min).max(least);
         let scale = f16::rounded(range / 15.0);
-        // Clamping to integers commutes with rounding. It comes first, so that the magnitude is in `round_to_even`'s range.
+        // Clamping to integers commutes with rounding. It comes first, so that the magnitude is in
+        // `round_to_even`'s range.
         let zero = round_to_even(clamp(-f16::rounded(min / scale), 0.0, 15.0));
         QuantParams {
             scale,
@@ -222,8 +229,8 @@ impl IntegerArithmetic for AwqInt {
     }
 }
 
-/// MLX's affine mode, in F32. Scale and bias are stored in the model's dtype, and codes are made with those before that
-/// rounding.
+/// MLX's affine mode, in F32. Scale and bias are stored in the model's dtype, and codes are made
+/// with those before that rounding.
 ///
 /// Formulas: MLX 0.32.4 `mlx/backend/cpu/quantized.cpp` (`quantize`).
 #[derive(Clone, Copy)]
@@ -258,7 +265,8 @@ impl<E: Element> IntegerArithmetic for MlxAffine<E> {
             (max, -scale)
         };
         let steps = edge / scale;
-        // `round_to_even` reaches to 2^22; groups with more steps, which are rare, take the slow way.
+        // `round_to_even` reaches to 2^22; groups with more steps, which are rare, take the slow
+        // way.
         let steps = if steps.abs() < 4_194_304.0 {
             round_to_even(steps)
         } else {

@@ -16,7 +16,8 @@ fn to(dtype: TargetDtype, x: f32) -> f32 {
     }
 }
 
-/// Codes of a group, its stored scale and zero point or bias, and whether decoding subtracts the latter.
+/// Codes of a group, its stored scale and zero point or bias, and whether decoding subtracts the
+/// latter.
 fn twin(q: &IntegerQuantizer, group: &[f32]) -> (Vec<f32>, f32, f32, bool) {
     let (t, most) = (|x| to(q.dtype, x), ((1 << q.bits) - 1) as f32);
     let half = (1 << (q.bits - 1)) as f32;

@@ -29,7 +29,8 @@ impl Codebook {
         }
     }
 
-    /// The multiplier that is stored as the mark of the codebook; `None` for the one without a mark.
+    /// The multiplier that is stored as the mark of the codebook; `None` for the one without a
+    /// mark.
     pub(crate) fn mark(self) -> Option<u32> {
         match self {
             Self::ThreeInst => None,
@@ -77,8 +78,9 @@ impl States for Mcg {
 }
 
 impl States for Mul1 {
-    /// `fma(1024 + t, 0x1eee, 0xc931)` in halves, where t is the sum of the bytes. The factors are 887 · 2^-17 and
-    /// -1360896 · 2^-17, so that the sum before its rounding is a multiple of 2^-17.
+    /// `fma(1024 + t, 0x1eee, 0xc931)` in halves, where t is the sum of the bytes. The factors are
+    /// 887 · 2^-17 and -1360896 · 2^-17, so that the sum before its rounding is a multiple of
+    /// 2^-17.
     #[inline(always)]
     fn integer(state: u32) -> i32 {
         let x = state.wrapping_mul(MUL1);
@@ -94,22 +96,24 @@ impl States for Mul1 {
 fn sum_of_halves(x: u32) -> i32 {
     // Magnitudes from 2^-3 up to 2: the mask leaves two bits of the exponent.
     let halves = (x & 0x8fff_8fff) ^ 0x3b60_3b60;
-    // A half's bits, three places lower behind the sign, are those of an F32 that is 2^-112 times as large. The sum of two is
-    // a multiple of 2^-125, so that it is exact and normal.
+    // A half's bits, three places lower behind the sign, are those of an F32 that is 2^-112 times
+    // as large. The sum of two is a multiple of 2^-125, so that it is exact and normal.
     let low = f32::from_bits(((halves << 16) as i32 >> 3) as u32 & 0x8fff_e000);
     let high = f32::from_bits((halves as i32 >> 3) as u32 & 0x8fff_e000);
     to_integer::<125>(rounded_to_half(low + high))
 }
 
-/// `x` rounded to the 11 significant bits of a half by Veltkamp's splitting. Where `x` is halfway between two of them, that need not
-/// be the even one, but it is for every state: `exl3_states` tries them all.
+/// `x` rounded to the 11 significant bits of a half by Veltkamp's splitting. Where `x` is halfway
+/// between two of them, that need not be the even one, but it is for every state: `exl3_states`
+/// tries them all.
 #[inline(always)]
 fn rounded_to_half(x: f32) -> f32 {
     let widened = x * 8193.0;
     widened - (widened - x)
 }
 
-/// `x` times 2^`PLACES`, which is an integer of less than 22 bits. A cast would saturate, which takes four operations more.
+/// `x` times 2^`PLACES`, which is an integer of less than 22 bits. A cast would saturate, which
+/// takes four operations more.
 #[inline(always)]
 fn to_integer<const PLACES: u32>(x: f32) -> i32 {
     // 1.5 * 2^(23 - PLACES): its last place is 2^-PLACES.

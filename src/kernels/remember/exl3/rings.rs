@@ -1,8 +1,9 @@
-//! Tables of embeddings of EXL3: each 256 values of a row are a ring, a trellis code with a scale, behind a Hadamard matrix of 256.
+//! Tables of embeddings of EXL3: each 256 values of a row are a ring, a trellis code with a scale,
+//! behind a Hadamard matrix of 256.
 //!
-//! A ring is a half, its scale, and words of 16 bits with a circular stream of 256·b bits. Other than in tiles, the lowest bit of a
-//! word is the first of the stream: the state of a value has the b bits of that value lowest, and above them those of the values
-//! before it.
+//! A ring is a half, its scale, and words of 16 bits with a circular stream of 256·b bits. Other
+//! than in tiles, the lowest bit of a word is the first of the stream: the state of a value has the
+//! b bits of that value lowest, and above them those of the values before it.
 //!
 //! Formula: exllamav3 `modules/quant/exl3_lib/ngram_codec.py` (`unpack_rows`, `dequant_rows`).
 

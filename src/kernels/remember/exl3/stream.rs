@@ -17,7 +17,8 @@ pub(crate) struct BitRate {
 }
 
 impl BitRate {
-    /// Bits of the values of tiles of `words` words of 16 bits; `None` if the format has no such tiles.
+    /// Bits of the values of tiles of `words` words of 16 bits; `None` if the format has no such
+    /// tiles.
     pub(crate) fn of_tile(words: usize) -> Option<Self> {
         let has_half = !words.is_multiple_of(TILE);
         let bits = words / TILE;
@@ -72,13 +73,15 @@ impl Words {
         }
     }
 
-    /// Words of runs that have half a word more than whole ones. The last word of a run goes on with bits of the next.
+    /// Words of runs that have half a word more than whole ones. The last word of a run goes on
+    /// with bits of the next.
     fn fill_halves(&mut self, tiles: [&[u8]; 2], rate: BitRate) {
         for (tile, first) in tiles.iter().zip([0, RUNS]) {
             let stored = tile.as_chunks::<4>().0;
             let word = |i: usize| u32::from_le_bytes(stored[i % stored.len()]);
             for run in 0..RUNS {
-                // The half word at which the run's last word before it begins, one turn of the stream later.
+                // The half word at which the run's last word before it begins, one turn of the
+                // stream later.
                 let start = run * rate.stream_bits(RUN) / 16 + stored.len() * 2 - 2;
                 let words = self.0.iter_mut().take(rate.bits + 2).enumerate();
                 for (i, words) in words {

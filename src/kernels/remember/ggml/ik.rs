@@ -1,12 +1,15 @@
-//! Block types that ik_llama.cpp adds to ggml's. Rows of most of them begin with a scale, `d`, which multiplies the
-//! integer scale of a group before that multiplies a value; `DecodeRowBlock` gets it with each block.
+//! Block types that ik_llama.cpp adds to ggml's. Rows of most of them begin with a scale, `d`,
+//! which multiplies the integer scale of a group before that multiplies a value; `DecodeRowBlock`
+//! gets it with each block.
 //!
 //! Formulas: ik_llama.cpp at commit
 //! [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/tree/8337e4cd3861406fc04e0854b1409cd1b027fbc9),
-//! `ggml/src/iqk/iqk_quantize.cpp`, `dequantize_row_*`; of Q6_0 `ggml/src/ggml-quants.c`. Its decoders of IQ1_BN and
-//! IQ2_BN leave the row's scale out, and its products of matrices multiply by it (`ggml/src/iqk/iqk_gemm_1bit.cpp`).
+//! `ggml/src/iqk/iqk_quantize.cpp`, `dequantize_row_*`; of Q6_0 `ggml/src/ggml-quants.c`. Its
+//! decoders of IQ1_BN and IQ2_BN leave the row's scale out, and its products of matrices multiply
+//! by it (`ggml/src/iqk/iqk_gemm_1bit.cpp`).
 //!
-//! "Run `n`" is values `32 * n` to `32 * n + 31` of a block, and "group `g`" values `16 * g` to `16 * g + 15`.
+//! "Run `n`" is values `32 * n` to `32 * n + 31` of a block, and "group `g`" values `16 * g` to
+//! `16 * g + 15`.
 
 mod codebooks;
 mod trellis;
@@ -16,18 +19,19 @@ use super::iq::{iq1_entry, iq1_value};
 use super::legacy::scaled_bytes;
 use super::{f16_at, u16_at, u32_at};
 
-/// A block type of ik_llama.cpp as a decoder sees it: `BYTES` bytes hold `VALUES` values of a row, whose scale is `d`.
+/// A block type of ik_llama.cpp as a decoder sees it: `BYTES` bytes hold `VALUES` values of a row,
+/// whose scale is `d`.
 pub(crate) trait DecodeRowBlock<const BYTES: usize, const VALUES: usize> {
     /// As [`DecodeBlock::IS_APART`](super::DecodeBlock::IS_APART).
     const IS_APART: bool = false;
 
-    /// Decodes one block. A type whose rows have no scale ignores `d`. Must be `#[inline(always)]` with everything
-    /// it calls, as [`Kernel`](crate::simd::Kernel) demands.
+    /// Decodes one block. A type whose rows have no scale ignores `d`. Must be `#[inline(always)]`
+    /// with everything it calls, as [`Kernel`](crate::simd::Kernel) demands.
     fn decode(d: f32, block: &[u8; BYTES], out: &mut [f32; VALUES]);
 }
 
-/// The scale that a row's header begins with: F16 if the header has two bytes, else F32. Q8_KV has behind it the sum
-/// of the row's codes, which serves dot products and is not decoded.
+/// The scale that a row's header begins with: F16 if the header has two bytes, else F32. Q8_KV has
+/// behind it the sum of the row's codes, which serves dot products and is not decoded.
 #[inline]
 pub(crate) fn row_scale(header: &[u8]) -> f32 {
     match header.len() {
@@ -45,8 +49,9 @@ pub(in super::super) struct IQ1_S_R4;
 /// A row's part of a block of interleaved rows.
 pub(in super::super) struct IQ1_M_R4;
 
-/// `d in f16 | high pairs[8] | codes[16]`, values `(q - 32) * d`. Low nibbles are the first 16 values, high nibbles the
-/// last 16. Byte `l` of the pairs has those of values `l`, `l + 16`, `l + 8` and `l + 24`, the lowest first.
+/// `d in f16 | high pairs[8] | codes[16]`, values `(q - 32) * d`. Low nibbles are the first 16
+/// values, high nibbles the last 16. Byte `l` of the pairs has those of values `l`, `l + 16`, `l +
+/// 8` and `l + 24`, the lowest first.
 impl DecodeRowBlock<26, 32> for Q6_0 {
     #[inline(always)]
     fn decode(_: f32, block: &[u8; 26], out: &mut [f32; 32]) {
@@ -64,8 +69,8 @@ impl DecodeRowBlock<26, 32> for Q6_0 {
 
 /// The five digits of base 3 of each byte, less one, the last digit first.
 ///
-/// A byte is a fraction of 256, `0.edcba` in base 3: times a power of three, modulo 256, it begins with a later digit. A
-/// table, because computing a digit takes longer than looking up five.
+/// A byte is a fraction of 256, `0.edcba` in base 3: times a power of three, modulo 256, it begins
+/// with a later digit. A table, because computing a digit takes longer than looking up five.
 static DIGITS: [[f32; 5]; 256] = {
     let mut table = [[0.0; 5]; 256];
     let mut i = 0;
@@ -77,8 +82,8 @@ static DIGITS: [[f32; 5]; 256] = {
     table
 };
 
-/// `codes[12] | extra`, values `(digit - 1) * d`. Of each 16 values, three bytes have five digits each and `extra` has
-/// the last one.
+/// `codes[12] | extra`, values `(digit - 1) * d`. Of each 16 values, three bytes have five digits
+/// each and `extra` has the last one.
 impl DecodeRowBlock<13, 64> for IQ1_BN {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 13], out: &mut [f32; 64]) {
@@ -96,7 +101,8 @@ impl DecodeRowBlock<13, 64> for IQ1_BN {
     }
 }
 
-/// `codes[16]`, values `(q - 1) * d`: value `l` of the `n`-th 16 in bits `2n` and `2n + 1` of byte `l`.
+/// `codes[16]`, values `(q - 1) * d`: value `l` of the `n`-th 16 in bits `2n` and `2n + 1` of byte
+/// `l`.
 impl DecodeRowBlock<16, 64> for IQ2_BN {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 16], out: &mut [f32; 64]) {
@@ -141,7 +147,8 @@ impl DecodeRowBlock<6, 32> for IQ1_S_R4 {
     }
 }
 
-/// `indices[4] | nibbles[2] | scales`: nibbles as those of IQ1_M; the scale of the first 16 values is the low nibble.
+/// `indices[4] | nibbles[2] | scales`: nibbles as those of IQ1_M; the scale of the first 16 values
+/// is the low nibble.
 impl DecodeRowBlock<7, 32> for IQ1_M_R4 {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 7], out: &mut [f32; 32]) {

@@ -1,5 +1,6 @@
-//! Rows of ik_llama.cpp's types that are stored interleaved: each block of such a type has the values of a block of 4, 8 or 16
-//! rows, in an order for one kind of CPU. Its bits are moved to blocks of each row, which the decoder of their type then decodes.
+//! Rows of ik_llama.cpp's types that are stored interleaved: each block of such a type has the
+//! values of a block of 4, 8 or 16 rows, in an order for one kind of CPU. Its bits are moved to
+//! blocks of each row, which the decoder of their type then decodes.
 
 mod moves;
 mod words;
@@ -25,14 +26,16 @@ pub(crate) struct RowsDecoder {
     /// Decodes blocks of a row.
     pub decode: GgmlDecoder,
     moves: RowMoves,
-    /// Short blocks that are moved as one, and their moves: a row has many, each of which takes as long as a longer one.
+    /// Short blocks that are moved as one, and their moves: a row has many, each of which takes as
+    /// long as a longer one.
     several: usize,
     moves_of_several: RowMoves,
 }
 
 impl RowsDecoder {
-    /// The decoder of `dtype`; `None` if its rows are not interleaved. It is made once for all tensors: a file may have many small
-    /// ones, and a decoder takes more memory and time than they do.
+    /// The decoder of `dtype`; `None` if its rows are not interleaved. It is made once for all
+    /// tensors: a file may have many small ones, and a decoder takes more memory and time than they
+    /// do.
     pub(crate) fn of(dtype: Dtype) -> Option<&'static Self> {
         static DECODERS: [OnceLock<RowsDecoder>; MOVES.len()] =
             [const { OnceLock::new() }; MOVES.len()];
@@ -58,7 +61,8 @@ impl RowsDecoder {
         }))
     }
 
-    /// Writes what the interleaved `blocks` have of each row to `out`, row by row. Each `per_row` blocks are all those of some rows.
+    /// Writes what the interleaved `blocks` have of each row to `out`, row by row. Each `per_row`
+    /// blocks are all those of some rows.
     pub(crate) fn rows_of(&self, level: Level, blocks: &[u8], per_row: usize, out: &mut [u8]) {
         let (moves, count) = match per_row.is_multiple_of(self.several) {
             true => (&self.moves_of_several, self.several),
@@ -88,8 +92,8 @@ mod tests {
     use super::words::bits_of;
     use super::*;
 
-    /// Every bit by itself, as the table says, against the moves of words. Rows end within the blocks that are moved together, at
-    /// their end and behind it.
+    /// Every bit by itself, as the table says, against the moves of words. Rows end within the
+    /// blocks that are moved together, at their end and behind it.
     #[test]
     fn bits_go_where_the_table_says() {
         for &dtype in Dtype::ALL {

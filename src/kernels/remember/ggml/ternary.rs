@@ -24,7 +24,8 @@ fn digits(bytes: &[u8], n: usize, out: &mut [f32], d: f32) {
     }
 }
 
-/// Decodes the base-3 digits of each of `BYTES` bytes: digit `n` of all belongs to the `n`-th run of as many values.
+/// Decodes the base-3 digits of each of `BYTES` bytes: digit `n` of all belongs to the `n`-th run
+/// of as many values.
 #[inline(always)]
 fn digit_runs<const BYTES: usize>(bytes: &[u8], out: &mut [f32], d: f32) {
     for (n, out) in out.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {

@@ -199,7 +199,8 @@ fn random_blocks() {
     }
 }
 
-/// Every pair of hostile scales, and every code where a scale is one byte. Under Miri, one of every 127.
+/// Every pair of hostile scales, and every code where a scale is one byte. Under Miri, one of
+/// every 127.
 #[test]
 fn hostile_scales() {
     for (seed, t) in TYPES.iter().enumerate() {

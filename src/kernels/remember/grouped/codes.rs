@@ -16,7 +16,8 @@ pub(crate) trait CodeValue: Copy + Sync {
 
 /// A code that is unpacked: a byte, or two of them in little-endian order.
 pub(crate) trait UnpackedCode: Copy + Sync + 'static {
-    /// The first `n` codes of `bytes`, which has `bits` bits a code. Codes narrower than a byte are unpacked into `unpacked`.
+    /// The first `n` codes of `bytes`, which has `bits` bits a code. Codes narrower than a byte are
+    /// unpacked into `unpacked`.
     fn first_of<'b>(bits: usize, bytes: &'b [u8], n: usize, unpacked: &'b mut [u8]) -> &'b [Self];
 
     /// The codes, if they are a byte each.
@@ -76,7 +77,8 @@ impl UnpackedCode for [u8; 2] {
     }
 }
 
-/// An integer: `(code ^ flip) - offset`. Flipping the sign bit turns two's complement into an offset.
+/// An integer: `(code ^ flip) - offset`. Flipping the sign bit turns two's complement into an
+/// offset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Int {
     pub flip: u8,
@@ -233,8 +235,8 @@ impl CodeValue for Bf16Code {
     }
 }
 
-/// A float of up to sixteen bits whose codes are all finite: `mantissa` bits, exponents above them with the bias of a field
-/// of so many bits, and a sign on top, if it has one. Zero has no sign.
+/// A float of up to sixteen bits whose codes are all finite: `mantissa` bits, exponents above them
+/// with the bias of a field of so many bits, and a sign on top, if it has one. Zero has no sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Minifloat {
     mantissa: u32,

@@ -19,7 +19,8 @@ pub(crate) enum Formula {
     ScaleToInt8,
 }
 
-/// The operations of a [`Formula`] on one value. `E` is the type that an intermediate result is rounded to.
+/// The operations of a [`Formula`] on one value. `E` is the type that an intermediate result is
+/// rounded to.
 pub(super) trait Arithmetic {
     /// Whether an intermediate result is rounded.
     const ROUNDS: bool = false;
@@ -104,10 +105,12 @@ pub(super) struct ScaleToInt8Op;
 impl Arithmetic for ScaleToInt8Op {
     #[inline(always)]
     fn apply<E: Element>(value: f32, scale: f32, offset: f32) -> f32 {
-        // Floats of this size have integers alone, so that the sum is rounded as the library rounds, without a call.
+        // Floats of this size have integers alone, so that the sum is rounded as the library
+        // rounds, without a call.
         const INTEGERS: f32 = 12_582_912.0;
         let product = value * scale;
-        // NaN passes both. The bounds are integers, so that the order of rounding and clamping does not matter.
+        // NaN passes both. The bounds are integers, so that the order of rounding and clamping does
+        // not matter.
         let product = if product > 127.0 { 127.0 } else { product };
         let product = if product < -128.0 { -128.0 } else { product };
         // The library's zeros keep their sign.
@@ -115,10 +118,12 @@ impl Arithmetic for ScaleToInt8Op {
     }
 }
 
-/// `value * scale + offset`, rounded once. The baseline has no instruction for it, and the function of the C library is a call.
+/// `value * scale + offset`, rounded once. The baseline has no instruction for it, and the function
+/// of the C library is a call.
 ///
-/// The product is exact in F64. If the sum is not, it is rounded to odd: it then lies on no tie between two F32, and on the
-/// side of each on which the exact sum lies, so that the second rounding gives what one alone would.
+/// The product is exact in F64. If the sum is not, it is rounded to odd: it then lies on no tie
+/// between two F32, and on the side of each on which the exact sum lies, so that the second
+/// rounding gives what one alone would.
 #[inline(always)]
 pub(in crate::kernels::remember) fn fused(value: f32, scale: f32, offset: f32) -> f32 {
     let (product, offset) = (f64::from(value) * f64::from(scale), f64::from(offset));

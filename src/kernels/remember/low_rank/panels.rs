@@ -1,8 +1,9 @@
-//! A weight and a product of low rank in one pass, without sums in memory: the bits of [`Corrected`](super::Corrected), or of
-//! [`AddedSums`](super::AddedSums).
+//! A weight and a product of low rank in one pass, without sums in memory: the bits of
+//! [`Corrected`](super::Corrected), or of [`AddedSums`](super::AddedSums).
 //!
-//! Columns are taken in panels, whose sums stay in registers while their terms are added, in F64. Sums in F32 with a bound of their
-//! error are no faster: where the bound does not decide the 16 bits of a value, its row is summed in F64 after all.
+//! Columns are taken in panels, whose sums stay in registers while their terms are added, in F64.
+//! Sums in F32 with a bound of their error are no faster: where the bound does not decide the 16
+//! bits of a value, its row is summed in F64 after all.
 
 #[cfg(doc)]
 use super::ColumnStep;
@@ -35,7 +36,8 @@ pub(crate) struct LowRankRows<'a, V, A: Addition> {
     pub left: &'a [A::Left],
     /// At least 1, and at most [`MAX_RANK`].
     pub rank: usize,
-    /// The right factor in the order of [`pack_panels`], from the panel of the first column on; it may have more columns.
+    /// The right factor in the order of [`pack_panels`], from the panel of the first column on; it
+    /// may have more columns.
     pub right: &'a [f32],
     /// A number for each column; or none.
     pub columns: &'a [f32],
@@ -47,8 +49,8 @@ pub(crate) trait Addition: Copy {
     /// Numbers of the left factor.
     type Left: Copy + Into<f64>;
 
-    /// Whether F64 holds the products of the left factor's numbers and those of F32: then it makes no difference whether a product
-    /// is rounded before it is added.
+    /// Whether F64 holds the products of the left factor's numbers and those of F32: then it makes
+    /// no difference whether a product is rounded before it is added.
     fn is_exact(self) -> bool;
 
     fn add(self, value: f32, sum: f64, column: f32) -> f32;
@@ -62,7 +64,8 @@ pub(crate) struct ScaleSum;
 #[derive(Clone, Copy)]
 pub(crate) struct DivideValue;
 
-/// The sum is added in F64, of numbers that F32 may not hold, such as those of a scaled factor. Columns have no numbers.
+/// The sum is added in F64, of numbers that F32 may not hold, such as those of a scaled factor.
+/// Columns have no numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct InDouble {
     /// As [`have_exact_products`] says of the left factor.
@@ -111,7 +114,8 @@ impl Addition for InDouble {
     }
 }
 
-/// Whether F64 holds the product of `x` and any number of F32, of 24 bits: `x` has 29, and no product is subnormal or infinite.
+/// Whether F64 holds the product of `x` and any number of F32, of 24 bits: `x` has 29, and no
+/// product is subnormal or infinite.
 fn has_exact_products(x: f64) -> bool {
     x == 0.0 || x.to_bits().trailing_zeros() >= 24 && (1e-250..1e250).contains(&x.abs())
 }
@@ -121,7 +125,8 @@ pub(crate) fn have_exact_products(numbers: &[f64]) -> bool {
     numbers.iter().all(|&x| has_exact_products(x))
 }
 
-/// Appends columns of a right factor, `rank` rows of `width` numbers: the rows of each [`PANEL`] columns, with zeros behind the last.
+/// Appends columns of a right factor, `rank` rows of `width` numbers: the rows of each [`PANEL`]
+/// columns, with zeros behind the last.
 pub(crate) fn pack_panels(rows: &[f32], width: usize, out: &mut Vec<f32>) {
     for first in (0..width).step_by(PANEL) {
         for row in rows.chunks_exact(width) {
@@ -133,8 +138,8 @@ pub(crate) fn pack_panels(rows: &[f32], width: usize, out: &mut Vec<f32>) {
 impl<V: Element, A: Addition> Kernel for LowRankRows<'_, V, A> {
     const HAS_AVX512: bool = true;
 
-    /// Of rounded products LLVM may make loops that collect the numbers of AVX-512's registers one by one, so the body for AVX-512
-    /// has exact ones alone.
+    /// Of rounded products LLVM may make loops that collect the numbers of AVX-512's registers one
+    /// by one, so the body for AVX-512 has exact ones alone.
     fn gains_from_avx512<E: Element>(&self) -> bool {
         self.addition.is_exact()
     }
@@ -186,7 +191,8 @@ impl<V: Element, A: Addition> LowRankRows<'_, V, A> {
         let numbers = lines(&mut numbers, rank * PANEL);
         let panels = self.right.chunks_exact(rank * PANEL);
         for (first, panel) in (0..width).step_by(PANEL).zip(panels) {
-            // One loop, and not one for each row: LLVM would widen the columns of several rows by gathering them.
+            // One loop, and not one for each row: LLVM would widen the columns of several rows by
+            // gathering them.
             for (number, &a) in numbers.iter_mut().zip(panel) {
                 *number = f64::from(a);
             }
@@ -241,7 +247,8 @@ impl<V: Element, A: Addition> LowRankRows<'_, V, A> {
     }
 }
 
-/// `len` zeros that begin with a line of the cache: a vector that lies in two lines is loaded in twice the time.
+/// `len` zeros that begin with a line of the cache: a vector that lies in two lines is loaded in
+/// twice the time.
 #[inline(always)]
 fn lines(buffer: &mut Vec<f64>, len: usize) -> &mut [f64] {
     buffer.resize(len + LINE / size_of::<f64>(), 0.0);
@@ -250,7 +257,8 @@ fn lines(buffer: &mut Vec<f64>, len: usize) -> &mut [f64] {
     &mut buffer[first..][..len]
 }
 
-/// Writes the first values of a tile's row. That all are wanted is a constant, or a call would copy them.
+/// Writes the first values of a tile's row. That all are wanted is a constant, or a call would copy
+/// them.
 #[inline(always)]
 fn store<E: Copy, const COLS: usize, const IS_WHOLE: bool>(row: &[E; COLS], out: &mut [E]) {
     if !IS_WHOLE {

@@ -13,7 +13,8 @@ const TILE_BYTES: usize = 2 * TILE_OUTPUTS * 2;
 
 /// Codes that are put at their places.
 pub(crate) struct SparsePlaces<'a> {
-    /// Stored codes, a byte each, a row for each output, and how many there are in a row: 16 for each row of tiles.
+    /// Stored codes, a byte each, a row for each output, and how many there are in a row: 16 for
+    /// each row of tiles.
     pub codes: &'a [u8],
     pub stored: usize,
     /// Places, for each row of tiles.

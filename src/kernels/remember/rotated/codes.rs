@@ -1,5 +1,5 @@
-//! Codes of rotated weights: bytes, nibbles, and the levels of W4A8 and W6A8, which are integers of eight bits made
-//! from narrower codes and the scales of their groups.
+//! Codes of rotated weights: bytes, nibbles, and the levels of W4A8 and W6A8, which are integers of
+//! eight bits made from narrower codes and the scales of their groups.
 
 use super::{CHUNK, RotatedCodes};
 #[cfg(target_arch = "x86_64")]
@@ -44,8 +44,9 @@ impl RotatedCodes for NibbleCodes<'_> {
 /// Value of each code of 6 bits before its scale: half of the range is subtracted.
 const SIX_BITS: f32 = 32.0;
 
-/// Unsigned codes `q` of groups with a scale `s` each. The integer is `round(c * s)` within ±127, with ties to even
-/// and the product in F32; `c` is `codebook[q]`. Codes of 6 bits lie in bytes and have no codebook: `c` is `q - 32`.
+/// Unsigned codes `q` of groups with a scale `s` each. The integer is `round(c * s)` within ±127,
+/// with ties to even and the product in F32; `c` is `codebook[q]`. Codes of 6 bits lie in bytes and
+/// have no codebook: `c` is `q - 32`.
 pub(crate) struct LevelCodes<'a> {
     pub bytes: &'a [u8],
     pub row_bytes: usize,
@@ -98,11 +99,12 @@ impl LevelCodes<'_> {
     }
 }
 
-/// Columns of groups of this many, or of a multiple, are rounded together: with a length that the compiler knows, the
-/// loop becomes vectors without a remainder.
+/// Columns of groups of this many, or of a multiple, are rounded together: with a length that the
+/// compiler knows, the loop becomes vectors without a remainder.
 const STEP: usize = 16;
 
-/// Multiplies values from column `at` on, a multiple of [`STEP`], by the scales of groups of `width` columns, and rounds.
+/// Multiplies values from column `at` on, a multiple of [`STEP`], by the scales of groups of
+/// `width` columns, and rounds.
 #[inline(always)]
 fn levels_of_steps(scales: &[f32], [at, width]: [usize; 2], values: &[f32], out: &mut [i16]) {
     let steps = values.as_chunks::<STEP>().0.iter();
@@ -139,8 +141,8 @@ impl RotatedCodes for LevelCodes<'_> {
         self.levels(row, at, values, out);
     }
 
-    /// Looks values up in registers: LLVM would load them one by one. The table of 16-bit entries has the lower halves
-    /// of the values, another one the upper halves.
+    /// Looks values up in registers: LLVM would load them one by one. The table of 16-bit entries
+    /// has the lower halves of the values, another one the upper halves.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn fill_avx2(&self, row: usize, at: usize, out: &mut [i16], avx2: Avx2) {

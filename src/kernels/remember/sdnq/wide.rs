@@ -1,5 +1,6 @@
-//! SDNQ's packed codes of nine to fifteen bits: sixteen of them in as many words of sixteen bits as a code has bits. The low
-//! bits of words are whole codes, and the bits above them make up the others.
+//! SDNQ's packed codes of nine to fifteen bits: sixteen of them in as many words of sixteen bits as
+//! a code has bits. The low bits of words are whole codes, and the bits above them make up the
+//! others.
 
 use super::WIDE_UNIT;
 
@@ -40,8 +41,8 @@ fn halves<const WORDS: usize, const HALF: usize>(
     codes
 }
 
-/// Codes 0 to 7 are bits 0 to 8 of words 0 to 7. Codes 8 to 15 have bits 9 to 15 of these words, and above them two bits each of
-/// word 8, from its lowest on.
+/// Codes 0 to 7 are bits 0 to 8 of words 0 to 7. Codes 8 to 15 have bits 9 to 15 of these words,
+/// and above them two bits each of word 8, from its lowest on.
 fn nine(words: [u16; 9]) -> Codes {
     std::array::from_fn(|i| match i {
         0..8 => words[i] & 0x1ff,
@@ -49,8 +50,8 @@ fn nine(words: [u16; 9]) -> Codes {
     })
 }
 
-/// Codes 0 to 4 are bits 0 to 9 of each word. Codes 5 to 7 have bits 10 to 15 of words 0 to 2; above them bits 10 to 13 of words
-/// 3 and 4, and bits 14 and 15 of word 4 and of word 3.
+/// Codes 0 to 4 are bits 0 to 9 of each word. Codes 5 to 7 have bits 10 to 15 of words 0 to 2;
+/// above them bits 10 to 13 of words 3 and 4, and bits 14 and 15 of word 4 and of word 3.
 fn ten(words: [u16; 5]) -> [u16; 8] {
     let [a, b, c, d, e] = words;
     let low = words.map(|word| word & 0x3ff);
@@ -60,8 +61,9 @@ fn ten(words: [u16; 5]) -> [u16; 8] {
     [low[0], low[1], low[2], low[3], low[4], fifth, sixth, last]
 }
 
-/// Codes 0 to 7 are bits 0 to 10 of words 0 to 7. Codes 8 to 15 have bits 11 to 15 of these words. Above them are bits 0 to 5 of
-/// words 8 to 10, bits 6 to 11 of these, and bits 12 to 15 of words 8 and 9 with two of word 10 each.
+/// Codes 0 to 7 are bits 0 to 10 of words 0 to 7. Codes 8 to 15 have bits 11 to 15 of these words.
+/// Above them are bits 0 to 5 of words 8 to 10, bits 6 to 11 of these, and bits 12 to 15 of words 8
+/// and 9 with two of word 10 each.
 fn eleven(words: [u16; 11]) -> Codes {
     let [.., a, b, c] = words;
     let above = [
@@ -80,8 +82,8 @@ fn eleven(words: [u16; 11]) -> Codes {
     })
 }
 
-/// Four times three words with four codes: three are bits 0 to 11 of each word. The fourth has bits 12 to 15 of the third word,
-/// of the second and of the first, the lowest first.
+/// Four times three words with four codes: three are bits 0 to 11 of each word. The fourth has bits
+/// 12 to 15 of the third word, of the second and of the first, the lowest first.
 fn twelve(words: [u16; 12]) -> Codes {
     std::array::from_fn(|i| {
         let first = i / 4 * 3;
@@ -92,8 +94,8 @@ fn twelve(words: [u16; 12]) -> Codes {
     })
 }
 
-/// Codes 0 to 12 are bits 0 to 12 of each word. Code 13 + i has bits 13 to 15 of words i, 3 + i, 6 + i and 9 + i, the lowest first,
-/// and bit 13 + i of word 12.
+/// Codes 0 to 12 are bits 0 to 12 of each word. Code 13 + i has bits 13 to 15 of words i, 3 + i,
+/// 6 + i and 9 + i, the lowest first, and bit 13 + i of word 12.
 fn thirteen(words: [u16; 13]) -> Codes {
     std::array::from_fn(|at| match at {
         0..13 => words[at] & 0x1fff,
@@ -105,7 +107,8 @@ fn thirteen(words: [u16; 13]) -> Codes {
     })
 }
 
-/// Codes 0 to 6 are bits 0 to 13 of each word. Code 7 has bits 14 and 15 of all, those of the last word lowest.
+/// Codes 0 to 6 are bits 0 to 13 of each word. Code 7 has bits 14 and 15 of all, those of the last
+/// word lowest.
 fn fourteen(words: [u16; 7]) -> [u16; 8] {
     std::array::from_fn(|i| match i {
         0..7 => words[i] & 0x3fff,
@@ -113,7 +116,8 @@ fn fourteen(words: [u16; 7]) -> [u16; 8] {
     })
 }
 
-/// Codes 0 to 14 are bits 0 to 14 of each word. Code 15 has bits 15 of all, that of the last word lowest.
+/// Codes 0 to 14 are bits 0 to 14 of each word. Code 15 has bits 15 of all, that of the last word
+/// lowest.
 fn fifteen(words: [u16; 15]) -> Codes {
     std::array::from_fn(|i| match i {
         0..15 => words[i] & 0x7fff,
@@ -126,8 +130,9 @@ mod tests {
     use super::*;
     use crate::test_utils::miri_or;
 
-    /// For each width, how many codes are packed together, and the bits that make up those that are not the low bits of a word:
-    /// `word.bit` or `word.first-last`, from the lowest. As sdnq itself unpacks words that have a single bit.
+    /// For each width, how many codes are packed together, and the bits that make up those that are
+    /// not the low bits of a word: `word.bit` or `word.first-last`, from the lowest. As sdnq itself
+    /// unpacks words that have a single bit.
     const PLACES: [(usize, usize, &[&str]); 7] = [
         (
             9,

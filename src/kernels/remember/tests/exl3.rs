@@ -215,7 +215,8 @@ fn exl3_rings() {
             let (scale, stream) = ring.split_at(2);
             let total = RING * bits;
             let bit = |at: usize| u32::from(stream[at % total / 8] >> (at % 8) & 1);
-            // Bits of a value lie together, lowest first, and those of the value before it are above them.
+            // Bits of a value lie together, lowest first, and those of the value before it are
+            // above them.
             let state = |i: usize| {
                 let bits = (0..16).map(|k| {
                     let value = (i + RING - k / bits) % RING;

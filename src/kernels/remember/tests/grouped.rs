@@ -1,4 +1,5 @@
-//! The shared kernel in all its widths, meanings and formulas, against a twin that reads a code bit by bit.
+//! The shared kernel in all its widths, meanings and formulas, against a twin that reads a code bit
+//! by bit.
 
 use half::{bf16, f16};
 

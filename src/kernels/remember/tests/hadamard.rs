@@ -1,4 +1,5 @@
-//! Rotations of SDNQ against a product with the whole matrix, and codebooks of groups against one look-up a value.
+//! Rotations of SDNQ against a product with the whole matrix, and codebooks of groups against one
+//! look-up a value.
 
 use half::{bf16, f16};
 
@@ -126,8 +127,9 @@ fn stored_matrices() {
     }
 }
 
-/// Quotients that are halfway between two numbers of 16 bits, or next to that, and others that overflow or underflow: what is decided
-/// in F32 is what F64 decides. The sums are the one value of each group.
+/// Quotients that are halfway between two numbers of 16 bits, or next to that, and others that
+/// overflow or underflow: what is decided in F32 is what F64 decides. The sums are the one value of
+/// each group.
 #[test]
 fn near_ties() {
     let ties = bytes(miri_or(8, 4000)).into_iter().enumerate();
@@ -188,7 +190,8 @@ fn near_ties() {
     }
 }
 
-/// Sums that F32 has, and next to them sums that only F64 has: large values that cancel each other, and a small one.
+/// Sums that F32 has, and next to them sums that only F64 has: large values that cancel each other,
+/// and a small one.
 #[test]
 fn small_values_beside_large_ones() {
     for (group, small) in [4, 16, miri_or(32, 128)]
@@ -253,7 +256,8 @@ fn hostile_rotations() {
 
 #[test]
 fn codebooks() {
-    // Groups that are shorter and longer than their codebook, one that begins before the tile, and codebooks for all rows.
+    // Groups that are shorter and longer than their codebook, one that begins before the tile, and
+    // codebooks for all rows.
     for (width, start, group, entries, has_row_codebooks) in [
         (96, 0, 32, 16, true),
         (70, 10, 40, 64, true),

@@ -60,7 +60,8 @@ impl Weight {
         sum as f32
     }
 
-    /// Every level and type with sums that are added in F64, of a left factor that is scaled so that its products are exact, or rounded.
+    /// Every level and type with sums that are added in F64, of a left factor that is scaled so
+    /// that its products are exact, or rounded.
     fn check_scaled(&self, name: &str, right: &[f32]) {
         for scale in [1.0, -1.25, 0.3] {
             let left: Vec<f64> = self.left.iter().map(|&b| f64::from(b) * scale).collect();
@@ -200,15 +201,16 @@ fn products_of_all_shapes() {
     }
 }
 
-/// Values that lie on a tie, or next to one by less than F32 can tell, with all terms of one size and with terms that cancel
-/// each other. The roundings of a sum in another order would be others.
+/// Values that lie on a tie, or next to one by less than F32 can tell, with all terms of one size
+/// and with terms that cancel each other. The roundings of a sum in another order would be others.
 #[test]
 fn sums_at_ties() {
     let (rows, width) = (8, miri_or(20, 260));
     for rank in [2, 5, 40] {
         let mut left = plain(rows * rank, 5);
         let mut right = plain(rank * width, 6);
-        // The last two terms are those before, taken back, and a tie of BF16 or F16 beside a value of 1 that they nearly hide.
+        // The last two terms are those before, taken back, and a tie of BF16 or F16 beside a value
+        // of 1 that they nearly hide.
         for row in left.chunks_exact_mut(rank) {
             row[rank - 1] = 1.0;
         }
@@ -233,7 +235,8 @@ fn sums_at_ties() {
     }
 }
 
-/// Values that are ties, and sums that are too small to change them: both ends of the interval are the tie.
+/// Values that are ties, and sums that are too small to change them: both ends of the interval are
+/// the tie.
 #[test]
 fn ties_without_sums() {
     let ties = [1.0 + 2f32.powi(-8), 1.0 + 2f32.powi(-11)];
@@ -267,7 +270,8 @@ fn sums_that_overflow_on_the_way() {
     }
 }
 
-/// A NaN in one column hides neither the length of the one before, whose sum overflows on the way, nor that of the one behind.
+/// A NaN in one column hides neither the length of the one before, whose sum overflows on the way,
+/// nor that of the one behind.
 #[test]
 fn a_column_of_nan_between_long_ones() {
     let columns = |k: usize| [3e18, f32::NAN, 1.0, 3e18].map(|a: f32| a * [1.0, 1.0, -1.0][k]);
@@ -281,8 +285,8 @@ fn a_column_of_nan_between_long_ones() {
     weight.check("NaN", &[1.0; 80]);
 }
 
-/// NaN and infinities everywhere; sums of terms that overflow F32, one by one or together, and are finite; results and terms
-/// that are subnormal; zeros of both signs.
+/// NaN and infinities everywhere; sums of terms that overflow F32, one by one or together, and are
+/// finite; results and terms that are subnormal; zeros of both signs.
 #[test]
 fn hostile_products() {
     let (rows, width) = (13, miri_or(21, 333));

@@ -81,8 +81,8 @@ fn tiles_are_unpacked() {
     }
 }
 
-/// The index of the number that has the places of half of the inputs of an output (compressed-tensors
-/// `_calculate_meta_reordering_scatter_offsets`).
+/// The index of the number that has the places of half of the inputs of an output
+/// (compressed-tensors `_calculate_meta_reordering_scatter_offsets`).
 fn index(output: usize, half: usize) -> usize {
     let row = output % 2 * 2 + output % 8 / 4 + output % 4 / 2 * 32 + output / 8 * 4;
     match (row % 2, half) {

@@ -6,7 +6,8 @@ use crate::kernels::remember::rotated::{
 };
 use crate::test_utils::miri_or;
 
-/// The sign of an entry of H: the product over the digits of both places, to base 4, of an entry of H4.
+/// The sign of an entry of H: the product over the digits of both places, to base 4, of an entry of
+/// H4.
 fn sign(mut row: usize, mut col: usize) -> i64 {
     const H4: [[i64; 4]; 4] = [[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]];
     let mut sign = 1;
@@ -25,7 +26,8 @@ fn exact_sum(integers: &[i64], group: usize, at: usize) -> i64 {
         .sum()
 }
 
-/// The product with a scale, rounded once: the sum has 24 bits at most and the scale 24, so that F64 is exact.
+/// The product with a scale, rounded once: the sum has 24 bits at most and the scale 24, so that
+/// F64 is exact.
 fn exact(sum: i64, group: usize, scale: f32) -> f32 {
     if !scale.is_finite() {
         return f32::NAN;
@@ -98,7 +100,8 @@ fn rotated_bytes() {
     }
 }
 
-/// The largest sums of 256 codes fit 16 bits: those of codes that have the signs of a row of H, and the opposite ones.
+/// The largest sums of 256 codes fit 16 bits: those of codes that have the signs of a row of H, and
+/// the opposite ones.
 #[test]
 fn largest_sums() {
     for (group, at) in [(256, 0), (256, 5), (256, 255), (64, 63), (1024, 7)] {
@@ -159,7 +162,8 @@ fn rotated_nibbles() {
     }
 }
 
-/// Integers made from codes and the scales of their groups, which neither divide a chunk nor are cut by it alike.
+/// Integers made from codes and the scales of their groups, which neither divide a chunk nor are
+/// cut by it alike.
 #[test]
 fn rotated_levels() {
     let codebook: [f32; 16] = std::array::from_fn(|i| (i as f32 - 7.3) * 0.13);
@@ -250,7 +254,8 @@ fn rotated_levels() {
     }
 }
 
-/// The sums in the order that is documented: neighbours first, of each four `(a + b) ± (c - d)` and `(c + d) ± (a - b)`.
+/// The sums in the order that is documented: neighbours first, of each four `(a + b) ± (c - d)` and
+/// `(c + d) ± (a - b)`.
 fn pass_by_pass(values: &mut [f64]) {
     let mut stride = 1;
     while stride < values.len() {

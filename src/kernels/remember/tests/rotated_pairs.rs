@@ -1,4 +1,5 @@
-//! Rotated pairs against sums of one value at a time, and against products that are rotated as any values are.
+//! Rotated pairs against sums of one value at a time, and against products that are rotated as any
+//! values are.
 
 use half::{bf16, f16};
 
@@ -81,7 +82,8 @@ fn sums_of_pairs() {
     }
 }
 
-/// Many values, scales and ratios of scales: the bits are those of any rotated values, or the scales do not fit.
+/// Many values, scales and ratios of scales: the bits are those of any rotated values, or the
+/// scales do not fit.
 #[test]
 fn sums_are_those_of_any_values() {
     let (group, groups) = (64, 4);

@@ -1,4 +1,5 @@
-//! Stacks of FP8 matrices with a grid of scales, and FP4 of two rows in a byte, against their twins.
+//! Stacks of FP8 matrices with a grid of scales, and FP4 of two rows in a byte, against their
+//! twins.
 
 use super::{bytes, check, scales};
 use crate::kernels::remember::fp4_pairs::{BLOCK, Fp4Pairs};
@@ -78,8 +79,8 @@ fn stacks_of_fp8() {
 
 #[test]
 fn fp4_of_two_rows_in_a_byte() {
-    // Rows end in a block, and columns in a strip. Values of all exponents are normal numbers of both types of two bytes, of BF16
-    // alone, or of neither.
+    // Rows end in a block, and columns in a strip. Values of all exponents are normal numbers of
+    // both types of two bytes, of BF16 alone, or of neither.
     let exponents: [&[u8]; 3] = [
         &[127, 114, 140, 120],
         &[127, 2, 252, 113, 141],

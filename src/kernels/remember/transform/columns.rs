@@ -7,10 +7,12 @@ use crate::kernels::remember::matrix_product::{MulAdd, Rounded};
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Butterflies, InMemory, Kernel, PairSums};
 
-/// Values that are multiplied at once: in F64 they stay in the first-level cache, with what they are made from.
+/// Values that are multiplied at once: in F64 they stay in the first-level cache, with what they
+/// are made from.
 const STRIP: usize = 2048;
 
-/// Rows whose blocks of columns are multiplied. Products are rounded once to F32, and then to the type of the output.
+/// Rows whose blocks of columns are multiplied. Products are rounded once to F32, and then to the
+/// type of the output.
 pub(crate) struct TransformedColumns<'a> {
     /// Whole blocks.
     pub values: &'a [f32],
@@ -20,7 +22,8 @@ pub(crate) struct TransformedColumns<'a> {
 impl Kernel for TransformedColumns<'_> {
     const HAS_AVX512: bool = true;
 
-    /// Of sums and differences, and of products that are rounded before they are added, LLVM makes slower loops with AVX-512.
+    /// Of sums and differences, and of products that are rounded before they are added, LLVM makes
+    /// slower loops with AVX-512.
     fn gains_from_avx512<E: Element>(&self) -> bool {
         matches!(self.product.matrix, BlockMatrix::Dense(matrix) if matrix.is_single)
     }

@@ -5,10 +5,12 @@ use crate::element::Element;
 use crate::kernels::remember::matrix_product::{COLS, MulAdd, PANEL, ROWS, Rounded, WIDE_COLS};
 use crate::simd::{PAIR_COLUMNS, PairSums};
 
-/// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the second-level cache.
+/// Vectors that are multiplied with each panel in turn. Those of 128 numbers stay in the
+/// second-level cache.
 const STRIP: usize = 128;
 
-/// A row of a panel. A vector register that is loaded from two lines of the cache takes twice the time.
+/// A row of a panel. A vector register that is loaded from two lines of the cache takes twice the
+/// time.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct PanelRow([f64; PANEL]);
@@ -21,7 +23,8 @@ pub(crate) struct DenseMatrix {
     pub numbers: Vec<f64>,
     /// Whether all numbers are those of F32. Then F64 holds their products with such numbers.
     pub is_single: bool,
-    /// All rows of the first [`PANEL`] columns, then those of the next. There are zeros behind the last column.
+    /// All rows of the first [`PANEL`] columns, then those of the next. There are zeros behind the
+    /// last column.
     panels: Vec<PanelRow>,
     /// For vectors of integers.
     fixed: Option<FixedMatrix>,
@@ -49,8 +52,8 @@ impl DenseMatrix {
         }
     }
 
-    /// Writes the products of vectors, times `factor`. They are rounded to F32, and then to the type of the output. `unit` adds
-    /// exact products, and `pairs` those of integers.
+    /// Writes the products of vectors, times `factor`. They are rounded to F32, and then to the
+    /// type of the output. `unit` adds exact products, and `pairs` those of integers.
     #[inline(always)]
     pub(super) fn multiply<E: Element, U: MulAdd>(
         &self,
@@ -89,8 +92,8 @@ struct Product<'a, U, P> {
 }
 
 impl<U: MulAdd, P: PairSums> Product<'_, U, P> {
-    /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of `UNITS` times [`PAIR_COLUMNS`] columns
-    /// where vectors are of integers.
+    /// Writes the products of vectors. The sums of `COLS` columns are computed at once, or those of
+    /// `UNITS` times [`PAIR_COLUMNS`] columns where vectors are of integers.
     #[inline(always)]
     fn write<E: Element, const COLS: usize, const UNITS: usize>(
         self,
@@ -183,8 +186,8 @@ fn of_tile(values: &[f32], size: usize) -> [&[f32]; ROWS] {
     vectors
 }
 
-/// The sums of vectors and of `COLS` columns of a panel, from `first` on. Numbers are widened as they are used: to pack them before
-/// takes a tenth of the time of all sums.
+/// The sums of vectors and of `COLS` columns of a panel, from `first` on. Numbers are widened as
+/// they are used: to pack them before takes a tenth of the time of all sums.
 #[inline(always)]
 fn sums_of<const COLS: usize>(
     unit: impl MulAdd,

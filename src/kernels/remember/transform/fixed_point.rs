@@ -1,9 +1,10 @@
 //! Vectors of integers times a matrix in fixed point.
 //!
-//! The values of a row of quantized integers are small multiples of its scale. Sums of products of integers are exact, and CPUs add twice
-//! as many of them in a cycle as products in F64. The numbers of the matrix are rounded to 31 bits, which puts a sum off by a known
-//! bound. Most sums are decided: all numbers within the bound are rounded to the same value of 16 bits. The others are left to F64, so
-//! that the output has the bits of sums in F64 everywhere.
+//! The values of a row of quantized integers are small multiples of its scale. Sums of products of
+//! integers are exact, and CPUs add twice as many of them in a cycle as products in F64. The
+//! numbers of the matrix are rounded to 31 bits, which puts a sum off by a known bound. Most sums
+//! are decided: all numbers within the bound are rounded to the same value of 16 bits. The others
+//! are left to F64, so that the output has the bits of sums in F64 everywhere.
 
 use crate::element::Element;
 use crate::kernels::remember::matrix_product::{PANEL, ROWS};
@@ -15,17 +16,20 @@ const BITS: u32 = 31;
 /// Most rows of a matrix.
 const MOST_ROWS: usize = 1 << 10;
 
-/// The bound of what a sum in F64 is off, as a part of the sum of the magnitudes of its terms. Each of [`MOST_ROWS`] steps rounds a
-/// product and a sum by 2^-53 at most: 2^-42. The rest is for the roundings of factors and of the bound itself.
+/// The bound of what a sum in F64 is off, as a part of the sum of the magnitudes of its terms. Each
+/// of [`MOST_ROWS`] steps rounds a product and a sum by 2^-53 at most: 2^-42. The rest is for the
+/// roundings of factors and of the bound itself.
 const OFF: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// The least number of a vector is up to so many times its scale.
 const MOST_PARTS: u8 = 8;
 
-/// Bits of the integers of vectors. A scale has so many bits less than F32, as those of BF16 and F16 have.
+/// Bits of the integers of vectors. A scale has so many bits less than F32, as those of BF16 and
+/// F16 have.
 const INTEGER_BITS: u32 = 9;
 
-/// Two rows of a panel, in fixed point: the high halves of its numbers, and the low ones, which have a sign as well.
+/// Two rows of a panel, in fixed point: the high halves of its numbers, and the low ones, which
+/// have a sign as well.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Pairs([[PairRow; PANEL / PAIR_COLUMNS]; 2]);
@@ -40,13 +44,14 @@ pub(super) struct FixedMatrix {
     place: f64,
     /// The bound of what a product is off, as a part of the sum of the magnitudes of its vector.
     off: f64,
-    /// Each two rows of the first [`PANEL`] columns, then those of the next. There are zeros behind the last row and column.
+    /// Each two rows of the first [`PANEL`] columns, then those of the next. There are zeros behind
+    /// the last row and column.
     panels: Vec<Pairs>,
 }
 
 impl FixedMatrix {
-    /// The matrix of `size` rows that has `numbers`. `None` if it has too many rows, or numbers so small or large that products with
-    /// their last place leave the range of F64.
+    /// The matrix of `size` rows that has `numbers`. `None` if it has too many rows, or numbers so
+    /// small or large that products with their last place leave the range of F64.
     pub(super) fn new(numbers: &[f64], size: usize) -> Option<Self> {
         let largest = numbers.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
         if !(1e-200..1e200).contains(&largest) || size > MOST_ROWS {
@@ -139,7 +144,8 @@ impl IntegerVectors {
         }
     }
 
-    /// The vectors from vector `first` on. The last one stands in place of those that are missing. `None` if not all are of integers.
+    /// The vectors from vector `first` on. The last one stands in place of those that are missing.
+    /// `None` if not all are of integers.
     #[inline(always)]
     pub(super) fn rows_from(&self, first: usize) -> Option<IntegerRows<'_>> {
         let scales = self.scales.get(first..)?;
@@ -160,7 +166,8 @@ impl IntegerVectors {
     }
 }
 
-/// Makes integers up to `most` of a vector, if it has such. `last` is the scale of the vector before, which is often the same.
+/// Makes integers up to `most` of a vector, if it has such. `last` is the scale of the vector
+/// before, which is often the same.
 #[inline(always)]
 fn integers_of(vector: &[f32], most: f32, out: &mut [i16], last: f32) -> Option<Scale> {
     if let Some(scale) = multiples_of(last, vector, most, out) {
@@ -179,10 +186,12 @@ fn integers_of(vector: &[f32], most: f32, out: &mut [i16], last: f32) -> Option<
     None
 }
 
-/// Makes of a vector its multiples of `unit`, if all are integers up to `most` and F32 has every product of such an integer and `unit`.
+/// Makes of a vector its multiples of `unit`, if all are integers up to `most` and F32 has every
+/// product of such an integer and `unit`.
 #[inline(always)]
 fn multiples_of(unit: f32, vector: &[f32], most: f32, out: &mut [i16]) -> Option<Scale> {
-    /// A number of F32 whose last place is one: in a sum with it, the lowest bits are those of an integer.
+    /// A number of F32 whose last place is one: in a sum with it, the lowest bits are those of an
+    /// integer.
     const ONES: f32 = (3 << 22) as f32;
     if !unit.to_bits().is_multiple_of(1 << INTEGER_BITS) {
         return None;
@@ -211,9 +220,9 @@ pub(super) struct FixedPanel<'a> {
 type Sums<const UNITS: usize> = [[[i32; PAIR_COLUMNS]; UNITS]; ROWS];
 
 impl FixedPanel<'_> {
-    /// Writes the products of the vectors `rows` with the columns from column `first` of the panel on, times `factor`, to column
-    /// `at` of rows of `out` and those behind it. Returns whether all are decided: none could be rounded to another value than the
-    /// exact one.
+    /// Writes the products of the vectors `rows` with the columns from column `first` of the panel
+    /// on, times `factor`, to column `at` of rows of `out` and those behind it. Returns whether all
+    /// are decided: none could be rounded to another value than the exact one.
     #[inline(always)]
     pub(super) fn write_products<E: Element, const UNITS: usize>(
         &self,
@@ -255,7 +264,8 @@ impl FixedPanel<'_> {
         first: usize,
         pairs: impl PairSums,
     ) -> Sums<UNITS> {
-        // Rows have names: LLVM keeps the sums of an array, which are read row by row later, in memory.
+        // Rows have names: LLVM keeps the sums of an array, which are read row by row later, in
+        // memory.
         let [mut a, mut b, mut c, mut d] = [[[0; PAIR_COLUMNS]; UNITS]; ROWS];
         let [left_a, left_b, left_c, left_d] = rows.pairs;
         let left = left_a.iter().zip(left_b).zip(left_c.iter().zip(left_d));
@@ -284,7 +294,8 @@ mod tests {
 
     const SIZE: usize = 48;
 
-    /// The products of vectors with the first columns; `None` if they are not of integers or not decided.
+    /// The products of vectors with the first columns; `None` if they are not of integers or not
+    /// decided.
     fn products(numbers: &[f64], values: &[f32]) -> Option<Vec<bf16>> {
         let matrix = FixedMatrix::new(numbers, SIZE)?;
         let mut integers = IntegerVectors::default();
@@ -329,7 +340,8 @@ mod tests {
 
     #[test]
     fn ties_and_other_numbers_are_left() {
-        // F32 has 257, which BF16 rounds to 256. A little more than halfway to the next number of F32 is rounded to 258.
+        // F32 has 257, which BF16 rounds to 256. A little more than halfway to the next number of
+        // F32 is rounded to 258.
         let two = numbers(|n| match n / SIZE {
             0 => 1.0,
             1 => (-16f64).exp2(),

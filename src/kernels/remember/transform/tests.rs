@@ -8,7 +8,8 @@ use crate::simd::dispatch;
 
 type Entry<'a> = Box<dyn Fn(usize, usize) -> f64 + 'a>;
 
-/// Value `j` of a block of `size` vectors: the sum in the order of the vectors, or of the steps if the matrix has no numbers.
+/// Value `j` of a block of `size` vectors: the sum in the order of the vectors, or of the steps if
+/// the matrix has no numbers.
 fn sum(values: &[f64], j: usize, entry: &Entry<'_>) -> f64 {
     let terms = values.iter().enumerate();
     terms.fold(0.0, |sum, (i, x)| sum + x * entry(i, j))
@@ -127,7 +128,8 @@ fn check_columns(values: &[f32], product: &BlockProduct<'_>, want: &[f64]) {
     }
 }
 
-/// Sums that are rounded have their terms in order, and products of F64 are rounded, at every level.
+/// Sums that are rounded have their terms in order, and products of F64 are rounded, at every
+/// level.
 #[test]
 fn rounded_sums() {
     for (size, width) in [(12, 24), (33, 66)] {
@@ -181,7 +183,8 @@ fn check_rounded_sums(size: usize, width: usize) {
     }
 }
 
-/// Values that are not finite, overflow or are subnormal, in blocks of a dense matrix that fill no panel.
+/// Values that are not finite, overflow or are subnormal, in blocks of a dense matrix that fill no
+/// panel.
 #[test]
 fn hostile_values() {
     let size = 33;
@@ -196,7 +199,8 @@ fn hostile_values() {
         size,
         factor: 0.3,
     };
-    // The first vector is of zeros; each other has one of the special values, among subnormal numbers.
+    // The first vector is of zeros; each other has one of the special values, among subnormal
+    // numbers.
     let values: Vec<f32> = (0..9 * size)
         .map(|n| match (n / size, n % size) {
             (vector, i) if vector > 0 && i % 8 + 1 == vector => special[i % 8],

@@ -1,4 +1,5 @@
-//! `asym_w4a8_int8`: codes of 4 or 6 bits that become integers of eight bits by the scales of their groups.
+//! `asym_w4a8_int8`: codes of 4 or 6 bits that become integers of eight bits by the scales of their
+//! groups.
 
 use super::{RotatedKind, RotatedWeight, matrix, one_a_row};
 use crate::containers::model::Tensor;
@@ -30,8 +31,8 @@ impl Levels<'_> {
         (self.bits == 4).then(|| codebook.try_into().unwrap_or_else(|_| plain()))
     }
 
-    /// Loads what the integers are made from. Scales and codebook have to be finite: a product that is NaN is no
-    /// integer.
+    /// Loads what the integers are made from. Scales and codebook have to be finite: a product that
+    /// is NaN is no integer.
     pub(super) fn load(&self, tile: &Tile, cols: usize, buffers: &mut Buffers) -> Result<()> {
         let Buffers {
             scales,
@@ -176,8 +177,8 @@ fn check_six_bits(
     Ok(())
 }
 
-/// Replaces `out` with codes of 6 bits, a byte each. Bytes of `low` have the lower nibbles of two codes each, bytes of
-/// `high` the upper bits of four.
+/// Replaces `out` with codes of 6 bits, a byte each. Bytes of `low` have the lower nibbles of two
+/// codes each, bytes of `high` the upper bits of four.
 pub(super) fn join_planes(low: &[u8], high: &[u8], out: &mut Vec<u8>) {
     out.clear();
     for (&[first, second], &high) in low.as_chunks().0.iter().zip(high) {

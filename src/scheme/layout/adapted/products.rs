@@ -1,4 +1,5 @@
-//! The products of low rank that adapters add to a weight: computed for a tile that is loaded, or for rows that are decoded.
+//! The products of low rank that adapters add to a weight: computed for a tile that is loaded, or
+//! for rows that are decoded.
 
 use half::{bf16, f16};
 use zerocopy::FromBytes;
@@ -13,8 +14,8 @@ use crate::scheme::seam::{Buffers, Decode, Grid, TableOwner, Tile};
 use crate::simd::dispatch;
 use crate::{Result, TargetDtype};
 
-/// `scale` times `b` `[rows, rank]` times `a` `[rank, cols]`. A stack of n matrices has a product for each of them: the n `b` lie
-/// one below the other, and so do the n `a`.
+/// `scale` times `b` `[rows, rank]` times `a` `[rank, cols]`. A stack of n matrices has a product
+/// for each of them: the n `b` lie one below the other, and so do the n `a`.
 pub(crate) struct ScaledProduct {
     pub a: Box<dyn ScaleMatrix>,
     pub b: Box<dyn ScaleMatrix>,
@@ -62,7 +63,8 @@ impl Products {
         Ok(())
     }
 
-    /// Loads the factors of a tile of a weight of `cols` columns. Returns whether all sums are finite in F32.
+    /// Loads the factors of a tile of a weight of `cols` columns. Returns whether all sums are
+    /// finite in F32.
     pub(super) fn load(&self, tile: &Tile, cols: usize, buffers: &mut Buffers) -> Result<bool> {
         self.load_right(cols, buffers)?;
         self.load_left(tile, buffers)?;
@@ -156,7 +158,8 @@ impl Products {
         });
     }
 
-    /// Writes rows of which the buffers have the stored values of type `V`. Gives `out` back if they do not lie as such values do.
+    /// Writes rows of which the buffers have the stored values of type `V`. Gives `out` back if
+    /// they do not lie as such values do.
     fn decode_stored<'o, V: Element>(
         &self,
         base: &dyn Decode,

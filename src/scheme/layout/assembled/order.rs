@@ -35,13 +35,15 @@ pub(crate) enum RowOrder {
     From(usize),
     /// This row again and again.
     Same(usize),
-    /// All. Of each run of `of` rows, the first half of the first `len` alternates with the second: rows 0, len/2, 1, len/2 + 1, ….
+    /// All. Of each run of `of` rows, the first half of the first `len` alternates with the second:
+    /// rows 0, len/2, 1, len/2 + 1, ….
     Interleaved { len: usize, of: usize },
     /// Of each run of `of` rows the `len` rows from row `first` on.
     Slice { first: usize, len: usize, of: usize },
     /// All. Those from row `first` on are tiled.
     Tiled { first: usize, tiles: Tiles },
-    /// All. Of the first `len` of each run of `of` rows, the even ones come before the odd ones: the inverse of `Interleaved`.
+    /// All. Of the first `len` of each run of `of` rows, the even ones come before the odd ones:
+    /// the inverse of `Interleaved`.
     Split { len: usize, of: usize },
 }
 
@@ -106,7 +108,8 @@ impl RowOrder {
         }
     }
 
-    /// Rows of a tile should begin and end at multiples of this, so that the rows that they come from are a range as well.
+    /// Rows of a tile should begin and end at multiples of this, so that the rows that they come
+    /// from are a range as well.
     pub(super) fn align(self) -> usize {
         match self {
             Self::Interleaved { of, .. } | Self::Split { of, .. } => of,

@@ -10,7 +10,8 @@ use crate::scheme::seam::{Buffers, Decode, Grid, Tile};
 use crate::simd::Level;
 use crate::{Result, TargetDtype};
 
-/// A matrix of `rows` × `cols` whose value at (r, c) is `first + 100 r + c`. Its tiles begin and end at multiples of `align`.
+/// A matrix of `rows` × `cols` whose value at (r, c) is `first + 100 r + c`. Its tiles begin and
+/// end at multiples of `align`.
 #[derive(Clone, Copy)]
 struct Numbers {
     rows: usize,

@@ -1,10 +1,12 @@
-//! The formulas by which codes and the numbers of their groups become weights. A formula owns its operands.
+//! The formulas by which codes and the numbers of their groups become weights. A formula owns its
+//! operands.
 
 use crate::TargetDtype;
 use crate::kernels::remember::grouped::Formula;
 use crate::scheme::seam::scale_matrix::ScaleMatrix;
 
-/// How code values `v` and the scale `s` of their group become weights, with what the formula needs besides.
+/// How code values `v` and the scale `s` of their group become weights, with what the formula needs
+/// besides.
 pub(crate) enum GroupFormula<'m> {
     /// `v * s`.
     Scale,
@@ -16,7 +18,8 @@ pub(crate) enum GroupFormula<'m> {
     ScaleShift(Box<GroupOffsets<'m>>),
     /// `v * s + b`, rounded once.
     FusedScaleShift(Box<GroupOffsets<'m>>),
-    /// `int8(v * s) * b`, with second scales `b`: the product is rounded to an integer of eight bits.
+    /// `int8(v * s) * b`, with second scales `b`: the product is rounded to an integer of eight
+    /// bits.
     ScaleToInt8(Box<GroupOffsets<'m>>),
 }
 
@@ -56,8 +59,8 @@ impl<'m> GroupFormula<'m> {
 /// The second operand of a formula of two operations: a zero point or an offset for each scale.
 pub(crate) struct GroupOffsets<'m> {
     pub matrix: Box<dyn ScaleMatrix + 'm>,
-    /// Only formulas of two operations have an intermediate result that can be rounded, so this is not a field of the
-    /// weight. `None` if the library computes in F32.
+    /// Only formulas of two operations have an intermediate result that can be rounded, so this is
+    /// not a field of the weight. `None` if the library computes in F32.
     pub compute: Option<ComputeDtype<'m>>,
 }
 
@@ -79,12 +82,12 @@ impl<'m> GroupOffsets<'m> {
     }
 }
 
-/// The dtype in which a library computes. An output of this dtype equals the library's bit for bit only if the first
-/// operation is rounded to it; any other output is computed in F32.
+/// The dtype in which a library computes. An output of this dtype equals the library's bit for bit
+/// only if the first operation is rounded to it; any other output is computed in F32.
 pub(crate) struct ComputeDtype<'m> {
     pub dtype: TargetDtype,
-    /// Scales and offsets as the library has them in `dtype`, if rounding those in F32 gives other values. So it is where
-    /// they are quantized themselves, and decoded in `dtype`.
+    /// Scales and offsets as the library has them in `dtype`, if rounding those in F32 gives other
+    /// values. So it is where they are quantized themselves, and decoded in `dtype`.
     pub rounded: Option<Box<RoundedMatrices<'m>>>,
 }
 

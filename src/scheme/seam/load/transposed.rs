@@ -12,14 +12,16 @@ use crate::kernels::remember::transpose::{
 use crate::scheme::seam::ReadAhead;
 use crate::simd::{LINE, Level};
 
-/// Bytes of the words that are transposed together, of each column: two cache lines of the result, which CPUs fetch together.
+/// Bytes of the words that are transposed together, of each column: two cache lines of the result,
+/// which CPUs fetch together.
 const STRIP_BYTES: usize = 128;
 
-/// The gap between the wanted pieces of two rows that is read along, as a part of a row: what is read and not wanted takes
-/// less time than a read for each piece, and hardly more of a disk's.
+/// The gap between the wanted pieces of two rows that is read along, as a part of a row: what is
+/// read and not wanted takes less time than a read for each piece, and hardly more of a disk's.
 const GAP: usize = 16;
 
-/// Bytes of the longest rows of which all is read for any piece of them: a read takes longer than to copy so many.
+/// Bytes of the longest rows of which all is read for any piece of them: a read takes longer than
+/// to copy so many.
 pub(crate) const SHORT_ROW: usize = 512;
 
 /// Largest read of a strip of rows with its gaps, in bytes.
@@ -28,14 +30,14 @@ const SPAN: usize = 256 << 10;
 /// Words of 32 bits in a cache line.
 const LINE_WORDS: usize = 16;
 
-/// Words of the shortest column that ends with a whole cache line: a quarter of what a set of the first cache is apart from the
-/// next of the same.
+/// Words of the shortest column that ends with a whole cache line: a quarter of what a set of the
+/// first cache is apart from the next of the same.
 const LONG_COLUMN: usize = 256;
 
 /// 32-bit words that each column takes in the result of [`read_transposed`] of `rows` rows.
 ///
-/// Columns a power of two apart share cache sets and evict each other while they are written. So long ones are an odd number of
-/// cache lines.
+/// Columns a power of two apart share cache sets and evict each other while they are written. So
+/// long ones are an odd number of cache lines.
 pub(crate) fn transposed_words<const SIZE: usize>(rows: usize) -> usize {
     match (rows * SIZE).div_ceil(4) {
         words if words < LONG_COLUMN => words,
@@ -53,10 +55,11 @@ pub(crate) struct StoredWords<'a, 'm> {
     pub ahead: Option<&'a ReadAhead>,
 }
 
-/// Fills `out` with the transposed words at `rows` × `cols` of a matrix, whose words have `SIZE` bytes.
+/// Fills `out` with the transposed words at `rows` × `cols` of a matrix, whose words have `SIZE`
+/// bytes.
 ///
-/// In `out` each column begins at a multiple of `words` 32-bit words. With words of four bytes, word (r, c) is at
-/// `out[c * words + r]`; smaller words are packed, the first in the lowest bytes.
+/// In `out` each column begins at a multiple of `words` 32-bit words. With words of four bytes,
+/// word (r, c) is at `out[c * words + r]`; smaller words are packed, the first in the lowest bytes.
 pub(crate) fn read_transposed<const SIZE: usize>(
     matrix: StoredWords<'_, '_>,
     [rows, cols]: [Range<usize>; 2],
@@ -91,8 +94,9 @@ pub(crate) fn transposed_code_words(rows: usize) -> usize {
     transposed_words::<1>(rows.div_ceil(2))
 }
 
-/// Fills `out` with the transposed codes of four bits at `rows` × `words` of a matrix, whose words have 32 bits. Their code i belongs to column `order[i]` of its eight. Each column begins at a multiple of [`transposed_code_words`] in `out`, and
-/// is a bit stream.
+/// Fills `out` with the transposed codes of four bits at `rows` × `words` of a matrix, whose words
+/// have 32 bits. Their code i belongs to column `order[i]` of its eight. Each column begins at a
+/// multiple of [`transposed_code_words`] in `out`, and is a bit stream.
 pub(crate) fn read_transposed_codes(
     matrix: StoredWords<'_, '_>,
     order: [usize; PER_WORD],
@@ -133,20 +137,23 @@ struct Wanted<'a, 'm> {
 }
 
 impl Wanted<'_, '_> {
-    /// Calls `each` with the wanted bytes of each strip of rows, and their places among the wanted rows.
+    /// Calls `each` with the wanted bytes of each strip of rows, and their places among the wanted
+    /// rows.
     fn read(
         &self,
         staging: &mut Vec<u8>,
         mut each: impl FnMut(&Lines<'_>, Range<usize>),
     ) -> Result<()> {
         let (stride, width) = (self.stride, self.bytes.len());
-        // Lines a power of two apart share cache sets and evict each other. An extra cache line in the pitch spreads
-        // them. The pitch also covers what is transposed together, which may reach beyond `width`.
+        // Lines a power of two apart share cache sets and evict each other. An extra cache line in
+        // the pitch spreads them. The pitch also covers what is transposed together, which may
+        // reach beyond `width`.
         let pitch = width.next_multiple_of(LINE) + 64;
         // A row is at least as wide as the wanted piece, so the difference cannot be negative.
         let has_short_gaps = stride <= SHORT_ROW || (stride - width) * GAP <= width;
         let joined = has_short_gaps && stride * self.strip <= SPAN;
-        // Room for the joint read behind the lines, in one allocation that is reused from tile to tile.
+        // Room for the joint read behind the lines, in one allocation that is reused from tile to
+        // tile.
         staging.resize((pitch + if joined { stride } else { 0 }) * self.strip, 0);
         let (lines, joint) = staging.split_at_mut(pitch * self.strip);
         for first in self.rows.clone().step_by(self.strip) {
@@ -164,8 +171,8 @@ impl Wanted<'_, '_> {
         Ok(())
     }
 
-    /// Reads the wanted bytes of each of the rows `rows` to the start of a line of `lines`, which are `pitch` apart. If `joint` is
-    /// not empty, it is read in one piece, there.
+    /// Reads the wanted bytes of each of the rows `rows` to the start of a line of `lines`, which
+    /// are `pitch` apart. If `joint` is not empty, it is read in one piece, there.
     fn read_strip(
         &self,
         rows: &Range<usize>,
@@ -173,8 +180,8 @@ impl Wanted<'_, '_> {
         joint: &mut [u8],
     ) -> Result<()> {
         let width = self.bytes.len();
-        // The tail of a line behind `width` keeps old bytes, and so do lines behind the strip. They are transposed along
-        // with the others, and not copied.
+        // The tail of a line behind `width` keeps old bytes, and so do lines behind the strip. They
+        // are transposed along with the others, and not copied.
         let line = |r: usize| r * pitch..r * pitch + width;
         let is_ahead = self.ahead.is_some_and(|ahead| {
             let copy = |r: usize, piece: &[u8]| lines[line(r)].copy_from_slice(piece);
@@ -198,7 +205,8 @@ impl Wanted<'_, '_> {
     }
 }
 
-/// Transposes words of 32 bits into words `rows` of each column of `out`, which has `height` of them.
+/// Transposes words of 32 bits into words `rows` of each column of `out`, which has `height` of
+/// them.
 fn transpose_words(lines: &Lines<'_>, out: &mut [u32], height: usize, rows: Range<usize>) {
     // Every word is stored where it goes. A transposition in registers of AVX2 is no faster.
     for (c, column) in out.chunks_exact_mut(height).enumerate() {
@@ -209,7 +217,8 @@ fn transpose_words(lines: &Lines<'_>, out: &mut [u32], height: usize, rows: Rang
     }
 }
 
-/// Columns of words of two bytes that are transposed together: a block of a strip × `SQUARE` words stays in the first cache.
+/// Columns of words of two bytes that are transposed together: a block of a strip × `SQUARE` words
+/// stays in the first cache.
 const SQUARE: usize = 8;
 
 /// As [`transpose_words`], with shorter words, `rows` of each column.
@@ -226,7 +235,8 @@ fn transpose_short_words<const SIZE: usize>(
         let lines = lines.bytes[c * SQUARE * SIZE..].chunks(lines.pitch);
         for (r, line) in lines.enumerate() {
             for (column, word) in block.iter_mut().zip(line.as_chunks::<SIZE>().0) {
-                // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored contiguously.
+                // Word r of a column goes to byte `r * SIZE` of it, as if the column were stored
+                // contiguously.
                 let mut padded = [0; 4];
                 padded[..SIZE].copy_from_slice(word);
                 column[r * SIZE / 4] |= u32::from_le_bytes(padded) << (r * SIZE % 4 * 8);

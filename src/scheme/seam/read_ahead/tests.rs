@@ -36,7 +36,8 @@ fn rectangle<'m>(
     }
 }
 
-/// What tiles want of `wanted` whose pieces begin at all of `bounds` but the last, where the last one ends.
+/// What tiles want of `wanted` whose pieces begin at all of `bounds` but the last, where the last
+/// one ends.
 fn tiles<'m>(wanted: &StoredRectangle<'m>, bounds: &[usize]) -> Vec<StoredRectangle<'m>> {
     let tile = |bounds: &[usize]| {
         let mut tile = wanted.clone();
@@ -61,7 +62,8 @@ fn taken(
     ahead.take(part, rows, &bytes, take).then_some(out)
 }
 
-/// Where the pieces of `tiles` tiles begin, which share the bytes `bytes` of a row, and where the last ends.
+/// Where the pieces of `tiles` tiles begin, which share the bytes `bytes` of a row, and where the
+/// last ends.
 fn bounds(bytes: &Range<usize>, tiles: usize) -> Vec<usize> {
     // Of different widths, so that a block of one has room for more rows than that of another.
     let bound = |tile| bytes.start + tile * tile * bytes.len() / (tiles * tiles);
@@ -71,7 +73,8 @@ fn bounds(bytes: &Range<usize>, tiles: usize) -> Vec<usize> {
 #[test]
 fn pieces_are_those_of_the_matrix() {
     let mut ahead = ReadAhead::default();
-    // One block, several, and fewer again; whole rows and pieces; one tile and several of different widths.
+    // One block, several, and fewer again; whole rows and pieces; one tile and several of different
+    // widths.
     for (rows, stride, all, count) in [
         (67, 12, 0..12, 1),
         (700, 1500, 300..1499, 4),

@@ -65,8 +65,8 @@ impl ScaleMatrix for Integers<'_> {
     }
 }
 
-/// Integers of 1 to 8 bits, packed along the rows: each column of each matrix is a bit stream, least significant bit
-/// first, in little-endian words of four bytes.
+/// Integers of 1 to 8 bits, packed along the rows: each column of each matrix is a bit stream,
+/// least significant bit first, in little-endian words of four bytes.
 pub(crate) struct ColumnPackedInts<'m> {
     pub part: Part<'m>,
     pub cols: usize,

@@ -14,7 +14,8 @@ pub(super) fn byte_level() -> Value {
     })
 }
 
-/// Converts `files` (names with contents) as a model of `architecture` with room for `vocab_size` tokens.
+/// Converts `files` (names with contents) as a model of `architecture` with room for `vocab_size`
+/// tokens.
 pub(super) fn of_files(
     files: &[(&str, &[u8])],
     architecture: &str,

@@ -203,7 +203,8 @@ fn a_tekken_json_that_is_wrong_is_refused_with_the_place() {
     }
 }
 
-/// Every file of every golden, with a byte changed or its end cut off: an error or keys, and no panic.
+/// Every file of every golden, with a byte changed or its end cut off: an error or keys, and no
+/// panic.
 #[test]
 fn changed_bytes_do_not_panic() {
     let Some(data) = crate::test_utils::test_data() else {

@@ -1,4 +1,5 @@
-//! Tables of tiktoken's ranks that are malformed, claim too much, or say too little of how text is cut.
+//! Tables of tiktoken's ranks that are malformed, claim too much, or say too little of how text is
+//! cut.
 
 use std::fmt::Write;
 

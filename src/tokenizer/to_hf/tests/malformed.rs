@@ -362,7 +362,8 @@ fn long_tokens() {
     assert!(start.elapsed().as_secs() < 5);
 }
 
-/// The `tokenizers` crate numbers added tokens that the model lacks by counting on, whatever their id.
+/// The `tokenizers` crate numbers added tokens that the model lacks by counting on, whatever their
+/// id.
 #[test]
 fn added_tokens_after_a_gap_are_in_the_model() {
     let tokens = texts(&["a", "b", "ab", "[PAD3]", "<|end|>"]);

@@ -181,7 +181,8 @@ fn parallel_residual() {
     assert_eq!(found, Some(GgufMetadataValue::Bool(true)));
 }
 
-/// What a copy of the model `name` becomes that `edit` has changed: the notes, and the value of a key.
+/// What a copy of the model `name` becomes that `edit` has changed: the notes, and the value of a
+/// key.
 fn converted(name: &str, fields: Value, key: &str) -> (Vec<String>, Option<GgufMetadataValue>) {
     let directory = tempfile::tempdir().unwrap();
     let from = named(&data().join("whole").join(name), directory.path());

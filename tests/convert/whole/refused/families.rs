@@ -1,4 +1,5 @@
-//! What the later families refuse: settings that llama.cpp cannot be told, and sizes that contradict each other.
+//! What the later families refuse: settings that llama.cpp cannot be told, and sizes that
+//! contradict each other.
 
 use anamnesis::GgufMetadataArray;
 use anamnesis::GgufMetadataValue::{self, Array, Bool, String as Text, U32};
@@ -23,7 +24,8 @@ fn configs() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// llama.cpp does not take the embedding for the output of these, so that a tied model would not load.
+/// llama.cpp does not take the embedding for the output of these, so that a tied model would not
+/// load.
 #[test]
 fn outputs_that_are_missing() {
     for model in ["olmo2", "olmoe", "stablelm", "nemotron", "dots1"] {
@@ -371,7 +373,8 @@ fn metadata() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Pooling of sentence-transformers that llama.cpp does not have, and files that are missing or malformed.
+/// Pooling of sentence-transformers that llama.cpp does not have, and files that are missing or
+/// malformed.
 #[test]
 fn pooling() {
     const FILE: &str = "1_Pooling/config.json";

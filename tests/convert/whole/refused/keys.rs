@@ -1,5 +1,6 @@
-//! Keys of GGUF that change what llama.cpp computes: those that a class of transformers cannot say are refused, and what
-//! llama.cpp takes for a missing key is written where transformers would take something else.
+//! Keys of GGUF that change what llama.cpp computes: those that a class of transformers cannot say
+//! are refused, and what llama.cpp takes for a missing key is written where transformers would take
+//! something else.
 
 use anamnesis::GgufMetadataValue::{self, Bool, F32, U32};
 use anamnesis::{ConvertOptions, ConvertTarget, ModelScope, TargetDtype, parse};
@@ -155,7 +156,8 @@ fn keys_that_are_missing() {
     assert_eq!(config["rope_scaling"]["rope_type"], "linear");
 }
 
-/// GPT-NeoX has a name of its own for the base of rope, which llama.cpp reads in its files as in all others.
+/// GPT-NeoX has a name of its own for the base of rope, which llama.cpp reads in its files as in
+/// all others.
 #[test]
 fn base_of_gpt_neox() {
     let directory = tempfile::tempdir().unwrap();

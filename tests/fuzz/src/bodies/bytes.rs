@@ -37,7 +37,8 @@ pub fn id(name: &str) -> u16 {
     crc32fast::hash(name.as_bytes()) as u16
 }
 
-/// The item whose id is `id`, or else the one with the next id. So an input keeps its meaning when items are added.
+/// The item whose id is `id`, or else the one with the next id. So an input keeps its meaning when
+/// items are added.
 pub fn by_id<T>(items: &[(u16, T)], id: u16) -> &T {
     let next = items.iter().filter(|(other, _)| *other >= id);
     let found = next.min_by_key(|(other, _)| *other);

@@ -1,4 +1,5 @@
-//! Containers from bytes: parsed, inspected and decoded. A target mends what a fuzzer cannot guess: lengths and checksums.
+//! Containers from bytes: parsed, inspected and decoded. A target mends what a fuzzer cannot guess:
+//! lengths and checksums.
 
 use anamnesis::{ParsedModel, parse_bytes_with_limits};
 
@@ -17,8 +18,8 @@ pub fn any(bytes: &[u8]) {
     }
 }
 
-/// A safetensors file. An input that begins with `{` is a header without its length, up to a byte of zero; then data, which is
-/// repeated as far as the header's offsets go.
+/// A safetensors file. An input that begins with `{` is a header without its length, up to a byte
+/// of zero; then data, which is repeated as far as the header's offsets go.
 pub fn safetensors(bytes: &[u8]) {
     any(&with_length(bytes));
 }
@@ -45,7 +46,8 @@ fn data_len(json: &[u8]) -> usize {
     ends.filter(|&end| end <= 1 << 18).max().unwrap_or(0) as usize
 }
 
-/// An archive as it is if the input begins with `PK`; else arrays: a byte (odd: compressed), a length, the array's file.
+/// An archive as it is if the input begins with `PK`; else arrays: a byte (odd: compressed), a
+/// length, the array's file.
 pub fn npz(bytes: &[u8]) {
     if bytes.starts_with(b"PK") {
         return any(bytes);
@@ -88,7 +90,8 @@ pub fn npy(bytes: &[u8]) {
     }
 }
 
-/// A pickle in an archive with two storages of 256 bytes. The first byte says where: as a checkpoint, or as a plain pickle.
+/// A pickle in an archive with two storages of 256 bytes. The first byte says where: as a
+/// checkpoint, or as a plain pickle.
 pub fn pickle(bytes: &[u8]) {
     let (mut rest, salt) = (Bytes(bytes), crc32fast::hash(bytes));
     let flags = rest.u8();

@@ -1,5 +1,5 @@
-//! Decoding of every scheme: a model of `tests/data`, with edits that an input chooses. The files stay valid, so the edits
-//! reach the schemes.
+//! Decoding of every scheme: a model of `tests/data`, with edits that an input chooses. The files
+//! stay valid, so the edits reach the schemes.
 
 use std::collections::HashMap;
 
@@ -215,7 +215,8 @@ fn edited(golden: &Golden, input: &mut Bytes<'_>) -> (Vec<File>, Vec<File>) {
         .weights
         .iter()
         .map(|(name, bytes)| match golden.tree {
-            // Another file than the manifest or the metadata describes would only be refused for its length.
+            // Another file than the manifest or the metadata describes would only be refused for
+            // its length.
             Some(_) => (name.clone(), Weights::Other(bytes.clone())),
             None => (name.clone(), Weights::read(bytes)),
         })

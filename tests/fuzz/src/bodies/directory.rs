@@ -1,6 +1,7 @@
 //! A model directory as text: configs, an index, and weight files that are lists of tensors.
 //!
-//! A line `=== NAME` begins a file. The lines of a weight file are tensors, `NAME DTYPE 2,3`, and its data is a pattern.
+//! A line `=== NAME` begins a file. The lines of a weight file are tensors, `NAME DTYPE 2,3`, and
+//! its data is a pattern.
 
 use std::path::{Component, Path};
 

@@ -52,7 +52,8 @@ pub fn tensors(input: &mut Bytes<'_>) -> Vec<Raw> {
         }
         let kind = input.u8();
         let name = NAMES[usize::from(kind / 3) % NAMES.len()];
-        // BitsAndBytes stores codes in a column. A parameter of one column beside them could be codes, which is an error.
+        // BitsAndBytes stores codes in a column. A parameter of one column beside them could be
+        // codes, which is an error.
         if !name.ends_with(".weight") && shape.last() == Some(&1) {
             shape.push(32);
         }
@@ -184,7 +185,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Every tensor comes back with its shape. Values that are not encoded are the same; encoded ones are finite.
+/// Every tensor comes back with its shape. Values that are not encoded are the same; encoded ones
+/// are finite.
 fn check_values(scheme: &str, model: &ParsedModel, back: &ParsedModel, encoded: &[&str]) {
     for was in model.tensors() {
         let name = was.name();
@@ -212,7 +214,8 @@ fn check_values(scheme: &str, model: &ParsedModel, back: &ParsedModel, encoded: 
     }
 }
 
-/// The tensor that `name` came back as. In gpt-oss a stack of modules' weights comes back as a parameter, transposed.
+/// The tensor that `name` came back as. In gpt-oss a stack of modules' weights comes back as a
+/// parameter, transposed.
 fn returned<'m>(back: &'m ParsedModel, name: &str) -> Option<Tensor<'m>> {
     let parameter = || back.tensor(name.strip_suffix(".weight")?);
     back.tensor(name).or_else(parameter)

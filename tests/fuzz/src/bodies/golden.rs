@@ -12,12 +12,13 @@ pub struct Golden {
     pub name: String,
     pub weights: Vec<File>,
     pub configs: Vec<File>,
-    /// What is opened, below the directory, of a model whose files are a tree; they are all in `weights`.
+    /// What is opened, below the directory, of a model whose files are a tree; they are all in
+    /// `weights`.
     pub tree: Option<&'static str>,
 }
 
-/// Models that are a tree of files, below directories of the test data: distributed checkpoints, those of DeepSpeed, and a store
-/// of Ollama, of which the manifest is opened.
+/// Models that are a tree of files, below directories of the test data: distributed checkpoints,
+/// those of DeepSpeed, and a store of Ollama, of which the manifest is opened.
 const TREES: &[(&str, &str)] = &[
     ("dcp/files", ""),
     ("dcp/four", ""),

@@ -1,4 +1,5 @@
-//! Headers from streams: how the bytes arrive changes nothing, and what a stream's header says is what a file's says.
+//! Headers from streams: how the bytes arrive changes nothing, and what a stream's header says is
+//! what a file's says.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
@@ -102,7 +103,8 @@ pub fn gguf(bytes: &[u8]) {
     let Ok(model) = parse_bytes_with_limits(bytes.to_vec(), &limits()) else {
         return;
     };
-    // A stream's values are made at once and count against the limit, which a file's need not reach.
+    // A stream's values are made at once and count against the limit, which a file's need not
+    // reach.
     if let (Ok(header), Some(gguf)) = (header, model.gguf()) {
         assert_eq!(
             (gguf.version(), gguf.alignment()),

@@ -1,7 +1,8 @@
-//! The bodies of the fuzz targets. Two programs compile this module: the fuzz targets, which search for inputs, and the test
-//! program `hostile`, which replays the corpus that they have found.
+//! The bodies of the fuzz targets. Two programs compile this module: the fuzz targets, which search
+//! for inputs, and the test program `hostile`, which replays the corpus that they have found.
 //!
-//! Errors are fine. Panics are not, and neither is an output that contradicts itself: see [`model::check`].
+//! Errors are fine. Panics are not, and neither is an output that contradicts itself: see
+//! [`model::check`].
 
 mod bytes;
 mod containers;
@@ -13,7 +14,8 @@ mod headers;
 mod model;
 mod round_trip;
 
-/// The name of a target, which is that of its program and its corpus, and what it does with an input.
+/// The name of a target, which is that of its program and its corpus, and what it does with an
+/// input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.

@@ -10,10 +10,12 @@ pub fn limits() -> ParseLimits {
     ParseLimits::default().with_max_total_bytes(16 << 20)
 }
 
-/// Inspects and decodes a model. `salt` chooses the output type, and which of the costlier comparisons are made.
+/// Inspects and decodes a model. `salt` chooses the output type, and which of the costlier
+/// comparisons are made.
 ///
-/// What `inspect` calls a problem is an error of the conversion. A second conversion gives the same result, and so do three
-/// threads, another CPU level, and single tensors. The `safetensors` crate accepts the output, which has the planned tensors.
+/// What `inspect` calls a problem is an error of the conversion. A second conversion gives the same
+/// result, and so do three threads, another CPU level, and single tensors. The `safetensors` crate
+/// accepts the output, which has the planned tensors.
 pub fn check(model: &ParsedModel, salt: u32) {
     let info = model.inspect();
     let _ = info.to_string();
@@ -47,8 +49,8 @@ pub fn text(result: &Result<Vec<u8>>) -> String {
     }
 }
 
-/// The baseline must give what the best CPU level has given, where NaN equals NaN: which of two NaN a product keeps is up to
-/// the instruction. Only the fuzz targets can choose a level.
+/// The baseline must give what the best CPU level has given, where NaN equals NaN: which of two NaN
+/// a product keeps is up to the instruction. Only the fuzz targets can choose a level.
 #[cfg(feature = "benchmarks")]
 pub fn check_level(recovery: &mut Recovery<'_>, result: &Result<Vec<u8>>) {
     let levels = anamnesis::benchable_apis::levels();
@@ -75,7 +77,8 @@ fn check_output(recovery: &Recovery<'_>, output: &[u8], salt: u32) {
             format!("{:?}", written.dtype()),
             format!("{:?}", safetensors::Dtype::try_from(planned.dtype).unwrap())
         );
-        // An empty tensor has nothing to copy, so a whole conversion does not read its storage to compare the checksum.
+        // An empty tensor has nothing to copy, so a whole conversion does not read its storage to
+        // compare the checksum.
         if planned.byte_len > 0 && (salt >> 8).wrapping_add(i as u32).is_multiple_of(4) {
             let alone = recovery.tensor(planned.name).unwrap();
             assert!(alone == written.data(), "`{}` by itself", planned.name);

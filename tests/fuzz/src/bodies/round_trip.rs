@@ -1,5 +1,5 @@
-//! Round trips that must give the same bits: containers that hold the values as they are, and schemes that are exact on
-//! values which they have decoded themselves.
+//! Round trips that must give the same bits: containers that hold the values as they are, and
+//! schemes that are exact on values which they have decoded themselves.
 
 use anamnesis::{
     ConvertOptions, ConvertTarget, Forget, ForgetScheme, RememberOptions, TargetDtype,
@@ -12,8 +12,9 @@ use super::model::limits;
 use crate::common::file;
 use crate::common::forget::{decoded, encoded, values};
 
-/// Schemes that encode their own values without a change: the largest magnitude of a block has a code whose value is ±1 or
-/// the negative end of the range, so the second encoding finds the scale of the first.
+/// Schemes that encode their own values without a change: the largest magnitude of a block has a
+/// code whose value is ±1 or the negative end of the range, so the second encoding finds the scale
+/// of the first.
 pub const EXACT: &[&str] = &[
     "nf4",
     "fp4",
@@ -79,8 +80,8 @@ fn twice(model: &ParsedModel, scheme: &str) {
     let (twice, _) = trip(&once).unwrap_or_else(|e| panic!("{scheme} refuses its own values: {e}"));
     for name in report.encoded.iter().map(|e| &e.name) {
         let [a, b] = [&once, &twice].map(|m| values(&m.tensor(name).unwrap()).unwrap());
-        // The sign of a zero is no part of the promise: some codes have only one zero. Neither are scales whose reciprocal
-        // is infinite, as the libraries compute it.
+        // The sign of a zero is no part of the promise: some codes have only one zero. Neither are
+        // scales whose reciprocal is infinite, as the libraries compute it.
         let is_same = |a: f32, b: f32| a == b || a.abs().max(b.abs()) < 1e-36;
         let differs = a.iter().zip(&b).position(|(a, b)| !is_same(*a, *b));
         assert!(

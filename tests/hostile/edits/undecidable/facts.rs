@@ -41,7 +41,8 @@ pub(super) fn is_gone(edit: &Edit) -> bool {
 /// Descriptions that do not say the shape of their weight, and Marlin's scratch.
 const SHAPELESS: &[&str] = &[".comfy_quant", ".weight_format", ".workspace"];
 
-/// The change of an edit that gave the codes of a weight another shape, where nothing but its scales tells the shape.
+/// The change of an edit that gave the codes of a weight another shape, where nothing but its
+/// scales tells the shape.
 pub(super) fn new_shape(edit: &Edit) -> Option<&Change> {
     let change = edit.tensor.as_ref()?;
     let same_dtype = change.new.as_ref()?.dtype == change.old.dtype;
@@ -78,7 +79,8 @@ pub(super) fn fits_leading(change: &Change, scale: &Stored) -> bool {
     (0..=kept).any(|n| change.old.shape[..n].iter().product::<usize>() == elements)
 }
 
-/// Whether `scale` has one value for each column of each matrix, and the edit changed their rows alone.
+/// Whether `scale` has one value for each column of each matrix, and the edit changed their rows
+/// alone.
 pub(super) fn fits_columns(change: &Change, scale: &Stored) -> bool {
     let Some((new, [.., old_rows, cols])) =
         change.new.as_ref().zip(Some(change.old.shape.as_slice()))

@@ -1,5 +1,5 @@
-//! What the `zip` crate leaves open: archives that it opens, and that are errors here. docs/architecture.md refers to these
-//! cases.
+//! What the `zip` crate leaves open: archives that it opens, and that are errors here.
+//! docs/architecture.md refers to these cases.
 
 use std::io::Cursor;
 
@@ -13,13 +13,15 @@ use crate::trials::Trial;
 /// How far the crate goes with an archive.
 #[derive(Debug, PartialEq)]
 enum Crate {
-    /// It opens the archive. Its comparison of all local headers, which reads every member's, finds an error.
+    /// It opens the archive. Its comparison of all local headers, which reads every member's, finds
+    /// an error.
     Opens,
     /// That comparison finds no error either.
     FindsConsistent,
 }
 
-/// What is wrong, the file, the names that the crate lists, how far it goes, and the kind and a word of our error.
+/// What is wrong, the file, the names that the crate lists, how far it goes, and the kind and a
+/// word of our error.
 type Case<'a> = (&'a str, Vec<u8>, &'a [&'a str], Crate, Kind, &'a str);
 
 /// The names that the crate lists, and how far it goes.
@@ -41,7 +43,8 @@ fn archives_that_the_crate_opens() {
     let mut trial = Trial::new();
     let whole = two().file();
     let one = Zip::of(&[Member::stored("c.npy", &zeros(9))]).file();
-    // Its directory is said to be behind it, so that the crate goes on to the end record of the first archive.
+    // Its directory is said to be behind it, so that the crate goes on to the end record of the
+    // first archive.
     let mut broken = one.clone();
     let offset = broken.len() - 6;
     broken[offset..offset + 4].copy_from_slice(&u32::MAX.to_le_bytes());

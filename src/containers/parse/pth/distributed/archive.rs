@@ -1,4 +1,5 @@
-//! One piece of a distributed checkpoint: an archive of `torch.save` inside of a file, with a single tensor.
+//! One piece of a distributed checkpoint: an archive of `torch.save` inside of a file, with a
+//! single tensor.
 
 use super::super::storage::{Storage, StorageKeys};
 use super::super::value::Node;
@@ -19,11 +20,12 @@ pub(super) struct PieceTensor {
     pub place: StoragePlace,
 }
 
-/// Reads the archive at `place` of `file`, which is of the tensor `name`. `Err` inside says what the piece is if it is a tensor
-/// of a kind that is not read.
+/// Reads the archive at `place` of `file`, which is of the tensor `name`. `Err` inside says what
+/// the piece is if it is a tensor of a kind that is not read.
 ///
 /// # Errors
-/// `Parse` if there is no archive, or it holds anything else than a tensor; `Unsupported` if it is compressed.
+/// `Parse` if there is no archive, or it holds anything else than a tensor; `Unsupported` if it is
+/// compressed.
 pub(super) fn read_piece(
     file: &Source,
     place: &PlaceOfPiece,
@@ -81,8 +83,9 @@ pub(super) fn read_piece(
     }))
 }
 
-/// Appends the globals that the archives of a file name to `named`. The archives lie behind each other, and each says how long
-/// it is in its last bytes, so that they are found from the end of the file on.
+/// Appends the globals that the archives of a file name to `named`. The archives lie behind each
+/// other, and each says how long it is in its last bytes, so that they are found from the end of
+/// the file on.
 ///
 /// # Errors
 /// `Parse` if bytes of the file are in no archive; those of reading an archive.

@@ -1,4 +1,5 @@
-//! The metadata of a distributed checkpoint: which tensors there are, and where the pieces of each lie.
+//! The metadata of a distributed checkpoint: which tensors there are, and where the pieces of each
+//! lie.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,11 +14,12 @@ use crate::limits::{Budget, cap};
 use crate::source::Source;
 use crate::{AnamnesisError, Dtype, Result};
 
-/// Memory that the values of metadata may take for each byte, besides what values of checkpoints may take: a piece is two
-/// objects, of a dozen small values each.
+/// Memory that the values of metadata may take for each byte, besides what values of checkpoints
+/// may take: a piece is two objects, of a dozen small values each.
 const EXTRA_BYTES_PER_BYTE: usize = 26;
 
-/// Most dimensions of a tensor. Pieces can share their sizes in the pickle, and each has its own afterwards.
+/// Most dimensions of a tensor. Pieces can share their sizes in the pickle, and each has its own
+/// afterwards.
 const MAX_DIMENSIONS: usize = 16;
 
 /// Longest name of a tensor, in bytes.
@@ -55,8 +57,8 @@ pub(super) struct CheckpointIndex {
 /// Reads the pickle `source`.
 ///
 /// # Errors
-/// `Parse` if it is malformed or its parts contradict each other; `Unsupported` if a piece is encoded; `DisallowedGlobal`;
-/// `LimitExceeded`; `Io`.
+/// `Parse` if it is malformed or its parts contradict each other; `Unsupported` if a piece is
+/// encoded; `DisallowedGlobal`; `LimitExceeded`; `Io`.
 pub(super) fn read_index(source: &Source, budget: &Budget) -> Result<CheckpointIndex> {
     let mut file = source;
     let len = source.len().unwrap_or(0);
@@ -69,8 +71,8 @@ pub(super) fn read_index(source: &Source, budget: &Budget) -> Result<CheckpointI
     Ok(index)
 }
 
-/// The path `text` of a file in the directory, as its components joined: `a//b` and `a/./b` are the file `a/b`, whose bytes no
-/// two pieces may share.
+/// The path `text` of a file in the directory, as its components joined: `a//b` and `a/./b` are the
+/// file `a/b`, whose bytes no two pieces may share.
 ///
 /// # Errors
 /// `Parse` if it leads out of the directory.
@@ -241,7 +243,8 @@ impl IndexReader<'_, '_> {
         }
     }
 
-    /// Reads the description of a tensor: without its name and pieces, and with the rectangles of these, `most` or fewer.
+    /// Reads the description of a tensor: without its name and pieces, and with the rectangles of
+    /// these, `most` or fewer.
     fn tensor(&self, value: NodeId, most: usize) -> Result<(LogicalTensor, Vec<Rectangle>)> {
         let machine = self.machine;
         let properties = machine.required(value, Record::Tensor, "properties")?;
@@ -259,7 +262,8 @@ impl IndexReader<'_, '_> {
         let Node::List(chunks) = machine.values.node(chunks) else {
             return Err(wrong("its chunks are no list"));
         };
-        // The pickle may repeat a chunk in a byte or two, so that none is read before they are counted.
+        // The pickle may repeat a chunk in a byte or two, so that none is read before they are
+        // counted.
         let of = "more rectangles of pieces";
         cap("MAX_PIECES", chunks.len() as u64, most as u64, of)?;
         let rectangle = |&chunk: &NodeId| {
@@ -280,8 +284,9 @@ impl IndexReader<'_, '_> {
         Ok((tensor, chunks))
     }
 
-    /// Takes the places of the pieces `chunks` of tensor `number` from `places`. Devices that have no part of a tensor have an
-    /// empty piece, with bytes or without. Older versions of torch list the pieces of replicas, which are equal.
+    /// Takes the places of the pieces `chunks` of tensor `number` from `places`. Devices that have
+    /// no part of a tensor have an empty piece, with bytes or without. Older versions of torch list
+    /// the pieces of replicas, which are equal.
     fn pieces(
         &self,
         chunks: Vec<Rectangle>,
@@ -293,7 +298,8 @@ impl IndexReader<'_, '_> {
         let mut seen: HashSet<Rectangle> = HashSet::new();
         let mut empty = vec![];
         for chunk in chunks {
-            // The only piece of an empty tensor is kept: its archive tells that the tensor is of a kind that is read.
+            // The only piece of an empty tensor is kept: its archive tells that the tensor is of a
+            // kind that is read.
             let is_empty = chunk.sizes.contains(&0) && chunk.sizes != size;
             if is_empty {
                 empty.push(chunk.start);

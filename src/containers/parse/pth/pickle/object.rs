@@ -1,4 +1,5 @@
-//! Opcodes that import or call in Python. Here they look globals up in the allow-list and build values.
+//! Opcodes that import or call in Python. Here they look globals up in the allow-list and build
+//! values.
 
 use super::super::globals::Global;
 use super::super::risk::{PickleRisk, risk_of};
@@ -9,7 +10,8 @@ use crate::{AnamnesisError, Result};
 /// Most different globals that are recorded.
 const MAX_GLOBALS: usize = 4096;
 
-/// Stands in a list of globals for a module or name that is not written in the pickle but would be computed.
+/// Stands in a list of globals for a module or name that is not written in the pickle but would be
+/// computed.
 const COMPUTED: &str = "?";
 
 impl PickleMachine<'_> {
@@ -61,7 +63,8 @@ impl PickleMachine<'_> {
         }
     }
 
-    /// `BUILD` sets the attributes of an object. Those of records are kept, and no others hold a tensor's data.
+    /// `BUILD` sets the attributes of an object. Those of records are kept, and no others hold a
+    /// tensor's data.
     fn build(&mut self) -> Result<()> {
         let (state, object) = (self.pop()?, self.top()?);
         match self.values.node_mut(object) {
@@ -74,8 +77,8 @@ impl PickleMachine<'_> {
         }
     }
 
-    /// The first 16 arguments of a call. No allowed global takes more, and copying them all would make repeated calls
-    /// with one long tuple quadratic.
+    /// The first 16 arguments of a call. No allowed global takes more, and copying them all would
+    /// make repeated calls with one long tuple quadratic.
     fn arguments(&self, args: NodeId) -> Result<Vec<NodeId>> {
         let args = self
             .values
@@ -117,8 +120,8 @@ impl PickleMachine<'_> {
             _ => Err(wrong("a global whose name is no text")),
         };
         let texts = (text(module)?, text(name)?);
-        // Pairs of values can be quadratically many, each with texts that are written once. So every look-up is charged
-        // the length of its texts, and the memory check bounds the work.
+        // Pairs of values can be quadratically many, each with texts that are written once. So
+        // every look-up is charged the length of its texts, and the memory check bounds the work.
         self.values.charge(64 + texts.0.len() + texts.1.len());
         let global = self.global(texts.0, texts.1)?;
         self.looked_up.insert((module, name), global);
@@ -128,11 +131,12 @@ impl PickleMachine<'_> {
     /// Looks up a global in the allow-list, and records it.
     ///
     /// # Errors
-    /// `DisallowedGlobal` if it is not in the list, unless the run is lenient; `LimitExceeded` if the pickle has named
-    /// too many.
+    /// `DisallowedGlobal` if it is not in the list, unless the run is lenient; `LimitExceeded` if
+    /// the pickle has named too many.
     fn global(&mut self, module: String, name: String) -> Result<Global> {
         let limits = self.input.budget.limits();
-        // Usually the user has named none, and grading each global would take most of the time of a long list.
+        // Usually the user has named none, and grading each global would take most of the time of a
+        // long list.
         let is_opaque =
             || limits.is_opaque(&module, &name) && risk_of(&module, &name) != PickleRisk::Dangerous;
         let found = Global::find(&module, &name).or_else(|| (self.more_globals)(&module, &name));

@@ -20,8 +20,9 @@ impl CheckpointFiles {
     /// The files beside `path`, the state of the model.
     ///
     /// # Errors
-    /// `Parse` if the file of a process is missing, or there are two; `Unsupported` if there are files of tensor, pipeline or expert
-    /// parallelism, each of which has a part of the weights; `Io`.
+    /// `Parse` if the file of a process is missing, or there are two; `Unsupported` if there are
+    /// files of tensor, pipeline or expert parallelism, each of which has a part of the weights;
+    /// `Io`.
     pub(super) fn find(path: &Path) -> Result<Self> {
         let first = path.file_name().and_then(|name| name.to_str());
         let first = first.unwrap_or_default().to_owned();
@@ -66,7 +67,8 @@ impl CheckpointFiles {
     /// The stage of the checkpoint, whose optimizers have the states `parts`.
     ///
     /// # Errors
-    /// `Parse` if the file of a process is missing, or the processes contradict each other; `Unsupported` for another stage.
+    /// `Parse` if the file of a process is missing, or the processes contradict each other;
+    /// `Unsupported` for another stage.
     pub(super) fn require_complete(&self, parts: &[OptimizerState]) -> Result<u8> {
         let Some(first) = parts.first() else {
             return Err(AnamnesisError::parse("there are no states of optimizers"));
@@ -109,7 +111,8 @@ impl CheckpointFiles {
     }
 }
 
-/// The process of `[bf16_|fp16_]zero_pp_rank_R_mp_rank_00_optim_states.pt`, or of `zero_pp_rank_R_mp_rank_00_model_states.pt`.
+/// The process of `[bf16_|fp16_]zero_pp_rank_R_mp_rank_00_optim_states.pt`, or of
+/// `zero_pp_rank_R_mp_rank_00_model_states.pt`.
 fn process(name: &str) -> Option<usize> {
     let model = name.strip_suffix("_model_states.pt");
     let optimizer = name.strip_suffix("_optim_states.pt").map(|stem| {

@@ -121,11 +121,12 @@ pub(super) fn align_parts(processes: &[OptimizerState]) -> Result<Vec<Parts<'_>>
     Ok(parts)
 }
 
-/// The parameters of stages 1 and 2: the parts of a group are one vector, with padding at its end and, where `paddings` say so, behind
-/// each parameter.
+/// The parameters of stages 1 and 2: the parts of a group are one vector, with padding at its end
+/// and, where `paddings` say so, behind each parameter.
 ///
 /// # Errors
-/// `Parse` if there are other groups than parts or paddings, or a group has another size than its parts.
+/// `Parse` if there are other groups than parts or paddings, or a group has another size than its
+/// parts.
 pub(super) fn join_groups(
     groups: &[Shapes],
     parts: &[Parts<'_>],
@@ -177,7 +178,8 @@ pub(super) fn join_groups(
     Ok(joined)
 }
 
-/// The parameters of stage 3: each process has an equal part of each, with padding at the end of the last.
+/// The parameters of stage 3: each process has an equal part of each, with padding at the end of
+/// the last.
 ///
 /// # Errors
 /// `Parse` if the parameters have another size than the parts, or processes have different parts.
@@ -220,7 +222,8 @@ pub(super) fn join_partitioned(
         }
         consumed += part;
         let mut missing = all;
-        // Each turn of the loop takes elements of a file, so that it ends with those of the parameter.
+        // Each turn of the loop takes elements of a file, so that it ends with those of the
+        // parameter.
         let mut process = 0;
         while missing > 0 {
             for &(group, first, n) in &runs {
@@ -245,10 +248,12 @@ pub(super) fn join_partitioned(
     }
 }
 
-/// The parameters that are not trained. In stage 3 each process has a part, else the state of the model has them whole.
+/// The parameters that are not trained. In stage 3 each process has a part, else the state of the
+/// model has them whole.
 ///
 /// # Errors
-/// `Parse` if a part is missing, or has another size; `Unsupported` if parts are of different types.
+/// `Parse` if a part is missing, or has another size; `Unsupported` if parts are of different
+/// types.
 pub(super) fn join_frozen(
     (stage, processes): (u8, usize),
     frozen: &[(String, Vec<usize>)],

@@ -23,7 +23,8 @@ pub(super) type Shapes = Vec<(String, Vec<usize>)>;
 /// What the module of a checkpoint has and the optimizer does not.
 #[derive(Default)]
 pub(super) struct ModuleTensors {
-    /// Buffers, and parameters that the module alone has: stage 1 keeps those that are not trained nowhere else.
+    /// Buffers, and parameters that the module alone has: stage 1 keeps those that are not trained
+    /// nowhere else.
     pub tensors: Vec<TensorInfo>,
     /// Names of the parameters among them.
     pub parameters: Vec<String>,
@@ -138,8 +139,8 @@ impl<'a, 'b> StateReader<'a, 'b> {
         }
     }
 
-    /// The name `id` of a tensor, and counts the memory that the tensor takes: a pickle may name a dict, or a long text, many times
-    /// in a byte or two each.
+    /// The name `id` of a tensor, and counts the memory that the tensor takes: a pickle may name a
+    /// dict, or a long text, many times in a byte or two each.
     pub(super) fn name(&self, id: NodeId) -> Result<String> {
         let name = self.text(id)?;
         self.budget.tables(1, name.len() as u64 / KEY_LEN, 0)?;
@@ -170,8 +171,8 @@ impl<'a, 'b> StateReader<'a, 'b> {
         Ok(fragments)
     }
 
-    /// What the module alone has: buffers, and parameters that are not `elsewhere`, in groups or lists. Stage 1 has those that are not
-    /// trained there, and `zero_to_fp32.py` loses them.
+    /// What the module alone has: buffers, and parameters that are not `elsewhere`, in groups or
+    /// lists. Stage 1 has those that are not trained there, and `zero_to_fp32.py` loses them.
     pub(super) fn module(
         &mut self,
         root: NodeId,
@@ -216,7 +217,8 @@ impl<'a, 'b> StateReader<'a, 'b> {
             .map_err(|what| AnamnesisError::unsupported(what, format!("tensor `{name}`")))
     }
 
-    /// The tensor `id` under the name `name`. `Err` inside says what it is if it is of a kind that is not read.
+    /// The tensor `id` under the name `name`. `Err` inside says what it is if it is of a kind that
+    /// is not read.
     fn tensor(
         &mut self,
         name: &str,

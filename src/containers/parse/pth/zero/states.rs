@@ -33,7 +33,8 @@ pub(super) struct OptimizerState {
     pub processes: usize,
     /// The process's part of each group, in F32.
     pub groups: Vec<TensorInfo>,
-    /// Elements behind each parameter of each group that belong to none; empty where there are none.
+    /// Elements behind each parameter of each group that belong to none; empty where there are
+    /// none.
     pub paddings: Vec<Vec<usize>>,
 }
 
@@ -50,11 +51,12 @@ fn globals_of_deepspeed(module: &str, name: &str) -> Option<Global> {
     }
 }
 
-/// Reads the state of the model in the file `source`, which has this number, and adds the storages of its tensors to `places`.
+/// Reads the state of the model in the file `source`, which has this number, and adds the storages
+/// of its tensors to `places`.
 ///
 /// # Errors
-/// `Parse` if it is none, or malformed; `Unsupported` for parallelism that leaves parts of weights in other files;
-/// `DisallowedGlobal`; `LimitExceeded`; `Io`.
+/// `Parse` if it is none, or malformed; `Unsupported` for parallelism that leaves parts of weights
+/// in other files; `DisallowedGlobal`; `LimitExceeded`; `Io`.
 pub(super) fn read_model_state(
     source: &Source,
     number: usize,
@@ -97,7 +99,8 @@ pub(super) fn read_model_state(
     })
 }
 
-/// Reads the parts of parameters that are not trained in the file `source`, as [`read_model_state`] does.
+/// Reads the parts of parameters that are not trained in the file `source`, as [`read_model_state`]
+/// does.
 ///
 /// # Errors
 /// As [`read_model_state`].

@@ -1,8 +1,11 @@
-//! The tables of tensor names in Hugging Face's models and in llama.cpp. Nothing but tables is in this file.
+//! The tables of tensor names in Hugging Face's models and in llama.cpp. Nothing but tables is in
+//! this file.
 //!
-//! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py` (`TensorNameMap`), without names that do not affect types.
+//! Source: gguf 0.19.0 (PyPI) `gguf/tensor_mapping.py` (`TensorNameMap`), without names that do not
+//! affect types.
 
-/// Tensors outside layers: the last part of the name in Hugging Face's models, and llama.cpp's name.
+/// Tensors outside layers: the last part of the name in Hugging Face's models, and llama.cpp's
+/// name.
 pub(super) const MODEL_TENSORS: &[(&str, &str)] = &[
     ("embed_tokens", "token_embd"),
     ("embed_in", "token_embd"),
@@ -32,7 +35,8 @@ pub(super) const MODEL_TENSORS: &[(&str, &str)] = &[
     ("token_type_embeddings", "token_types"),
 ];
 
-/// Tensors of a layer: llama.cpp's name, and the names in Hugging Face's models behind the layer's number.
+/// Tensors of a layer: llama.cpp's name, and the names in Hugging Face's models behind the layer's
+/// number.
 pub(super) const LAYER_TENSORS: &[(&str, &[&str])] = &[
     (
         "attn_qkv",

@@ -7,7 +7,8 @@ use crate::Dtype;
 use crate::forget::gguf::mixture::rules::Category;
 use crate::forget::gguf::mixture::{LlamaTensor, ModelFacts, keep_reason, layer, llama_name};
 
-/// Every name that gguf-py knows gets the same treatment under the name that it is translated to here.
+/// Every name that gguf-py knows gets the same treatment under the name that it is translated to
+/// here.
 #[test]
 fn names_are_those_of_gguf_py() {
     let names: Value =

@@ -1,4 +1,5 @@
-//! Cases of the tests of integers in groups: files of `tests/data/generate`, and the method of each.
+//! Cases of the tests of integers in groups: files of `tests/data/generate`, and the method of
+//! each.
 
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -6,7 +7,8 @@ use serde_json::Value;
 use crate::forget::Method;
 use crate::forget::compressed_tensors::CompressedTensors;
 
-/// A file of the generators: the tensor `original`, and what the library stores of it under the name `m`.
+/// A file of the generators: the tensor `original`, and what the library stores of it under the
+/// name `m`.
 pub(super) struct GroupedCase {
     pub name: String,
     pub bytes: Vec<u8>,

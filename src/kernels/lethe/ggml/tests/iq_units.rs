@@ -36,8 +36,8 @@ fn splits_as_its_twin() {
     }
 }
 
-/// Few different values and weights give splits of equal scores, of which the first wins, and extreme ones give sums that
-/// overflow or become zero.
+/// Few different values and weights give splits of equal scores, of which the first wins, and
+/// extreme ones give sums that overflow or become zero.
 #[test]
 fn splits_as_its_twin_where_scores_are_equal_or_extreme() {
     let mut rng = Rng(23);

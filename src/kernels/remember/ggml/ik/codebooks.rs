@@ -1,8 +1,9 @@
-//! IQK types: a code of 2 to 6 bits picks one of the values of a codebook, and the integer scale of 16 or 32 values
-//! belongs to a super-block of 256. Each type has a codebook and a second one with its values shifted up, and a bit of
-//! each group says which it takes.
+//! IQK types: a code of 2 to 6 bits picks one of the values of a codebook, and the integer scale of
+//! 16 or 32 values belongs to a super-block of 256. Each type has a codebook and a second one with
+//! its values shifted up, and a bit of each group says which it takes.
 //!
-//! Codes of two or three bits lie as those of Q2_K and Q3_K, codes of five and six bits as those of Q5_K and Q6_K.
+//! Codes of two or three bits lie as those of Q2_K and Q3_K, codes of five and six bits as those of
+//! Q5_K and Q6_K.
 
 use super::DecodeRowBlock;
 use crate::kernels::remember::ggml::{f16_at, legacy::nibble_halves, u16_at};
@@ -19,7 +20,8 @@ pub(in super::super) struct IQ5_K;
 pub(in super::super) struct IQ5_KS;
 pub(in super::super) struct IQ6_K;
 
-/// A codebook and the one with shifted values. From ik_llama.cpp `ggml-common.h`, `iq2nl_values` to `iq5nl_values`.
+/// A codebook and the one with shifted values. From ik_llama.cpp `ggml-common.h`, `iq2nl_values` to
+/// `iq5nl_values`.
 type Codebooks<const N: usize> = [[f32; N]; 2];
 
 static IQ2: Codebooks<4> = [[-31.0, -13.0, 1.0, 17.0], [-26.0, -8.0, 6.0, 22.0]];
@@ -44,7 +46,8 @@ static IQ5: Codebooks<32> = [
      1.0, 7.0, 13.0, 19.0, 25.0, 31.0, 38.0, 45.0, 53.0, 61.0, 70.0, 79.0, 89.0, 99.0, 111.0, 123.0],
 ];
 
-/// Pairs of values of IQ2_KL, the first in the low byte. From ik_llama.cpp `ggml-common.h`, `iq2kl_values`.
+/// Pairs of values of IQ2_KL, the first in the low byte. From ik_llama.cpp `ggml-common.h`,
+/// `iq2kl_values`.
 static PAIRS: [[f32; 2]; 32] = {
     let packed: [u16; 32] = [
         0xe9c1, 0x0dc1, 0xc1d8, 0xf6d8, 0x0dd8, 0x2fd8, 0xd8e9, 0xe9e9, 0x01e9, 0x0de9, 0x1ce9,
@@ -79,11 +82,11 @@ fn pair(block: &[u8], at: usize, n: usize) -> i32 {
     i32::from(block[at + n / 4] >> (2 * (n % 4)) & 3)
 }
 
-/// Decodes 16 groups: `code(n, l)` is the code of value `l` of run `n`, and `group(g)` the scale and the codebook of
-/// group `g`.
+/// Decodes 16 groups: `code(n, l)` is the code of value `l` of run `n`, and `group(g)` the scale
+/// and the codebook of group `g`.
 ///
-/// All codes are put together before any is looked up: look-ups are scalar, and the other step is a loop that compilers
-/// vectorise.
+/// All codes are put together before any is looked up: look-ups are scalar, and the other step is a
+/// loop that compilers vectorise.
 #[inline(always)]
 fn decode_groups<'a, const N: usize>(
     out: &mut [f32; 256],
@@ -101,7 +104,8 @@ fn decode_groups<'a, const N: usize>(
     {
         let (dl, values) = group(g);
         for (out, &code) in out.iter_mut().zip(codes) {
-            // A code has no bits above those of the codebook. The remainder says so to the compiler.
+            // A code has no bits above those of the codebook. The remainder says so to the
+            // compiler.
             *out = dl * values[usize::from(code) % N];
         }
     }
@@ -185,9 +189,9 @@ impl DecodeRowBlock<70, 256> for IQ2_KS {
     }
 }
 
-/// `high pairs u16 | low nibbles[4] | indices[64] | fifth bits[16]`: scales of six bits, less 32, for each run, of whose
-/// low nibbles a byte has those of runs `n` and `n + 4`. An index picks two values: 16 bytes have the low four bits of
-/// the indices of two runs.
+/// `high pairs u16 | low nibbles[4] | indices[64] | fifth bits[16]`: scales of six bits, less 32,
+/// for each run, of whose low nibbles a byte has those of runs `n` and `n + 4`. An index picks two
+/// values: 16 bytes have the low four bits of the indices of two runs.
 impl DecodeRowBlock<86, 256> for IQ2_KL {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 86], out: &mut [f32; 256]) {
@@ -204,8 +208,8 @@ impl DecodeRowBlock<86, 256> for IQ2_KL {
     }
 }
 
-/// `d in f16 | shifts u16 | signs u16 | scales[8] | codes[64] | third bits[32]`: scales `2 * s + 1` of four bits for each
-/// group, negated where its sign is set.
+/// `d in f16 | shifts u16 | signs u16 | scales[8] | codes[64] | third bits[32]`: scales `2 * s + 1`
+/// of four bits for each group, negated where its sign is set.
 impl DecodeRowBlock<110, 256> for IQ3_K {
     const IS_APART: bool = true;
 
@@ -222,8 +226,8 @@ impl DecodeRowBlock<110, 256> for IQ3_K {
     }
 }
 
-/// `high bits u8 | shifts u8 | scales[4] | codes[64] | third bits[32]`: scales of five bits, less 16, for each run, of
-/// whose low nibbles a byte has those of runs `n` and `n + 4`.
+/// `high bits u8 | shifts u8 | scales[4] | codes[64] | third bits[32]`: scales of five bits, less
+/// 16, for each run, of whose low nibbles a byte has those of runs `n` and `n + 4`.
 impl DecodeRowBlock<102, 256> for IQ3_KS {
     const IS_APART: bool = true;
 
@@ -240,8 +244,9 @@ impl DecodeRowBlock<102, 256> for IQ3_KS {
     }
 }
 
-/// `d in f16 | shifts u16 | high pairs[4] | low nibbles[8] | codes[128]`: scales of six bits, less 32, for each group.
-/// The low nibbles of 16 bytes of codes are one group, the high nibbles the next.
+/// `d in f16 | shifts u16 | high pairs[4] | low nibbles[8] | codes[128]`: scales of six bits, less
+/// 32, for each group. The low nibbles of 16 bytes of codes are one group, the high nibbles the
+/// next.
 impl DecodeRowBlock<144, 256> for IQ4_K {
     #[inline(always)]
     fn decode(_: f32, block: &[u8; 144], out: &mut [f32; 256]) {
@@ -270,8 +275,8 @@ fn six_bit_scales<'a, const N: usize>(
     }
 }
 
-/// `scales[8] | codes[128]`: of the byte of each run, the high seven bits times two, less 127, are the scale, and the
-/// lowest bit says which codebook. Codes lie as in IQ4_K.
+/// `scales[8] | codes[128]`: of the byte of each run, the high seven bits times two, less 127, are
+/// the scale, and the lowest bit says which codebook. Codes lie as in IQ4_K.
 impl DecodeRowBlock<136, 256> for IQ4_KS {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 136], out: &mut [f32; 256]) {
@@ -291,8 +296,9 @@ fn seven_bit_scale<const N: usize>(d: f32, byte: u8, books: &Codebooks<N>) -> (f
     (dl, codebook(books, byte.into(), 0))
 }
 
-/// `words[8][8]` of 16 bits, eight for each run. Their lowest bits are the run's byte of scale, as in IQ4_KS. A word without
-/// its lowest bit, exclusive or itself shifted right by one, is two bytes of codes as in IQ4_KS.
+/// `words[8][8]` of 16 bits, eight for each run. Their lowest bits are the run's byte of scale, as
+/// in IQ4_KS. A word without its lowest bit, exclusive or itself shifted right by one, is two bytes
+/// of codes as in IQ4_KS.
 impl DecodeRowBlock<128, 256> for IQ4_KSS {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 128], out: &mut [f32; 256]) {
@@ -313,7 +319,8 @@ impl DecodeRowBlock<128, 256> for IQ4_KSS {
     }
 }
 
-/// `d in f16 | shifts u16 | high pairs[4] | low nibbles[8] | codes[128] | fifth bits[32]`: scales as IQ4_K.
+/// `d in f16 | shifts u16 | high pairs[4] | low nibbles[8] | codes[128] | fifth bits[32]`: scales
+/// as IQ4_K.
 impl DecodeRowBlock<176, 256> for IQ5_K {
     #[inline(always)]
     fn decode(_: f32, block: &[u8; 176], out: &mut [f32; 256]) {
@@ -331,8 +338,8 @@ impl DecodeRowBlock<168, 256> for IQ5_KS {
     }
 }
 
-/// `d in f16 | shifts u16 | scales[16] | low nibbles[128] | high pairs[64]`: signed scales for each group. The codebook is
-/// a polynomial of the code, to which the shift adds one.
+/// `d in f16 | shifts u16 | scales[16] | low nibbles[128] | high pairs[64]`: signed scales for each
+/// group. The codebook is a polynomial of the code, to which the shift adds one.
 impl DecodeRowBlock<212, 256> for IQ6_K {
     #[inline(always)]
     fn decode(_: f32, block: &[u8; 212], out: &mut [f32; 256]) {

@@ -1,8 +1,9 @@
-//! Trellis types of ik_llama.cpp: a stored number seeds a generator of pseudo-random numbers, whose next four or eight
-//! outputs are the values. No codebook is stored anywhere.
+//! Trellis types of ik_llama.cpp: a stored number seeds a generator of pseudo-random numbers, whose
+//! next four or eight outputs are the values. No codebook is stored anywhere.
 //!
-//! As ik_llama.cpp's `QuantizerIQKT::set_values`. Step `k` multiplies by the factor, modulo 2³², so that it is one product
-//! of the seed with a power of the factor: values of a group do not wait for each other.
+//! As ik_llama.cpp's `QuantizerIQKT::set_values`. Step `k` multiplies by the factor, modulo 2³², so
+//! that it is one product of the seed with a power of the factor: values of a group do not wait for
+//! each other.
 
 use super::DecodeRowBlock;
 use super::codebooks::IQ4;
@@ -27,8 +28,8 @@ const POWERS: [u32; 8] = {
 /// Added to an index, so that none has a seed of zero.
 const FIRST_SEED: u32 = 4096;
 
-/// Decodes the values of `GROUP` that each seed makes, without a scale: the sum of the low six bits of the output's four
-/// bytes, less 126.
+/// Decodes the values of `GROUP` that each seed makes, without a scale: the sum of the low six bits
+/// of the output's four bytes, less 126.
 #[inline(always)]
 fn generate<const GROUP: usize>(seeds: &[u32], out: &mut [f32; 256]) {
     for (out, &seed) in out.as_chunks_mut::<GROUP>().0.iter_mut().zip(seeds) {
@@ -51,15 +52,16 @@ fn scale_runs(out: &mut [f32; 256], scale: impl Fn(usize) -> f32) {
     }
 }
 
-/// The nibble of run `n` in the four bytes at the beginning of a block: low nibbles are those of the first four runs.
+/// The nibble of run `n` in the four bytes at the beginning of a block: low nibbles are those of
+/// the first four runs.
 #[inline(always)]
 fn nibble_of_run(block: &[u8], n: usize) -> u8 {
     block[n % 4] >> (4 * (n / 4)) & 15
 }
 
-/// `scales[8] | low bytes[32] | high nibbles[16]`: of the byte of each run, the low nibble picks a scale from the codebook
-/// of IQ4_NL, and the high nibble is bit 12 of its four indices, of eight values each. The high nibbles of the first four runs
-/// are low nibbles.
+/// `scales[8] | low bytes[32] | high nibbles[16]`: of the byte of each run, the low nibble picks a
+/// scale from the codebook of IQ4_NL, and the high nibble is bit 12 of its four indices, of eight
+/// values each. The high nibbles of the first four runs are low nibbles.
 impl DecodeRowBlock<56, 256> for IQ1_KT {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 56], out: &mut [f32; 256]) {
@@ -74,8 +76,8 @@ impl DecodeRowBlock<56, 256> for IQ1_KT {
     }
 }
 
-/// `scales[4] | indices[32]` of 16 bits, one for eight values. The nibble of each run picks a scale from the codebook of
-/// IQ4_NL.
+/// `scales[4] | indices[32]` of 16 bits, one for eight values. The nibble of each run picks a scale
+/// from the codebook of IQ4_NL.
 impl DecodeRowBlock<68, 256> for IQ2_KT {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 68], out: &mut [f32; 256]) {
@@ -94,8 +96,9 @@ fn seeds_of_words(words: &[u8]) -> [u32; 32] {
     seeds
 }
 
-/// `scales[4] | indices[32] | signs[32]`: indices as IQ2_KT. The nibble of each run is its scale. Values are magnitudes, and
-/// bit `n` of byte `l` of the signs is set where value `l` of run `n` is negated.
+/// `scales[4] | indices[32] | signs[32]`: indices as IQ2_KT. The nibble of each run is its scale.
+/// Values are magnitudes, and bit `n` of byte `l` of the signs is set where value `l` of run `n` is
+/// negated.
 impl DecodeRowBlock<100, 256> for IQ3_KT {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 100], out: &mut [f32; 256]) {
@@ -111,9 +114,10 @@ impl DecodeRowBlock<100, 256> for IQ3_KT {
     }
 }
 
-/// `words[8] | low bytes[64] | high nibbles[32]`: of the word of each run, the lowest bit chooses between two ranges of seeds,
-/// the next seven, less 64, are the scale, and the rest are bits 12 to 14 of its eight indices, of four values each. The
-/// high nibbles of the first four runs are low nibbles.
+/// `words[8] | low bytes[64] | high nibbles[32]`: of the word of each run, the lowest bit chooses
+/// between two ranges of seeds, the next seven, less 64, are the scale, and the rest are bits 12 to
+/// 14 of its eight indices, of four values each. The high nibbles of the first four runs are low
+/// nibbles.
 impl DecodeRowBlock<128, 256> for IQ4_KT {
     #[inline(always)]
     fn decode(d: f32, block: &[u8; 128], out: &mut [f32; 256]) {

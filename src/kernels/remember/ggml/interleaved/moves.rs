@@ -1,6 +1,7 @@
 //! Where the bits of interleaved rows go.
 //!
-//! Source: `repack_*`, and of types without one `dequantize_row_*`, of ik_llama.cpp's `ggml/src/iqk/iqk_quantize.cpp` at commit
+//! Source: `repack_*`, and of types without one `dequantize_row_*`, of ik_llama.cpp's
+//! `ggml/src/iqk/iqk_quantize.cpp` at commit
 //! [8337e4c](https://github.com/ikawrakow/ik_llama.cpp/blob/8337e4cd3861406fc04e0854b1409cd1b027fbc9/ggml/src/iqk/iqk_quantize.cpp).
 
 use crate::Dtype;
@@ -15,8 +16,8 @@ pub(super) struct BitMove {
     pub row: usize,
     /// Bits that lie together on both sides.
     pub bits: usize,
-    /// `(count, to, from)`: these bits, and all that the steps before make of them, are moved so many times, each time so far
-    /// from the last on both sides.
+    /// `(count, to, from)`: these bits, and all that the steps before make of them, are moved so
+    /// many times, each time so far from the last on both sides.
     pub steps: &'static [(usize, usize, usize)],
 }
 
@@ -42,8 +43,9 @@ pub(super) fn moves(dtype: Dtype) -> &'static [BitMove] {
     row.map_or(&[], |(_, moves)| moves)
 }
 
-/// The moves of each type. Bits that several moves bring to one place are added without carry: the last moves of types of grids
-/// undo `scrambled_sign`, by which each of seven signs is the sum of those up to its own.
+/// The moves of each type. Bits that several moves bring to one place are added without carry: the
+/// last moves of types of grids undo `scrambled_sign`, by which each of seven signs is the sum of
+/// those up to its own.
 #[rustfmt::skip]
 pub(super) const MOVES: &[(Dtype, &[BitMove])] = &[
     (Dtype::Q4_0_R8, &[

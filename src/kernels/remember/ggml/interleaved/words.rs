@@ -1,5 +1,6 @@
-//! Moves of bits from interleaved blocks to blocks of each row, in words of 32 bits. The same word of many blocks is moved at once:
-//! vectors of it are made by transposing the blocks' words, and those of the result are transposed back.
+//! Moves of bits from interleaved blocks to blocks of each row, in words of 32 bits. The same word
+//! of many blocks is moved at once: vectors of it are made by transposing the blocks' words, and
+//! those of the result are transposed back.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +13,8 @@ use crate::simd::{InMemory, LANES, Level, Routine, Transpose, perform};
 /// Bytes of a word.
 const WORD: usize = 4;
 
-/// Blocks that are moved together: two vectors of AVX2 for each word, which take the time that one takes.
+/// Blocks that are moved together: two vectors of AVX2 for each word, which take the time that one
+/// takes.
 const TOGETHER: usize = 2 * LANES;
 
 /// Bytes of a line of a square that is transposed.
@@ -53,7 +55,8 @@ struct OneRow {
 }
 
 impl RowMoves {
-    /// The moves of `rows` rows, whose blocks have the bytes of `sizes`: interleaved and of one row. `count` blocks are taken as one.
+    /// The moves of `rows` rows, whose blocks have the bytes of `sizes`: interleaved and of one
+    /// row. `count` blocks are taken as one.
     pub(super) fn new(moves: &[BitMove], rows: usize, sizes: [usize; 2], count: usize) -> Self {
         let [block, row_block] = sizes.map(|size| size * count);
         let of_one = moves.iter().flat_map(bits_of);
@@ -89,7 +92,8 @@ impl RowMoves {
         self.rows.iter().map(|row| row.moves.len()).sum()
     }
 
-    /// Writes what interleaved `blocks` have of each row to `out`: of each `per_row` blocks the row's blocks, row after row.
+    /// Writes what interleaved `blocks` have of each row to `out`: of each `per_row` blocks the
+    /// row's blocks, row after row.
     pub(super) fn perform(&self, level: Level, blocks: &[u8], per_row: usize, out: &mut [u8]) {
         let mut mover = Mover {
             all: self,
@@ -148,7 +152,8 @@ impl OneRow {
     }
 }
 
-/// A bit's place in the row's block, its place in the interleaved block, and the distance between rows there.
+/// A bit's place in the row's block, its place in the interleaved block, and the distance between
+/// rows there.
 type MovedBit = (usize, usize, usize);
 
 /// Each bit that is moved.

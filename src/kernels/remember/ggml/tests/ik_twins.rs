@@ -1,9 +1,11 @@
-//! Naive decoders of the types of ik_llama.cpp and PrismML: one value at a time, by the indices of the C++.
+//! Naive decoders of the types of ik_llama.cpp and PrismML: one value at a time, by the indices of
+//! the C++.
 
 use super::super::*;
 use super::{BlockBits, DecodeRowTwin};
 
-/// `iq2nl_values`, `iq3nl_values`, `iq4k_values` and `iq5nl_values`, as ik_llama.cpp's `ggml-common.h` has them.
+/// `iq2nl_values`, `iq3nl_values`, `iq4k_values` and `iq5nl_values`, as ik_llama.cpp's
+/// `ggml-common.h` has them.
 const N2: [i32; 8] = [-31, -13, 1, 17, -26, -8, 6, 22];
 const N3: [i32; 16] = [
     -63, -40, -23, -10, 1, 13, 28, 47, -59, -36, -19, -6, 5, 17, 32, 51,
@@ -154,7 +156,8 @@ impl DecodeRowTwin for IQ4_KSS {
     fn value(b: BlockBits<'_>, d: f32, i: usize) -> f32 {
         let at = i / 32 * 16;
         let scale: i32 = (0..8).map(|k| b.bit(at + 2 * k, 0) << k).sum();
-        // Bit `k` of the nibble: bit `k` of the word, exclusive or the one above it. The lowest is cleared first.
+        // Bit `k` of the nibble: bit `k` of the word, exclusive or the one above it. The lowest is
+        // cleared first.
         let (j, first) = (i % 16, i % 32 / 16 * 4);
         let bit = |k: usize| {
             let k = j % 2 * 8 + first + k;

@@ -1,11 +1,13 @@
-//! Writes the QNAT files of `tests/data/qnat` with qlora-rs's own writer, and what its own dequantizer gives.
+//! Writes the QNAT files of `tests/data/qnat` with qlora-rs's own writer, and what its own
+//! dequantizer gives.
 //!
 //! ```sh
 //! cd tests/data/generate/qnat && CARGO_TARGET_DIR=$(mktemp -d) cargo run --ignore-rust-version
 //! ```
 //!
-//! A case is made twice, `v1_NAME` by qlora-rs 0.3.0 (QNAT 1) and `v2_NAME` by 1.3.0 (QNAT 2), from one input. Runs
-//! give the same bytes on the same kind of CPU: a zero point that is NaN has the sign the CPU gives it.
+//! A case is made twice, `v1_NAME` by qlora-rs 0.3.0 (QNAT 1) and `v2_NAME` by 1.3.0 (QNAT 2), from
+//! one input. Runs give the same bytes on the same kind of CPU: a zero point that is NaN has the
+//! sign the CPU gives it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,7 +82,8 @@ struct Made {
     double_quant: bool,
     /// What `dequantize_nf4` gives.
     values: Vec<f32>,
-    /// What it gives block by block, each block a tensor of its own. Differs only where odd blocks are misread.
+    /// What it gives block by block, each block a tensor of its own. Differs only where odd blocks
+    /// are misread.
     by_block: Vec<f32>,
     /// What the quantizer was given.
     input: Option<(Vec<usize>, Vec<f32>)>,
@@ -210,7 +213,8 @@ with_crate!(v2, qlora_v2, candle_v2, false);
 
 // ---- inputs
 
-/// Numbers from a name: splitmix64 over an FNV-1a hash. No floating-point functions, so the same everywhere.
+/// Numbers from a name: splitmix64 over an FNV-1a hash. No floating-point functions, so the same
+/// everywhere.
 struct Random(u64);
 
 impl Random {
@@ -644,7 +648,8 @@ fn safetensors(path: &Path, tensors: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) 
     fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
-/// Walks a file's headers: where the tensors' data begins, and per tensor the offset and number of blocks it states.
+/// Walks a file's headers: where the tensors' data begins, and per tensor the offset and number of
+/// blocks it states.
 fn headers(file: &[u8]) -> (u32, usize, Vec<(u64, u32, Option<u32>)>) {
     let mut at = 4;
     let u32_at = |at: &mut usize| {
@@ -781,7 +786,8 @@ fn main() {
                 if matches!(source, Source::Parts(_)) {
                     entry["by_hand"] = json!(true);
                 }
-                // dequantize_nf4 takes block b from byte b * size / 2; the quantizer has put it at b * ceil(size / 2).
+                // dequantize_nf4 takes block b from byte b * size / 2; the quantizer has put it at
+                // b * ceil(size / 2).
                 let misread = made.block % 2 == 1 && count > 1;
                 if misread {
                     entry["misread"] = json!(true);
