@@ -129,12 +129,6 @@ fn value(
     (class, dims, rope): (&ModelClass, &Dims, &Rope),
 ) -> Result<Option<GgufMetadataValue>> {
     let number = |x: f64| GgufMetadataValue::F32(x as f32);
-    let by_layer = |kind: &str, number: i32| {
-        let numbers = dims
-            .layers_of(kind)?
-            .map(|is_so| if is_so { number } else { 0 });
-        Some(array(GgufMetadataArray::I32(numbers.collect())))
-    };
     let count = |n: usize| {
         let n = u32::try_from(n);
         let wrong = |_| wrong(setting.fields[0], "it is too large");
@@ -221,49 +215,18 @@ fn value(
             labels => labels.map(|all| array(GgufMetadataArray::String(all))),
         },
         Kind::Positions => Some(count(positions(setting, fields, dims)?)?),
-        Kind::Layers(kind) => {
-            let has_all = setting
-                .fields
-                .iter()
-                .all(|field| fields.get(&[field]).is_some());
-            let layers = dims.layers_of(kind).filter(|_| has_all);
-            layers.map(|layers| array(GgufMetadataArray::Bool(layers.collect())))
-        }
-        Kind::InEachLayer(text) => {
-            let expected = Value::from(vec![text; dims.layers]);
-            let other = fields.get(setting.fields);
-            if let Some((field, _)) = other.filter(|(_, list)| **list != expected) {
-                return Err(wrong(field, format!("it is not `{text}` for each layer")));
-            }
-            Some(array(GgufMetadataArray::Bool(vec![true; dims.layers])))
-        }
-        Kind::Inner if fields.flag(DOUBLE_WIDE) => {
-            let widths = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();
-            let widths = (0..dims.layers).map(widths).collect::<Option<_>>();
-            let wrong = || wrong(setting.fields[0], "it is too large");
-            Some(array(GgufMetadataArray::I32(widths.ok_or_else(wrong)?)))
-        }
+        Kind::Inner if fields.flag(DOUBLE_WIDE) => by_layer::list(setting, fields, dims)?,
         Kind::KvHeads if fields.get(&[FULL_KV_HEADS]).is_some() => {
-            let heads = |layer| i32::try_from(dims.kv_heads_of(Some(layer))).unwrap_or(i32::MAX);
-            let heads = (0..dims.layers).map(heads).collect();
-            Some(array(GgufMetadataArray::I32(heads)))
+            by_layer::list(setting, fields, dims)?
         }
         Kind::Inner | Kind::KvHeads => fields.count(setting.fields)?.map(GgufMetadataValue::U32),
+        Kind::Layers(_) | Kind::InEachLayer(_) | Kind::InnerOf(_) | Kind::KvHeadsBut(..) => {
+            by_layer::list(setting, fields, dims)?
+        }
         Kind::InnerOfEach | Kind::LayersBehind(_) | Kind::SparseLayers(_) => {
             Some(by_layer::value(setting, fields, (class.gguf, dims.layers))?)
         }
         Kind::PlainHead => Some(count(dims.hidden / dims.heads)?),
-        Kind::InnerOf(kind) => {
-            let inner = fields.count(setting.fields)?;
-            let inner = inner.and_then(|n| i32::try_from(n).ok());
-            let inner =
-                inner.ok_or_else(|| wrong(setting.fields[0], "it is missing or too large"))?;
-            by_layer(kind, inner)
-        }
-        Kind::KvHeadsBut(_, other) => {
-            let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
-            by_layer(other, heads)
-        }
     };
     Ok(value)
 }

@@ -199,7 +199,8 @@ fn a_missing_manifest_lists_the_other_tags() {
             &good(),
         );
     }
-    let listed = "tags of this model: 70b, 8b, t10, t11, t12, t13, t14, t15, t16, t17 and 12 more\n";
+    let listed =
+        "tags of this model: 70b, 8b, t10, t11, t12, t13, t14, t15, t16, t17 and 12 more\n";
     store.fails("ollama:llama3", 7, &[listed]);
     // A name longer than file systems allow is missing as well.
     store.fails(

@@ -216,7 +216,7 @@ fn what_ggml_cannot_hold_is_refused_by_name() {
         ("U8", vec![4usize], 4),
         ("U64", vec![1], 8),
         ("C64", vec![1], 8),
-        ("F32", vec![1; 5], 4),
+        ("F32", vec![1; 9], 4),
     ] {
         let model = parse_bytes(file(
             &[

@@ -1,10 +1,11 @@
-//! Settings of Gemma 3n by layers: widths, layers that share keys, and layers that cut their
-//! activations.
+//! Settings with a number or a flag for each layer: widths, heads and kinds of layers, layers that
+//! share keys, and layers that cut their activations.
 
 use serde_json::Value;
 
 use super::array;
 use crate::Result;
+use crate::arch::dims::Dims;
 use crate::arch::fields::{Fields, wrong};
 use crate::arch::table::{Kind, Setting};
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -40,8 +41,58 @@ fn is_pattern(stated: &Value, first: usize, layers: usize) -> bool {
     numbers(stated).is_some_and(|found| Some(found) == numbers(&pattern(first, layers)))
 }
 
-/// The value of `setting`, one of these, of a model of `layers` layers, whose architecture is
-/// `gguf`.
+/// The list that is the value of `setting`; `None` if the config does not say what each layer is.
+pub(super) fn list(
+    setting: &Setting,
+    fields: &Fields,
+    dims: &Dims,
+) -> Result<Option<GgufMetadataValue>> {
+    let too_large = || wrong(setting.fields[0], "it is missing or too large");
+    let of_kind = |kind: &str, number: i32| {
+        let layers = dims.layers_of(kind)?;
+        let numbers = layers.map(|is_so| if is_so { number } else { 0 });
+        Some(GgufMetadataArray::I32(numbers.collect()))
+    };
+    let list = match setting.kind {
+        Kind::Layers(kind) => {
+            let mut names = setting.fields.iter();
+            let has_all = names.all(|field| fields.get(&[field]).is_some());
+            let layers = dims.layers_of(kind).filter(|_| has_all);
+            layers.map(|layers| GgufMetadataArray::Bool(layers.collect()))
+        }
+        Kind::InEachLayer(text) => {
+            let expected = Value::from(vec![text; dims.layers]);
+            let other = fields.get(setting.fields);
+            if let Some((field, _)) = other.filter(|(_, list)| **list != expected) {
+                return Err(wrong(field, format!("it is not `{text}` for each layer")));
+            }
+            Some(GgufMetadataArray::Bool(vec![true; dims.layers]))
+        }
+        Kind::InnerOf(kind) => {
+            let inner = fields.count(setting.fields)?;
+            let inner = inner.and_then(|n| i32::try_from(n).ok());
+            of_kind(kind, inner.ok_or_else(too_large)?)
+        }
+        Kind::KvHeadsBut(_, other) => {
+            let heads = i32::try_from(dims.kv_heads).unwrap_or(i32::MAX);
+            of_kind(other, heads)
+        }
+        Kind::KvHeads => {
+            let heads = |layer| i32::try_from(dims.kv_heads_of(Some(layer))).unwrap_or(i32::MAX);
+            Some(GgufMetadataArray::I32(
+                (0..dims.layers).map(heads).collect(),
+            ))
+        }
+        _ => {
+            let width = |layer| i32::try_from(dims.inner_of(Some(layer))?).ok();
+            let widths = (0..dims.layers).map(width).collect::<Option<_>>();
+            Some(GgufMetadataArray::I32(widths.ok_or_else(too_large)?))
+        }
+    };
+    Ok(list.map(array))
+}
+
+/// The value of `setting` of Gemma 3n, of a model of `layers` layers, whose architecture is `gguf`.
 pub(super) fn value(
     setting: &Setting,
     fields: &Fields,

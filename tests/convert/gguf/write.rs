@@ -100,7 +100,7 @@ fn wrong_parts_are_refused_before_anything_is_written() {
         ),
         (
             &[GgufWriteTensor {
-                shape: &[64, 2, 1, 1, 1],
+                shape: &[64, 2, 1, 1, 1, 1, 1, 1, 1],
                 ..good
             }],
             "dimensions",
