@@ -21,6 +21,7 @@ mod ggml;
 mod gptq;
 mod higgs;
 mod hqq;
+#[cfg(feature = "gguf")]
 pub(crate) mod image_models;
 mod int8;
 pub(crate) mod layout;

@@ -40,12 +40,14 @@ impl QuantConfig {
 
     /// Whether the class of diffusers that `config.json` names makes no quantized layer of
     /// `module`.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub(crate) fn keeps_unquantized(&self, module: &str) -> bool {
         let kept = self.sizes.unquantized;
         module.split('.').any(|part| kept.contains(&part))
     }
 
     /// Whether `config.json` is that of a component of a pipeline of diffusers.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub(crate) fn is_of_diffusers(&self) -> bool {
         self.sizes.is_of_diffusers
     }

@@ -240,6 +240,7 @@ impl ImageModel {
     }
 
     /// What becomes of the weight called `name`, which has `rank` dimensions.
+    #[cfg_attr(not(feature = "lethe"), allow(dead_code))]
     pub(crate) fn weight(&self, name: &str, rank: usize) -> ImageWeight {
         let name = below_prefix(name);
         let is_kept = self.kept.iter().any(|part| name.contains(part));
