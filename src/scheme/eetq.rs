@@ -9,8 +9,9 @@
 //! Columns of `[in, out]` are cut out of that afterwards, which in the order of the kernel are no
 //! outputs: such a `qweight` alone does not tell its weight.
 //!
-//! Plain INT8 has the same shapes, so that only a config tells. A file that was made on a Volta GPU
-//! has another order, of which nothing tells: EETQ itself would decode it wrongly on any other.
+//! Plain INT8 has the same shapes, so only a config tells the two apart. Volta GPUs have another
+//! order of columns, and no file says on which GPU it was made: files from Volta are decoded wrongly
+//! here, as they are by EETQ on every other GPU.
 //!
 //! Layout: EETQ `csrc/cutlass_kernels/cutlass_preprocessors.cc`
 //! (`preprocess_weights_for_mixed_gemm`); own models: `python/eetq/models/llama.py`,
