@@ -141,6 +141,28 @@ impl ModuleRules {
         all
     }
 
+    /// The matcher of an expression that is compiled by `compile`. `None` if it does not compile,
+    /// or if there is no room for it.
+    fn expression(
+        &self,
+        text: &str,
+        compile: fn(&str) -> Result<Pattern, String>,
+    ) -> Option<ModuleMatcher> {
+        if self.patterns.is_full() {
+            return None;
+        }
+        compile(text).ok().map(ModuleMatcher::Expression)
+    }
+
+    /// The matcher of `text`: a path, an expression after `re:`, or a pattern with `*`. `None` as
+    /// for an [`expression`](Self::expression).
+    fn matcher(&self, text: &str) -> Option<ModuleMatcher> {
+        match Pattern::is_in_config(text) {
+            true => self.expression(text, Pattern::of_config),
+            false => Some(ModuleMatcher::Path(text.to_owned())),
+        }
+    }
+
     /// Adds an entry: an object, or `false` for a module that is not quantized. Other values are
     /// ignored.
     fn add(&mut self, place: &ConfigPlace, matcher: Option<ModuleMatcher>, value: &Value) {
@@ -216,22 +238,6 @@ impl ModuleRules {
 fn objects<'p>(place: &'p ConfigPlace, key: &str) -> impl Iterator<Item = (&'p String, &'p Value)> {
     let map = place.get(key).and_then(Value::as_object);
     map.into_iter().flatten()
-}
-
-/// The matcher of an expression that a name must match from its beginning.
-fn expression(text: &str) -> Option<ModuleMatcher> {
-    Pattern::from_start(text)
-        .ok()
-        .map(ModuleMatcher::Expression)
-}
-
-/// The matcher of `text`: a path, an expression after `re:`, or a pattern with `*`. `None` if the
-/// expression does not compile.
-fn matcher(text: &str) -> Option<ModuleMatcher> {
-    match Pattern::of_config(text) {
-        Some(pattern) => pattern.ok().map(ModuleMatcher::Expression),
-        None => Some(ModuleMatcher::Path(text.to_owned())),
-    }
 }
 
 /// Whether `path` is a module's although it has no dot.

@@ -78,16 +78,21 @@ impl Pattern {
         Self::anywhere(&format!("^(?:{expression})"))
     }
 
-    /// An entry of a config: an expression after `re:`, or a text with `*`. `None` if it is a
-    /// module's path. Names of modules may hold a `?` or brackets for all that libraries care.
-    pub(super) fn of_config(text: &str) -> Option<Attempt<Self>> {
+    /// Whether an entry of a config is a pattern: an expression after `re:`, or a text with `*`.
+    /// Others are paths of modules, which may hold a `?` or brackets for all that libraries care.
+    pub(super) fn is_in_config(text: &str) -> bool {
+        text.starts_with("re:") || text.contains('*')
+    }
+
+    /// The pattern of an entry of a config that is one.
+    pub(super) fn of_config(text: &str) -> Attempt<Self> {
         match text.strip_prefix("re:") {
-            Some(expression) => Some(Self::from_start(expression)),
-            None => text.contains('*').then(|| {
+            Some(expression) => Self::from_start(expression),
+            None => {
                 // Escaped first, so that only `*` regains a meaning.
                 let expression = regex_lite::escape(text).replace(r"\*", ".*");
                 Self::anywhere(&format!("^{expression}$"))
-            }),
+            }
         }
     }
 
@@ -209,6 +214,8 @@ pub(super) struct PatternList<T> {
     backtracking: usize,
     /// Most bytes that the compiled expressions take.
     bytes: usize,
+    /// Whether a pattern had no room.
+    is_full: bool,
     /// Why a match was given up.
     failure: OnceLock<String>,
 }
@@ -219,28 +226,37 @@ impl<T> Default for PatternList<T> {
             patterns: vec![],
             backtracking: 0,
             bytes: 0,
+            is_full: false,
             failure: OnceLock::new(),
         }
     }
 }
 
 impl<T> PatternList<T> {
-    /// Appends a pattern. Returns whether there was room for it.
+    /// Appends a pattern. Returns whether there was room for it. A list that had no room for one
+    /// takes none after it.
     pub(super) fn push(&mut self, pattern: Pattern, value: T) -> bool {
         let (backtracks, bytes) = match pattern {
             Pattern::Backtracking(_) => (1, 0),
             Pattern::Linear(_, bytes) => (0, bytes),
             Pattern::Glob(..) => (0, 0),
         };
-        let has_room = self.patterns.len() < MAX_PATTERNS
+        let has_room = !self.is_full
+            && self.patterns.len() < MAX_PATTERNS
             && self.backtracking + backtracks <= MAX_BACKTRACKING
             && self.bytes + bytes <= MAX_LIST;
+        self.is_full = !has_room;
         if has_room {
             self.backtracking += backtracks;
             self.bytes += bytes;
             self.patterns.push((pattern, value));
         }
         has_room
+    }
+
+    /// Whether the list takes no more patterns, so that compiling them would be in vain.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
     }
 
     pub(super) fn is_empty(&self) -> bool {

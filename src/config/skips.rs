@@ -21,15 +21,15 @@ impl SkipLists {
     /// the list has no room for: a module that they would skip is then reported as an error rather
     /// than decoded wrongly.
     pub(super) fn add(&mut self, text: &str) {
-        let Some(pattern) = Pattern::of_config(text) else {
+        if !Pattern::is_in_config(text) {
             // A dot at either end would keep the path from being found: runs are looked up without
             // dots around them.
             let path = text.trim_matches('.');
             self.longest = self.longest.max(path.len());
             self.paths.insert(path.to_owned());
-            return;
-        };
-        if let Ok(pattern) = pattern {
+        } else if !self.patterns.is_full()
+            && let Ok(pattern) = Pattern::of_config(text)
+        {
             self.patterns.push(pattern, ());
         }
     }

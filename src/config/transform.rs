@@ -329,10 +329,7 @@ impl TransformUse {
 
 fn compiled(texts: &[String]) -> Result<Vec<ModuleTarget>, String> {
     let target = |text: &String| match text.starts_with("re:") {
-        true => match Pattern::of_config(text) {
-            Some(pattern) => Ok(ModuleTarget::Expression(pattern?)),
-            None => Err(format!("the expression `{text}` is not understood")),
-        },
+        true => Pattern::of_config(text).map(ModuleTarget::Expression),
         false => Ok(ModuleTarget::Name(text.clone())),
     };
     texts.iter().map(target).collect()

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{
-    FLOAT_BITS, ModuleMatcher, ModuleRules, ModuleSettings, expression, is_top_module, matcher,
-    objects,
-};
+use super::{FLOAT_BITS, ModuleMatcher, ModuleRules, ModuleSettings, is_top_module, objects};
 use crate::config::pattern::Pattern;
 use crate::config::place::ConfigPlace;
 use crate::config::presets;
@@ -77,7 +74,7 @@ impl ModuleRules {
     /// ModelOpt: an object for each of some modules, by path or pattern.
     pub(super) fn read_modelopt(&mut self, place: &ConfigPlace) {
         for (path, value) in objects(place, "quantized_layers") {
-            self.add(place, matcher(path), value);
+            self.add(place, self.matcher(path), value);
         }
     }
 
@@ -96,11 +93,7 @@ impl ModuleRules {
             if name.contains(|c: char| r"*+?[](){}|^$\".contains(c)) {
                 // Entered besides the path: a key with such characters can still be a module's
                 // name.
-                self.add(
-                    place,
-                    Pattern::anywhere(name).ok().map(ModuleMatcher::Expression),
-                    value,
-                );
+                self.add(place, self.expression(name, Pattern::anywhere), value);
             }
         }
     }
@@ -110,14 +103,11 @@ impl ModuleRules {
         // In the order of the file, as gptqmodel's `dynamic_get` returns the first pattern that
         // matches.
         for (pattern, value) in place.entries("dynamic") {
-            match pattern.strip_prefix("-:") {
-                Some(pattern) => self.add(place, expression(pattern), &Value::Bool(false)),
-                None => self.add(
-                    place,
-                    expression(pattern.strip_prefix("+:").unwrap_or(pattern)),
-                    value,
-                ),
-            }
+            let (text, value) = match pattern.strip_prefix("-:") {
+                Some(text) => (text, &Value::Bool(false)),
+                None => (pattern.strip_prefix("+:").unwrap_or(pattern), value),
+            };
+            self.add(place, self.expression(text, Pattern::from_start), value);
         }
     }
 
@@ -170,7 +160,7 @@ impl ModuleRules {
         };
         for (path, layer) in objects(place, "layer_quant_config") {
             let rule = weight(layer).unwrap_or_else(|| layer.clone());
-            self.add(place, matcher(path), &rule);
+            self.add(place, self.matcher(path), &rule);
         }
         // The global rule is for whatever has no rule of its own, hence the class of all modules.
         if let Some(weight) = place.get("global_quant_config").and_then(weight) {
@@ -186,7 +176,8 @@ impl ModuleRules {
         }
         for (name, value) in objects(place, "shared_layer_config") {
             let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-            let last = is_plain.then(|| expression(&format!(r"(.*\.)?{name}$")));
+            let last = format!(r"(.*\.)?{name}$");
+            let last = is_plain.then(|| self.expression(&last, Pattern::from_start));
             self.add(place, last.flatten(), value);
         }
     }
@@ -224,7 +215,7 @@ impl ModuleRules {
                 let class = ModuleMatcher::Class(target.to_owned());
                 self.enter(Some(class), Some(rule.clone()));
             }
-            self.enter(matcher(target), Some(rule));
+            self.enter(self.matcher(target), Some(rule));
         }
     }
 }
