@@ -30,9 +30,12 @@ mod table;
 mod tests;
 mod to_gguf;
 mod to_hf;
+mod to_mmproj;
+mod towers;
 mod transform;
 mod values;
 
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};
 pub(crate) use self::to_hf::to_hf;
+pub(crate) use self::to_mmproj::to_mmproj;

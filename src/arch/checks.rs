@@ -5,14 +5,11 @@ use serde_json::Value;
 
 use super::dims::{Dims, LAYERS};
 use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
-use super::rope::{Rope, yarn_attention_factor};
+use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
 use super::settings::may_have_groups;
 use super::table::{Kind, LostWindows, ModelClass};
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
-
-const SCALING: &str = "rope_scaling";
-const PARAMETERS: &str = "rope_parameters";
 
 pub(super) const WINDOW: &str = "sliding_window";
 const ACTIVATION: &str = "hidden_act";

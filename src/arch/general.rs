@@ -4,8 +4,46 @@
 
 use serde_json::Value;
 
+use super::model_card;
 use super::settings::KeyValue;
+use super::to_gguf::GgufRequest;
+use crate::Result;
+use crate::config::Texts;
 use crate::containers::model::gguf::GgufMetadataValue;
+use crate::scheme::Group;
+
+/// The first keys of a file of `tensors`: its architecture and what it is, how to sample, its name
+/// and size, and what its card says; and a note on that card.
+///
+/// # Errors
+/// A file beside the model is malformed.
+pub(super) fn identity(
+    (architecture, kind): (&str, &str),
+    request: &GgufRequest<'_>,
+    texts: &Texts,
+    tensors: &[Group<'_>],
+) -> Result<(Vec<KeyValue>, Option<String>)> {
+    let text = |key: &str, value: &str| {
+        let value = GgufMetadataValue::String(value.to_owned());
+        (key.to_owned(), value)
+    };
+    let mut keys = vec![
+        text("general.architecture", architecture),
+        text("general.type", kind),
+    ];
+    if let Some(config) = texts.json("generation_config.json")? {
+        keys.extend(sampling(&config));
+    }
+    let name = request.directory.canonicalize().ok();
+    let name = name.as_deref().unwrap_or(request.directory).file_name();
+    let name = name.unwrap_or_default().to_string_lossy();
+    keys.push(text("general.name", &title(&name)));
+    let sizes = tensors.iter().map(|group| (&*group.name, &*group.shape));
+    keys.push(text("general.size_label", &size_label(sizes)));
+    let (card, note) = model_card::keys(texts)?;
+    keys.extend(card);
+    Ok((keys, note))
+}
 
 /// Keys of sampling, with the fields of `generation_config.json`.
 const SAMPLING: &[(&str, &[&str])] = &[
@@ -26,7 +64,7 @@ const SAMPLING: &[(&str, &[&str])] = &[
 const COUNTS: &[&str] = &["top_k", "penalty_last_n", "mirostat"];
 
 /// How to sample, as `generation_config.json` says.
-pub(super) fn sampling(config: &Value) -> Vec<KeyValue> {
+fn sampling(config: &Value) -> Vec<KeyValue> {
     let mut keys = Vec::new();
     for (key, fields) in SAMPLING {
         let found = fields.iter().find_map(|field| config.get(field));
@@ -45,7 +83,7 @@ pub(super) fn sampling(config: &Value) -> Vec<KeyValue> {
 }
 
 /// The name of a model as a title: words for dashes, and capitals for words in lower case.
-pub(super) fn title(name: &str) -> String {
+fn title(name: &str) -> String {
     let is_version = |word: &str| {
         let digits = word.strip_prefix('v').unwrap_or(word);
         digits.starts_with(|c: char| c.is_ascii_digit())
@@ -68,7 +106,7 @@ pub(super) fn title(name: &str) -> String {
 }
 
 /// How many parameters a model has: `8.0B`, or `8x7B` if it has experts.
-pub(super) fn size_label<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize])>) -> String {
+fn size_label<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize])>) -> String {
     let (mut shared, mut expert, mut total) = (0u128, 0u128, 0u128);
     let (mut experts, mut stacks) = (0u128, 0u128);
     for (name, shape) in tensors {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::dims::{EXPERTS, EXPERTS_USED};
 use super::fields::{Fields, LAYER_KINDS, wrong};
-use super::rope::ROPE_FACTORS;
+use super::rope::{PARAMETERS, ROPE_FACTORS};
 use super::settings::{FULL_ATTENTION, wrong_key};
 use crate::{AnamnesisError, Result};
 
@@ -191,7 +191,7 @@ pub(super) fn complete(fields: &mut Fields) -> Result<()> {
     }
     let inputs = fields.0.entry(INPUT);
     inputs.or_insert_with(|| 0.into());
-    let rope = fields.0.entry("rope_parameters");
+    let rope = fields.0.entry(PARAMETERS);
     rope.or_insert_with(|| parameters(&1e6.into(), &1e4.into(), 0.25));
     Ok(())
 }

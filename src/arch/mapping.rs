@@ -4,8 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
 use super::names::{
-    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_other_tower, of_language_model,
-    split_suffix,
+    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_tower, split_suffix,
 };
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
@@ -58,7 +57,8 @@ impl<'m> Mapped<'m> {
 }
 
 impl Mapping<'_> {
-    /// The tensors `items` of a model of the class `name`, under their names in GGUF.
+    /// The tensors `sources` of a model of the class `class_name`, under their names in GGUF.
+    /// `table_name` makes of a stored name the one that the table has.
     ///
     /// # Errors
     /// `Parse` that names a tensor which is none of the class or has another shape than the config
@@ -67,6 +67,7 @@ impl Mapping<'_> {
         &self,
         sources: Vec<SourceTensor<'m>>,
         class_name: &str,
+        table_name: &dyn Fn(&str) -> String,
     ) -> Result<MappedModel<'m>> {
         let is_base = class_name.ends_with(BASE_MODEL);
         let prefix = self.class.traits.prefix;
@@ -76,11 +77,11 @@ impl Mapping<'_> {
         let mut stacks: HashMap<String, usize> = HashMap::new();
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
         for source in sources {
-            let mut name = of_language_model(&source.name);
+            let mut name = table_name(&source.name);
             if is_buffer(&name) {
                 continue;
             }
-            if is_of_other_tower(&name) {
+            if is_of_tower(&name) != self.class.traits.is_tower {
                 left_out += 1;
                 continue;
             }
@@ -156,8 +157,12 @@ impl Mapping<'_> {
         let is_stack = |tensor: &&Mapped<'_>| tensor.rule.transform.is_stack();
         let mut stacks = tensors.iter().filter(is_stack);
         stacks.try_for_each(|stack| self.check_experts(stack))?;
+        let others = match self.class.traits.is_tower {
+            true => "are of the language model",
+            false => "are not of the language model",
+        };
         let reasons = [
-            (left_out, "are not of the language model"),
+            (left_out, others),
             (predicting, "predict several tokens at once"),
             (without_place, "have no place in GGUF"),
         ];

@@ -81,7 +81,7 @@ const BUFFERS: &[&str] = &[
 /// Parts of names of what is not the language model of a multimodal one.
 ///
 /// Source: `TextModel.filter_tensors` in `conversion/base.py` of llama.cpp.
-const OTHER_TOWERS: &[&str] = &[
+const TOWERS: &[&str] = &[
     "visual.",
     "vision.",
     "audio.",
@@ -91,6 +91,8 @@ const OTHER_TOWERS: &[&str] = &[
     "patch_embed",
     "patch_merger.",
     "model.connector.",
+    // The projector of InternVL.
+    "mlp1.",
 ];
 
 /// Whether the tensor `name` is a buffer that can be computed.
@@ -98,9 +100,10 @@ pub(super) fn is_buffer(name: &str) -> bool {
     BUFFERS.iter().any(|end| name.ends_with(end))
 }
 
-/// Whether the tensor `name` of a multimodal model is not of its language model.
-pub(super) fn is_of_other_tower(name: &str) -> bool {
-    OTHER_TOWERS.iter().any(|part| name.contains(part))
+/// Whether the tensor `name` of a multimodal model is not of its language model, but of a tower of
+/// images or sounds, or of what joins both.
+pub(super) fn is_of_tower(name: &str) -> bool {
+    TOWERS.iter().any(|part| name.contains(part))
 }
 
 /// Whether the tensor `name` is of a layer behind the last of `layers`.

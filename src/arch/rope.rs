@@ -27,6 +27,13 @@ use super::table::{Kind, ModelClass};
 use crate::Result;
 use crate::containers::model::gguf::GgufMetadataValue;
 
+/// Object of the rotary positions, as transformers 5 names it; in some classes it has one for each
+/// kind of layers.
+pub(super) const PARAMETERS: &str = "rope_parameters";
+
+/// Object of the scaling alone, as transformers names it before version 5.
+pub(super) const SCALING: &str = "rope_scaling";
+
 /// Fields of the base.
 const BASES: &[&str] = &[
     "global_rope_theta",
@@ -75,9 +82,9 @@ impl Rope {
             Some((_, Value::Object(map))) => Ok(Some(map.clone())),
             Some((name, value)) => Err(wrong(name, format_args!("{value} is no object"))),
         };
-        let mut all = match nested("rope_parameters")? {
+        let mut all = match nested(PARAMETERS)? {
             Some(all) => all,
-            None => nested("rope_scaling")?.unwrap_or_default(),
+            None => nested(SCALING)?.unwrap_or_default(),
         };
         // Either of all layers, or of each kind of layers.
         let local = all.remove("sliding_attention");
@@ -158,7 +165,7 @@ impl Rope {
             return refuse(SCALE, "it is missing");
         }
         if self.has_local_scaling {
-            return refuse("rope_parameters", "layers with a window have a scaling");
+            return refuse(PARAMETERS, "layers with a window have a scaling");
         }
         if class.traits.has_layer_sizes {
             if self.kind != "proportional" {

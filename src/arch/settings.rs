@@ -89,17 +89,10 @@ pub(super) fn to_gguf(
     (dims, rope): (&Dims, &Rope),
     file_type: KeyValue,
 ) -> Result<Vec<KeyValue>> {
-    let group = |settings: &mut dyn Iterator<Item = &'static Setting>| -> Result<Vec<KeyValue>> {
-        let mut keys = Vec::new();
-        for setting in settings {
-            let value = value(setting, fields, (class, dims, rope))?;
-            keys.extend(value.map(|value| (format!("{}.{}", class.gguf, setting.key), value)));
-        }
-        Ok(keys)
-    };
     let usual = |settings: &'static [Setting]| {
         let is_own = |setting: &&Setting| class.settings().any(|own| own.key == setting.key);
-        group(&mut settings.iter().filter(|setting| !is_own(setting)))
+        let settings = settings.iter().filter(|setting| !is_own(setting));
+        keys_of(settings, class, fields, (dims, rope))
     };
     let mut all = usual(SIZES)?;
     let has_own = class.settings().any(|own| own.key == CAUSAL);
@@ -118,8 +111,26 @@ pub(super) fn to_gguf(
         all.extend(usual(HEAD_SIZES)?);
     }
     all.push(file_type);
-    all.extend(group(&mut class.settings())?);
+    all.extend(keys_of(class.settings(), class, fields, (dims, rope))?);
     Ok(all)
+}
+
+/// The keys of `settings`, as far as the config says something.
+///
+/// # Errors
+/// As [`to_gguf`].
+pub(super) fn keys_of(
+    settings: impl Iterator<Item = &'static Setting>,
+    class: &ModelClass,
+    fields: &Fields,
+    (dims, rope): (&Dims, &Rope),
+) -> Result<Vec<KeyValue>> {
+    let mut keys = Vec::new();
+    for setting in settings {
+        let value = value(setting, fields, (class, dims, rope))?;
+        keys.extend(value.map(|value| (format!("{}.{}", class.gguf, setting.key), value)));
+    }
+    Ok(keys)
 }
 
 /// The value of `setting`; `None` if the config has none.

@@ -175,6 +175,8 @@ pub(super) struct Traits {
     /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these,
     /// too. A note says so.
     pub lost_epsilon: Option<[&'static str; 2]>,
+    /// It is the image tower of a multimodal model, and not its language model.
+    pub is_tower: bool,
     /// What tells this class from others of the same name in GGUF.
     pub sign: Sign,
 }
@@ -292,6 +294,7 @@ impl Traits {
         lost_windows: LostWindows::Nowhere,
         default_window: None,
         lost_epsilon: None,
+        is_tower: false,
         sign: Sign::Rest,
     };
 }

@@ -10,10 +10,10 @@ use super::checks;
 use super::dims::Dims;
 use super::families::class_of;
 use super::fields::{Fields, wrong};
-use super::general;
+use super::general::identity;
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
-use super::model_card;
+use super::names::of_language_model;
 use super::pooling::{self, POOLING};
 use super::prediction;
 use super::rope::Rope;
@@ -113,7 +113,7 @@ pub(crate) fn to_gguf<'m>(
     let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let mapping = Mapping { class, dims: &dims };
-    let mut mapped = mapping.to_gguf(sources, name)?;
+    let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
     mapping.check_biases(&mapped.tensors, &fields)?;
     require_output(class, &fields, &mapped.tensors)?;
     let keyed = take_keys(class, &mut mapped.tensors)?;
@@ -129,23 +129,7 @@ pub(crate) fn to_gguf<'m>(
     }
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
-    let mut metadata = vec![
-        text("general.architecture", class.gguf),
-        text("general.type", "model"),
-    ];
-    if let Some(sampling) = texts.json("generation_config.json")? {
-        metadata.extend(general::sampling(&sampling));
-    }
-    let title = request.directory.canonicalize().ok();
-    let title = title.as_deref().unwrap_or(request.directory).file_name();
-    metadata.push(text(
-        "general.name",
-        &general::title(&title.unwrap_or_default().to_string_lossy()),
-    ));
-    let sizes = out.iter().map(|group| (&*group.name, &*group.shape));
-    metadata.push(text("general.size_label", &general::size_label(sizes)));
-    let (card, card_note) = model_card::keys(&texts)?;
-    metadata.extend(card);
+    let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &out)?;
     metadata.extend(settings::to_gguf(
         class,
         &fields,
@@ -206,10 +190,6 @@ fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
     }
 }
 
-fn text(key: &str, value: &str) -> KeyValue {
-    (key.to_owned(), GgufMetadataValue::String(value.to_owned()))
-}
-
 /// The class that `config` names. That of a nested language model comes first.
 fn class_name(config: &Value) -> Option<&str> {
     let nested = config.pointer("/text_config/architectures/0");
@@ -231,7 +211,7 @@ fn find_class(name: &str, config: &Value) -> Result<&'static ModelClass> {
 
 /// Element type of matrices: the one that is asked for, or that of the first matrix that is stored
 /// in two bytes.
-fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype {
+pub(super) fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype {
     let sources = || tensors.iter().flat_map(|tensor| &tensor.sources);
     let stored = || {
         let matrices = sources().filter(|(_, source)| source.shape.len() > 1);
@@ -246,7 +226,7 @@ fn main_dtype(tensors: &[Mapped<'_>], request: &GgufRequest<'_>) -> TargetDtype 
 /// Whether llama.cpp wants the tensor `name` in F32, whatever the model's type.
 ///
 /// Source: `ModelBase.prepare_tensors` in `conversion/base.py`.
-fn is_always_f32(name: &str, rank: usize) -> bool {
+pub(super) fn is_always_f32(name: &str, rank: usize) -> bool {
     const ENDS: &[&str] = &[
         "_norm.weight",
         ".ffn_gate_inp.weight",

@@ -21,7 +21,8 @@ use super::periods;
 use super::pooling;
 use super::prediction;
 use super::rope::{
-    ROPE_FACTORS, Rope, add_kinds, check_attention_factor, is_factors, restore_base, scaling_of,
+    PARAMETERS, ROPE_FACTORS, Rope, SCALING, add_kinds, check_attention_factor, is_factors,
+    restore_base, scaling_of,
 };
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
@@ -100,9 +101,9 @@ pub(crate) fn to_hf<'m>(
     check_attention_factor(class, metadata, &fields, has_long_factors)?;
     if class.traits.has_layer_sizes {
         let rope = layer_sizes::rope_parameters(&mut config, &factors)?;
-        config.insert("rope_parameters".to_owned(), rope);
+        config.insert(PARAMETERS.to_owned(), rope);
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
-        config.insert("rope_scaling".to_owned(), scaling);
+        config.insert(SCALING.to_owned(), scaling);
         check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;
     }
     add_kinds(&mut config, class);

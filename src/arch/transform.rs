@@ -103,6 +103,23 @@ pub(super) fn to_gguf<'m>(
             sources = vec![sources.swap_remove(0).transposed(dtype)];
             half_of(&sources[0], &sources[0].shape, part)?
         }
+        Transform::Thirds(part) => third_of(&sources[0], &shape, part)?,
+        Transform::Frames(frame) => {
+            let made = [&shape[..2], &shape[3..]].concat();
+            let size = (made[..2].iter().product(), width(&made[1..]));
+            (every_second(frame, size), made)
+        }
+        Transform::Pixels => {
+            let made = reshaped(&name, rule, &shape, dims)?;
+            let pixels = Tiles {
+                groups: made[2..].iter().product(),
+                parts: made[1],
+                len: 1,
+            };
+            let all = Rearrangement::of_each(1, RowOrder::From(0), (shape[0], shape[1]));
+            let columns = Some(pixels);
+            (Rearrangement { columns, ..all }, made)
+        }
         Transform::Latent(part) => {
             let (moved, made) = latent(part, &shape, dims)?;
             if part == LatentPart::Keys {
@@ -178,6 +195,26 @@ fn half_of(
     let order = RowOrder::Slice { first, len, of };
     let size = (made[..=axis].iter().product(), made[axis + 1]);
     Ok((Rearrangement::of_each(1, order, size), made))
+}
+
+/// Third `part`, 0 to 2, of the rows of `source`, and its shape.
+fn third_of(
+    source: &SourceTensor<'_>,
+    shape: &[usize],
+    part: usize,
+) -> Result<(Rearrangement, Vec<usize>)> {
+    if !shape[0].is_multiple_of(3) {
+        let what = format!(
+            "tensor `{}`: {} rows are not those of three projections",
+            source.name, shape[0]
+        );
+        return Err(AnamnesisError::parse(what));
+    }
+    let mut made = shape.to_vec();
+    made[0] /= 3;
+    let size = (made[0], made[1..].iter().product());
+    let moved = Rearrangement::of_each(1, RowOrder::From(part * made[0]), size);
+    Ok((moved, made))
 }
 
 /// The rows of `kv_b_proj` that are those of `part`, head by head, and their shape.

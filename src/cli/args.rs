@@ -263,7 +263,7 @@ pub(super) struct RememberArgs {
     /// Give the directory FILE its name, now that all its parts are made (see --part)
     #[arg(long, help_heading = RUN, conflicts_with_all = [
         "to", "cast", "part", "part_index", "resume", "output", "json", "include", "exclude", "skip_unsupported", "max_shard_size",
-        "tensors_only", "tokenizer_pre", "dry_run", "root",
+        "tensors_only", "mmproj", "tokenizer_pre", "dry_run", "root",
     ])]
     pub finish: bool,
     #[command(flatten)]

@@ -96,8 +96,14 @@ const OPTIONS: &[Applicability] = &[
     Applicability {
         option: "--tokenizer-pre",
         is_set: |r| r.run.output.tokenizer_pre.is_some(),
-        applies: |r| r.is_to_gguf() && !r.run.output.tensors_only,
+        applies: |r| r.is_to_gguf() && !r.run.output.tensors_only && !r.run.output.mmproj,
         needs: "only a whole model as GGUF has a pre-tokenizer",
+    },
+    Applicability {
+        option: "--mmproj",
+        is_set: |r| r.run.output.mmproj,
+        applies: |r| r.is_to_gguf() && r.scheme.is_none(),
+        needs: "an image tower becomes a GGUF file of floats; use --to gguf",
     },
     Applicability {
         option: "--out-dtype",

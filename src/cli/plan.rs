@@ -113,6 +113,7 @@ impl WriteRequest<'_> {
         let is_directory = self.place.path().is_some() && !options.single_file;
         match () {
             () if self.args.output.tensors_only => ModelScope::Tensors,
+            () if self.args.output.mmproj => ModelScope::ImageTower,
             () if is_some || !is_directory || !model.is_gguf() => ModelScope::Auto,
             () if options.target == ConvertTarget::Safetensors => ModelScope::Model,
             () => ModelScope::Auto,

@@ -43,7 +43,7 @@ pub(super) fn map(
     _report: &mut Report,
 ) -> Result<Option<WholeModel>> {
     match options.scope {
-        ModelScope::Model => Err(AnamnesisError::unsupported(
+        ModelScope::Model | ModelScope::ImageTower => Err(AnamnesisError::unsupported(
             "a whole model",
             "this build lacks the feature `models`",
         )),

@@ -26,6 +26,9 @@ pub enum ModelScope {
     /// A model that runs: tensors under the other side's names, settings and tokenizer. What cannot
     /// be one is an error.
     Model,
+    /// The image tower and the projector of a multimodal Hugging Face model, as llama.cpp loads
+    /// them beside its language model (`mmproj`).
+    ImageTower,
 }
 
 /// Options of [`convert`](crate::ParsedModel::convert). A [`ConvertTarget`] converts into them,

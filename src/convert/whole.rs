@@ -8,7 +8,9 @@ use serde_json::Value;
 use super::encode;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
-use crate::arch::{GgufRequest, MlxModel, from_mlx, to_gguf, to_hf, to_mlx, unknown_class};
+use crate::arch::{
+    GgufRequest, MlxModel, from_mlx, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
+};
 use crate::config::Texts;
 use crate::containers::model::ParsedModel;
 use crate::containers::model::gguf::GgufMetadataValue;
@@ -60,6 +62,10 @@ pub(super) fn map<'m>(
 ) -> Result<Option<WholeModel>> {
     match options.target {
         ConvertTarget::Gguf if !model.is_gguf() => {
+            // Towers of mlx-lm have the names of transformers already.
+            if options.scope == ModelScope::ImageTower {
+                return from_directory(model, resolution, options, report);
+            }
             renamed(model, resolution, options, report)?;
             from_directory(model, resolution, options, report)
         }
@@ -85,6 +91,10 @@ pub(super) fn map<'m>(
 /// Fails if a whole model is asked for, and there is none.
 fn required(whole: Option<WholeModel>, options: &ConvertOptions) -> Result<Option<WholeModel>> {
     match whole {
+        _ if options.scope == ModelScope::ImageTower => Err(AnamnesisError::unsupported(
+            "an image tower",
+            "only that of a Hugging Face directory becomes a GGUF file",
+        )),
         None if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
             "a whole model",
             "only Hugging Face directories, GGUF and MLX become each other",
@@ -265,7 +275,10 @@ fn from_directory<'m>(
                 encodes: options.encodes(),
                 pre_tokenizer: options.pre_tokenizer.as_deref(),
             };
-            to_gguf(&mut resolution.items, &request)?
+            match options.scope {
+                ModelScope::ImageTower => Some(to_mmproj(&mut resolution.items, &request)?),
+                _ => to_gguf(&mut resolution.items, &request)?,
+            }
         }
         None => None,
     };

@@ -6,6 +6,7 @@ mod inputs;
 mod nested;
 mod predictions;
 mod refused;
+mod towers;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::arch::checks::{has_sliding_kind, ignored_window, latent_norms};
 use crate::arch::dims::Dims;
 use crate::arch::fields::{Fields, LAYER_KINDS, layer_kinds, wrong};
-use crate::arch::rope::Rope;
+use crate::arch::rope::{PARAMETERS, Rope};
 use crate::arch::table::{Default, ModelClass};
 
 /// Fails if projections have biases and the fields say that they have none, or the other way round:
@@ -185,7 +185,7 @@ pub(super) fn config_of(
         // Python's `Infinity`, which no other reader of JSON knows.
         *most = infinity();
     }
-    let has_rope = mlx.rope == RopeFields::Nested && all.contains_key("rope_parameters");
+    let has_rope = mlx.rope == RopeFields::Nested && all.contains_key(PARAMETERS);
     let fields_of_class = mlx.stated_fields.iter().copied().flatten();
     for field in fields_of_class.filter(|field| !has_rope || **field != "rope_theta") {
         if all.get(*field).is_none_or(Value::is_null) {

@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use super::{MlxModel, NamedClass, Prefix, is_filters};
 use crate::arch::dims::Dims;
 use crate::arch::fields::Fields;
-use crate::arch::names::is_of_other_tower;
+use crate::arch::names::is_of_tower;
 use crate::arch::names::{Place, fill, find, split_suffix};
+use crate::arch::rope::{PARAMETERS, SCALING};
 use crate::arch::source::{Rearrangement, SourceTensor, assembled};
 use crate::arch::table::{Kind, TensorRule, Transform};
 use crate::arch::to_gguf::has_offset;
@@ -96,7 +97,7 @@ fn is_language_model(items: &[ResolvedItem<'_>], config: &Value, found: &NamedCl
     found.is_nested
         && config.get("vision_config").is_none()
         && items.iter().all(is_part)
-        && !items.iter().any(|item| is_of_other_tower(item.name()))
+        && !items.iter().any(|item| is_of_tower(item.name()))
 }
 
 /// The config of the language model alone.
@@ -128,7 +129,7 @@ fn leave_out_axes(config: &mut Map<String, Value>, found: &NamedClass<'_>) {
     if !found.has_axes() {
         return;
     }
-    for name in ["rope_scaling", "rope_parameters"] {
+    for name in [SCALING, PARAMETERS] {
         let Some(Value::Object(rope)) = config.get_mut(name) else {
             continue;
         };

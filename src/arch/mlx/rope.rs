@@ -6,16 +6,14 @@ use super::classes::NO_SCALING;
 use super::{MlxClass, RopeFields};
 use crate::Result;
 use crate::arch::fields::{Fields, wrong};
-use crate::arch::rope::{Rope, long_attention_factor, yarn_attention_factor};
+use crate::arch::rope::{PARAMETERS, Rope, SCALING, long_attention_factor, yarn_attention_factor};
 use crate::arch::table::ModelClass;
 
 const BASE: &str = "rope_theta";
 const PARTIAL: &str = "partial_rotary_factor";
-const SCALING: &str = "rope_scaling";
 const ATTENTION_FACTOR: &str = "attention_factor";
 const TRUNCATE: &str = "truncate";
 const ORIGINAL: &str = "original_max_position_embeddings";
-const PARAMETERS: &str = "rope_parameters";
 
 /// Fails if positions are scaled and mlx-lm does not scale them, or needs a scaling that is not
 /// there.

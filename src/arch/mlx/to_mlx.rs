@@ -7,7 +7,7 @@ use super::{MlxClass, MlxModel, NamedClass, OutputLayer, is_filters};
 use crate::arch::dims::{Dims, PREDICTION};
 use crate::arch::fields::Fields;
 use crate::arch::mapping::{Mapped, Mapping};
-use crate::arch::names::fill;
+use crate::arch::names::{fill, of_language_model};
 use crate::arch::prediction::is_predicting;
 use crate::arch::source::{Rearrangement, SourceTensor, assembled};
 use crate::arch::table::{Need, TensorRule, Transform};
@@ -48,7 +48,7 @@ pub(crate) fn to_mlx<'m>(
     let sources = kept.map(SourceTensor::new).collect::<Result<Vec<_>>>()?;
     let predicting = count - sources.len();
     let mapping = Mapping { class, dims: &dims };
-    let mapped = mapping.to_gguf(sources, name)?;
+    let mapped = mapping.to_gguf(sources, name, &of_language_model)?;
     check_biases(mlx, &fields, &mapping.biases(&mapped.tensors)?)?;
     let is_tied = match mlx.output {
         OutputLayer::AsConfigured => fields.flag("tie_word_embeddings"),

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::SCALING;
 use crate::Result;
 use crate::arch::fields::{Fields, wrong};
 use crate::arch::settings::KeyValue;
@@ -81,7 +82,7 @@ pub(super) fn scaling_of(base: f64, head: usize) -> Option<Value> {
 /// Gives a config with such a scaling the base that is raised.
 pub(in crate::arch) fn restore_base(config: &mut Map<String, Value>) {
     let is_alpha = config
-        .get("rope_scaling")
+        .get(SCALING)
         .is_some_and(|s| s.get("alpha").is_some());
     if is_alpha {
         config.insert("rope_theta".to_owned(), BASE.into());

@@ -3,14 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Rope;
+use super::{PARAMETERS, Rope, SCALING};
 use crate::Result;
 use crate::arch::fields::{Fields, wrong};
 use crate::arch::settings::FULL_ATTENTION;
 use crate::arch::table::ModelClass;
-
-/// Field of rope, by the kind of the layers in some classes.
-const PARAMETERS: &str = "rope_parameters";
 
 /// Fields of the base in layers with a window.
 const LOCAL_BASES: &[&str] = &[
@@ -59,7 +56,7 @@ pub(super) fn local_base(
 
 /// Whether `rope_scaling` names its type as old configs do.
 pub(super) fn has_old_type(fields: &Fields) -> bool {
-    let scaling = fields.get(&["rope_scaling"]).map(|(_, scaling)| scaling);
+    let scaling = fields.get(&[SCALING]).map(|(_, scaling)| scaling);
     let named = |name: &str| scaling.and_then(|scaling| scaling.get(name));
     named("rope_type").is_none() && named("type").is_some_and(|kind| kind != "default")
 }
@@ -92,7 +89,7 @@ impl Rope {
         }
         if traits.has_local_rope && self.has_old_type {
             let what = "it has `type` alone, which transformers 4 takes for `rope_type`, and transformers 5 does not read in this class";
-            return Err(wrong("rope_scaling", what));
+            return Err(wrong(SCALING, what));
         }
         if !traits.has_two_bases {
             return Ok(());
@@ -121,7 +118,7 @@ pub(in crate::arch) fn add_kinds(config: &mut Map<String, Value>, class: &ModelC
         return;
     }
     let base = config.get("rope_theta").cloned().unwrap_or_default();
-    let scaling = config.get("rope_scaling").and_then(Value::as_object);
+    let scaling = config.get(SCALING).and_then(Value::as_object);
     let mut full = scaling.cloned().unwrap_or_default();
     full.entry("rope_type").or_insert("default".into());
     full.insert("rope_theta".to_owned(), base.clone());

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::arch::dims::{EXPERTS, HEADS, HIDDEN};
 use crate::arch::fields::{NORMS_HEADS, is_same};
 use crate::arch::prediction;
-use crate::arch::rope::SECTIONS;
+use crate::arch::rope::{PARAMETERS, SECTIONS};
 use crate::arch::table::{Default, Kind, ModelClass, Setting};
 use crate::containers::model::gguf::{GgufMetadata, GgufMetadataValue};
 
@@ -76,7 +76,7 @@ pub(in crate::arch) fn config_of(
     unread::add_causal(&mut config, class, metadata)?;
     if let Some(sections) = config.remove(SECTIONS) {
         let rope = rope_by_axes(&mut config, sections);
-        config.insert("rope_parameters".to_owned(), rope);
+        config.insert(PARAMETERS.to_owned(), rope);
     }
     unread::add_missing(&mut config, class, metadata);
     let implied = class.implied.iter();

@@ -30,6 +30,14 @@ pub(in crate::arch) enum Transform {
     Half(usize),
     /// One half of the rows of each expert, the first or the second.
     Halves(usize),
+    /// A third of the rows (0, 1, 2): queries, keys or values.
+    Thirds(usize),
+    /// One of the two frames of filters over images, `[n, channels, 2, height, width]` as
+    /// `[n, channels, height, width]`.
+    Frames(usize),
+    /// Filters over images as a matrix, `[n, height × width × channels]` as
+    /// `[n, channels, height, width]`.
+    Pixels,
     /// A part of the rows of each head: the weights of keys and of values from what both have in
     /// common.
     Latent(LatentPart),

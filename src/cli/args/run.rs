@@ -116,6 +116,10 @@ pub(in crate::cli) struct OutputArgs {
     /// Write the tensors under the names that they have, and no model: no settings, no tokenizer
     #[arg(long, help_heading = OUTPUT)]
     pub tensors_only: bool,
+    /// Write the image tower and the projector of a multimodal Hugging Face model, which llama.cpp
+    /// loads beside its language model
+    #[arg(long, help_heading = OUTPUT, conflicts_with_all = ["tensors_only", "include", "exclude"])]
+    pub mmproj: bool,
     /// llama.cpp's name of the pre-tokenizer, e.g. llama-bpe, for a GGUF file of a Hugging Face
     /// model [default: the one that fits]
     #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
