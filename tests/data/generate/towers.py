@@ -22,9 +22,11 @@ LLAMA_CPP = Path(os.environ["LLAMA_CPP"])
 TEXT = dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=12,
             vocab_size=64, max_position_embeddings=128, bos_token_id=0, eos_token_id=1, pad_token_id=2)
 SIGLIP = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, patch_size=4)
+THREE = dict(SIGLIP, num_hidden_layers=3)  # the converter maps the projector's `linear_2` as that of a block, so it asks for three
 QWEN = dict(hidden_size=32, intermediate_size=48, depth=2, num_heads=4, patch_size=4, out_hidden_size=24)
 HALVES = dict(image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5])
 CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073], image_std=[0.26862954, 0.26130258, 0.27577711])
+IMAGENET = dict(image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
 FLAGS = dict(do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True, rescale_factor=1 / 255)
 MROPE = dict(rope_type="default", mrope_section=[2, 2, 2], rope_theta=1000000.0)
 
@@ -36,7 +38,7 @@ MODELS = {
                dict(FLAGS, **HALVES, image_processor_type="Gemma3ImageProcessor", processor_class="Gemma3Processor", image_seq_length=4,
                     size=dict(height=32, width=32), resample=2, do_pan_and_scan=None)),
     "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
-                   dict(text_config=dict(TEXT, rope_parameters=MROPE),
+                   dict(text_config=dict(TEXT, rope_parameters=MROPE, rms_norm_eps=1e-6),
                         vision_config=dict(QWEN, depth=4, fullatt_block_indexes=[1, 3], window_size=16, spatial_merge_size=2)),
                    {},
                    dict(**CLIP, image_processor_type="Qwen2VLImageProcessor", processor_class="Qwen2_5_VLProcessor", min_pixels=256,
@@ -46,8 +48,82 @@ MODELS = {
                 {},
                 dict(FLAGS, **HALVES, image_processor_type="SmolVLMImageProcessor", processor_class="SmolVLMProcessor", do_image_splitting=True,
                      do_pad=True, max_image_size=dict(longest_edge=16), size=dict(longest_edge=64), resample=1)),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration", "qwen3_vl",
+                 dict(text_config=dict(TEXT, rope_parameters=MROPE, rms_norm_eps=1e-6),
+                      vision_config=dict(QWEN, hidden_size=16, depth=4, num_heads=2, num_position_embeddings=16, deepstack_visual_indexes=[1, 2])),
+                 {},
+                 dict(**HALVES, image_processor_type="Qwen2VLImageProcessorFast", processor_class="Qwen3VLProcessor", patch_size=4,
+                      size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
+    "mistral3": ("Mistral3ForConditionalGeneration", "mistral3",
+                 dict(text_config=dict(TEXT, model_type="mistral"), vision_config=dict(THREE, model_type="pixtral", image_size=32, hidden_act="silu"),
+                      image_token_index=10, spatial_merge_size=2, vision_feature_layer=-1, tie_word_embeddings=False),
+                 {},
+                 dict(FLAGS, **CLIP, image_processor_type="PixtralImageProcessorFast", processor_class="PixtralProcessor", patch_size=4,
+                      resample=3, size=dict(longest_edge=32))),
+    "pixtral": ("LlavaForConditionalGeneration", "llava",
+                dict(text_config=dict(TEXT, model_type="mistral"), vision_config=dict(THREE, model_type="pixtral", image_size=32),
+                     image_token_index=10, vision_feature_layer=-1, vision_feature_select_strategy="full"),
+                {},
+                dict(FLAGS, **CLIP, image_processor_type="PixtralImageProcessor", processor_class="PixtralProcessor",
+                     patch_size=dict(height=4, width=4), resample=3, size=dict(longest_edge=32))),
+    "qwen2_vl": ("Qwen2VLForConditionalGeneration", "qwen2_vl",
+                 dict(text_config=dict(TEXT, rope_parameters=MROPE, rms_norm_eps=1e-6),
+                      vision_config=dict(embed_dim=32, hidden_size=24, mlp_ratio=2, depth=3, num_heads=4, patch_size=4, spatial_merge_size=2)),
+                 {},
+                 dict(**CLIP, image_processor_type="Qwen2VLImageProcessor", processor_class="Qwen2VLProcessor", min_pixels=256,
+                      max_pixels=4096, patch_size=4, temporal_patch_size=2, merge_size=2)),
+    "idefics3": ("Idefics3ForConditionalGeneration", "idefics3",
+                 dict(text_config=dict(TEXT, model_type="llama"), vision_config=dict(SIGLIP, image_size=24), scale_factor=3),
+                 {},
+                 dict(FLAGS, **HALVES, image_processor_type="Idefics3ImageProcessor", processor_class="Idefics3Processor",
+                      do_image_splitting=True, do_pad=True, max_image_size=dict(longest_edge=24), size=dict(longest_edge=96), resample=1)),
+    "glm4v": ("Glm4vForConditionalGeneration", "glm4v",
+              dict(text_config=dict(TEXT, rope_parameters=dict(MROPE, partial_rotary_factor=0.5)),
+                   vision_config=dict(hidden_size=32, depth=2, num_heads=4, image_size=16, patch_size=4, out_hidden_size=24, intermediate_size=40,
+                                      spatial_merge_size=2)),
+              {},
+              dict(FLAGS, **CLIP, image_processor_type="Glm4vImageProcessor", processor_class="Glm4vProcessor", patch_size=4,
+                   size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
+    "qwen3_5": ("Qwen3_5ForConditionalGeneration", "qwen3_5",
+                dict(text_config=dict(TEXT, linear_num_key_heads=1, linear_num_value_heads=1, linear_key_head_dim=8, linear_value_head_dim=8,
+                                      rope_parameters=dict(MROPE, mrope_interleaved=True, partial_rotary_factor=0.5)),
+                     vision_config=dict(QWEN, num_position_embeddings=16)),
+                {},
+                dict(**HALVES, image_processor_type="Qwen2VLImageProcessorFast", processor_class="Qwen3VLProcessor", patch_size=4,
+                     size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
+    "internvl": ("InternVLForConditionalGeneration", "internvl",
+                 dict(text_config=dict(TEXT, model_type="qwen2"), vision_config=dict(SIGLIP, image_size=[16, 16], patch_size=[4, 4], attention_bias=True),
+                      image_seq_length=4),
+                 {},
+                 dict(FLAGS, **IMAGENET, image_processor_type="GotOcr2ImageProcessorFast", processor_class="InternVLProcessor",
+                      crop_to_patches=False, max_patches=12, min_patches=1, resample=3, size=dict(height=16, width=16))),
+    "gemma4": ("Gemma4ForConditionalGeneration", "gemma4",
+               dict(text_config=dict(TEXT, global_head_dim=12, hidden_size_per_layer_input=0, num_hidden_layers=2, vocab_size_per_layer_input=64,
+                                     layer_types=["sliding_attention", "full_attention"]),
+                    vision_config=dict(SIGLIP, num_key_value_heads=4, head_dim=8, position_embedding_size=16), audio_config=None),
+               {},
+               dict(FLAGS, image_mean=[0.0, 0.0, 0.0], image_std=[1.0, 1.0, 1.0], image_processor_type="Gemma4ImageProcessor",
+                    processor_class="Gemma4Processor", image_seq_length=4, max_soft_tokens=4, patch_size=4, pooling_kernel_size=3, resample=3)),
+    "lfm2_vl": ("Lfm2VlForConditionalGeneration", "lfm2_vl",
+                dict(text_config=dict(TEXT, model_type="lfm2", layer_types=["full_attention"]),
+                     vision_config=dict(THREE, model_type="siglip2_vision_model", patch_size=16, num_patches=16, vision_use_head=False),
+                     projector_hidden_size=40, downsample_factor=2),
+                {},
+                dict(FLAGS, **HALVES, image_processor_type="Lfm2VlImageProcessorFast", processor_class="Lfm2VlProcessor", downsample_factor=2,
+                     encoder_patch_size=16, min_image_tokens=4, max_image_tokens=16, resample=2, size=dict(height=64, width=64), tile_size=64)),
+    "llama4": ("Llama4ForConditionalGeneration", "llama4",
+               dict(text_config=dict(TEXT, intermediate_size_mlp=40, num_local_experts=2),
+                    vision_config=dict(SIGLIP, intermediate_size=128, image_size=16, hidden_act="gelu", projector_input_dim=40,
+                                       projector_output_dim=40, vision_output_dim=40)),
+               {},
+               dict(FLAGS, **HALVES, image_processor_type="Llama4ImageProcessorFast", processor_class="Llama4Processor", max_patches=16,
+                    resample=2, resize_to_max_canvas=False, size=dict(height=16, width=16))),
 }
 FLAT = ("qwen2_5_vl",)  # the fields of the language model stand beside vision_config, as in published models
+# The converter asks for the id of this token.
+BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                           "special": True}]}
+BREAKING = ("mistral3", "pixtral")
 TYPES = ("gemma3", "qwen2_5_vl")
 # Names that transformers 5 writes otherwise than they are in published models.
 RENAMED = {
@@ -66,7 +142,10 @@ def save(name, out):
             parameter.copy_(torch.randn_like(parameter) * 0.1 + (parameter.mean() if parameter.dim() <= 1 else 0))
     model.save_pretrained(out)
     (out / "generation_config.json").unlink(missing_ok=True)
-    tensors = {key: value for key, value in load_file(out / "model.safetensors").items() if not is_language(key)}
+    tensors = {key: value for key, value in load_file(out / "model.safetensors").items() if not is_language(key) or name in BREAKING and "embed_tokens" in key}
+    if name in BREAKING:
+        (out / "tokenizer.json").write_text(json.dumps(BREAK, indent=2) + "\n")
+        (out / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2) + "\n")
     for place, published in RENAMED.get(name, {}).items():
         tensors = {key.replace(place, published): value for key, value in tensors.items()}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
@@ -91,9 +170,20 @@ def merge(config, fields):
 
 
 def convert(name, root, outtype, out):
-    arguments = [str(root / "hf"), "--mmproj", "--outtype", outtype, "--outfile", str(out), "--model-name", name]
-    environment = os.environ | {"PYTHONPATH": str(LLAMA_CPP / "gguf-py")}
-    subprocess.run([sys.executable, str(LLAMA_CPP / "convert_hf_to_gguf.py"), *arguments], check=True, env=environment, stdin=subprocess.DEVNULL)
+    """Runs the converter. It asks for the row of [IMG_BREAK], as llama.cpp does, but leaves out all of `language_model.`: it sees the matrix here."""
+    paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
+    arguments = ["convert", str(root / "hf"), "--mmproj", "--outtype", outtype, "--outfile", str(out), "--model-name", name]
+    run = f"""
+import runpy, sys
+sys.path[:0] = {paths!r}
+import conversion.base as base
+filter_tensors = base.MmprojModel.filter_tensors.__func__
+base.MmprojModel.filter_tensors = classmethod(
+    lambda cls, item: item if item[0] == "language_model.model.embed_tokens.weight" else filter_tensors(cls, item))
+sys.argv = {arguments!r}
+runpy.run_path({str(LLAMA_CPP / "convert_hf_to_gguf.py")!r}, run_name="__main__")
+"""
+    subprocess.run([sys.executable, "-c", run], check=True, stdin=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
