@@ -39,7 +39,7 @@ MODELS = {
                     size=dict(height=32, width=32), resample=2, do_pan_and_scan=None)),
     "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
                    dict(text_config=dict(TEXT, rope_parameters=MROPE, rms_norm_eps=1e-6),
-                        vision_config=dict(QWEN, depth=4, fullatt_block_indexes=[1, 3], window_size=16, spatial_merge_size=2)),
+                        vision_config=dict(QWEN, depth=4, fullatt_block_indexes=[1, 3], window_size=112, spatial_merge_size=2)),
                    {},
                    dict(**CLIP, image_processor_type="Qwen2VLImageProcessor", processor_class="Qwen2_5_VLProcessor", min_pixels=256,
                         max_pixels=4096, patch_size=4, temporal_patch_size=2, merge_size=2)),
@@ -55,8 +55,8 @@ MODELS = {
                  dict(**HALVES, image_processor_type="Qwen2VLImageProcessorFast", processor_class="Qwen3VLProcessor", patch_size=4,
                       size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
     "mistral3": ("Mistral3ForConditionalGeneration", "mistral3",
-                 dict(text_config=dict(TEXT, model_type="mistral"), vision_config=dict(THREE, model_type="pixtral", image_size=32, hidden_act="silu"),
-                      image_token_index=10, spatial_merge_size=2, vision_feature_layer=-1, tie_word_embeddings=False),
+                 dict(text_config=dict(TEXT, model_type="mistral", rms_norm_eps=1e-5), image_token_index=10,
+                      vision_config=dict(THREE, model_type="pixtral", image_size=32, hidden_act="silu"), spatial_merge_size=2, vision_feature_layer=-1, tie_word_embeddings=False),
                  {},
                  dict(FLAGS, **CLIP, image_processor_type="PixtralImageProcessorFast", processor_class="PixtralProcessor", patch_size=4,
                       resample=3, size=dict(longest_edge=32))),
@@ -92,32 +92,52 @@ MODELS = {
                 dict(**HALVES, image_processor_type="Qwen2VLImageProcessorFast", processor_class="Qwen3VLProcessor", patch_size=4,
                      size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
     "internvl": ("InternVLForConditionalGeneration", "internvl",
-                 dict(text_config=dict(TEXT, model_type="qwen2"), vision_config=dict(SIGLIP, image_size=[16, 16], patch_size=[4, 4], attention_bias=True),
-                      image_seq_length=4),
+                 dict(text_config=dict(TEXT, model_type="qwen2"), image_seq_length=4,
+                      vision_config=dict(SIGLIP, num_hidden_layers=4, image_size=[16, 16], patch_size=[4, 4], attention_bias=True)),
                  {},
-                 dict(FLAGS, **IMAGENET, image_processor_type="GotOcr2ImageProcessorFast", processor_class="InternVLProcessor",
-                      crop_to_patches=False, max_patches=12, min_patches=1, resample=3, size=dict(height=16, width=16))),
+                 dict(**IMAGENET, crop_size=16, do_center_crop=True, do_normalize=True, do_resize=True, feature_extractor_type="CLIPFeatureExtractor",
+                      resample=3, size=16)),
     "gemma4": ("Gemma4ForConditionalGeneration", "gemma4",
                dict(text_config=dict(TEXT, global_head_dim=12, hidden_size_per_layer_input=0, num_hidden_layers=2, vocab_size_per_layer_input=64,
                                      layer_types=["sliding_attention", "full_attention"]),
-                    vision_config=dict(SIGLIP, num_key_value_heads=4, head_dim=8, position_embedding_size=16), audio_config=None),
+                    vision_config=dict(SIGLIP, num_key_value_heads=4, head_dim=8, position_embedding_size=16, use_clipped_linears=True), audio_config=None),
                {},
                dict(FLAGS, image_mean=[0.0, 0.0, 0.0], image_std=[1.0, 1.0, 1.0], image_processor_type="Gemma4ImageProcessor",
-                    processor_class="Gemma4Processor", image_seq_length=4, max_soft_tokens=4, patch_size=4, pooling_kernel_size=3, resample=3)),
+                    processor_class="Gemma4Processor", image_seq_length=280, max_soft_tokens=280, patch_size=4, pooling_kernel_size=3, resample=3)),
     "lfm2_vl": ("Lfm2VlForConditionalGeneration", "lfm2_vl",
                 dict(text_config=dict(TEXT, model_type="lfm2", layer_types=["full_attention"]),
-                     vision_config=dict(THREE, model_type="siglip2_vision_model", patch_size=16, num_patches=16, vision_use_head=False),
+                     vision_config=dict(THREE, model_type="siglip2_vision_model", hidden_size=16, num_attention_heads=2, patch_size=16, num_patches=16,
+                                        vision_use_head=False),
                      projector_hidden_size=40, downsample_factor=2),
                 {},
                 dict(FLAGS, **HALVES, image_processor_type="Lfm2VlImageProcessorFast", processor_class="Lfm2VlProcessor", downsample_factor=2,
-                     encoder_patch_size=16, min_image_tokens=4, max_image_tokens=16, resample=2, size=dict(height=64, width=64), tile_size=64)),
+                     encoder_patch_size=16, min_image_tokens=64, max_image_tokens=256, min_tiles=2, max_tiles=10, resample=2,
+                     size=dict(height=512, width=512), tile_size=512)),
     "llama4": ("Llama4ForConditionalGeneration", "llama4",
                dict(text_config=dict(TEXT, intermediate_size_mlp=40, num_local_experts=2),
-                    vision_config=dict(SIGLIP, intermediate_size=128, image_size=16, hidden_act="gelu", projector_input_dim=40,
+                    vision_config=dict(THREE, intermediate_size=128, image_size=16, hidden_act="gelu", projector_input_dim=40,
                                        projector_output_dim=40, vision_output_dim=40)),
                {},
                dict(FLAGS, **HALVES, image_processor_type="Llama4ImageProcessorFast", processor_class="Llama4Processor", max_patches=16,
                     resample=2, resize_to_max_canvas=False, size=dict(height=16, width=16))),
+}
+# The large Gemma 4 models clip nothing, and scale what the tower returns.
+class_name, model_type, config, *others = MODELS["gemma4"]
+MODELS["gemma4_large"] = (class_name, model_type, config | dict(vision_config=config["vision_config"] | dict(use_clipped_linears=False, standardize=True)),
+                          *others)
+# Published InternVL has a class of its own, whose names and config the converter reads. Its LayerNorm is `mlp1.0`.
+INTERNVL = dict(architectures=["InternVLChatModel"], model_type="internvl_chat", downsample_ratio=0.5, dynamic_image_size=True, force_image_size=16,
+                max_dynamic_patch=12, min_dynamic_patch=1, ps_version="v2", select_layer=-1, template="internvl2_5", torch_dtype="bfloat16",
+                use_backbone_lora=0, use_llm_lora=0, use_thumbnail=True,
+                llm_config=dict(TEXT, architectures=["Qwen2ForCausalLM"], model_type="qwen2"),
+                vision_config=dict(SIGLIP, architectures=["InternVisionModel"], model_type="intern_vit_6b", hidden_act="gelu", image_size=16,
+                                   initializer_factor=0.1, layer_norm_eps=1e-6, norm_type="layer_norm", num_channels=3, num_hidden_layers=4,
+                                   qk_normalization=False, qkv_bias=True, use_flash_attn=True))
+INTERNVL_NAMES = {
+    "multi_modal_projector.layer_norm": "mlp1.0", "multi_modal_projector.linear_1": "mlp1.1", "multi_modal_projector.linear_2": "mlp1.3",
+    "vision_tower.": "vision_model.", "cls_token": "class_embedding", "patch_embeddings.projection": "patch_embedding",
+    "position_embeddings": "position_embedding", "encoder.layer.": "encoder.layers.", "attention.projection_layer": "attn.proj",
+    "lambda_": "ls", "layernorm_before": "norm1", "layernorm_after": "norm2",
 }
 FLAT = ("qwen2_5_vl",)  # the fields of the language model stand beside vision_config, as in published models
 # The converter asks for the id of this token.
@@ -128,6 +148,8 @@ TYPES = ("gemma3", "qwen2_5_vl")
 # Names that transformers 5 writes otherwise than they are in published models.
 RENAMED = {
     "gemma3": {"vision_tower.": "vision_tower.vision_model."},
+    "lfm2_vl": {"vision_tower.": "vision_tower.vision_model."},
+    "internvl": INTERNVL_NAMES,
 }
 LANGUAGE = ("language_model.", "model.text_model.", "model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.")
 
@@ -140,6 +162,9 @@ def save(name, out):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.1 + (parameter.mean() if parameter.dim() <= 1 else 0))
+        for key, buffer in model.named_buffers():
+            if key.endswith(("put_min", "put_max", "std_bias", "std_scale")):
+                buffer.copy_((torch.rand_like(buffer) + 0.5) * (-1 if key.endswith("min") else 1))
     model.save_pretrained(out)
     (out / "generation_config.json").unlink(missing_ok=True)
     tensors = {key: value for key, value in load_file(out / "model.safetensors").items() if not is_language(key) or name in BREAKING and "embed_tokens" in key}
@@ -148,12 +173,22 @@ def save(name, out):
         (out / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2) + "\n")
     for place, published in RENAMED.get(name, {}).items():
         tensors = {key.replace(place, published): value for key, value in tensors.items()}
+    if name == "internvl":
+        fuse_qkv(tensors)
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     written = json.loads((out / "config.json").read_text())
+    if name == "internvl":
+        written = INTERNVL
     if name in FLAT:
         written = written.pop("text_config") | written
     (out / "config.json").write_text(json.dumps(merge(written, fields), indent=2) + "\n")
     (out / "preprocessor_config.json").write_text(json.dumps(preprocessor, indent=2) + "\n")
+
+
+def fuse_qkv(tensors):
+    for prefix in {key.split("attention.")[0] for key in tensors if ".q_proj." in key}:
+        for part in ("weight", "bias"):
+            tensors[f"{prefix}attn.qkv.{part}"] = torch.cat([tensors.pop(f"{prefix}attention.{letter}_proj.{part}") for letter in "qkv"])
 
 
 def is_language(name):
