@@ -23,7 +23,7 @@ TEXT = dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1, num_atten
             vocab_size=64, max_position_embeddings=128, bos_token_id=0, eos_token_id=1, pad_token_id=2)
 SIGLIP = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, patch_size=4)
 THREE = dict(SIGLIP, num_hidden_layers=3)  # the converter maps the projector's `linear_2` as that of a block, so it asks for three
-QWEN = dict(hidden_size=32, intermediate_size=48, depth=2, num_heads=4, patch_size=4, out_hidden_size=24)
+QWEN = dict(hidden_size=16, intermediate_size=48, depth=2, num_heads=2, patch_size=4, out_hidden_size=24)
 HALVES = dict(image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5])
 CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073], image_std=[0.26862954, 0.26130258, 0.27577711])
 IMAGENET = dict(image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
@@ -47,8 +47,7 @@ MODELS = {
                      do_image_splitting=True, do_pad=True, max_image_size=dict(longest_edge=16), size=dict(longest_edge=64), resample=1)),
     "qwen3_vl": ("Qwen3VLForConditionalGeneration", "qwen3_vl",
                  dict(text_config=dict(TEXT, rope_parameters=MROPE, rms_norm_eps=1e-6),
-                      vision_config=dict(QWEN, hidden_size=16, depth=4, num_heads=2, num_position_embeddings=16,
-                                         deepstack_visual_indexes=[1, 2])),
+                      vision_config=dict(QWEN, depth=4, num_position_embeddings=16, deepstack_visual_indexes=[1, 2], spatial_merge_size=2)),
                  dict(**HALVES, image_processor_type="Qwen2VLImageProcessorFast", processor_class="Qwen3VLProcessor", patch_size=4,
                       size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
     "mistral3": ("Mistral3ForConditionalGeneration", "mistral3",
@@ -64,7 +63,7 @@ MODELS = {
                      patch_size=dict(height=4, width=4), resample=3, size=dict(longest_edge=32))),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", "qwen2_vl",
                  dict(text_config=dict(TEXT, rope_parameters=MROPE, rms_norm_eps=1e-6),
-                      vision_config=dict(embed_dim=32, hidden_size=24, mlp_ratio=2, depth=3, num_heads=4, patch_size=4,
+                      vision_config=dict(embed_dim=16, hidden_size=24, mlp_ratio=2, depth=3, num_heads=2, patch_size=4,
                                          spatial_merge_size=2)),
                  dict(**CLIP, image_processor_type="Qwen2VLImageProcessor", processor_class="Qwen2VLProcessor", min_pixels=256,
                       max_pixels=4096, patch_size=4, temporal_patch_size=2, merge_size=2)),
