@@ -23,6 +23,7 @@ TEXT = dict(hidden_size=24, intermediate_size=40, num_hidden_layers=1, num_atten
             vocab_size=64, max_position_embeddings=128, bos_token_id=0, eos_token_id=1, pad_token_id=2)
 SIGLIP = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, patch_size=4)
 THREE = dict(SIGLIP, num_hidden_layers=3)  # the converter maps the projector's `linear_2` as that of a block, so it asks for three
+NARROW = dict(hidden_size=16, num_attention_heads=2)
 QWEN = dict(hidden_size=16, intermediate_size=48, depth=2, num_heads=2, patch_size=4, out_hidden_size=24)
 HALVES = dict(image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5])
 CLIP = dict(image_mean=[0.48145466, 0.4578275, 0.40821073], image_std=[0.26862954, 0.26130258, 0.27577711])
@@ -86,7 +87,7 @@ MODELS = {
                      size=dict(longest_edge=4096, shortest_edge=256), temporal_patch_size=2, merge_size=2)),
     "internvl": ("InternVLForConditionalGeneration", "internvl",
                  dict(text_config=dict(TEXT, model_type="qwen2"), image_seq_length=4,
-                      vision_config=dict(SIGLIP, num_hidden_layers=4, image_size=[16, 16], patch_size=[4, 4], attention_bias=True)),
+                      vision_config=dict(SIGLIP | NARROW, num_hidden_layers=4, image_size=[16, 16], patch_size=[4, 4], attention_bias=True)),
                  dict(**IMAGENET, crop_size=16, do_center_crop=True, do_normalize=True, do_resize=True,
                       feature_extractor_type="CLIPFeatureExtractor", resample=3, size=16)),
     "gemma4": ("Gemma4ForConditionalGeneration", "gemma4",
@@ -99,15 +100,15 @@ MODELS = {
                     resample=3)),
     "lfm2_vl": ("Lfm2VlForConditionalGeneration", "lfm2_vl",
                 dict(text_config=dict(TEXT, model_type="lfm2", layer_types=["full_attention"]),
-                     vision_config=dict(THREE, model_type="siglip2_vision_model", hidden_size=16, num_attention_heads=2,
-                                        patch_size=16, num_patches=16, vision_use_head=False),
+                     vision_config=dict(THREE | NARROW, model_type="siglip2_vision_model", patch_size=16,
+                                        num_patches=16, vision_use_head=False),
                      projector_hidden_size=40, downsample_factor=2),
                 dict(FLAGS, **HALVES, image_processor_type="Lfm2VlImageProcessorFast", processor_class="Lfm2VlProcessor",
                      downsample_factor=2, encoder_patch_size=16, min_image_tokens=64, max_image_tokens=256, min_tiles=2, max_tiles=10,
                      resample=2, size=dict(height=512, width=512), tile_size=512)),
     "llama4": ("Llama4ForConditionalGeneration", "llama4",
                dict(text_config=dict(TEXT, intermediate_size_mlp=40, num_local_experts=2),
-                    vision_config=dict(THREE, intermediate_size=128, image_size=16, hidden_act="gelu", projector_input_dim=40,
+                    vision_config=dict(THREE | NARROW, intermediate_size=64, image_size=16, hidden_act="gelu", projector_input_dim=40,
                                        projector_output_dim=40, vision_output_dim=40)),
                dict(FLAGS, **HALVES, image_processor_type="Llama4ImageProcessorFast", processor_class="Llama4Processor", max_patches=16,
                     resample=2, resize_to_max_canvas=False, size=dict(height=16, width=16))),
@@ -125,7 +126,7 @@ INTERNVL = dict(architectures=["InternVLChatModel"], model_type="internvl_chat",
                 force_image_size=16, max_dynamic_patch=12, min_dynamic_patch=1, ps_version="v2", select_layer=-1,
                 template="internvl2_5", torch_dtype="bfloat16", use_backbone_lora=0, use_llm_lora=0, use_thumbnail=True,
                 llm_config=dict(TEXT, architectures=["Qwen2ForCausalLM"], model_type="qwen2"),
-                vision_config=dict(SIGLIP, architectures=["InternVisionModel"], model_type="intern_vit_6b", hidden_act="gelu",
+                vision_config=dict(SIGLIP | NARROW, architectures=["InternVisionModel"], model_type="intern_vit_6b", hidden_act="gelu",
                                    image_size=16, initializer_factor=0.1, layer_norm_eps=1e-6, norm_type="layer_norm", num_channels=3,
                                    num_hidden_layers=4, qk_normalization=False, qkv_bias=True, use_flash_attn=True))
 INTERNVL_NAMES = {
