@@ -8,7 +8,7 @@ use super::adapters;
 use super::cast::{cast_of_item, cast_target};
 use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
-use super::options::{ConvertOptions, FloatCast};
+use super::options::{ConvertOptions, FloatCast, ModelScope};
 use super::output::{BoxedOutput, Output};
 use super::report::Report;
 use super::summary::summary;
@@ -126,6 +126,11 @@ fn check_options(model: &ParsedModel, options: &ConvertOptions) -> Result<()> {
             "other names",
             "metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
         ));
+    }
+    let is_gguf = options.target.container().has_gguf_metadata;
+    if options.scope == ModelScope::ImageTower && (!is_gguf || model.is_gguf()) {
+        let what = "only that of a Hugging Face directory becomes a GGUF file";
+        return Err(AnamnesisError::unsupported("an image tower", what));
     }
     Ok(())
 }

@@ -91,10 +91,6 @@ pub(super) fn map<'m>(
 /// Fails if a whole model is asked for, and there is none.
 fn required(whole: Option<WholeModel>, options: &ConvertOptions) -> Result<Option<WholeModel>> {
     match whole {
-        _ if options.scope == ModelScope::ImageTower => Err(AnamnesisError::unsupported(
-            "an image tower",
-            "only that of a Hugging Face directory becomes a GGUF file",
-        )),
         None if options.scope == ModelScope::Model => Err(AnamnesisError::unsupported(
             "a whole model",
             "only Hugging Face directories, GGUF and MLX become each other",
