@@ -20,6 +20,7 @@ use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{SourceTensor, computed};
 use super::table::{HeadDim, ModelClass};
+use super::towers;
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
@@ -139,9 +140,12 @@ pub(crate) fn to_gguf<'m>(
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
+    let has_tower = !mapped.notes.is_empty() && towers::tower_of(&config).is_ok();
+    let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
     let notes = mapped
         .notes
         .into_iter()
+        .chain(tower)
         .chain(rope.note(class))
         .chain(lost_modules)
         .chain(card_note);

@@ -50,6 +50,12 @@ fn options_that_do_not_apply_are_refused() {
             vec!["--cast", "--out-dtype", "f32"],
             "encoded",
         ),
+        (convert("npz"), vec!["--mmproj"], "--to gguf"),
+        (
+            convert("gguf:q8_0"),
+            vec!["--mmproj"],
+            "GGUF file of floats",
+        ),
         (
             convert("gguf"),
             vec!["--tensors-only", "--tokenizer-pre", "x"],
