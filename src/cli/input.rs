@@ -190,6 +190,14 @@ pub(super) fn output_file(input: &Path, suffix: &str, extension: &str, keep: boo
     path.with_file_name(name)
 }
 
+/// The default output file of an image tower whose model's is `output`, as llama.cpp's converter
+/// calls it.
+pub(super) fn of_tower(output: &Path) -> PathBuf {
+    let mut name = OsString::from("mmproj-");
+    name.push(output.file_name().unwrap_or_default());
+    output.with_file_name(name)
+}
+
 /// What the name of the first file of a split model has behind the model's name.
 const FIRST_SHARD: &[u8] = b"-00001-of-";
 

@@ -73,6 +73,10 @@ impl WriteRequest<'_> {
             true => input::output_directory(named, &suffix),
             false => input::output_file(named, &suffix, extension, keeps_blocks),
         };
+        let default = match args.output.mmproj {
+            true => input::of_tower(&default),
+            false => default,
+        };
         let output = self.place.output(default, recovery.is_directory());
         require_outside_cache(&output)?;
         Ok(PlannedOutput {

@@ -97,6 +97,23 @@ fn tensors_alone() {
     }
 }
 
+/// The image tower has llama.cpp's name unless another is given, and the language model's note says
+/// how it is written.
+#[test]
+fn image_towers() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = path(&data().join("towers/qwen2_5_vl/hf"));
+    let place = format!("{}/", path(directory.path()));
+    run(&["convert", &from, "--to", "gguf", "--mmproj", "-o", &place]);
+    let output = directory.path().join("mmproj-hf-gguf.gguf");
+    assert!(
+        parse(output)
+            .unwrap()
+            .tensor("v.patch_embd.weight.1")
+            .is_some()
+    );
+}
+
 #[test]
 fn refusals() {
     let directory = tempfile::tempdir().unwrap();
