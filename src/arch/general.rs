@@ -83,7 +83,7 @@ fn sampling(config: &Value) -> Vec<KeyValue> {
 }
 
 /// The name of a model as a title: words for dashes, and capitals for words in lower case.
-fn title(name: &str) -> String {
+pub(super) fn title(name: &str) -> String {
     let is_version = |word: &str| {
         let digits = word.strip_prefix('v').unwrap_or(word);
         digits.starts_with(|c: char| c.is_ascii_digit())
@@ -106,7 +106,7 @@ fn title(name: &str) -> String {
 }
 
 /// How many parameters a model has: `8.0B`, or `8x7B` if it has experts.
-fn size_label<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize])>) -> String {
+pub(super) fn size_label<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize])>) -> String {
     let (mut shared, mut expert, mut total) = (0u128, 0u128, 0u128);
     let (mut experts, mut stacks) = (0u128, 0u128);
     for (name, shape) in tensors {

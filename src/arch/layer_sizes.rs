@@ -210,6 +210,13 @@ fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
         let kind = layer.parse().ok().and_then(|layer: usize| kinds.get(layer));
         kind.is_some_and(|kind| kind == FULL_ATTENTION)
     };
+    // An empty object says as much as the sizes of the model in every layer.
+    if sizes.is_empty() {
+        let head = fields.0.get("head_dim").cloned();
+        fields.0.extend(head.map(|head| (FULL_HEAD.to_owned(), head)));
+        fields.0.remove(FULL_KV_HEADS);
+        return Ok(());
+    }
     let Some(first) = sizes.values().next().and_then(Value::as_object) else {
         return refuse("it has no layers".to_owned());
     };

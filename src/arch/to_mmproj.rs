@@ -94,6 +94,7 @@ pub(crate) fn to_mmproj<'m>(
         .get("hidden_act")
         .is_some_and(|name| name == "gelu");
     let lost = is_exact.then(|| "hidden_act: llama.cpp has an approximation of gelu".to_owned());
+    let note = note.into_iter().chain(tower.note.map(str::to_owned));
     Ok(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,

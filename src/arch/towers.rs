@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use super::dims::Dim;
 use super::dims::{HEADS, HIDDEN, INNER, LAYERS};
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, is_same, wrong};
 use super::rope::PARAMETERS;
 use super::table::{
     Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, number, parameter,
@@ -59,6 +59,8 @@ pub(super) struct Tower {
     pub types: &'static [(&'static str, TowerType)],
     /// The token whose row of the embedding the tower has, too.
     pub token: Option<&'static str>,
+    /// What llama.cpp computes otherwise, whatever the file says.
+    pub note: Option<&'static str>,
 }
 
 /// The type of a tensor of a tower that does not follow the model's.
@@ -171,6 +173,7 @@ const PLAIN_TOWER: Tower = Tower {
     table_name: |name, _| name.to_owned(),
     types: &[],
     token: None,
+    note: None,
 };
 
 /// Field of the number of colours of an image.
@@ -290,9 +293,15 @@ fn rename(fields: &mut Fields, from: &str, to: &str) {
 }
 
 /// Fails unless the field `name` of the whole model, or `default` where it is silent, is `expected`.
-fn expect(config: &TowerConfig<'_>, name: &str, default: Value, expected: Value) -> Result<()> {
+fn expect(
+    config: &TowerConfig<'_>,
+    name: &str,
+    default: impl Into<Value>,
+    expected: impl Into<Value>,
+) -> Result<()> {
+    let (default, expected) = (default.into(), expected.into());
     let found = config.root.get(name).unwrap_or(&default);
-    match super::fields::is_same(found, &expected) {
+    match is_same(found, &expected) {
         true => Ok(()),
         false => {
             let what = format!("it is {found}, and llama.cpp's projector has {expected}");

@@ -51,7 +51,7 @@ fn directories() -> Vec<PathBuf> {
 
 /// One of so many edits is tried, another one of each model, unless `EDITS` names models:
 /// `EDITS=/gptq/`, or `EDITS=/` for all.
-const STRIDE: usize = 4;
+const STRIDE: usize = 8;
 
 /// Tries edits of one model, one of `stride` from edit `first`.
 fn try_model(path: &Path, [first, stride]: [usize; 2], tally: &Mutex<Tally>) {

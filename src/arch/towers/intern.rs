@@ -3,8 +3,6 @@
 //!
 //! Source: `conversion/internvl.py` and `tools/mtmd/models/internvl.cpp` of llama.cpp.
 
-use serde_json::Value;
-
 use super::{
     CHANNELS, COLOURS, EPSILON, FILTERS, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON,
     PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig,
@@ -158,6 +156,7 @@ pub(super) const INTERN_VL: Tower = Tower {
         ..PLAIN
     },
     complete,
+    note: Some("llama.cpp adds the position of another patch to each one of InternVL"),
     ..PLAIN_TOWER
 };
 
@@ -173,12 +172,12 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = text.and_then(|text| text.get("hidden_size"));
     let size = size.ok_or_else(|| wrong("llm_config", "it has no hidden_size"))?;
     fields.0.insert(TEXT_HIDDEN.to_owned(), size.clone());
-    expect(config, "select_layer", (-1).into(), (-1).into())?;
-    expect(config, "ps_version", "v1".into(), "v2".into())?;
+    expect(config, "select_layer", -1, -1)?;
+    expect(config, "ps_version", "v1", "v2")?;
     take_side(fields, IMAGE_SIZE);
     take_side(fields, PATCH_SIZE);
-    let image = Value::from(fields.need(&[IMAGE_SIZE])?);
-    expect(config, "force_image_size", image.clone(), image)?;
+    let image = fields.need(&[IMAGE_SIZE])?;
+    expect(config, "force_image_size", image, image)?;
     add_patches(fields)?;
     let sizes = [
         fields.need(&["hidden_size"])?,

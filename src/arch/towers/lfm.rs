@@ -105,10 +105,9 @@ pub(super) const LFM2_VL: Tower = Tower {
 /// Adds what the config of the whole model says of the projector.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
-    let layer = Value::from(-1);
-    expect(config, "vision_feature_layer", layer.clone(), layer)?;
-    expect(config, "projector_hidden_act", "gelu".into(), "gelu".into())?;
-    expect(config, "projector_bias", true.into(), true.into())?;
+    expect(config, "vision_feature_layer", -1, -1)?;
+    expect(config, "projector_hidden_act", "gelu", "gelu")?;
+    expect(config, "projector_bias", true, true)?;
     // Images keep their shape, and nothing reads this.
     fields.0.insert(IMAGE_SIZE.to_owned(), 256.into());
     for (name, own, default) in [

@@ -153,6 +153,7 @@ pub(super) const LLAMA4: Tower = Tower {
         ..PLAIN
     },
     complete,
+    note: Some("llama.cpp gives the tokens of Llama 4's images column by column, not row by row"),
     ..PLAIN_TOWER
 };
 

@@ -146,14 +146,14 @@ pub(super) const MISTRAL3: Tower = Tower {
 fn complete_pixtral(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     complete(fields, config)?;
     // The class has other defaults.
-    expect(config, "vision_feature_layer", (-2).into(), (-1).into())?;
+    expect(config, "vision_feature_layer", -2, -1)?;
     let strategy = "vision_feature_select_strategy";
-    expect(config, strategy, "default".into(), "full".into())
+    expect(config, strategy, "default", "full")
 }
 
 fn complete_mistral3(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     complete(fields, config)?;
-    expect(config, "vision_feature_layer", (-1).into(), (-1).into())?;
+    expect(config, "vision_feature_layer", -1, -1)?;
     let merge = config.root.get(MERGE_SIZE).cloned().unwrap_or(2.into());
     fields.0.insert(MERGE_SIZE.to_owned(), merge);
     let epsilon = config.text("rms_norm_eps");
@@ -169,7 +169,7 @@ fn complete_mistral3(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()
 /// Adds what both have.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
-    expect(config, "projector_hidden_act", "gelu".into(), "gelu".into())?;
+    expect(config, "projector_hidden_act", "gelu", "gelu")?;
     let function = fields.0.get("hidden_act").and_then(Value::as_str);
     let flag = match function {
         Some("silu") => "is_silu",
