@@ -213,7 +213,9 @@ fn by_kind(fields: &mut Fields, sizes: &Value) -> Result<()> {
     // An empty object says as much as the sizes of the model in every layer.
     if sizes.is_empty() {
         let head = fields.0.get("head_dim").cloned();
-        fields.0.extend(head.map(|head| (FULL_HEAD.to_owned(), head)));
+        fields
+            .0
+            .extend(head.map(|head| (FULL_HEAD.to_owned(), head)));
         fields.0.remove(FULL_KV_HEADS);
         return Ok(());
     }

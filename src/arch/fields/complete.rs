@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Fields, LAYER_KINDS, LETTERS, layer_kinds, wrong};
 use crate::Result;
 use crate::arch::dims::{HEADS, LAYERS};
-use crate::arch::table::ModelClass;
+use crate::arch::table::{Default, ModelClass};
 use crate::arch::{layer_sizes, lists, periods};
 
 impl Fields {
@@ -51,6 +51,13 @@ impl Fields {
             && let Some(number) = flag.as_u64()
         {
             *flag = (number > 0).into();
+        }
+        // transformers 5 says of every T5 that its output is the embedding, and takes another one
+        // that is stored all the same. Whether it divides tells what was said before.
+        let tied = "tie_word_embeddings";
+        let has_output = class.implied.contains(&(tied, Default::Bool(false)));
+        if has_output && self.boolean("scale_decoder_outputs")? == Some(false) {
+            self.0.insert(tied.to_owned(), false.into());
         }
         let has_kinds = self.0.contains_key(LAYER_KINDS);
         if let Some((kind, every)) = class.traits.layer_kinds.filter(|_| !has_kinds) {

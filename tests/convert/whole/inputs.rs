@@ -50,6 +50,21 @@ fn gemma4_with_towers() {
     assert!(found == tensors(&data().join("whole/gemma4_moe/canonical.gguf")));
 }
 
+/// transformers 5 says of every T5 that its output is the embedding, and stores another one all the
+/// same.
+#[test]
+fn t5_of_transformers_5() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = data().join("whole/t5");
+    let from = named(&model, directory.path());
+    let mut config = json(&from.join("config.json"));
+    config["tie_word_embeddings"] = true.into();
+    config["scale_decoder_outputs"] = false.into();
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let found = tensors(&to_gguf(&from, directory.path()));
+    assert!(found == tensors(&model.join("canonical.gguf")));
+}
+
 /// Checkpoints whose experts are one tensor for all, as transformers 5 has them in memory, become
 /// the same as those with a tensor for each.
 #[test]

@@ -20,7 +20,7 @@ fn configs() {
             wrong.push(format!("{line}: {error}"));
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 306);
+    assert_eq!(CONFIGS.lines().count(), 307);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
