@@ -13,6 +13,7 @@ mod lfm;
 mod llama4;
 mod pixtral;
 mod qwen;
+mod qwen3;
 
 use serde_json::{Map, Value};
 
@@ -39,7 +40,7 @@ const TOWERS: &[&Tower] = &[
     &pixtral::MISTRAL3,
     &qwen::QWEN2_VL,
     &qwen::QWEN2_5_VL,
-    &qwen::QWEN3_VL,
+    &qwen3::QWEN3_VL,
     &glm::GLM4V,
 ];
 

@@ -2,8 +2,11 @@
 //! it, that of the whole config. The entry is the one under the module's path, else the first whose
 //! pattern matches (gptqmodel `dynamic_get`, auto-round `get_layer_config`).
 
+mod classes;
 mod dialects;
 
+pub(crate) use self::classes::is_embedding;
+use self::classes::{EMBEDDING, LINEAR};
 pub(crate) use self::dialects::{FP8_SCALES, NVFP4, OF_FP8};
 
 use std::collections::HashMap;
@@ -88,33 +91,6 @@ enum ModuleMatcher {
     Path(String),
     Expression(Pattern),
     Class(String),
-}
-
-/// Class of the modules that look up rows, in torch.
-const EMBEDDING: &str = "Embedding";
-
-/// Class of the modules that multiply, in torch.
-const LINEAR: &str = "Linear";
-
-/// Last components of the paths of embeddings, as transformers' models name them.
-const EMBEDDINGS: &[&str] = &[
-    "embed_tokens",
-    "embed_tokens_per_layer",
-    "embed_positions",
-    "embeddings",
-    "position_embedding",
-    "position_embeddings",
-    "tok_embeddings",
-    "token_embedding",
-    "token_type_embeddings",
-    "word_embeddings",
-    "wpe",
-    "wte",
-];
-
-/// Whether `module` is called as embeddings are. Files do not tell classes.
-pub(crate) fn is_embedding(module: &str) -> bool {
-    EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or_default())
 }
 
 /// How each producer writes rules for single modules. Of two rules that fit a module alike, the one

@@ -1,21 +1,21 @@
-//! The towers of Qwen 2-VL, 2.5-VL, 3-VL and 3.5, whose squares of patches become one token.
+//! The towers of Qwen 2-VL and 2.5-VL, whose squares of patches become one token, and what later
+//! ones share with them.
 //!
-//! Source: `conversion/qwenvl.py`, `conversion/qwen3vl.py`, and `clip_hparams` and
-//! `PROJECTOR_TYPE_QWEN2VL` in `tools/mtmd/clip.cpp` of llama.cpp.
+//! Source: `conversion/qwenvl.py`, and `PROJECTOR_TYPE_QWEN2VL` and `PROJECTOR_TYPE_QWEN25VL` in
+//! `tools/mtmd/clip.cpp` of llama.cpp.
 
 use serde_json::Value;
 
 use super::{
-    COLOURS, EPSILON, FUSED, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, MLP_WIDTH, NORM_EPSILON,
-    PATCH_SIZE, PLAIN, PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, add_base,
-    add_text_size, norm, projector, rename, square, third,
+    COLOURS, EPSILON, IMAGE_SIZE, MERGE_SIZE, MERGED, MLP_WIDTH, NORM_EPSILON, PATCH_SIZE, PLAIN,
+    PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, norm,
+    projector, rename, square, third,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
-use crate::arch::fields::{Fields, LAYER_KINDS, wrong};
+use crate::arch::fields::{Fields, wrong};
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Transform, count, only, parameter, same,
-    setting,
+    Default, ModelClass, Setting, TensorRule, Transform, count, parameter, same,
 };
 
 /// Frames of a video that are taken together.
@@ -62,7 +62,7 @@ const THIRDS: &[TensorRule] = &[
     third(2, "v.blk.{i}.attn_v", QKV),
 ];
 
-const QKV: &str = "visual.blocks.{i}.attn.qkv";
+pub(super) const QKV: &str = "visual.blocks.{i}.attn.qkv";
 
 /// The projector of Qwen 2 and 2.5.
 const MERGER: &[TensorRule] = &[
@@ -72,7 +72,7 @@ const MERGER: &[TensorRule] = &[
 ];
 
 /// From a square of patches to a token.
-const TO_TEXT: &[Dim] = &[Dim::Field(TEXT_HIDDEN), MERGED];
+pub(super) const TO_TEXT: &[Dim] = &[Dim::Field(TEXT_HIDDEN), MERGED];
 
 const MLP: &[TensorRule] = &[
     same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.fc1", UP),
@@ -85,55 +85,12 @@ const GATED_MLP: &[TensorRule] = &[
     same("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj", OUT),
 ];
 
-const IN: &[Dim] = &[Dim::Inner, Dim::Hidden];
-const OUT: &[Dim] = &[Dim::Hidden, Dim::Inner];
+pub(super) const IN: &[Dim] = &[Dim::Inner, Dim::Hidden];
+pub(super) const OUT: &[Dim] = &[Dim::Hidden, Dim::Inner];
 
 const WIDTH: Dim = Dim::Field(MLP_WIDTH);
 const UP: &[Dim] = &[WIDTH, Dim::Hidden];
 const DOWN: &[Dim] = &[Dim::Hidden, WIDTH];
-
-/// Field of the number of learned positions.
-pub(super) const POSITIONS: &str = "num_position_embeddings";
-
-/// What `layer_types` calls layers whose states the language model gets, too.
-const DEEPSTACK: &str = "deepstack";
-const DEEP: Need = Need::Kind(DEEPSTACK);
-
-const QWEN3_TENSORS: &[TensorRule] = &[
-    same(
-        "v.position_embd",
-        "visual.pos_embed",
-        &[Dim::Field(POSITIONS), Dim::Hidden],
-    ),
-    same("v.blk.{i}.attn_qkv", QKV, FUSED),
-    same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.linear_fc1", IN),
-    same(
-        "v.blk.{i}.ffn_down",
-        "visual.blocks.{i}.mlp.linear_fc2",
-        OUT,
-    ),
-    norm("v.post_ln", "visual.merger.norm"),
-    same("mm.0", "visual.merger.linear_fc1", &[MERGED, MERGED]),
-    same("mm.2", "visual.merger.linear_fc2", TO_TEXT),
-    only(
-        DEEP,
-        "v.deepstack.{i}.norm",
-        "visual.deepstack_merger_list.{i}.norm",
-        &[MERGED],
-    ),
-    only(
-        DEEP,
-        "v.deepstack.{i}.fc1",
-        "visual.deepstack_merger_list.{i}.linear_fc1",
-        &[MERGED, MERGED],
-    ),
-    only(
-        DEEP,
-        "v.deepstack.{i}.fc2",
-        "visual.deepstack_merger_list.{i}.linear_fc2",
-        TO_TEXT,
-    ),
-];
 
 /// What has a bias in all of them.
 const ATTENTION_BIASES: &[&str] = &[
@@ -146,22 +103,8 @@ const ATTENTION_BIASES: &[&str] = &[
     "mm.0",
     "mm.2",
 ];
-const NORM_BIASES: &[&str] = &["v.blk.{i}.ln1", "v.blk.{i}.ln2", "v.post_ln"];
+pub(super) const NORM_BIASES: &[&str] = &["v.blk.{i}.ln1", "v.blk.{i}.ln2", "v.post_ln"];
 const GATE_BIASES: &[&str] = &["v.blk.{i}.ffn_gate"];
-const QWEN3_BIASES: &[&str] = &[
-    "v.blk.{i}.attn_qkv",
-    "v.blk.{i}.attn_out",
-    "v.blk.{i}.ffn_up",
-    "v.blk.{i}.ffn_down",
-    "mm.0",
-    "mm.2",
-];
-const DEEP_BIASES: &[&str] = &[
-    "v.deepstack.{i}.norm",
-    "v.deepstack.{i}.fc1",
-    "v.deepstack.{i}.fc2",
-];
-
 /// Graphs merge two by two patches, and take two frames.
 pub(super) const IMPLIED: &[(&str, Default)] = &[
     (MERGE_SIZE, Default::Int(2)),
@@ -203,13 +146,13 @@ pub(super) const QWEN2_VL: Tower = Tower {
         ..PLAIN
     },
     swaps_square: true,
-    complete: complete2,
+    complete: complete_2,
     ..PLAIN_TOWER
 };
 
 /// Gives the fields of Qwen 2-VL, whose `hidden_size` is that of the language model, their usual
 /// names.
-fn complete2(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+fn complete_2(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let width = fields
         .need(&["embed_dim"])?
         .checked_mul(fields.need(&["mlp_ratio"])?);
@@ -265,7 +208,7 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
         ..PLAIN
     },
     swaps_square: true,
-    complete: complete2_5,
+    complete: complete_2_5,
     ..PLAIN_TOWER
 };
 
@@ -273,7 +216,7 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
 ///
 /// # Errors
 /// `Parse` if it is not every so many layers one: llama.cpp knows no other pattern.
-fn complete2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
+fn complete_2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = fields.need(&["out_hidden_size"])?;
     usual_names(fields, config, (size, "out_hidden_size"))?;
     let field = "fullatt_block_indexes";
@@ -293,110 +236,6 @@ fn complete2_5(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     }
     fields.0.insert(WINDOW_PERIOD.to_owned(), period.into());
     Ok(())
-}
-
-const QWEN3_OWN: &[Setting] = &[
-    projector("qwen3vl_merger"),
-    GELU,
-    count("vision.spatial_merge_size", &[MERGE_SIZE]),
-    NORM_EPSILON,
-    setting(Kind::Layers(DEEPSTACK), "vision.is_deepstack_layers", &[]),
-];
-
-pub(super) const QWEN3_VL: Tower = Tower {
-    class: ModelClass {
-        classes: &[
-            "Qwen3VLForConditionalGeneration",
-            "Qwen3VLMoeForConditionalGeneration",
-            "Qwen3_5ForConditionalGeneration",
-            "Qwen3_5MoeForConditionalGeneration",
-        ],
-        model_type: "qwen3_vl",
-        defaults: &[
-            ("depth", Default::Int(27)),
-            ("hidden_size", Default::Int(1152)),
-            ("intermediate_size", Default::Int(4304)),
-            ("num_heads", Default::Int(16)),
-            ("out_hidden_size", Default::Int(3584)),
-            ("patch_size", Default::Int(16)),
-            (POSITIONS, Default::Int(2304)),
-            (MERGE_SIZE, Default::Int(2)),
-            (FRAMES, Default::Int(2)),
-            ("in_channels", COLOURS),
-            ("hidden_act", Default::Text("gelu_pytorch_tanh")),
-            (EPSILON, Default::Float(1e-6)),
-        ],
-        implied: &[
-            IMPLIED[0],
-            IMPLIED[1],
-            IMPLIED[2],
-            IMPLIED[3],
-            ("hidden_act", Default::Text("gelu_pytorch_tanh")),
-        ],
-        biases: &[("", QWEN3_BIASES), ("", NORM_BIASES), ("", DEEP_BIASES)],
-        tensors: &[FILTERS, FILTER_BIAS, LAYERS, QWEN3_TENSORS],
-        settings: &[SETTINGS, QWEN3_OWN],
-        ..PLAIN
-    },
-    complete: complete3,
-    table_name: name_of_deepstack,
-    ..PLAIN_TOWER
-};
-
-/// Field of the layers whose states the language model gets, too.
-const DEEP_LAYERS: &str = "deepstack_visual_indexes";
-
-/// Adds the length of an image, and which layers are of [`DEEPSTACK`].
-fn complete3(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
-    let size = fields.need(&["out_hidden_size"])?;
-    usual_names(fields, config, (size, "out_hidden_size"))?;
-    let side = fields.need(&[POSITIONS])?.isqrt();
-    if side.checked_mul(side) != Some(fields.need(&[POSITIONS])?) {
-        return Err(wrong(POSITIONS, "it is no square"));
-    }
-    let image = side.checked_mul(fields.need(&[PATCH_SIZE])?);
-    let image = image.ok_or_else(|| wrong(PATCH_SIZE, "it is too large"))?;
-    fields.0.entry(IMAGE_SIZE).or_insert(image.into());
-    let layers = fields.need(&["num_hidden_layers"])? as usize;
-    let usual = || {
-        Value::from(match config.root["model_type"] == "qwen3_vl" {
-            true => vec![8, 16, 24],
-            false => vec![],
-        })
-    };
-    let deep = fields.0.entry(DEEP_LAYERS).or_insert_with(usual);
-    let deep = deep.as_array().map(Vec::as_slice).unwrap_or_default();
-    let outside = |layer: &&Value| layer.as_u64().is_none_or(|layer| layer >= layers as u64);
-    if let Some(layer) = deep.iter().find(outside) {
-        return Err(wrong(
-            DEEP_LAYERS,
-            format_args!("{layer} is none of {layers} layers"),
-        ));
-    }
-    // llama.cpp has what they give in the order of layers.
-    if !deep.is_sorted_by_key(Value::as_u64) {
-        return Err(wrong(DEEP_LAYERS, "layers are not in their order"));
-    }
-    let kind = |layer: usize| match deep.contains(&layer.into()) {
-        true => DEEPSTACK,
-        false => "plain",
-    };
-    let kinds: Value = (0..layers).map(kind).collect();
-    fields.0.insert(LAYER_KINDS.to_owned(), kinds);
-    Ok(())
-}
-
-/// The name of a tensor with the number of its layer in place of that in the list of
-/// [`DEEPSTACK`].
-fn name_of_deepstack(name: &str, fields: &Fields) -> String {
-    let renumbered = || {
-        let (before, rest) = name.split_once("deepstack_merger_list.")?;
-        let (number, rest) = rest.split_once('.')?;
-        let layers = fields.0.get(DEEP_LAYERS)?.as_array()?;
-        let layer = layers.get(number.parse::<usize>().ok()?)?;
-        Some(format!("{before}deepstack_merger_list.{layer}.{rest}"))
-    };
-    renumbered().unwrap_or_else(|| name.to_owned())
 }
 
 /// Gives the fields of all towers of Qwen their usual names. The tower's own length of the language
