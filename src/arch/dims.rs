@@ -118,6 +118,14 @@ pub(super) const PREDICTION: &str = "num_nextn_predict_layers";
 /// Most layers of a model.
 pub(super) const MOST_LAYERS: u32 = 1 << 14;
 
+/// Fails if `fields` state more layers than any model has: lists have a value for each.
+pub(super) fn check_layers(fields: &Fields) -> Result<()> {
+    match fields.count(LAYERS)?.filter(|layers| *layers > MOST_LAYERS) {
+        None => Ok(()),
+        Some(layers) => Err(wrong(LAYERS[0], format!("{layers} layers"))),
+    }
+}
+
 impl Dims {
     /// # Errors
     /// `Parse` that names a field which is missing, or contradicts another.
@@ -145,9 +153,7 @@ impl Dims {
             }
         };
         let layers = need(LAYERS)?;
-        if layers > MOST_LAYERS as usize {
-            return Err(wrong(LAYERS[0], format!("{layers} layers")));
-        }
+        check_layers(fields)?;
         let experts = fields.count(EXPERTS)?.map(|n| n as usize);
         let experts = experts.filter(|n| *n > 0);
         let dense = match (fields.count(DENSE)?, experts) {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Fields, LAYER_KINDS, LETTERS, layer_kinds, wrong};
 use crate::Result;
-use crate::arch::dims::{HEADS, LAYERS};
+use crate::arch::dims::{HEADS, LAYERS, check_layers};
 use crate::arch::table::{Default, ModelClass};
 use crate::arch::{layer_sizes, lists, periods};
 
@@ -20,6 +20,7 @@ impl Fields {
                 .entry((*key).to_owned())
                 .or_insert_with(|| default.into());
         }
+        check_layers(self)?;
         if !class.traits.layer_letters.is_empty() {
             self.kinds_by_letter(class)?;
         }

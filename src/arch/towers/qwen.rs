@@ -12,7 +12,7 @@ use super::{
     projector, rename, square, third,
 };
 use crate::Result;
-use crate::arch::dims::Dim;
+use crate::arch::dims::{Dim, check_layers};
 use crate::arch::fields::{Fields, wrong};
 use crate::arch::table::{
     Default, ModelClass, Setting, TensorRule, Transform, count, parameter, same,
@@ -247,6 +247,7 @@ pub(super) fn usual_names(
 ) -> Result<()> {
     rename(fields, "depth", "num_hidden_layers");
     rename(fields, "num_heads", "num_attention_heads");
+    check_layers(fields)?;
     add_base(fields);
     add_text_size(fields, config)?;
     let text = fields.need(&[TEXT_HIDDEN])?;
