@@ -8,7 +8,7 @@ tests/data/whole (its tokenizers are taken). OUT/NAME gets `hf/` (a random model
 ||a - b|| / ||b|| of what the tower returns, and of the logits after "see <image> now", b being transformers in F32.
 
 DTYPE (f32) is that of the GGUF files; FLASH=1 fuses llama.cpp's attention; EDIT=KEY=VALUE (true, false or a text) goes into the tower's
-metadata, e.g. EDIT=clip.use_gelu=false. With tables of GELU in F16, 2e-4 to 8e-4 is right.
+metadata, e.g. EDIT=clip.use_gelu=false. llama.cpp rounds pixels and GELU to F16: 2e-4 to 8e-4 is right.
 """
 
 import ctypes
