@@ -173,6 +173,7 @@ fn value(
             let count = fields.count(setting.fields)?.unwrap_or(0);
             Some(GgufMetadataValue::U32(count))
         }
+        Kind::NumberOrZero => Some(number(fields.agreed(setting.fields)?.unwrap_or(0.0))),
         Kind::Sections(default) => Some(array(GgufMetadataArray::I32(
             rope.sections(Some(default), rope.rotating(class, dims))?,
         ))),

@@ -118,6 +118,8 @@ pub(super) const GEMMA3N: ModelClass = ModelClass {
         ("altup_num_inputs", Default::Int(OTHERS as u64 + 1)),
         ("altup_correct_scale", Default::Bool(true)),
         ("rope_scaling", Default::Absent),
+        // llama.cpp does not read the key.
+        ("final_logit_softcapping", Default::Float(30.0)),
     ],
     own_fields: &[],
     equal_fields: &[],

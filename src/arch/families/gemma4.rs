@@ -8,8 +8,7 @@ use super::{CAUSAL, ENDS, MLP, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::layer_sizes::{FULL_HEAD, SHARED};
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, TensorRule, Traits, Transform, count, number, only, parameter,
-    setting,
+    Default, Kind, ModelClass, Need, TensorRule, Traits, Transform, count, only, parameter, setting,
 };
 
 const ATTENTION: &[TensorRule] = &[
@@ -168,7 +167,12 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     tensors: &[ENDS, FOUR_NORMS, ATTENTION, MLP, INPUTS, EXPERTS],
     other_tensors: &[],
     settings: &[&[
-        number("final_logit_softcapping", &["final_logit_softcapping"]),
+        // llama.cpp caps at 30 without the key.
+        setting(
+            Kind::NumberOrZero,
+            "final_logit_softcapping",
+            &["final_logit_softcapping"],
+        ),
         count("attention.sliding_window", &["sliding_window"]),
         count("attention.shared_kv_layers", &[SHARED]),
         count(

@@ -211,6 +211,10 @@ impl ConfigFields {
                 0 => (field, Value::Null),
                 n => (field, n.into()),
             },
+            Kind::NumberOrZero => match float(value).ok_or_else(other_type)? {
+                zero if zero == 0.0 => (field, Value::Null),
+                number => (field, number),
+            },
             Kind::Rotating => {
                 let part = self.rotating_part(count()?).ok_or_else(other_type)?;
                 (ROTATING, part)

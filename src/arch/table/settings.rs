@@ -44,6 +44,8 @@ pub(in crate::arch) enum Kind {
     Omitted,
     /// UINT32 that is 0 if the field is null.
     OrZero,
+    /// FLOAT32 that is 0 if the field is null.
+    NumberOrZero,
     /// INT32\[4\]: how many pairs of a head rotate by each axis of an image. Without the field, the
     /// numbers are these.
     Sections([i32; 4]),

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::Result;
 use crate::arch::dims::Dim;
-use crate::arch::fields::Fields;
+use crate::arch::fields::{Fields, wrong};
 use crate::arch::table::{
     Default, Kind, ModelClass, Need, Setting, TensorRule, Traits, Transform, in_layers, parameter,
     same, setting,
@@ -183,5 +183,35 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     // Images keep their shape, and nothing reads this.
     fields.0.insert(IMAGE_SIZE.to_owned(), 224.into());
     add_base(fields);
-    Ok(())
+    check_text(fields, config)
 }
+
+/// Lengths of a hidden state of the language models whose images llama.cpp reads from left to right.
+const CAUSAL: [u32; 2] = [1536, 2560];
+
+/// Fails if the language model reads the tokens of an image otherwise than llama.cpp.
+fn check_text(fields: &Fields, config: &TowerConfig<'_>) -> Result<()> {
+    let size = fields.need(&[TEXT_HIDDEN])?;
+    let (field, is_causal) = ("use_bidirectional_attention", CAUSAL.contains(&size));
+    let sees_all = config.text(field).is_some_and(|value| value == "vision");
+    if sees_all == is_causal {
+        let expected = if is_causal { "null" } else { "vision" };
+        let what = format!("llama.cpp reads images as for {expected} beside a width of {size}");
+        return Err(wrong(field, what));
+    }
+    // Tokens of an image get what the padding token adds to each layer, and the first one's in
+    // llama.cpp.
+    let field = "pad_token_id";
+    let is_other = config.text(field).is_some_and(|id| *id != 0);
+    let has_inputs = config.text(LAYER_INPUT).is_none_or(|size| *size != 0);
+    match is_other && has_inputs {
+        true => Err(wrong(
+            field,
+            "llama.cpp gives images what token 0 adds to each layer",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Field of the length of what a token adds to each layer.
+const LAYER_INPUT: &str = "hidden_size_per_layer_input";

@@ -59,7 +59,8 @@ const PROJECTOR: &[TensorRule] = &[
     ),
 ];
 
-const PROJECTOR_BIASES: &[&str] = &["mm.input_norm", "mm.1", "mm.2"];
+const PROJECTOR_BIASES: &[&str] = &["mm.1", "mm.2"];
+const NORM_BIASES: &[&str] = &["mm.input_norm"];
 
 const OWN: &[Setting] = &[
     projector("lfm2"),
@@ -92,7 +93,11 @@ pub(super) const LFM2_VL: Tower = Tower {
             SIGLIP_IMPLIED[1],
             (PATCH_SIZE, Default::Int(16)),
         ],
-        biases: &[("", SIGLIP_BIASES), ("", PROJECTOR_BIASES)],
+        biases: &[
+            ("", SIGLIP_BIASES),
+            ("", PROJECTOR_BIASES),
+            (NORMS, NORM_BIASES),
+        ],
         tensors: &[IN_FRONT, SIGLIP, PROJECTOR],
         settings: &[SETTINGS, OWN],
         ..PLAIN

@@ -20,7 +20,7 @@ fn configs() {
             wrong.push(format!("{line}: {error}"));
         }
     }
-    assert_eq!(CONFIGS.lines().count(), 307);
+    assert_eq!(CONFIGS.lines().count(), 308);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
