@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
-use super::names::{
-    BASE_MODEL, BASE_PREFIX, Place, fill, find, is_buffer, is_of_tower, split_suffix,
-};
+use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill, find, is_of_tower, split_suffix};
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
@@ -78,9 +76,6 @@ impl Mapping<'_> {
         let mut tensors: Vec<Mapped<'m>> = Vec::with_capacity(sources.len());
         for source in sources {
             let mut name = table_name(&source.name);
-            if is_buffer(&name) {
-                continue;
-            }
             if is_of_tower(&name) != self.class.traits.is_tower {
                 left_out += 1;
                 continue;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::names::is_buffer;
 use crate::containers::model::Tensor;
 use crate::scheme::layout::assembled::{Assembled, Change, Computed, Piece, RowOrder, Tiles};
 use crate::scheme::layout::transposed::TransposedStack;
@@ -159,6 +160,17 @@ impl<'m> SourceTensor<'m> {
             ..self
         }
     }
+}
+
+/// The tensors of `items` but for buffers, which may be integers.
+///
+/// # Errors
+/// As [`SourceTensor::new`].
+pub(super) fn sources_of<'m>(
+    items: impl Iterator<Item = ResolvedItem<'m>>,
+) -> Result<Vec<SourceTensor<'m>>> {
+    let items = items.filter(|item| !is_buffer(item.name()));
+    items.map(SourceTensor::new).collect()
 }
 
 /// Rows of one of several sources.

@@ -18,7 +18,7 @@ use super::pooling::{self, POOLING};
 use super::prediction;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
-use super::source::{SourceTensor, computed};
+use super::source::{computed, sources_of};
 use super::table::{HeadDim, ModelClass};
 use super::towers;
 use super::transform;
@@ -111,8 +111,7 @@ pub(crate) fn to_gguf<'m>(
         );
         return Err(wrong("vocab_size", what));
     }
-    let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
-    let sources = sources.collect::<Result<Vec<_>>>()?;
+    let sources = sources_of(std::mem::take(items).into_iter())?;
     let mapping = Mapping { class, dims: &dims };
     let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
     mapping.check_biases(&mapped.tensors, &fields)?;

@@ -9,9 +9,9 @@ use super::general::identity;
 use super::mapping::{Mapped, Mapping};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
-use super::source::SourceTensor;
+use super::source::{SourceTensor, sources_of};
 use super::to_gguf::{GgufModel, GgufRequest, is_always_f32, main_dtype};
-use super::towers::{self, MLP_WIDTH, Tower, TowerConfig, TowerType, tower_of};
+use super::towers::{self, MLP_WIDTH, TEXT_HIDDEN, Tower, TowerConfig, TowerType, tower_of};
 use super::transform;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataArray, GgufMetadataValue};
@@ -53,10 +53,9 @@ pub(crate) fn to_mmproj<'m>(
     };
     let fields = fields_of(tower, &config)?;
     let dims = Dims::of_class(&fields, &tower.class)?;
-    let sources = std::mem::take(items).into_iter().map(SourceTensor::new);
-    let sources = sources.collect::<Result<Vec<_>>>()?;
+    let sources = sources_of(std::mem::take(items).into_iter())?;
     let token = match tower.token {
-        Some(token) => Some(token_row(token, &sources, &texts)?),
+        Some(token) => Some(token_row(token, &sources, (&texts, &fields))?),
         None => None,
     };
     let mapping = Mapping {
@@ -192,7 +191,7 @@ fn tensor_of<'m>(
 ) -> Result<Group<'m>> {
     let name = tensor.name.as_str();
     let stated = tower.types.iter().find(|(known, _)| *known == name);
-    // The filters and what is called as they are have no BF16 in llama.cpp.
+    // Convolutions of llama.cpp take no BF16; what merges patches is one in some towers.
     let is_filter = name.contains(".patch_embd.weight") || name.contains(".patch_merger.weight");
     let dtype = match stated {
         Some((_, TowerType::F16)) => TargetDtype::F16,
@@ -212,22 +211,31 @@ fn tensor_of<'m>(
 ///
 /// # Errors
 /// `Parse` if no file has the token, or there is no embedding with such a row.
-fn token_row<'m>(token: &str, sources: &[SourceTensor<'m>], texts: &Texts) -> Result<Group<'m>> {
+fn token_row<'m>(
+    token: &str,
+    sources: &[SourceTensor<'m>],
+    (texts, fields): (&Texts, &Fields),
+) -> Result<Group<'m>> {
     let missing = |what: String| AnamnesisError::parse(format!("the row of {token}: {what}"));
     let id = token_id(token, texts)?;
     let id = id
         .filter(|id| *id > 0)
         .ok_or_else(|| missing("no file of the tokenizer has the token".to_owned()))?;
-    let mut embeddings = sources.iter().filter(|source| {
-        let is_matrix = source.shape.len() == 2;
-        is_matrix && source.name.ends_with("embed_tokens.weight")
-    });
-    let embedding = embeddings.next();
-    let embedding =
-        embedding.ok_or_else(|| missing("there is no `embed_tokens.weight`".to_owned()))?;
+    let embedding = sources
+        .iter()
+        .find(|source| source.name.ends_with("embed_tokens.weight"))
+        .ok_or_else(|| missing("there is no `embed_tokens.weight`".to_owned()))?;
     let [rows, cols] = embedding.shape[..] else {
         return Err(missing(format!("`{}` is no matrix", embedding.name)));
     };
+    let wanted = fields.need(&[TEXT_HIDDEN])? as usize;
+    if cols != wanted {
+        let what = format!(
+            "`{}` has {cols} columns, and hidden_size is {wanted}",
+            embedding.name
+        );
+        return Err(missing(what));
+    }
     if id >= rows {
         let what = format!("it is row {id} of `{}`, which has {rows}", embedding.name);
         return Err(missing(what));

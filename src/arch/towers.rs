@@ -17,8 +17,7 @@ mod qwen3;
 
 use serde_json::{Map, Value};
 
-use super::dims::Dim;
-use super::dims::{HEADS, HIDDEN, INNER, LAYERS};
+use super::dims::{Dim, HEADS, HIDDEN, INNER, LAYERS};
 use super::fields::{Fields, is_same, wrong};
 use super::rope::PARAMETERS;
 use super::table::{
@@ -107,22 +106,21 @@ pub(super) fn tower_of(config: &Value) -> Result<(&'static Tower, &str)> {
 /// Field of the length of a hidden state of the language model.
 pub(super) const TEXT_HIDDEN: &str = "text_hidden_size";
 /// Field of the number of patches of an image.
-pub(super) const PATCHES: &str = "patches";
+const PATCHES: &str = "patches";
 /// Field of the length of an image.
-pub(super) const IMAGE_SIZE: &str = "image_size";
+const IMAGE_SIZE: &str = "image_size";
 /// Field of the length of a patch.
-pub(super) const PATCH_SIZE: &str = "patch_size";
+const PATCH_SIZE: &str = "patch_size";
 /// Field of how many patches in a row, and rows of them, become one token.
-pub(super) const MERGE_SIZE: &str = "spatial_merge_size";
+const MERGE_SIZE: &str = "spatial_merge_size";
 /// Field of the epsilon of norms.
-pub(super) const EPSILON: &str = "layer_norm_eps";
+const EPSILON: &str = "layer_norm_eps";
 
 /// Field of the width of feed-forward layers, where that is not what GGUF says of it.
 pub(super) const MLP_WIDTH: &str = "mlp_width";
 
 /// Length of what several patches have together that become one token.
-pub(super) const MERGED: Dim =
-    Dim::Product(&[Dim::Field(MERGE_SIZE), Dim::Field(MERGE_SIZE), Dim::Hidden]);
+const MERGED: Dim = Dim::Product(&[Dim::Field(MERGE_SIZE), Dim::Field(MERGE_SIZE), Dim::Hidden]);
 
 /// The settings of all towers of images.
 pub(super) const SETTINGS: &[Setting] = &[
@@ -145,7 +143,7 @@ const fn projector(name: &'static str) -> Setting {
     setting(Kind::Text(name), "projector_type", &[])
 }
 
-/// What no tower has that does not say it.
+/// A class without anything in which towers differ.
 const PLAIN: ModelClass = ModelClass {
     gguf: "clip",
     classes: &[],

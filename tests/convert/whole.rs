@@ -59,11 +59,12 @@ fn metadata(path: &Path) -> BTreeMap<String, GgufMetadataValue> {
         .collect()
 }
 
-/// Makes `tensors`, which are BF16 or F32, those of the directory `to`.
+/// Makes `tensors`, which are BF16, F32 or I64, those of the directory `to`.
 fn write(tensors: &Tensors, to: &Path) {
     let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
         let dtype = match dtype.as_str() {
             "F32" => safetensors::Dtype::F32,
+            "I64" => safetensors::Dtype::I64,
             _ => safetensors::Dtype::BF16,
         };
         let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes);

@@ -184,6 +184,7 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
         let what = format!("{tokens} tokens are no square that divides {side} × {side} patches");
         return Err(wrong(field, what));
     }
+    fields.0.remove(POOL);
     if pool != USUAL_POOL {
         fields.0.insert(POOL.to_owned(), pool.into());
     }

@@ -171,12 +171,13 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
     expect(config, "projector_hidden_act", "gelu", "gelu")?;
     let function = fields.0.get("hidden_act").and_then(Value::as_str);
-    let flag = match function {
-        Some("silu") => "is_silu",
-        Some("gelu") => "is_gelu",
+    let is_silu = match function {
+        Some("silu") => true,
+        Some("gelu") => false,
         _ => return Err(wrong("hidden_act", "it is neither silu nor gelu")),
     };
-    fields.0.insert(flag.to_owned(), true.into());
+    fields.0.insert("is_silu".to_owned(), is_silu.into());
+    fields.0.insert("is_gelu".to_owned(), (!is_silu).into());
     let bias = config.root.get("multimodal_projector_bias").cloned();
     let bias = bias.map(|bias| ("multimodal_projector_bias".to_owned(), bias));
     fields.0.extend(bias);

@@ -50,6 +50,21 @@ fn gemma4_with_towers() {
     assert!(found == tensors(&data().join("whole/gemma4_moe/canonical.gguf")));
 }
 
+/// Old checkpoints have numbers of positions, which are integers. They are left out.
+#[test]
+fn buffers_of_integers() {
+    let directory = tempfile::tempdir().unwrap();
+    let model = data().join("whole/bert");
+    let from = named(&model, directory.path());
+    let mut all = tensors(&from);
+    let numbers = (0..4i64).flat_map(i64::to_le_bytes).collect();
+    let name = "embeddings.position_ids".to_owned();
+    all.insert(name, ("I64".to_owned(), vec![1, 4], numbers));
+    write(&all, &from);
+    let found = tensors(&to_gguf(&from, directory.path()));
+    assert!(found == tensors(&model.join("canonical.gguf")));
+}
+
 /// transformers 5 says of every T5 that its output is the embedding, and stores another one all the
 /// same.
 #[test]
