@@ -109,7 +109,8 @@ fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
         return Err(wrong(field, "it is missing"));
     };
     let mut fields = Fields::of(own.clone());
-    for (key, default) in tower.class.defaults {
+    let implied = [tower.class.implied, tower.class.traits.also_implied].concat();
+    for (key, default) in tower.class.defaults.iter().chain(&implied) {
         let value = || Value::from(default);
         fields.0.entry((*key).to_owned()).or_insert_with(value);
     }
@@ -117,7 +118,7 @@ fn fields_of(tower: &Tower, config: &TowerConfig<'_>) -> Result<Fields> {
     check_sizes(tower, &fields)?;
     // A tower has no tokens.
     fields.0.insert("vocab_size".to_owned(), 1.into());
-    fields.check_values(tower.class.implied, "llama.cpp's image tower")?;
+    fields.check_values(&implied, "llama.cpp's image tower")?;
     Ok(fields)
 }
 

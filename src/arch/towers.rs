@@ -24,6 +24,7 @@ use super::table::{
     Default, Kind, ModelClass, Setting, Sign, TensorRule, Traits, Transform, number, parameter,
     same, setting,
 };
+use crate::config::TEXT_CONFIGS;
 use crate::{AnamnesisError, Result};
 
 /// Every tower.
@@ -45,7 +46,8 @@ const TOWERS: &[&Tower] = &[
 
 /// An image tower.
 pub(super) struct Tower {
-    /// Its tensors and settings. Its classes are those of the whole models.
+    /// Its tensors and settings. Its classes are those of the whole models. What is implied holds
+    /// where a config is silent, too.
     pub class: ModelClass,
     /// Whether llama.cpp takes the two projections of feed-forward layers for each other if they are
     /// square, as some old files have them.
@@ -81,7 +83,8 @@ pub(super) struct TowerConfig<'a> {
 impl TowerConfig<'_> {
     /// The field `name` of the language model.
     pub(super) fn text(&self, name: &str) -> Option<&Value> {
-        let nested = self.root.get("text_config").and_then(|text| text.get(name));
+        let mut nested = TEXT_CONFIGS.iter().filter_map(|key| self.root.get(*key));
+        let nested = nested.find_map(|text| text.get(name));
         nested.or_else(|| self.root.get(name))
     }
 }
@@ -134,6 +137,12 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::Required, "vision.attention.head_count", HEADS),
 ];
 
+/// The setting of how many patches become one token, in most towers.
+const SCALE_FACTOR: Setting = setting(
+    Kind::Required,
+    "vision.projector.scale_factor",
+    &[MERGE_SIZE],
+);
 const NORM_EPSILON: Setting = number("vision.attention.layer_norm_epsilon", &[EPSILON]);
 const GELU: Setting = setting(Kind::FixedFlag(true), "use_gelu", &[]);
 const SILU: Setting = setting(Kind::FixedFlag(true), "use_silu", &[]);
@@ -200,6 +209,21 @@ const fn pixels(hf: &'static str) -> TensorRule {
     )
 }
 
+/// A tensor whose names are whole, and which is the same on both sides.
+const fn whole(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorRule {
+    parameter(gguf, hf, (Transform::None, shape, shape))
+}
+
+/// A projection to the width of a feed-forward layer.
+const fn up(gguf: &'static str, hf: &'static str) -> TensorRule {
+    same(gguf, hf, &[Dim::Inner, Dim::Hidden])
+}
+
+/// A projection from that width.
+const fn down(gguf: &'static str, hf: &'static str) -> TensorRule {
+    same(gguf, hf, &[Dim::Hidden, Dim::Inner])
+}
+
 /// A projection of the square of the hidden state.
 const fn square(gguf: &'static str, hf: &'static str) -> TensorRule {
     same(gguf, hf, &[Dim::Hidden, Dim::Hidden])
@@ -230,6 +254,18 @@ fn add_text_size(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     let size = size.ok_or_else(|| wrong("hidden_size", "the language model's is missing"))?;
     fields.0.insert(TEXT_HIDDEN.to_owned(), size.clone());
     Ok(())
+}
+
+/// Sets the field `name` to what the config of the whole model has under `field`, or to `default`.
+fn add_of_model(
+    fields: &mut Fields,
+    config: &TowerConfig<'_>,
+    (name, field): (&str, &str),
+    default: impl Into<Value>,
+) {
+    let stated = config.root.get(field).cloned();
+    let value = stated.unwrap_or_else(|| default.into());
+    fields.0.insert(name.to_owned(), value);
 }
 
 /// Sets the number of patches of an image.

@@ -3,16 +3,17 @@
 //! Source: `Gemma3VisionModel` in `conversion/gemma.py` and `tools/mtmd/models/siglip.cpp` of
 //! llama.cpp.
 
+use serde_json::{Map, Value};
+
 use super::{
-    COLOURS, EPSILON, FILTERS, GELU, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS, Tower,
-    TowerConfig, TowerType, add_patches, add_text_size, norm, patches_of_side, projector, square,
+    COLOURS, EPSILON, FILTERS, GELU, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS,
+    TEXT_HIDDEN, Tower, TowerConfig, TowerType, add_patches, add_text_size, down, norm,
+    patches_of_side, projector, square, up, whole,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
 use crate::arch::fields::{Fields, wrong};
-use crate::arch::table::{
-    Default, ModelClass, Setting, TensorRule, Traits, Transform, count, parameter, same,
-};
+use crate::arch::table::{Default, ModelClass, Setting, TensorRule, Traits, count, same};
 
 /// The layers of SigLIP below `$prefix`.
 macro_rules! siglip {
@@ -42,15 +43,13 @@ macro_rules! siglip {
                 "v.blk.{i}.ln2",
                 concat!($prefix, "encoder.layers.{i}.layer_norm2"),
             ),
-            same(
+            up(
                 "v.blk.{i}.ffn_up",
                 concat!($prefix, "encoder.layers.{i}.mlp.fc1"),
-                &[Dim::Inner, Dim::Hidden],
             ),
-            same(
+            down(
                 "v.blk.{i}.ffn_down",
                 concat!($prefix, "encoder.layers.{i}.mlp.fc2"),
-                &[Dim::Hidden, Dim::Inner],
             ),
             norm("v.post_ln", concat!($prefix, "post_layernorm")),
         ]
@@ -106,14 +105,10 @@ const SIGLIP: &[TensorRule] = siglip!("vision_tower.vision_model.");
 const IN_FRONT: &[TensorRule] = patches!("vision_tower.vision_model.");
 
 const PROJECTOR: &[TensorRule] = &[
-    parameter(
+    whole(
         "mm.input_projection.weight",
         "multi_modal_projector.mm_input_projection_weight",
-        (
-            Transform::None,
-            &[Dim::Hidden, Dim::Field("text_hidden_size")],
-            &[Dim::Hidden, Dim::Field("text_hidden_size")],
-        ),
+        &[Dim::Hidden, Dim::Field(TEXT_HIDDEN)],
     ),
     norm("mm.soft_emb_norm", "multi_modal_projector.mm_soft_emb_norm"),
 ];
@@ -140,10 +135,8 @@ pub(super) const GEMMA3: Tower = Tower {
             ("intermediate_size", Default::Int(3072)),
             ("num_hidden_layers", Default::Int(12)),
             ("num_attention_heads", Default::Int(12)),
-            ("num_channels", COLOURS),
             ("image_size", Default::Int(224)),
             ("patch_size", Default::Int(16)),
-            ("hidden_act", Default::Text("gelu_pytorch_tanh")),
             (EPSILON, Default::Float(1e-6)),
         ],
         implied: SIGLIP_IMPLIED,
@@ -169,10 +162,14 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
     add_patches(fields)?;
     let field = "mm_tokens_per_image";
-    let root = Fields::of(config.root.clone());
-    let tokens = root.count(&[field])?.unwrap_or(256);
-    let images = Fields::of(config.processor.clone());
-    if let Some(stated) = images.count(&["image_seq_length"])?
+    let count = |map: &Map<String, Value>, name| {
+        let value = map
+            .get(name)
+            .map(|value| (String::from(name), value.clone()));
+        Fields::of(value.into_iter().collect()).count(&[name])
+    };
+    let tokens = count(config.root, field)?.unwrap_or(256);
+    if let Some(stated) = count(config.processor, "image_seq_length")?
         && stated != tokens
     {
         let what = format!("it is {tokens}, and `image_seq_length` of the processor {stated}");

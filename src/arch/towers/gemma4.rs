@@ -6,7 +6,8 @@
 
 use super::{
     CHANNELS, COLOURS, EPSILON, GELU, IMAGE_SIZE, NORM_EPSILON, PLAIN, PLAIN_TOWER, SETTINGS,
-    TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, norm, pixels, rename, square,
+    TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, down, norm, pixels, rename, square,
+    up, whole,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
@@ -69,21 +70,9 @@ const LAYERS: &[TensorRule] = &[
         "v.blk.{i}.ffn_post_norm",
         layer!("post_feedforward_layernorm"),
     ),
-    same(
-        "v.blk.{i}.ffn_gate",
-        layer!("mlp.gate_proj.linear"),
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "v.blk.{i}.ffn_up",
-        layer!("mlp.up_proj.linear"),
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "v.blk.{i}.ffn_down",
-        layer!("mlp.down_proj.linear"),
-        &[Dim::Hidden, Dim::Inner],
-    ),
+    up("v.blk.{i}.ffn_gate", layer!("mlp.gate_proj.linear")),
+    up("v.blk.{i}.ffn_up", layer!("mlp.up_proj.linear")),
+    down("v.blk.{i}.ffn_down", layer!("mlp.down_proj.linear")),
 ];
 
 const BOUNDS: [&[TensorRule]; 7] = [
@@ -104,14 +93,10 @@ const SCALES: &str = "standardize";
 
 const ENDS: &[TensorRule] = &[
     pixels("model.vision_tower.patch_embedder.input_proj.weight"),
-    parameter(
+    whole(
         "v.position_embd.weight",
         "model.vision_tower.patch_embedder.position_embedding_table",
-        (
-            Transform::None,
-            &[Dim::Field("axes"), POSITIONS, Dim::Hidden],
-            &[Dim::Field("axes"), POSITIONS, Dim::Hidden],
-        ),
+        &[Dim::Field("axes"), POSITIONS, Dim::Hidden],
     ),
     scaled("v.std_bias", "model.vision_tower.std_bias"),
     scaled("v.std_scale", "model.vision_tower.std_scale"),
@@ -123,7 +108,7 @@ const ENDS: &[TensorRule] = &[
 ];
 
 const fn scaled(gguf: &'static str, hf: &'static str) -> TensorRule {
-    let rule = parameter(gguf, hf, (Transform::None, &[Dim::Hidden], &[Dim::Hidden]));
+    let rule = whole(gguf, hf, &[Dim::Hidden]);
     in_layers(Need::If(SCALES), rule)
 }
 
@@ -147,8 +132,6 @@ pub(super) const GEMMA4: Tower = Tower {
             ("head_dim", Default::Int(64)),
             ("patch_size", Default::Int(16)),
             ("position_embedding_size", Default::Int(10_240)),
-            ("pooling_kernel_size", Default::Int(3)),
-            ("hidden_activation", Default::Text("gelu_pytorch_tanh")),
             ("rms_norm_eps", Default::Float(1e-6)),
             (CLIPS, Default::Bool(false)),
             (SCALES, Default::Bool(false)),

@@ -4,10 +4,10 @@
 //! Source: `Glm4VVisionModel` in `conversion/qwen3vl.py` and `tools/mtmd/models/glm4v.cpp` of
 //! llama.cpp.
 
-use super::qwen::{FILTER_BIAS, FILTERS, FRAMES, IMPLIED, LAYERS, usual_names};
+use super::qwen::{FILTER_BIAS, FILTERS, LAYERS, TRAITS, usual_names};
 use super::{
-    COLOURS, EPSILON, FUSED, IMAGE_SIZE, MERGE_SIZE, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER,
-    SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, add_patches, norm, projector, rename,
+    EPSILON, FUSED, IMAGE_SIZE, MERGE_SIZE, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS,
+    SILU, TEXT_HIDDEN, Tower, TowerConfig, add_patches, norm, projector, rename,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
@@ -88,23 +88,14 @@ pub(super) const GLM4V: Tower = Tower {
             ("out_hidden_size", Default::Int(4096)),
             (IMAGE_SIZE, Default::Int(336)),
             ("patch_size", Default::Int(14)),
-            (MERGE_SIZE, Default::Int(2)),
-            (FRAMES, Default::Int(2)),
-            ("in_channels", COLOURS),
-            ("hidden_act", Default::Text("silu")),
             ("attention_bias", Default::Bool(false)),
             ("rms_norm_eps", Default::Float(1e-5)),
         ],
-        implied: &[
-            IMPLIED[0],
-            IMPLIED[1],
-            IMPLIED[2],
-            IMPLIED[3],
-            ("hidden_act", Default::Text("silu")),
-        ],
+        implied: &[("hidden_act", Default::Text("silu"))],
         biases: BIASES,
         tensors: &[FILTERS, FILTER_BIAS, LAYERS, TOWER, PROJECTOR],
         settings: &[SETTINGS, OWN],
+        traits: TRAITS,
         ..PLAIN
     },
     complete,

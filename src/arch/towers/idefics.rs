@@ -4,8 +4,9 @@
 
 use super::gemma::{FILTER_BIAS, SIGLIP_BIASES, SIGLIP_F32, SIGLIP_IMPLIED, patches, siglip};
 use super::{
-    COLOURS, EPSILON, FILTERS, GELU, IMAGE_SIZE, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER,
-    SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_patches, add_text_size, norm, projector, square,
+    EPSILON, FILTERS, GELU, IMAGE_SIZE, NORM_EPSILON, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS,
+    TEXT_HIDDEN, Tower, TowerConfig, add_of_model, add_patches, add_text_size, down, norm,
+    projector, square, up,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
@@ -43,10 +44,8 @@ const SIZES: &[(&str, Default)] = &[
     ("intermediate_size", Default::Int(3072)),
     ("num_hidden_layers", Default::Int(12)),
     ("num_attention_heads", Default::Int(16)),
-    ("num_channels", COLOURS),
     ("image_size", Default::Int(224)),
     ("patch_size", Default::Int(32)),
-    ("hidden_act", Default::Text("gelu_pytorch_tanh")),
     (EPSILON, Default::Float(1e-6)),
 ];
 
@@ -80,8 +79,7 @@ pub(super) const SMOLVLM: Tower = Tower {
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     add_text_size(fields, config)?;
     add_patches(fields)?;
-    let scale = config.root.get(SCALE).cloned().unwrap_or(2.into());
-    fields.0.insert(SCALE.to_owned(), scale);
+    add_of_model(fields, config, (SCALE, SCALE), 2);
     let of_images = |name: &str| config.processor.get(name)?.get(LONGEST).cloned();
     // llama.cpp cuts images into tiles of the size that the tower sees.
     let tile = of_images("max_image_size");

@@ -5,16 +5,14 @@
 
 use super::{
     CHANNELS, COLOURS, EPSILON, FILTERS, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON,
-    PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig,
-    add_patches, expect, norm, patches_of_ratio, projector, square, take_side, third,
+    PATCH_SIZE, PATCHES, PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower,
+    TowerConfig, add_patches, add_text_size, down, expect, norm, patches_of_ratio, projector,
+    square, take_side, third, up, whole,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
 use crate::arch::fields::{Fields, wrong};
-use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Transform, count, only, parameter, same,
-    setting,
-};
+use crate::arch::table::{Default, ModelClass, Need, Setting, TensorRule, count, only, same};
 
 const SIZES: &[Dim] = &[Dim::One, Dim::One, Dim::Hidden];
 const POSITIONS: &[Dim] = &[
@@ -29,20 +27,20 @@ const QKV: &str = "vision_model.encoder.layers.{i}.attn.qkv";
 const NORMS: &str = "qk_normalization";
 
 const TOWER: &[TensorRule] = &[
-    parameter(
+    whole(
         "v.class_embd",
         "vision_model.embeddings.class_embedding",
-        (Transform::None, SIZES, SIZES),
+        SIZES,
     ),
     same(
         "v.patch_embd",
         "vision_model.embeddings.patch_embedding",
         FILTERS,
     ),
-    parameter(
+    whole(
         "v.position_embd.weight",
         "vision_model.embeddings.position_embedding",
-        (Transform::None, POSITIONS, POSITIONS),
+        POSITIONS,
     ),
     third(0, "v.blk.{i}.attn_q", QKV),
     third(1, "v.blk.{i}.attn_k", QKV),
@@ -53,13 +51,15 @@ const TOWER: &[TensorRule] = &[
     ),
     norm("v.blk.{i}.ln1", "vision_model.encoder.layers.{i}.norm1"),
     norm("v.blk.{i}.ln2", "vision_model.encoder.layers.{i}.norm2"),
-    scale(
+    whole(
         "v.blk.{i}.ls1.weight",
         "vision_model.encoder.layers.{i}.ls1",
+        &[Dim::Hidden],
     ),
-    scale(
+    whole(
         "v.blk.{i}.ls2.weight",
         "vision_model.encoder.layers.{i}.ls2",
+        &[Dim::Hidden],
     ),
     only(
         Need::If(NORMS),
@@ -73,22 +73,15 @@ const TOWER: &[TensorRule] = &[
         "vision_model.encoder.layers.{i}.attn.k_norm",
         &[Dim::Hidden],
     ),
-    same(
+    up(
         "v.blk.{i}.ffn_up",
         "vision_model.encoder.layers.{i}.mlp.fc1",
-        &[Dim::Inner, Dim::Hidden],
     ),
-    same(
+    down(
         "v.blk.{i}.ffn_down",
         "vision_model.encoder.layers.{i}.mlp.fc2",
-        &[Dim::Hidden, Dim::Inner],
     ),
 ];
-
-/// What a layer multiplies its states by before it adds them.
-const fn scale(gguf: &'static str, hf: &'static str) -> TensorRule {
-    parameter(gguf, hf, (Transform::None, &[Dim::Hidden], &[Dim::Hidden]))
-}
 
 const TEXT: Dim = Dim::Field(TEXT_HIDDEN);
 
@@ -122,11 +115,7 @@ const OWN: &[Setting] = &[
     projector("internvl"),
     NORM_EPSILON,
     GELU,
-    setting(
-        Kind::Required,
-        "vision.projector.scale_factor",
-        &[MERGE_SIZE],
-    ),
+    SCALE_FACTOR,
     count("vision.preproc_min_tiles", &["min_dynamic_patch"]),
     count("vision.preproc_max_tiles", &["max_dynamic_patch"]),
 ];
@@ -140,10 +129,8 @@ pub(super) const INTERN_VL: Tower = Tower {
             ("intermediate_size", Default::Int(12_800)),
             ("num_hidden_layers", Default::Int(48)),
             ("num_attention_heads", Default::Int(25)),
-            (CHANNELS, COLOURS),
             (IMAGE_SIZE, Default::Int(224)),
             ("patch_size", Default::Int(14)),
-            ("hidden_act", Default::Text("gelu")),
             ("norm_type", Default::Text("rms_norm")),
             ("qkv_bias", Default::Bool(false)),
             (NORMS, Default::Bool(true)),
@@ -168,10 +155,7 @@ const RMS: [u32; 2] = [3200, 45];
 /// # Errors
 /// `Parse` if norms or the order of patches are others than llama.cpp's.
 fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
-    let text = config.root.get("llm_config");
-    let size = text.and_then(|text| text.get("hidden_size"));
-    let size = size.ok_or_else(|| wrong("llm_config", "it has no hidden_size"))?;
-    fields.0.insert(TEXT_HIDDEN.to_owned(), size.clone());
+    add_text_size(fields, config)?;
     expect(config, "select_layer", -1, -1)?;
     expect(config, "ps_version", "v1", "v2")?;
     take_side(fields, IMAGE_SIZE);

@@ -3,29 +3,25 @@
 //!
 //! Source: `LFM2VLModel` in `conversion/lfm2.py` and `tools/mtmd/models/siglip.cpp` of llama.cpp.
 
-use serde_json::Value;
-
 use super::gemma::{SIGLIP_BIASES, SIGLIP_F32, SIGLIP_IMPLIED, siglip};
 use super::{
-    CHANNELS, COLOURS, EPSILON, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, PATCH_SIZE,
-    PLAIN, PLAIN_TOWER, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_text_size, expect, norm,
-    pixels, projector, square,
+    EPSILON, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, PATCH_SIZE, PLAIN, PLAIN_TOWER,
+    SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_of_model, add_text_size, down,
+    expect, norm, pixels, projector, square, up, whole,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
 use crate::arch::fields::Fields;
-use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Setting, TensorRule, Transform, only, parameter, same, setting,
-};
+use crate::arch::table::{Default, ModelClass, Need, Setting, TensorRule, Traits, only, same};
 
 const SIGLIP: &[TensorRule] = siglip!("model.vision_tower.vision_model.");
 
 const IN_FRONT: &[TensorRule] = &[
     pixels("model.vision_tower.vision_model.embeddings.patch_embedding.weight"),
-    parameter(
+    whole(
         "v.patch_embd.bias",
         "model.vision_tower.vision_model.embeddings.patch_embedding.bias",
-        (Transform::None, &[Dim::Hidden], &[Dim::Hidden]),
+        &[Dim::Hidden],
     ),
     same(
         "v.position_embd",
@@ -62,16 +58,7 @@ const PROJECTOR: &[TensorRule] = &[
 const PROJECTOR_BIASES: &[&str] = &["mm.1", "mm.2"];
 const NORM_BIASES: &[&str] = &["mm.input_norm"];
 
-const OWN: &[Setting] = &[
-    projector("lfm2"),
-    NORM_EPSILON,
-    setting(
-        Kind::Required,
-        "vision.projector.scale_factor",
-        &[MERGE_SIZE],
-    ),
-    GELU,
-];
+const OWN: &[Setting] = &[projector("lfm2"), NORM_EPSILON, SCALE_FACTOR, GELU];
 
 pub(super) const LFM2_VL: Tower = Tower {
     class: ModelClass {
@@ -82,17 +69,10 @@ pub(super) const LFM2_VL: Tower = Tower {
             ("intermediate_size", Default::Int(3072)),
             ("num_hidden_layers", Default::Int(12)),
             ("num_attention_heads", Default::Int(12)),
-            (CHANNELS, COLOURS),
             ("num_patches", Default::Int(256)),
-            (PATCH_SIZE, Default::Int(16)),
-            ("hidden_act", Default::Text("gelu_pytorch_tanh")),
             (EPSILON, Default::Float(1e-6)),
         ],
-        implied: &[
-            SIGLIP_IMPLIED[0],
-            SIGLIP_IMPLIED[1],
-            (PATCH_SIZE, Default::Int(16)),
-        ],
+        implied: &[(PATCH_SIZE, Default::Int(16))],
         biases: &[
             ("", SIGLIP_BIASES),
             ("", PROJECTOR_BIASES),
@@ -100,6 +80,10 @@ pub(super) const LFM2_VL: Tower = Tower {
         ],
         tensors: &[IN_FRONT, SIGLIP, PROJECTOR],
         settings: &[SETTINGS, OWN],
+        traits: Traits {
+            also_implied: SIGLIP_IMPLIED,
+            ..PLAIN.traits
+        },
         ..PLAIN
     },
     complete,
@@ -115,13 +99,8 @@ fn complete(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     expect(config, "projector_bias", true, true)?;
     // Images keep their shape, and nothing reads this.
     fields.0.insert(IMAGE_SIZE.to_owned(), 256.into());
-    for (name, own, default) in [
-        (MERGE_SIZE, "downsample_factor", Value::from(2)),
-        (WIDTH, WIDTH, 2560.into()),
-        (NORMS, NORMS, true.into()),
-    ] {
-        let value = config.root.get(own).cloned().unwrap_or(default);
-        fields.0.insert(name.to_owned(), value);
-    }
+    add_of_model(fields, config, (MERGE_SIZE, "downsample_factor"), 2);
+    add_of_model(fields, config, (WIDTH, WIDTH), 2560);
+    add_of_model(fields, config, (NORMS, NORMS), true);
     Ok(())
 }

@@ -7,25 +7,23 @@
 
 use super::{
     CHANNELS, COLOURS, EPSILON, GELU, IMAGE_SIZE, MERGE_SIZE, NORM_EPSILON, PATCH_SIZE, PATCHES,
-    PLAIN, PLAIN_TOWER, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_base, add_patches,
-    add_text_size, norm, patches_of_ratio, projector, rename, square,
+    PLAIN, PLAIN_TOWER, SCALE_FACTOR, SETTINGS, TEXT_HIDDEN, Tower, TowerConfig, add_base,
+    add_patches, add_text_size, down, norm, patches_of_ratio, projector, rename, square, up, whole,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
 use crate::arch::fields::Fields;
-use crate::arch::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, Transform, parameter, same, setting,
-};
+use crate::arch::table::{Default, ModelClass, Setting, TensorRule, same};
 
 const SIDE: Dim = Dim::Field(PATCH_SIZE);
 
 const POSITIONS: &[Dim] = &[Dim::Sum(&[Dim::One, Dim::Field(PATCHES)]), Dim::Hidden];
 
 const TOWER: &[TensorRule] = &[
-    parameter(
+    whole(
         "v.class_embd",
         "vision_model.class_embedding",
-        (Transform::None, &[Dim::Hidden], &[Dim::Hidden]),
+        &[Dim::Hidden],
     ),
     same(
         "v.patch_embd",
@@ -35,10 +33,10 @@ const TOWER: &[TensorRule] = &[
             Dim::Product(&[SIDE, SIDE, Dim::Field(CHANNELS)]),
         ],
     ),
-    parameter(
+    whole(
         "v.position_embd.weight",
         "vision_model.positional_embedding_vlm",
-        (Transform::None, POSITIONS, POSITIONS),
+        POSITIONS,
     ),
     norm("v.pre_ln", "vision_model.layernorm_pre"),
     square(
@@ -65,15 +63,10 @@ const TOWER: &[TensorRule] = &[
         "v.blk.{i}.ln2",
         "vision_model.model.layers.{i}.post_attention_layernorm",
     ),
-    same(
-        "v.blk.{i}.ffn_up",
-        "vision_model.model.layers.{i}.mlp.fc1",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
+    up("v.blk.{i}.ffn_up", "vision_model.model.layers.{i}.mlp.fc1"),
+    down(
         "v.blk.{i}.ffn_down",
         "vision_model.model.layers.{i}.mlp.fc2",
-        &[Dim::Hidden, Dim::Inner],
     ),
     norm("v.post_ln", "vision_model.layernorm_post"),
 ];
@@ -114,16 +107,7 @@ const BIASES: &[&str] = &[
     "v.post_ln",
 ];
 
-const OWN: &[Setting] = &[
-    projector("llama4"),
-    NORM_EPSILON,
-    setting(
-        Kind::Required,
-        "vision.projector.scale_factor",
-        &[MERGE_SIZE],
-    ),
-    GELU,
-];
+const OWN: &[Setting] = &[projector("llama4"), NORM_EPSILON, SCALE_FACTOR, GELU];
 
 pub(super) const LLAMA4: Tower = Tower {
     class: ModelClass {
@@ -134,10 +118,8 @@ pub(super) const LLAMA4: Tower = Tower {
             ("intermediate_size", Default::Int(5632)),
             ("num_hidden_layers", Default::Int(34)),
             ("num_attention_heads", Default::Int(16)),
-            (CHANNELS, COLOURS),
             (IMAGE_SIZE, Default::Int(448)),
             (PATCH_SIZE, Default::Int(14)),
-            ("hidden_act", Default::Text("gelu")),
             ("norm_eps", Default::Float(1e-5)),
         ],
         implied: &[

@@ -6,13 +6,14 @@ use serde_json::Value;
 
 use super::{
     COLOURS, EPSILON, FILTERS, MERGE_SIZE, MERGED, NORM_EPSILON, PLAIN, PLAIN_TOWER, SETTINGS,
-    TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, expect, norm, projector, square,
+    TEXT_HIDDEN, Tower, TowerConfig, add_base, add_of_model, add_text_size, down, expect, norm,
+    projector, square, up,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
 use crate::arch::fields::{Fields, is_same, wrong};
 use crate::arch::table::{
-    Default, Kind, ModelClass, Setting, TensorRule, Traits, count, heads, same, setting,
+    Default, Kind, ModelClass, Setting, TensorRule, count, heads, same, setting,
 };
 
 /// Rows of queries and keys are those of heads.
@@ -47,20 +48,17 @@ const TOWER: &[TensorRule] = &[
         "v.blk.{i}.ln2",
         "vision_tower.transformer.layers.{i}.ffn_norm",
     ),
-    same(
+    up(
         "v.blk.{i}.ffn_gate",
         "vision_tower.transformer.layers.{i}.feed_forward.gate_proj",
-        &[Dim::Inner, Dim::Hidden],
     ),
-    same(
+    up(
         "v.blk.{i}.ffn_up",
         "vision_tower.transformer.layers.{i}.feed_forward.up_proj",
-        &[Dim::Inner, Dim::Hidden],
     ),
-    same(
+    down(
         "v.blk.{i}.ffn_down",
         "vision_tower.transformer.layers.{i}.feed_forward.down_proj",
-        &[Dim::Hidden, Dim::Inner],
     ),
 ];
 
@@ -106,11 +104,9 @@ pub(super) const PIXTRAL: Tower = Tower {
             ("intermediate_size", Default::Int(4096)),
             ("num_hidden_layers", Default::Int(24)),
             ("num_attention_heads", Default::Int(16)),
-            ("num_channels", COLOURS),
             ("image_size", Default::Int(1024)),
             ("patch_size", Default::Int(16)),
             ("hidden_act", Default::Text("gelu")),
-            (EPSILON, Default::Float(1e-5)),
         ],
         implied: &[
             ("model_type", Default::Text("pixtral")),
@@ -121,10 +117,6 @@ pub(super) const PIXTRAL: Tower = Tower {
         biases: PROJECTOR_BIASES,
         tensors: &[TOWER, PROJECTOR],
         settings: &[SETTINGS, OWN],
-        traits: Traits {
-            prefix: Some("model."),
-            ..PLAIN.traits
-        },
         ..PLAIN
     },
     complete: complete_pixtral,
@@ -154,8 +146,7 @@ fn complete_pixtral(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()>
 fn complete_mistral3(fields: &mut Fields, config: &TowerConfig<'_>) -> Result<()> {
     complete(fields, config)?;
     expect(config, "vision_feature_layer", -1, -1)?;
-    let merge = config.root.get(MERGE_SIZE).cloned().unwrap_or(2.into());
-    fields.0.insert(MERGE_SIZE.to_owned(), merge);
+    add_of_model(fields, config, (MERGE_SIZE, MERGE_SIZE), 2);
     let epsilon = config.text("rms_norm_eps");
     match epsilon.filter(|epsilon| !is_same(epsilon, &1e-5.into())) {
         None => Ok(()),

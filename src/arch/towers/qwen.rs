@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use super::{
     COLOURS, EPSILON, IMAGE_SIZE, MERGE_SIZE, MERGED, MLP_WIDTH, NORM_EPSILON, PATCH_SIZE, PLAIN,
-    PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, norm,
-    projector, rename, square, third,
+    PLAIN_TOWER, SETTINGS, SILU, TEXT_HIDDEN, Tower, TowerConfig, add_base, add_text_size, down,
+    norm, projector, rename, square, third, up, whole,
 };
 use crate::Result;
 use crate::arch::dims::{Dim, check_layers};
 use crate::arch::fields::{Fields, wrong};
 use crate::arch::table::{
-    Default, ModelClass, Setting, TensorRule, Transform, count, parameter, same,
+    Default, ModelClass, Setting, TensorRule, Traits, Transform, count, parameter, same,
 };
 
 /// Frames of a video that are taken together.
-pub(super) const FRAMES: &str = "temporal_patch_size";
+const FRAMES: &str = "temporal_patch_size";
 
 /// Filters over two frames, which llama.cpp has apart.
 pub(super) const FILTERS: &[TensorRule] = &[
@@ -42,10 +42,10 @@ const fn frame(number: usize, gguf: &'static str) -> TensorRule {
 }
 
 /// The bias of these filters.
-pub(super) const FILTER_BIAS: &[TensorRule] = &[parameter(
+pub(super) const FILTER_BIAS: &[TensorRule] = &[whole(
     "v.patch_embd.bias",
     "visual.patch_embed.proj.bias",
-    (Transform::None, &[Dim::Hidden], &[Dim::Hidden]),
+    &[Dim::Hidden],
 )];
 
 /// What all have in their layers.
@@ -80,13 +80,10 @@ const MLP: &[TensorRule] = &[
 ];
 
 const GATED_MLP: &[TensorRule] = &[
-    same("v.blk.{i}.ffn_gate", "visual.blocks.{i}.mlp.gate_proj", IN),
-    same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.up_proj", IN),
-    same("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj", OUT),
+    up("v.blk.{i}.ffn_gate", "visual.blocks.{i}.mlp.gate_proj"),
+    up("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.up_proj"),
+    down("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.down_proj"),
 ];
-
-pub(super) const IN: &[Dim] = &[Dim::Inner, Dim::Hidden];
-pub(super) const OUT: &[Dim] = &[Dim::Hidden, Dim::Inner];
 
 const WIDTH: Dim = Dim::Field(MLP_WIDTH);
 const UP: &[Dim] = &[WIDTH, Dim::Hidden];
@@ -105,8 +102,15 @@ const ATTENTION_BIASES: &[&str] = &[
 ];
 pub(super) const NORM_BIASES: &[&str] = &["v.blk.{i}.ln1", "v.blk.{i}.ln2", "v.post_ln"];
 const GATE_BIASES: &[&str] = &["v.blk.{i}.ffn_gate"];
+
+/// What later towers have as well.
+pub(super) const TRAITS: Traits = Traits {
+    also_implied: IMPLIED,
+    ..PLAIN.traits
+};
+
 /// Graphs merge two by two patches, and take two frames.
-pub(super) const IMPLIED: &[(&str, Default)] = &[
+const IMPLIED: &[(&str, Default)] = &[
     (MERGE_SIZE, Default::Int(2)),
     (FRAMES, Default::Int(2)),
     ("in_channels", COLOURS),
@@ -126,23 +130,14 @@ pub(super) const QWEN2_VL: Tower = Tower {
             ("num_heads", Default::Int(16)),
             ("mlp_ratio", Default::Int(4)),
             ("patch_size", Default::Int(14)),
-            (MERGE_SIZE, Default::Int(2)),
-            (FRAMES, Default::Int(2)),
-            ("in_channels", COLOURS),
-            ("hidden_act", Default::Text("quick_gelu")),
             (IMAGE_SIZE, Default::Int(560)),
             (EPSILON, Default::Float(1e-6)),
         ],
-        implied: &[
-            IMPLIED[0],
-            IMPLIED[1],
-            IMPLIED[2],
-            IMPLIED[3],
-            ("hidden_act", Default::Text("quick_gelu")),
-        ],
+        implied: &[("hidden_act", Default::Text("quick_gelu"))],
         biases: &[("", ATTENTION_BIASES), ("", NORM_BIASES)],
         tensors: &[FILTERS, LAYERS, THIRDS, MLP, MERGER],
         settings: &[SETTINGS, QWEN2_OWN],
+        traits: TRAITS,
         ..PLAIN
     },
     swaps_square: true,
@@ -186,25 +181,17 @@ pub(super) const QWEN2_5_VL: Tower = Tower {
             ("num_heads", Default::Int(16)),
             ("out_hidden_size", Default::Int(3584)),
             ("patch_size", Default::Int(14)),
-            (MERGE_SIZE, Default::Int(2)),
-            (FRAMES, Default::Int(2)),
-            ("in_channels", COLOURS),
-            ("hidden_act", Default::Text("silu")),
-            ("window_size", Default::Int(112)),
             (IMAGE_SIZE, Default::Int(560)),
             (EPSILON, Default::Float(1e-6)),
         ],
         implied: &[
-            IMPLIED[0],
-            IMPLIED[1],
-            IMPLIED[2],
-            IMPLIED[3],
             ("hidden_act", Default::Text("silu")),
             ("window_size", Default::Int(112)),
         ],
         biases: &[("", ATTENTION_BIASES), ("", GATE_BIASES)],
         tensors: &[FILTERS, LAYERS, THIRDS, GATED_MLP, MERGER],
         settings: &[SETTINGS, QWEN2_5_OWN],
+        traits: TRAITS,
         ..PLAIN
     },
     swaps_square: true,

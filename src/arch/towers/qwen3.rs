@@ -6,12 +6,10 @@
 
 use serde_json::Value;
 
-use super::qwen::{
-    FILTER_BIAS, FILTERS, FRAMES, IMPLIED, IN, LAYERS, NORM_BIASES, OUT, QKV, TO_TEXT, usual_names,
-};
+use super::qwen::{FILTER_BIAS, FILTERS, LAYERS, NORM_BIASES, QKV, TO_TEXT, TRAITS, usual_names};
 use super::{
-    COLOURS, EPSILON, FUSED, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, PATCH_SIZE, PLAIN,
-    PLAIN_TOWER, SETTINGS, Tower, TowerConfig, norm, projector,
+    EPSILON, FUSED, GELU, IMAGE_SIZE, MERGE_SIZE, MERGED, NORM_EPSILON, PATCH_SIZE, PLAIN,
+    PLAIN_TOWER, SETTINGS, Tower, TowerConfig, down, norm, projector, up,
 };
 use crate::Result;
 use crate::arch::dims::Dim;
@@ -34,12 +32,8 @@ const TENSORS: &[TensorRule] = &[
         &[Dim::Field(POSITIONS), Dim::Hidden],
     ),
     same("v.blk.{i}.attn_qkv", QKV, FUSED),
-    same("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.linear_fc1", IN),
-    same(
-        "v.blk.{i}.ffn_down",
-        "visual.blocks.{i}.mlp.linear_fc2",
-        OUT,
-    ),
+    up("v.blk.{i}.ffn_up", "visual.blocks.{i}.mlp.linear_fc1"),
+    down("v.blk.{i}.ffn_down", "visual.blocks.{i}.mlp.linear_fc2"),
     norm("v.post_ln", "visual.merger.norm"),
     same("mm.0", "visual.merger.linear_fc1", &[MERGED, MERGED]),
     same("mm.2", "visual.merger.linear_fc2", TO_TEXT),
@@ -102,22 +96,13 @@ pub(super) const QWEN3_VL: Tower = Tower {
             ("out_hidden_size", Default::Int(3584)),
             ("patch_size", Default::Int(16)),
             (POSITIONS, Default::Int(2304)),
-            (MERGE_SIZE, Default::Int(2)),
-            (FRAMES, Default::Int(2)),
-            ("in_channels", COLOURS),
-            ("hidden_act", Default::Text("gelu_pytorch_tanh")),
             (EPSILON, Default::Float(1e-6)),
         ],
-        implied: &[
-            IMPLIED[0],
-            IMPLIED[1],
-            IMPLIED[2],
-            IMPLIED[3],
-            ("hidden_act", Default::Text("gelu_pytorch_tanh")),
-        ],
+        implied: &[("hidden_act", Default::Text("gelu_pytorch_tanh"))],
         biases: &[("", BIASES), ("", NORM_BIASES), ("", DEEP_BIASES)],
         tensors: &[FILTERS, FILTER_BIAS, LAYERS, TENSORS],
         settings: &[SETTINGS, OWN],
+        traits: TRAITS,
         ..PLAIN
     },
     complete,
