@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::container::is_weights_of_output;
 use super::directory::UnfinishedDirectory;
-use super::overlap::place_at;
 use crate::config::{edit, read_small};
 use crate::containers::model::FileBeside;
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
+use crate::source::inputs::place_at;
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
 use crate::source::sha256_of_file;
 use crate::{AnamnesisError, Result, TargetDtype};
