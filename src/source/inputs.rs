@@ -156,14 +156,14 @@ pub(crate) fn place_at(path: &Path) -> Option<FilePlace> {
 /// Describes how the canonical paths of `inputs` are in the directory `there`.
 fn overlap_of_paths(there: &Path, inputs: &[PathBuf]) -> Option<String> {
     let there = there.canonicalize().ok()?;
-    inputs.iter().find_map(|input| match input {
-        input if *input == there => Some("the output is the input".to_owned()),
-        input if input.starts_with(&there) => Some(format!(
-            "the output is to be replaced, and the input is in it: `{}`",
-            input.display()
-        )),
-        _ => None,
-    })
+    if inputs.contains(&there) {
+        return Some("the output is the input".to_owned());
+    }
+    let within = inputs.iter().find(|input| input.starts_with(&there))?;
+    Some(format!(
+        "the output is to be replaced, and the input is in it: `{}`",
+        within.display()
+    ))
 }
 
 /// Describes which of `places` is the directory `there` or is below it.
