@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::adapters;
-use super::cast::{cast_of_item, cast_target};
+use super::cast::{cast_of_item, cast_target, widen_parameter, widens_parameters};
 use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
 use super::options::{ConvertOptions, FloatCast, ModelScope};
@@ -77,9 +77,10 @@ pub(super) fn draft_outputs<'m>(
     let is_gguf = options.target.container().has_gguf_metadata;
     let is_of_class = whole.is_some() && model.is_gguf() != is_gguf;
     let mut encodings = Encodings::new(model, &mut resolution, options, &mut report)?;
+    let widens = whole.is_none() && widens_parameters(&resolution.items, options);
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in resolution.items {
-        let item = match &mut encodings {
+        let mut item = match &mut encodings {
             None => item,
             Some(encodings) => match encodings.draft(item)? {
                 Drafted::Encoded(encoded) => {
@@ -89,7 +90,10 @@ pub(super) fn draft_outputs<'m>(
                 Drafted::NotEncoded(item) => item,
             },
         };
-        let cast = cast_of_item(&item, is_of_class, options);
+        let mut cast = cast_of_item(&item, is_of_class, options);
+        if widens {
+            cast = widen_parameter(&mut item, cast, options);
+        }
         count_unencoded(&item, cast.is_some(), &mut report);
         let draft = draft_unencoded(item, cast, model, options)?;
         debug!(

@@ -100,11 +100,18 @@ fn decide_by(
                 scope => scope,
             };
             let label = forget.scheme.to_string();
+            let of_comfy = forget.scheme.is_comfy().then(|| {
+                loaders::ComfyUiModel::of(candidates.iter().map(|candidate| candidate.name))
+            });
+            let by_loader = |name: &str| match &of_comfy {
+                Some(model) => model.objection(name).map(str::to_owned),
+                None => loaders::objection_of_diffusers(model, name),
+            };
             let by_default = |candidate: &Candidate<'_>, name: &str| match candidate.encoded_as {
                 Some(EncodedAs::Nothing) => Some("no weight of a layer".to_owned()),
                 Some(_) => None,
                 None => names::objection(name, scope).or_else(|| match scope {
-                    Scope::Linear => loaders::objection_of_diffusers(model, name),
+                    Scope::Linear => by_loader(name),
                     _ => None,
                 }),
             };
@@ -118,7 +125,8 @@ fn decide_by(
             if model.config.is_of_diffusers() && method.is_skipped_by_last_part() {
                 loaders::keep_namesakes(candidates, &mut all);
             }
-            let notes = loaders::notes(model, candidates, &all, &*method, &label);
+            let mut notes = loaders::notes(model, candidates, &all, &*method, &label);
+            notes.extend(of_comfy.and_then(|model| model.note(candidates, &all)));
             Ok(Decisions { all, notes })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and

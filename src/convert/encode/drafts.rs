@@ -8,6 +8,7 @@ use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 #[cfg(feature = "gguf")]
 use crate::containers::model::gguf::Gguf;
 use crate::containers::model::{ParsedModel, Tensor};
+use crate::convert::cast::is_widened;
 use crate::convert::cut::Cut;
 use crate::convert::draft::{byte_len, sources_of};
 use crate::convert::options::{ConvertOptions, FloatCast};
@@ -17,7 +18,7 @@ use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
 use crate::scheme::{
     Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
-use crate::{Dtype, Result, TargetDtype};
+use crate::{Result, TargetDtype};
 
 /// The decisions for the tensors of a model, which are drafted one after another.
 pub(in crate::convert) struct Encodings {
@@ -97,7 +98,10 @@ impl Encodings {
             ResolvedItem::Group(group) if self.copies_blocks && !group.is_merged => {
                 Output::copies(group)?
             }
-            ResolvedItem::Plain(t) if self.widens_vectors && is_widened(&t.stored) => {
+            ResolvedItem::Plain(t)
+                if self.widens_vectors
+                    && is_widened(t.name(), t.stored.dtype(), t.stored.shape().len()) =>
+            {
                 match PlainFloats::of(&t.stored) {
                     Some(plain) => vec![Box::new(widened(t.name().to_owned(), &t.stored, plain)?)],
                     None => return Ok(Drafted::NotEncoded(item)),
@@ -120,14 +124,6 @@ impl Encodings {
         note_twice(&self.quantized_twice, drafts, report);
         self.quantization
     }
-}
-
-/// Whether the tensor becomes F32 in a file whose vectors do. Programs decode BF16 in weights of
-/// layers alone, as ComfyUI-GGUF and diffusers; other parameters (`scale_shift_table`) they take as
-/// they are.
-fn is_widened(t: &Tensor<'_>) -> bool {
-    let is_parameter = !t.name().ends_with("weight") && t.dtype() == Dtype::BF16;
-    t.shape().len() < 2 || is_parameter
 }
 
 /// Whether the metadata says that blocks of `model` are rotated.
