@@ -26,6 +26,9 @@ pub(super) struct Drafts<'m> {
     /// The quantization config of the output: the keys under which `config.json` has it, and its
     /// value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+    /// What the metadata of a GGUF output says of the encoding.
+    #[cfg(feature = "gguf")]
+    pub gguf_keys: Vec<(String, crate::GgufMetadataValue)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub whole: Option<WholeModel>,
 }
@@ -103,6 +106,8 @@ pub(super) fn draft_outputs<'m>(
         drafts.push(Box::new(draft));
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
+    #[cfg(feature = "gguf")]
+    let gguf_keys = encodings.as_mut().map(Encodings::take_gguf_keys);
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
@@ -112,6 +117,8 @@ pub(super) fn draft_outputs<'m>(
         drafts,
         report,
         quantization,
+        #[cfg(feature = "gguf")]
+        gguf_keys: gguf_keys.unwrap_or_default(),
         whole,
     })
 }
@@ -243,6 +250,8 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         drafts,
         report,
         quantization: None,
+        #[cfg(feature = "gguf")]
+        gguf_keys: vec![],
         whole: None,
     })
 }

@@ -62,6 +62,8 @@ impl<'m> Plan<'m> {
             mut drafts,
             mut report,
             quantization,
+            #[cfg(feature = "gguf")]
+            gguf_keys,
             whole,
         } = draft_outputs(model, options)?;
         require_unique_names(&drafts)?;
@@ -69,6 +71,8 @@ impl<'m> Plan<'m> {
             model,
             drafts: &drafts,
             quantization: quantization.as_ref().map(|(_, config)| config),
+            #[cfg(feature = "gguf")]
+            gguf_keys: &gguf_keys,
             options,
             whole: whole.as_ref(),
             report: &mut report,

@@ -13,6 +13,7 @@ use super::mlx::Mlx;
 use super::seam::names;
 use super::{Forget, Method, Scope, WeightInfo};
 use crate::config::Selection;
+use crate::containers::model::gguf::GgufMetadataValue;
 use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::{EncodedAs, ResolvedItem};
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
@@ -50,6 +51,8 @@ pub(crate) struct Decisions {
     pub all: Vec<Decision>,
     /// Remarks for the report.
     pub notes: Vec<String>,
+    /// What the metadata of a GGUF file says of the encoding, beside its file type.
+    pub gguf_keys: Vec<(String, GgufMetadataValue)>,
 }
 
 /// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded
@@ -127,7 +130,11 @@ fn decide_by(
             }
             let mut notes = loaders::notes(model, candidates, &all, &*method, &label);
             notes.extend(of_comfy.and_then(|model| model.note(candidates, &all)));
-            Ok(Decisions { all, notes })
+            Ok(Decisions {
+                all,
+                notes,
+                gguf_keys: vec![],
+            })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and
         // layer.

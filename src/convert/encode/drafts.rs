@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::vec;
 
-use super::decisions::{config_of_class, decide_all, dtype_of, quantization_config};
+use super::decisions::{GgufKeys, config_of_class, decide_all, dtype_of, quantization_config};
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 #[cfg(feature = "gguf")]
 use crate::containers::model::gguf::Gguf;
@@ -24,6 +24,8 @@ use crate::{Result, TargetDtype};
 pub(in crate::convert) struct Encodings {
     choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+    /// What the metadata of a GGUF file says of the encoding.
+    gguf_keys: GgufKeys,
     to: TargetDtype,
     /// Whether blocks that are not encoded again are copied.
     copies_blocks: bool,
@@ -57,7 +59,7 @@ impl Encodings {
         let Some(forget) = &options.forget else {
             return Ok(None);
         };
-        let choices = decide_all(model, resolution, forget, options, report)?;
+        let (choices, gguf_keys) = decide_all(model, resolution, forget, options, report)?;
         let quantization = config_of_class(&choices, resolution);
         let quantization = quantization
             .or_else(|| quantization_config(model, &choices, resolution))
@@ -76,6 +78,7 @@ impl Encodings {
             quantized_twice,
             choices: choices.into_iter(),
             quantization,
+            gguf_keys,
             to: options.run.to,
             copies_blocks,
             // Of a model whose blocks are copied, vectors are copied, too.
@@ -110,6 +113,11 @@ impl Encodings {
             _ => return Ok(Drafted::NotEncoded(item)),
         };
         Ok(Drafted::Encoded(drafts))
+    }
+
+    /// Takes what the metadata of a GGUF file says of the encoding.
+    pub(in crate::convert) fn take_gguf_keys(&mut self) -> GgufKeys {
+        std::mem::take(&mut self.gguf_keys)
     }
 
     /// Completes the drafts and the report after the last item. Returns the quantization config of

@@ -8,6 +8,8 @@
 //! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp`
 //! (`llama_model_quantize_impl`, what is refused).
 
+mod fit;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
