@@ -302,7 +302,12 @@ fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
 fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report) {
     let is_moved = |draft: &&BoxedOutput<'_>| {
         let encoding = draft.body.encoding();
-        encoding.is_some_and(|encoding| matches!(encoding.relay, RelayDecision::Relay(_)))
+        encoding.is_some_and(|encoding| {
+            matches!(
+                encoding.relay,
+                RelayDecision::Relay(_) | RelayDecision::AfterSurvey(_)
+            )
+        })
     };
     let moved = drafts.iter().filter(is_moved).count();
     let rounded = names.len().saturating_sub(moved);

@@ -52,7 +52,8 @@ impl Imatrix {
         } else {
             LegacyReader::read(&source)
         };
-        let read = read.map_err(|error| error.about(path.display()))?;
+        let about = format_args!("importance matrix {}", path.display());
+        let read = read.map_err(|error| error.about(about))?;
         // It is read now and never again: what changes later does not matter.
         source.require_unchanged().map(|()| read)
     }
