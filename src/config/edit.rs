@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use serde_json::Value;
+
 /// Keys of objects that say how a model is quantized.
 const QUANTIZATION: &[&str] = &[
     "quantization_config",
@@ -75,7 +77,12 @@ pub(crate) fn requantized(
     dtype: Option<&str>,
     entries: &[(&str, &serde_json::Value)],
 ) -> Option<String> {
-    let mut out = dequantized(json, dtype)?;
+    appended(dequantized(json, dtype)?, entries)
+}
+
+/// Appends `entries` to the members of `json`. `None` if it is no object.
+fn appended(json: String, entries: &[(&str, &Value)]) -> Option<String> {
+    let mut out = json;
     let object = JsonObject::parse(&out, out.find('{')?)?;
     let (at, mut comma) = match object.members.last() {
         Some(last) => (last.value.end, ","),
@@ -95,6 +102,53 @@ pub(crate) fn requantized(
     }
     out.insert_str(at, &text);
     Some(out)
+}
+
+/// Gives the members `key` of `json`, and of the configs nested in it, the value `new`, where they
+/// have the value `old` or that is `None`. If no object has one, the outer object gets it. `None`
+/// if `json` is no object.
+pub(crate) fn replaced(json: &str, key: &str, old: Option<&Value>, new: &Value) -> Option<String> {
+    let outer = JsonObject::parse(json, json.find('{')?)?;
+    let mut places = vec![];
+    find_members(json, &outer, key, 0, &mut places);
+    let has_any = !places.is_empty();
+    let is_old = |place: &Range<usize>| {
+        let value: Option<Value> = serde_json::from_str(json.get(place.clone())?).ok();
+        Some(old.is_none_or(|old| value.as_ref() == Some(old)))
+    };
+    places.retain(|place| is_old(place) == Some(true));
+    places.sort_by_key(|place| place.start);
+    let mut out = json.to_owned();
+    for place in places.into_iter().rev() {
+        out.replace_range(place, &new.to_string());
+    }
+    match has_any {
+        true => Some(out),
+        false => appended(out, &[(key, new)]),
+    }
+}
+
+/// Appends the values of the members `key` of `object`, and of the objects nested in it, to
+/// `places`.
+fn find_members(
+    json: &str,
+    object: &JsonObject,
+    key: &str,
+    depth: usize,
+    places: &mut Vec<Range<usize>>,
+) {
+    for m in &object.members {
+        if json.get(m.key.clone()) == Some(key) {
+            places.push(m.value.clone());
+        } else if json
+            .get(m.value.clone())
+            .is_some_and(|v| v.starts_with('{'))
+            && depth < MAX_DEPTH
+            && let Some(inner) = JsonObject::parse(json, m.value.start)
+        {
+            find_members(json, &inner, key, depth + 1, places);
+        }
+    }
 }
 
 /// Whether a member describes the quantization and is removed. A string under such a key is
@@ -293,13 +347,41 @@ fn trim_end(bytes: &[u8], start: usize, mut end: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{dequantized, keys, requantized};
+    use super::{dequantized, keys, replaced, requantized};
 
     fn same(json: &str, expected: &str) {
         let edited = dequantized(json, Some("bfloat16")).unwrap();
         assert_eq!(edited, expected);
         let plain: serde_json::Value = serde_json::from_str(&edited.replace("NaN", "0")).unwrap();
         assert!(plain.is_object());
+    }
+
+    #[test]
+    fn members_are_replaced() {
+        let (old, new) = (128.into(), 132.into());
+        for (json, expected) in [
+            (
+                r#"{"vocab_size": 128, "a": 128}"#,
+                r#"{"vocab_size": 132, "a": 128}"#,
+            ),
+            (r#"{"vocab_size": 64}"#, r#"{"vocab_size": 64}"#),
+            (
+                r#"{"text_config": {"vocab_size": 128}, "vision": {"vocab_size": 5}}"#,
+                r#"{"text_config": {"vocab_size": 132}, "vision": {"vocab_size": 5}}"#,
+            ),
+            ("{\"a\": 1e-05}", "{\"a\": 1e-05,\n  \"vocab_size\": 132}"),
+        ] {
+            let out = replaced(json, "vocab_size", Some(&old), &new).unwrap();
+            assert_eq!(out, expected, "{json}");
+        }
+        let tied = replaced(
+            r#"{"tie": true, "b": {"tie": null}}"#,
+            "tie",
+            None,
+            &false.into(),
+        );
+        assert_eq!(tied.unwrap(), r#"{"tie": false, "b": {"tie": false}}"#);
+        assert!(replaced("[]", "a", None, &new).is_none());
     }
 
     #[test]

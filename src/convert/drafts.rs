@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::adapters;
+use super::adapters::{self, ConfigField};
 use super::cast::{cast_of_item, cast_target};
 use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
@@ -28,6 +28,8 @@ pub(super) struct Drafts<'m> {
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub whole: Option<WholeModel>,
+    /// What adapters change in `config.json`.
+    pub config_fields: Vec<ConfigField>,
 }
 
 /// Drafts all output tensors.
@@ -48,8 +50,9 @@ pub(super) fn draft_outputs<'m>(
     let mut resolution = model.resolve().into_result()?;
     let mut merged = Report::new(options.run.to);
     let merges_first = adapters::fit_stored_names(model, options)?;
+    let mut config_fields = vec![];
     if merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, None),
             &mut resolution.items,
             &options.adapters,
@@ -64,13 +67,14 @@ pub(super) fn draft_outputs<'m>(
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     if !merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, whole.as_ref()),
             &mut resolution.items,
             &options.adapters,
             &mut merged,
         )?;
     }
+    adapters::require_same_config(&config_fields, whole.as_ref(), merges_first)?;
     report.notes.extend(merged.notes);
     report.merged = merged.merged;
     // Between the two the tables of the class say which tensors have which type.
@@ -109,6 +113,7 @@ pub(super) fn draft_outputs<'m>(
         report,
         quantization,
         whole,
+        config_fields,
     })
 }
 
@@ -240,6 +245,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         report,
         quantization: None,
         whole: None,
+        config_fields: vec![],
     })
 }
 
