@@ -9,6 +9,7 @@ mod diffusion;
 mod directories;
 mod models;
 mod module_forms;
+mod requested;
 mod round_trip;
 mod schemes;
 mod transcode;
