@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use serde_json::Value;
+
 use super::PLACES;
 
 /// The files that are edited: those that describe a model beside its quantization.
@@ -88,7 +90,12 @@ pub(crate) fn requantized(
     stored: StoredDtypes<'_>,
     entries: &[(&str, &serde_json::Value)],
 ) -> Option<String> {
-    let mut out = dequantized(json, stored)?;
+    appended(dequantized(json, stored)?, entries)
+}
+
+/// Appends `entries` to the members of `json`. `None` if it is no object.
+fn appended(json: String, entries: &[(&str, &Value)]) -> Option<String> {
+    let mut out = json;
     let object = JsonObject::parse(&out, out.find('{')?)?;
     let (at, mut comma) = match object.members.last() {
         Some(last) => (last.value.end, ","),
@@ -108,6 +115,53 @@ pub(crate) fn requantized(
     }
     out.insert_str(at, &text);
     Some(out)
+}
+
+/// Gives the members `key` of `json`, and of the configs nested in it, the value `new`, where they
+/// have the value `old` or that is `None`. If no object has one, the outer object gets it. `None`
+/// if `json` is no object.
+pub(crate) fn replaced(json: &str, key: &str, old: Option<&Value>, new: &Value) -> Option<String> {
+    let outer = JsonObject::parse(json, json.find('{')?)?;
+    let mut places = vec![];
+    find_members(json, &outer, key, 0, &mut places);
+    let has_any = !places.is_empty();
+    let is_old = |place: &Range<usize>| {
+        let value: Option<Value> = serde_json::from_str(json.get(place.clone())?).ok();
+        Some(old.is_none_or(|old| value.as_ref() == Some(old)))
+    };
+    places.retain(|place| is_old(place) == Some(true));
+    places.sort_by_key(|place| place.start);
+    let mut out = json.to_owned();
+    for place in places.into_iter().rev() {
+        out.replace_range(place, &new.to_string());
+    }
+    match has_any {
+        true => Some(out),
+        false => appended(out, &[(key, new)]),
+    }
+}
+
+/// Appends the values of the members `key` of `object`, and of the objects nested in it, to
+/// `places`.
+fn find_members(
+    json: &str,
+    object: &JsonObject,
+    key: &str,
+    depth: usize,
+    places: &mut Vec<Range<usize>>,
+) {
+    for m in &object.members {
+        if json.get(m.key.clone()) == Some(key) {
+            places.push(m.value.clone());
+        } else if json
+            .get(m.value.clone())
+            .is_some_and(|v| v.starts_with('{'))
+            && depth < MAX_DEPTH
+            && let Some(inner) = JsonObject::parse(json, m.value.start)
+        {
+            find_members(json, &inner, key, depth + 1, places);
+        }
+    }
 }
 
 /// Whether a member describes the quantization and is removed.
@@ -316,7 +370,7 @@ fn trim_end(bytes: &[u8], start: usize, mut end: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{StoredDtypes, dequantized, keys, requantized};
+    use super::{StoredDtypes, dequantized, keys, replaced, requantized};
 
     const UNCHANGED: StoredDtypes<'_> = StoredDtypes {
         dtype: None,
@@ -332,6 +386,34 @@ mod tests {
         assert_eq!(edited, expected);
         let plain: serde_json::Value = serde_json::from_str(&edited.replace("NaN", "0")).unwrap();
         assert!(plain.is_object());
+    }
+
+    #[test]
+    fn members_are_replaced() {
+        let (old, new) = (128.into(), 132.into());
+        for (json, expected) in [
+            (
+                r#"{"vocab_size": 128, "a": 128}"#,
+                r#"{"vocab_size": 132, "a": 128}"#,
+            ),
+            (r#"{"vocab_size": 64}"#, r#"{"vocab_size": 64}"#),
+            (
+                r#"{"text_config": {"vocab_size": 128}, "vision": {"vocab_size": 5}}"#,
+                r#"{"text_config": {"vocab_size": 132}, "vision": {"vocab_size": 5}}"#,
+            ),
+            ("{\"a\": 1e-05}", "{\"a\": 1e-05,\n  \"vocab_size\": 132}"),
+        ] {
+            let out = replaced(json, "vocab_size", Some(&old), &new).unwrap();
+            assert_eq!(out, expected, "{json}");
+        }
+        let tied = replaced(
+            r#"{"tie": true, "b": {"tie": null}}"#,
+            "tie",
+            None,
+            &false.into(),
+        );
+        assert_eq!(tied.unwrap(), r#"{"tie": false, "b": {"tie": false}}"#);
+        assert!(replaced("[]", "a", None, &new).is_none());
     }
 
     #[test]

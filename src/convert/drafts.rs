@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::adapters;
+use super::adapters::{self, ConfigField};
 use super::cast::{cast_of_item, cast_target, widen_parameter, widens_parameters};
 use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
@@ -31,6 +31,8 @@ pub(super) struct Drafts<'m> {
     pub gguf_keys: Vec<(String, crate::GgufMetadataValue)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub whole: Option<WholeModel>,
+    /// What adapters change in `config.json`.
+    pub config_fields: Vec<ConfigField>,
 }
 
 /// Drafts all output tensors.
@@ -51,8 +53,9 @@ pub(super) fn draft_outputs<'m>(
     let mut resolution = model.resolve().into_result()?;
     let mut merged = Report::new(options.run.to);
     let merges_first = adapters::fit_stored_names(model, options)?;
+    let mut config_fields = vec![];
     if merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, None),
             &mut resolution.items,
             &options.adapters,
@@ -67,13 +70,14 @@ pub(super) fn draft_outputs<'m>(
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     if !merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, whole.as_ref()),
             &mut resolution.items,
             &options.adapters,
             &mut merged,
         )?;
     }
+    adapters::require_same_config(&config_fields, whole.as_ref(), merges_first)?;
     report.notes.extend(merged.notes);
     report.merged = merged.merged;
     // Between the two the tables of the class say which tensors have which type.
@@ -120,6 +124,7 @@ pub(super) fn draft_outputs<'m>(
         #[cfg(feature = "gguf")]
         gguf_keys: gguf_keys.unwrap_or_default(),
         whole,
+        config_fields,
     })
 }
 
@@ -253,6 +258,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         #[cfg(feature = "gguf")]
         gguf_keys: vec![],
         whole: None,
+        config_fields: vec![],
     })
 }
 

@@ -20,6 +20,7 @@ mod in_order;
 mod input;
 mod options;
 mod relay;
+mod requested;
 mod strips;
 mod tiles;
 

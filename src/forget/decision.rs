@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::loaders;
 use super::mlx::Mlx;
 use super::seam::names;
-use super::{Forget, Method, Scope, WeightInfo};
+use super::{Forget, ForgetScheme, Method, Scope, WeightInfo};
 use crate::config::Selection;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::kernels::lethe::mlx::MlxFloatMode;
@@ -122,7 +122,12 @@ fn decide_by(
                 .objection(candidate, |name| by_default(candidate, name))
             {
                 Some(reason) => Decision::Keep(reason),
-                None => encode_as_class(&method, &label, candidate),
+                None => match encode_as_class(&method, &label, candidate) {
+                    Decision::Keep(reason) => {
+                        Decision::Keep(with_way_out(reason, &forget.scheme, candidate, to))
+                    }
+                    encode => encode,
+                },
             };
             let mut all: Vec<Decision> = candidates.iter().map(decision).collect();
             if model.config.is_of_diffusers() && method.is_skipped_by_last_part() {
@@ -139,6 +144,36 @@ fn decide_by(
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and
         // layer.
         None => super::gguf::decide(model, candidates, forget, filter),
+    }
+}
+
+/// Group sizes that may be chosen, the largest first.
+const GROUP_SIZES: [usize; 6] = [512, 256, 128, 64, 32, 16];
+
+/// `reason`, for which `scheme` does not take `candidate`, with the scheme or the group size that
+/// takes it.
+fn with_way_out(
+    reason: String,
+    scheme: &ForgetScheme,
+    candidate: &Candidate<'_>,
+    to: TargetDtype,
+) -> String {
+    let takes = |scheme: &ForgetScheme| {
+        let method = scheme.method(to);
+        method.is_some_and(|(method, _)| method.objection(&candidate.weight).is_none())
+    };
+    if candidate.weight.shape.contains(&0) {
+        return reason;
+    }
+    let mut instead = scheme.instead().iter();
+    let other = instead.find(|name| name.parse().is_ok_and(|scheme| takes(&scheme)));
+    if let Some(name) = other {
+        return format!("{reason} (--to {name} fits)");
+    }
+    let mut sizes = GROUP_SIZES.iter().filter(|_| scheme.has_group_sizes());
+    match sizes.find(|&&size| takes(&scheme.clone().with_group_size(size))) {
+        Some(size) => format!("{reason} (--group-size {size} fits)"),
+        None => reason,
     }
 }
 

@@ -182,6 +182,14 @@ impl ForgetScheme {
         }
     }
 
+    /// Names of schemes that take shapes which this one does not.
+    pub(crate) fn instead(&self) -> &'static [&'static str] {
+        match self.kind {
+            SchemeKind::Table(row) => row.instead,
+            SchemeKind::Gguf(_) => &[],
+        }
+    }
+
     /// Whether it leaves a choice of the group size.
     pub(crate) fn has_group_sizes(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_group_sizes)

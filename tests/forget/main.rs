@@ -10,6 +10,7 @@ mod directories;
 mod importance;
 mod models;
 mod module_forms;
+mod requested;
 mod round_trip;
 mod schemes;
 mod transcode;

@@ -1,12 +1,14 @@
 //! GGUF outputs: their metadata, and how they are split into files.
 
+mod without_architecture;
+
 use std::ops::Range;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::containers::model::gguf_keys::{
-    FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+    ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
 use crate::containers::parse::gguf::{MAX_PARTS, from_text};
 use crate::containers::write::gguf::{GGML_MAX_DIMS, GgufKeys, layout as lay_out, stored_dtype};
@@ -28,8 +30,6 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
         directory: None,
     }),
 };
-
-const ARCHITECTURE: &str = "general.architecture";
 
 /// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final
 /// zero.
@@ -98,6 +98,12 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         }
         None => keys(model, drafts, gguf_keys, options)?,
     };
+    if !keys.has_architecture() {
+        let names = drafts.iter().map(|draft| &*draft.name);
+        report
+            .notes
+            .extend(without_architecture::note(model, names, options)?);
+    }
     if shards.len() as u64 > MAX_PARTS {
         let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
         return Err(AnamnesisError::unsupported("splitting GGUF", what));

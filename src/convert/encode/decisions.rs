@@ -2,6 +2,7 @@
 //! follows from it.
 
 use super::counted::count_exponents;
+use super::requested;
 use crate::containers::model::ParsedModel;
 use crate::containers::model::gguf::GgufMetadataValue;
 use crate::convert::options::ConvertOptions;
@@ -35,6 +36,8 @@ pub(super) fn decide_all(
     };
     let (mut choices, gguf_keys) =
         decide_in_layouts(model, resolution, &transposed, forget, (to, report))?;
+    let parts = (&mut *resolution, &mut *choices);
+    requested::encode_as_modules(model, parts, forget, (to, report))?;
     let encoded = resolution.items.iter_mut().zip(transposed).zip(&choices);
     let encoded = encoded.filter(|(_, choice)| matches!(choice, Decision::Encode { .. }));
     for ((item, transposed), _) in encoded {
@@ -46,6 +49,7 @@ pub(super) fn decide_all(
     }
     count_exponents(&mut choices, resolution, &options.run)?;
     record(&choices, resolution, report);
+    requested::note_left(&resolution.items, &choices, forget, report)?;
     Ok((choices, gguf_keys))
 }
 
@@ -185,7 +189,7 @@ pub(super) fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype 
 
 /// Describes an item for [`decide`], in the form of `module` if there is one, or with the shape
 /// `transposed`.
-fn candidate<'a>(
+pub(super) fn candidate<'a>(
     item: &'a ResolvedItem<'_>,
     (module, transposed): (Option<&'a Group<'_>>, Option<&'a [usize; 2]>),
     to: TargetDtype,
