@@ -6,6 +6,7 @@ mod inputs;
 mod nested;
 mod predictions;
 mod refused;
+mod rounds;
 mod towers;
 
 use std::collections::BTreeMap;
