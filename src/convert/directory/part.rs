@@ -55,6 +55,7 @@ impl PartWork<'_, '_> {
         sidecars: &Sidecars,
         manifest: &mut Manifest,
     ) -> Result<MadePart> {
+        self.directory.make_private()?;
         manifest.write(self.directory, self.record)?;
         let made = self.write_shards(mine, manifest)?;
         if self.writer.options.part.is_none_or(|(part, _)| part == 1) {
