@@ -313,7 +313,14 @@ mod tests {
             };
             let level = Level::detect();
             encoding
-                .encode_tile((no, None), 0.0, &mut buffers, &mut scratch, level, &mut put)
+                .encode_tile(
+                    (no, None),
+                    Default::default(),
+                    &mut buffers,
+                    &mut scratch,
+                    level,
+                    &mut put,
+                )
                 .unwrap();
         }
         assert!(tiles > 1);
