@@ -27,7 +27,6 @@ mod options;
 mod outcome;
 mod output;
 mod overflow;
-mod overlap;
 pub(crate) mod pair;
 mod plan;
 pub(crate) mod progress;

@@ -32,7 +32,11 @@ pub(super) fn write_all(
     style: &OutputStyle<'_>,
     out: &mut impl Write,
 ) -> CommandResult {
-    let options = &options.clone().with_names(name_changes(args)?);
+    let mut options = options.clone().with_names(name_changes(args)?);
+    options.files.extend(args.select.rename_file.clone());
+    // The output of one input is not another input either.
+    options.files.extend(inputs.files.iter().cloned());
+    let options = &options;
     let given = args.output.path.as_deref();
     let place = match inputs.files.as_slice() {
         [_] => OutputChoice::OfOne(given),

@@ -48,6 +48,7 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         }
     };
     options.gguf_metadata = metadata(args)?;
+    options.files.extend(args.gguf_metadata.clone());
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?.with_cast(args.cast.cast());
     let suffix = match &args.to {

@@ -10,6 +10,7 @@ use super::write::settle;
 use super::{signals, sums};
 use crate::convert::{hashed, is_input_of, partial_path};
 use crate::error::printable;
+use crate::source::inputs::Inputs;
 use crate::{AnamnesisError, CancelToken, Result};
 
 /// Gives the directory `output` its name, now that all its parts are made, and prints the sums that
@@ -18,7 +19,7 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
     let (is_quiet, force) = (args.messages.quiet, args.output.force);
     refuse_unfinished_name(output)?;
     if let Some(manifest) = &args.output.manifest {
-        sums::check_place(manifest, output, force)?;
+        sums::check_place(manifest, output, &[], &Inputs::default(), force)?;
     }
     let note = match () {
         () if settle(output, is_quiet)? => None,
@@ -42,7 +43,7 @@ pub(super) fn finish(output: &Path, args: &RunArgs, out: &mut impl Write) -> Com
         signals::cancel_at_termination(&cancel)?;
         let sums = hashed::sums_of_directory(output, vec![], &cancel)?;
         if let Some(manifest) = &args.output.manifest {
-            sums::write(manifest, &sums, force)?;
+            sums::write(manifest, &sums, &Inputs::default(), force)?;
         }
         if args.output.sha256 {
             sums::print(&sums, out);

@@ -15,6 +15,7 @@ use super::progress::{Meter, Work};
 use super::report::print_json;
 use super::{input, signals};
 use crate::config::Selection;
+use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::containers::write::npz::{descr, npy_header};
 use crate::{
     AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, Recovery,
@@ -302,21 +303,26 @@ fn write_npy(recovery: &Recovery<'_>, wanted: &Wanted<'_>, path: &Path, force: b
         );
         return Err(AnamnesisError::unsupported("writing NPY", what));
     };
+    let header = npy_header(descr, &slice.shape);
+    let values = slice.shape.iter().product::<usize>() as u64;
+    let data = values.checked_mul(in_numpy(tensor.dtype).bits() as u64 / 8);
+    let len = data.and_then(|data| data.checked_add(header.len() as u64));
+    let len = len.ok_or_else(|| AnamnesisError::parse("the array is too large"))?;
+    let place = OutputPlace {
+        force,
+        inputs: &recovery.inputs(),
+        space: len,
+        is_uncached: false,
+    };
+    let file = OutputFile::create(path, len, &place)?;
+    let mut writer = BufWriter::new(file.file());
     let failed = |e: &std::io::Error| AnamnesisError::io_at(path, e);
-    let directory = crate::containers::write::atomic::directory_of(path);
-    let file = tempfile::NamedTempFile::new_in(directory).map_err(|e| failed(&e))?;
-    let mut writer = BufWriter::new(file);
-    writer
-        .write_all(&npy_header(descr, &slice.shape))
-        .map_err(|e| failed(&e))?;
+    writer.write_all(&header).map_err(|e| failed(&e))?;
     for_each_run(recovery, tensor, &slice, |bytes| {
         let bytes = numpy_bytes(tensor.name, tensor.dtype, bytes)?;
         writer.write_all(&bytes).map_err(|e| failed(&e))
     })?;
-    let file = writer.into_inner().map_err(|e| failed(e.error()))?;
-    let done = match force {
-        true => file.persist(path),
-        false => file.persist_noclobber(path),
-    };
-    done.map(drop).map_err(|e| failed(&e.error))
+    writer.flush().map_err(|e| failed(&e))?;
+    drop(writer);
+    file.commit()
 }

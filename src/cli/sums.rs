@@ -3,9 +3,11 @@
 use std::io::{Error, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use super::outputs::full_path;
 use super::report::print_line;
 use crate::containers::write::atomic::{OutputFile, OutputPlace, directory_of};
 use crate::error::printable;
+use crate::source::inputs::Inputs;
 use crate::{AnamnesisError, FileSum, Result};
 
 /// Prints the sums as `sha256sum` does.
@@ -16,20 +18,34 @@ pub(super) fn print(sums: &[FileSum], out: &mut impl Write) {
     }
 }
 
-/// Fails if there is no place for a manifest of `output`, so that this shows before the work.
+/// Fails if there is no place for a manifest of the files `weights` at `output`, so that this shows
+/// before the work.
 ///
 /// # Errors
-/// `Io` if the manifest is the output, is there and is not to be replaced, or has no directory.
-pub(super) fn check_place(manifest: &Path, output: &Path, force: bool) -> Result<()> {
+/// `Io` if the manifest is one of these files or of `inputs`, or no regular file; if it is there and
+/// is not to be replaced, or has no directory.
+pub(super) fn check_place(
+    manifest: &Path,
+    output: &Path,
+    weights: &[PathBuf],
+    inputs: &Inputs<'_>,
+    force: bool,
+) -> Result<()> {
     let refuse =
         |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(manifest, &Error::new(kind, what)));
-    if manifest == output {
-        return refuse(ErrorKind::InvalidInput, "the manifest is the output");
+    let (itself, target) = (full_path(manifest), manifest.canonicalize().ok());
+    let outputs = weights.iter().map(PathBuf::as_path).chain([output]);
+    let mut outputs = outputs.map(full_path);
+    if outputs.any(|output| output == itself || Some(output) == target) {
+        return refuse(ErrorKind::InvalidInput, IS_THE_OUTPUT);
     }
-    if manifest.symlink_metadata().is_ok() && !force {
-        let what = "the manifest exists; --force replaces it";
-        return refuse(ErrorKind::AlreadyExists, what);
-    }
+    let place = OutputPlace {
+        force,
+        inputs,
+        space: 0,
+        is_uncached: false,
+    };
+    place.check_name(manifest)?;
     // The output may become the manifest's directory.
     if !manifest.starts_with(output) && !directory_of(manifest).is_dir() {
         return refuse(
@@ -40,20 +56,32 @@ pub(super) fn check_place(manifest: &Path, output: &Path, force: bool) -> Result
     Ok(())
 }
 
+const IS_THE_OUTPUT: &str = "the manifest is a file of the output";
+
 /// Writes the list of `sums`. Paths are relative to the list's directory if the files are below it,
 /// as `amn check --manifest` and `sha256sum -c` in that directory take them.
 ///
 /// # Errors
 /// `Io` if it cannot be written, or a path is not UTF-8.
-pub(super) fn write(manifest: &Path, sums: &[FileSum], force: bool) -> Result<()> {
+pub(super) fn write(
+    manifest: &Path,
+    sums: &[FileSum],
+    inputs: &Inputs<'_>,
+    force: bool,
+) -> Result<()> {
     let failed = |path: &Path, e: &Error| AnamnesisError::io_at(path, e);
     let absolute = |path: &Path| std::path::absolute(path).map_err(|e| failed(path, &e));
     let resolved =
         |path: &Path| -> Result<PathBuf> { path.canonicalize().or_else(|_| absolute(path)) };
     let base = resolved(directory_of(manifest))?;
+    let there = manifest.canonicalize().ok();
     let mut text = String::new();
     for FileSum { file, sha256 } in sums {
         let path = resolved(file)?;
+        if there.as_ref() == Some(&path) {
+            let error = Error::new(ErrorKind::InvalidInput, IS_THE_OUTPUT);
+            return Err(failed(manifest, &error));
+        }
         let Some(name) = path.strip_prefix(&base).unwrap_or(&path).to_str() else {
             let what = "a name is not UTF-8, and the manifest is text";
             return Err(failed(file, &Error::new(ErrorKind::InvalidData, what)));
@@ -62,7 +90,7 @@ pub(super) fn write(manifest: &Path, sums: &[FileSum], force: bool) -> Result<()
     }
     let place = OutputPlace {
         force,
-        inputs: &[],
+        inputs,
         space: text.len() as u64,
         is_uncached: false,
     };

@@ -87,7 +87,8 @@ fn carry_out(
     let report = plan.with_note(&report);
     let seconds = started.elapsed().as_secs_f64();
     if let Some(manifest) = &args.output.manifest {
-        sums::write(manifest, &report.sha256, args.output.force)?;
+        let (inputs, force) = (plan.recovery.inputs(), args.output.force);
+        sums::write(manifest, &report.sha256, &inputs, force)?;
     }
     if args.json {
         print_report(request, &plan.json(input, &report, Some(seconds)), out)?;
@@ -109,7 +110,9 @@ fn says(args: &RunArgs) -> bool {
 /// Makes the places of what is written, before the work begins.
 fn prepare(request: &WriteRequest<'_>, plan: &PlannedOutput<'_>) -> Result<()> {
     if let Some(manifest) = &request.args.output.manifest {
-        sums::check_place(manifest, &plan.output, request.args.output.force)?;
+        let (weights, inputs) = (plan.recovery.paths(&plan.output), plan.recovery.inputs());
+        let force = request.args.output.force;
+        sums::check_place(manifest, &plan.output, &weights, &inputs, force)?;
     }
     if plan.recovery.is_directory() {
         settle(&plan.output, request.args.messages.quiet)?;

@@ -77,10 +77,11 @@ fn write(
 /// Writes a file atomically; an older one is replaced.
 pub(crate) fn to_file(tensors: &[WholeTensor<'_>], path: &std::path::Path) -> Result<()> {
     use crate::containers::write::atomic::{OutputFile, OutputPlace};
+    use crate::source::inputs::Inputs;
     let layout = plan(tensors, FORMAT)?;
     let place = OutputPlace {
         force: true,
-        inputs: &[],
+        inputs: &Inputs::default(),
         space: layout.file_len,
         is_uncached: false,
     };

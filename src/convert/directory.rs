@@ -17,7 +17,7 @@ mod shard;
 mod unfinished;
 
 use std::io::{Error, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use self::claim::Claimant;
@@ -34,8 +34,8 @@ use super::destination::{check_destination, partial_path};
 use super::hashed::sums_of_directory;
 use super::manifest::{self, ConversionParameters, Manifest, changed_input, name as manifest_name};
 use super::options::{ConvertOptions, FloatCast};
-use super::overlap::require_apart;
 use super::plan::Plan;
+use super::recovery::inputs;
 use super::sidecars::Sidecars;
 use crate::containers::model::ParsedModel;
 use crate::containers::parse::directory::is_zero_state;
@@ -102,9 +102,14 @@ impl PartWriter<'_, '_> {
                 UnfinishedDirectory::create(&partial, claimant)?
             }
         };
-        let begun = self.find_manifest(&mut directory, &record, &new)?;
-        let mut manifest = begun.unwrap_or(new);
-        self.check_space(&partial, &mine, &manifest, sidecar_bytes)?;
+        let begun = self.find_manifest(&mut directory, &record, &new);
+        if begun.is_err() && directory.is_new() && parts == 1 {
+            let _ = directory.remove();
+        }
+        let mut manifest = begun?.unwrap_or(new);
+        if !directory.is_new() {
+            self.check_space(&partial, &mine, &manifest, sidecar_bytes)?;
+        }
         let directory = Arc::new(directory);
         let work = PartWork {
             writer: self,
@@ -133,6 +138,8 @@ impl PartWriter<'_, '_> {
         }
         if parts == 1 {
             directory.require_at(&partial)?;
+            // A link to what is replaced may have come since.
+            self.check_input(output)?;
             // The shards were made in this run, or read and summed in it.
             let force = self.options.run.replaces();
             notes.extend(finish_claimed(&directory, output, force, false)?);
@@ -151,16 +158,8 @@ impl PartWriter<'_, '_> {
 
     /// Refuses an output that is the input or contains a part of it.
     fn check_input(&self, output: &Path) -> Result<()> {
-        let directory = self.model.directory.as_ref();
-        let directory = directory.map(|directory| directory.path.clone());
-        let inputs: Vec<PathBuf> = directory
-            .into_iter()
-            .chain(manifest::files(self.model))
-            .chain(self.model.beside.iter().map(|file| file.path.clone()))
-            .chain(self.options.adapters.iter().map(|a| a.path().to_path_buf()))
-            .collect();
         let replaced = [output.to_path_buf(), partial_path(output)?];
-        require_apart(output, &replaced, &inputs)
+        inputs(self.model, self.plan, self.options).require_apart(output, &replaced)
     }
 
     /// The files of the input directory that are copied to `output`, or those that belong to an

@@ -35,7 +35,7 @@ use self::in_order::InOrder;
 use self::input::EncodeInput;
 #[cfg(feature = "models")]
 pub(super) use self::options::is_mlx;
-pub(super) use self::options::{file_type, fingerprint, is_asked_for, with_scheme};
+pub(super) use self::options::{file_type, files, fingerprint, is_asked_for, with_scheme};
 use self::relay::{ExponentRange, RelayDecision};
 use crate::convert::held::Pieces;
 use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};

@@ -106,15 +106,6 @@ impl ConversionParameters {
     }
 }
 
-/// Paths of the files that `model` is read from: its weights, and the configs and the index that
-/// say what they are.
-pub(super) fn files(model: &ParsedModel) -> Vec<PathBuf> {
-    let mut files = weights(model);
-    let companions = model.companions().filter(|companion| companion.exists());
-    files.extend(companions.map(|companion| companion.path.clone()));
-    files
-}
-
 /// Paths of the weight files of `model`, those of a split GGUF model included.
 fn weights(model: &ParsedModel) -> Vec<PathBuf> {
     let opened = model.sources.iter().filter_map(Source::path);
@@ -126,7 +117,7 @@ fn weights(model: &ParsedModel) -> Vec<PathBuf> {
 /// Largest file whose content is summed, in bytes: configs, indexes and tokenizers are smaller.
 const MAX_SUMMED: u64 = 64 << 20;
 
-/// The state of each of the [`files`] of `model` and of the files `sidecars` that are copied, each
+/// The state of each file that `model` is read from and of the files `sidecars` that are copied, each
 /// given as its path and its path below the input. Sorted by name.
 ///
 /// Of weights the times tell whether they have changed, because summing them would read the whole

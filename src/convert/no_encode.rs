@@ -49,6 +49,11 @@ impl Encodings {
     }
 }
 
+/// Returns no files: there are no options for encoding.
+pub(super) fn files(_options: &ConvertOptions) -> Vec<std::path::PathBuf> {
+    Vec::new()
+}
+
 /// Returns `None`: no tensor is encoded.
 pub(super) fn distance(_plan: &Plan<'_>) -> Option<Distance> {
     None

@@ -2,6 +2,8 @@
 
 mod remember;
 
+use std::path::PathBuf;
+
 pub(super) use self::remember::Callback;
 pub use self::remember::{FloatCast, Progress, RememberOptions};
 use super::adapters::Adapter;
@@ -83,6 +85,8 @@ pub struct ConvertOptions {
     /// Adapters that are merged into the weights, in this order. A weight that one changes is
     /// decoded, and keeps its dtype or, if it is quantized, gets that of decoded tensors.
     pub adapters: Vec<Adapter>,
+    /// Files that these options were read from: the output must not replace them.
+    pub(crate) files: Vec<PathBuf>,
     /// Whether every tensor is copied as it is stored, whatever scheme it belongs to.
     pub(crate) copies_all: bool,
     /// The scheme that tensors are encoded to, and which tensors. `None`: nothing is encoded.
@@ -225,6 +229,14 @@ impl ConvertOptions {
         let writer = self.target.container().writer();
         let copies = writer.is_some_and(|writer| (writer.copies_blocks_of)(model));
         copies && !self.decode && !self.encodes() && self.adapters.is_empty()
+    }
+
+    /// The files and directories that the options name.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let adapters = self.adapters.iter().map(|a| a.path().to_path_buf());
+        let mut all: Vec<PathBuf> = adapters.collect();
+        all.extend(self.files.iter().cloned().chain(encode::files(self)));
+        all
     }
 
     /// All encoding options as text, to compare two runs; `None` if nothing is encoded.

@@ -12,9 +12,10 @@ use super::window::OutputWindow;
 use super::{ConvertOptions, FileSum, Report, container, encode, overflow};
 use crate::containers::model::{NameIndex, ParsedModel};
 use crate::containers::write::Sink;
-use crate::containers::write::atomic::{OutputFile, OutputPlace};
+use crate::containers::write::atomic::{OutputFile, OutputPlace, commit_all};
 use crate::limits::zeroed;
 use crate::source::Source;
+use crate::source::inputs::Inputs;
 use crate::{AnamnesisError, QuantScheme, Result};
 
 /// A planned conversion, made by [`ParsedModel::recovery`]. It can be inspected before
@@ -52,6 +53,12 @@ impl<'m> Recovery<'m> {
         // codebooks of 16 MiB, or the right factors of products of low rank, of 8 MiB.
         let of_thread = if has_codebooks { 20 } else { 12 };
         threads * (of_thread << 20) + tables + (4 << 20)
+    }
+
+    /// What the output is made from.
+    #[cfg(feature = "cli")]
+    pub(crate) fn inputs(&self) -> Inputs<'_> {
+        inputs(self.model, &self.plan, &self.options)
     }
 
     /// Whether the output is a directory of shards rather than one file.
@@ -149,9 +156,7 @@ impl<'m> Recovery<'m> {
         self.model.require_unchanged()?;
         plan.require_unchanged()?;
         options.cancel.check()?;
-        // The first file of several is named last. Readers of a split model open the first file, so
-        // until then nobody sees a model of which a part is missing.
-        files.into_iter().rev().try_for_each(OutputFile::commit)?;
+        commit_all(files)?;
         let mut report = self.final_report();
         let sums = paths.into_iter().zip(sums);
         report.sha256 = sums
@@ -179,21 +184,14 @@ impl<'m> Recovery<'m> {
     /// shows at once.
     fn create_files(&self, paths: &[PathBuf]) -> Result<Vec<OutputFile>> {
         let (plan, model) = (&self.plan, self.model);
-        let inputs: Vec<_> = model.sources.iter().collect();
         let place = OutputPlace {
             force: self.options.run.replaces(),
-            inputs: &inputs,
+            inputs: &inputs(model, plan, &self.options),
             space: plan.report.output_bytes,
             is_uncached: self.options.run.uncached,
         };
         let mut files = Vec::with_capacity(plan.files.len());
         for (i, (path, planned)) in paths.iter().zip(&plan.files).enumerate() {
-            let mut companions = model.companions().chain(plan.companions());
-            if let Some(read) = companions.find(|companion| companion.is_at(path)) {
-                let what = format!("the output is `{}`, which is read", read.path.display());
-                let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
-                return Err(AnamnesisError::io_at(path, &error));
-            }
             let file = OutputFile::create(path, planned.len, &place)?;
             plan.pieces(i)?
                 .iter()
@@ -272,6 +270,29 @@ impl Recovery<'_> {
     /// Sets the instruction set that the plan's jobs use.
     pub(crate) fn set_level(&mut self, level: crate::simd::Level) {
         self.options.run.level = level;
+    }
+}
+
+/// What is read to make `plan` of `model`: its files or its directory, the files beside it, and
+/// those that the options name.
+pub(super) fn inputs<'m>(
+    model: &'m ParsedModel,
+    plan: &Plan<'_>,
+    options: &ConvertOptions,
+) -> Inputs<'m> {
+    let mut paths = options.files();
+    paths.extend(
+        model
+            .directory
+            .iter()
+            .map(|directory| directory.path.clone()),
+    );
+    paths.extend(model.beside.iter().map(|file| file.path.clone()));
+    let companions = model.companions().chain(plan.companions());
+    paths.extend(companions.map(|companion| companion.path.clone()));
+    Inputs {
+        sources: &model.sources,
+        paths,
     }
 }
 

@@ -144,6 +144,15 @@ mod unix {
         Ok(place(&file.metadata()?) == place(&std::fs::metadata(path)?))
     }
 
+    /// Whether `path` is a name of `file` itself.
+    pub(crate) fn has_name(file: &File, path: &Path) -> Result<bool> {
+        match path.symlink_metadata() {
+            Ok(there) => Ok(place(&file.metadata()?) == place(&there)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Bytes that an unprivileged user may still write to the file system of `directory`.
     pub(crate) fn available_space(directory: &Path) -> Result<u64> {
         let stat = rustix::fs::statvfs(directory)?;
@@ -170,7 +179,7 @@ mod not_linux {
 mod portable {
     use std::ffi::{OsStr, OsString};
     use std::fs::{File, Metadata};
-    use std::io::Result;
+    use std::io::{ErrorKind, Result};
     use std::path::Path;
 
     /// The first `len` bytes of a name; all of one that is not Unicode.
@@ -206,6 +215,15 @@ mod portable {
     /// Copies the contents of `from` to the empty file `to`.
     pub(crate) fn copy_contents(mut from: &File, mut to: &File) -> Result<()> {
         std::io::copy(&mut from, &mut to).map(drop)
+    }
+
+    /// Whether `path` is a name of `file` itself. Always true where the system cannot tell.
+    pub(crate) fn has_name(file: &File, path: &Path) -> Result<bool> {
+        match super::is_file_at(file, path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(true),
+            told => told,
+        }
     }
 
     /// Always zeros: the standard library cannot tell which file it is.

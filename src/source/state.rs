@@ -101,12 +101,6 @@ impl CompanionFile {
         self.state.is_some()
     }
 
-    /// Whether `path` leads to the file, under whatever name. False if that cannot be told.
-    pub(crate) fn is_at(&self, path: &Path) -> bool {
-        let ours = self.state.map_or((0, 0), |state| state.place);
-        ours != (0, 0) && state_at(path).is_some_and(|there| there.place == ours)
-    }
-
     /// Fails with `Io` if the file was there, for it is no longer.
     pub(crate) fn require_absent(&self) -> crate::Result<()> {
         match self.state {

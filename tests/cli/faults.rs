@@ -400,3 +400,72 @@ fn space_for_the_files_beside_the_weights() {
     let copy = scene.output.join("tokenizer.model").metadata().unwrap();
     assert_eq!(copy.len(), 1 << 33);
 }
+
+/// Network file systems may be mounted without locks.
+#[test]
+fn file_systems_without_locks() {
+    let scene = Scene::replacing(true);
+    for error in [
+        Errno::ENOLCK,
+        Errno::EOPNOTSUPP,
+        Errno::ENOSYS,
+        Errno::EBADF,
+    ] {
+        let none = Plan {
+            kinds: &[Kind::Lock],
+            fault: Fault::Error(error),
+            at: None,
+        };
+        assert!(scene.row(none), "{error}");
+    }
+}
+
+/// An array that is written by `amn show`: all of it is under its name, or what was there before.
+#[test]
+fn errors_while_an_array_is_written() {
+    let scene = Scene::new(false);
+    let (input, output) = (&scene.input, scene.root.path().join("a.npy"));
+    let [input, path] = [input, &output].map(|path| path.to_str().unwrap());
+    let name = "model.layers.0.proj.weight";
+    let arguments = ["show", input, name, "--npy", path, "--force", "-j", "1"];
+    let arguments = arguments.map(OsString::from);
+    let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
+    let undisturbed = Command::new(env!("CARGO_BIN_EXE_amn"))
+        .args(&arguments)
+        .output();
+    assert!(undisturbed.unwrap().status.success());
+    let want = std::fs::read(&output).unwrap();
+    for fault in [Fault::Error(Errno::EIO), Fault::Kill] {
+        let mut syncs = 0;
+        for at in 1.. {
+            std::fs::write(&output, "older").unwrap();
+            let plan = Plan {
+                kinds: DATA,
+                fault,
+                at: Some(at),
+            };
+            let end = tracer::run(scene.root.path(), &arguments, plan);
+            let found = std::fs::read(&output).unwrap();
+            match end.code {
+                Some(0) => assert!(found == want, "{plan:?}"),
+                Some(7) => assert!(found == b"older", "{plan:?}: {end:?}"),
+                None => assert!(found == b"older" || found == want, "{plan:?}"),
+                _ => panic!("{plan:?}: {end:?}"),
+            }
+            syncs += usize::from(end.changed.iter().any(|call| call.contains("call 74 ")));
+            if fault != Fault::Kill {
+                assert_eq!(
+                    names_in(scene.root.path(), ""),
+                    ["a.npy", "model"],
+                    "{plan:?}"
+                );
+            }
+            if end.changed.is_empty() {
+                assert!(at > 10, "only {at} rows");
+                break;
+            }
+        }
+        // The file, and its directory.
+        assert_eq!(syncs, 2, "{fault:?}");
+    }
+}

@@ -29,6 +29,8 @@ mod ollama;
 #[cfg(unix)]
 mod open_files;
 #[cfg(unix)]
+mod owners;
+#[cfg(unix)]
 mod parts;
 #[cfg(target_os = "linux")]
 mod reads;
@@ -44,6 +46,8 @@ mod terminal;
 #[cfg(unix)]
 mod transcripts;
 mod whole;
+#[cfg(unix)]
+mod written_files;
 
 use std::process::{Command, Output};
 

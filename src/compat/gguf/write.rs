@@ -9,6 +9,7 @@ use crate::containers::model::gguf::GgufMetadataValue;
 use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::containers::write::gguf::{GgufKeys, layout, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
+use crate::source::inputs::Inputs;
 use crate::{AnamnesisError, Dtype, Result};
 
 /// A tensor for [`write_gguf`].
@@ -56,7 +57,7 @@ pub fn write_gguf<S: BuildHasher>(
         layout.file_len,
         &OutputPlace {
             force: true,
-            inputs: &[],
+            inputs: &Inputs::default(),
             space: layout.file_len,
             is_uncached: false,
         },

@@ -5,14 +5,21 @@
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
 use super::Sink;
 use super::written_file::WrittenFile;
-use crate::source::Source;
-use crate::source::platform::available_space;
+use crate::source::directory::OpenDirectory;
+use crate::source::inputs::Inputs;
+use crate::source::lock::LockFile;
+use crate::source::platform::{available_space, has_name};
 use crate::{AnamnesisError, Result};
+
+/// How long a process waits for another that gives the same files their names: the renames of all
+/// files.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A file under a temporary name. If it is dropped before [`commit`](Self::commit), it is removed.
 #[derive(Debug)]
@@ -30,8 +37,8 @@ pub(crate) struct OutputFile {
 pub(crate) struct OutputPlace<'a> {
     /// Whether an existing file is replaced.
     pub force: bool,
-    /// The files that the output is made from, which it must not replace.
-    pub inputs: &'a [&'a Source],
+    /// What the output is made from, which it must not replace.
+    pub inputs: &'a Inputs<'a>,
     /// Bytes that must be free: those of all files of the output.
     pub space: u64,
     /// Whether nothing of the file stays in the system's cache.
@@ -42,14 +49,18 @@ impl OutputPlace<'_> {
     /// # Errors
     /// `Io` if the file must not or cannot be written at `path`.
     fn check(&self, path: &Path) -> Result<()> {
+        self.check_name(path)?;
+        self.check_directory(path)
+    }
+
+    /// Checks all but the directory of `path`.
+    ///
+    /// # Errors
+    /// `Io` if the file must not be written at `path`.
+    pub(crate) fn check_name(&self, path: &Path) -> Result<()> {
         let refuse =
             |kind: ErrorKind, what: &str| Err(AnamnesisError::io_at(path, &Error::new(kind, what)));
-        if let Some(input) = self.inputs.iter().find(|input| input.is_file_at(path)) {
-            let named = input.path().filter(|input| *input != path);
-            let named = named.map_or(String::new(), |input| format!(", `{}`", input.display()));
-            let what = format!("the output is the input{named}");
-            return refuse(ErrorKind::InvalidInput, &what);
-        }
+        self.inputs.require_other_file(path)?;
         // A link that leads nowhere has no metadata but its own; a rename may replace it.
         match path.metadata().or_else(|_| path.symlink_metadata()) {
             Ok(there) if there.is_dir() => {
@@ -71,7 +82,7 @@ impl OutputPlace<'_> {
         if path.file_name().is_none() {
             return refuse(ErrorKind::InvalidInput, "the output has no file name");
         }
-        self.check_directory(path)
+        Ok(())
     }
 
     /// # Errors
@@ -138,26 +149,117 @@ impl OutputFile {
     /// leaves the old file or the whole new one, never a name without its data.
     ///
     /// # Errors
-    /// `Io` if the file cannot be synced or renamed; without `force`, also if a file has appeared
-    /// under its name.
+    /// `Io` if the file cannot be synced or renamed, or another file is under its temporary name;
+    /// without `force`, also if a file has appeared under its name.
     pub(crate) fn commit(self) -> Result<()> {
-        let Self {
-            temporary,
-            written,
-            directory,
-            path,
-            force,
-        } = self;
-        let synced = written.sync_all();
-        synced.map_err(|e| AnamnesisError::io_at(&path, &e))?;
-        let named = if force {
-            temporary.persist(&path)
-        } else {
-            temporary.persist_noclobber(&path)
+        self.sync()?;
+        self.rename()
+    }
+
+    fn sync(&self) -> Result<()> {
+        let synced = self.written.sync_all();
+        synced.map_err(|e| AnamnesisError::io_at(&self.path, &e))
+    }
+
+    /// Gives the file its name, and syncs the directory.
+    fn rename(self) -> Result<()> {
+        let (path, written) = (self.path, self.written);
+        let failed = |e: &Error| AnamnesisError::io_at(&path, e);
+        let exchanged = || {
+            let what = "another process has put its own file in the place of the output";
+            failed(&Error::other(what))
         };
-        named.map_err(|e| AnamnesisError::io_at(&path, &e.error))?;
-        sync_directory(&directory);
-        Ok(())
+        // The rename goes by name: what has the name now need not be what was written.
+        let temporary = self.temporary;
+        if !has_name(written.file(), temporary.path()).map_err(|e| failed(&e))? {
+            return Err(exchanged());
+        }
+        let named = match self.force {
+            true => temporary.persist(&path),
+            false => temporary.persist_noclobber(&path),
+        };
+        named.map_err(|e| failed(&e.error))?;
+        sync_directory(&self.directory);
+        // It is named, whether or not the system can tell.
+        match has_name(written.file(), &path) {
+            Ok(false) => Err(exchanged()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Commits the files of one output. The first file of several is named last. Readers of a split
+/// model open the first file, so until then nobody sees a model of which a part is missing.
+///
+/// # Errors
+/// Those of [`OutputFile::commit`]; without `force`, nothing is named if a file has appeared under
+/// one of the names. `Io` if another process is naming its files here and does not end.
+pub(crate) fn commit_all(files: Vec<OutputFile>) -> Result<()> {
+    files.iter().try_for_each(OutputFile::sync)?;
+    // Two runs that name their files at once would leave some of each.
+    let lock = match files.as_slice() {
+        [first, _, ..] => Some(NamesLock::wait(&first.directory, &first.path)?),
+        _ => None,
+    };
+    if lock.is_some() {
+        for file in files.iter().filter(|file| !file.force) {
+            if file.path.symlink_metadata().is_ok() {
+                let error = Error::from(ErrorKind::AlreadyExists);
+                return Err(AnamnesisError::io_at(&file.path, &error));
+            }
+        }
+    }
+    files.into_iter().rev().try_for_each(OutputFile::rename)
+}
+
+/// The lock of the process that gives the files of an output in several files their names. It is
+/// removed while it is locked: then nobody else has it.
+struct NamesLock {
+    directory: OpenDirectory,
+    lock: LockFile,
+    name: String,
+}
+
+impl NamesLock {
+    /// Waits for the lock of the output whose first file is `first`.
+    ///
+    /// # Errors
+    /// `Io` if another process has it for long, or the system fails.
+    fn wait(directory: &Path, first: &Path) -> Result<Self> {
+        let failed = |e: &Error| AnamnesisError::io_at(first, e);
+        let name = first.file_name().unwrap_or_default();
+        // The sum of the name, which itself may be as long as names can be.
+        let sum = crc32fast::hash(name.as_encoded_bytes());
+        let name = format!(".anamnesis-{sum:08x}.tmp");
+        let directory = directory.canonicalize();
+        let directory = directory.and_then(|directory| OpenDirectory::open(&directory));
+        let directory = directory.map_err(|e| failed(&e))?;
+        let started = Instant::now();
+        loop {
+            match LockFile::lock(&directory, name.as_ref(), false) {
+                Ok(lock) => {
+                    return Ok(Self {
+                        directory,
+                        lock,
+                        name,
+                    });
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::NotFound) => {}
+                Err(e) => return Err(failed(&e)),
+            }
+            if started.elapsed() > LONGEST_WAIT {
+                let what = "another process is naming the files of this output, and does not end";
+                return Err(failed(&Error::new(ErrorKind::ResourceBusy, what)));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for NamesLock {
+    fn drop(&mut self) {
+        let name = self.name.as_ref();
+        let _ = self.directory.remove_written(self.lock.file(), name);
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Claim {
     part: Option<(LockFile, String)>,
     /// Whether the file system has locks.
     is_locked: bool,
+    /// Whether the marker was not there before: nobody has begun in the directory.
+    is_new: bool,
 }
 
 impl UnfinishedDirectory {
@@ -111,6 +113,7 @@ impl UnfinishedDirectory {
             let _ = self.handle().remove_written(marker.file(), name);
         }
         self.claim.is_locked = marker.is_locked;
+        self.claim.is_new = marker.is_new;
         self.claim.marker = Mutex::new(Some(marker));
         Ok(is_there)
     }
@@ -141,6 +144,11 @@ impl UnfinishedDirectory {
         let lock = lock.map_err(failed)?;
         self.claim.part = Some((lock, name));
         Ok(())
+    }
+
+    /// Whether this process is the first in the directory.
+    pub(super) fn is_new(&self) -> bool {
+        self.claim.is_new
     }
 
     /// A note if the file system has no locks.

@@ -122,9 +122,7 @@ impl PartWork<'_, '_> {
             // As many shards are being synced as are made at once, so twice as many are in the page
             // cache. Their results come before those of the shards just made: even if these have
             // failed, a later run can skip the ones before.
-            for before in pending.drain(..) {
-                before.wait(manifest, self.record)?;
-            }
+            self.wait(&mut pending, manifest)?;
             let (made, failure) = made?;
             for MadeShard {
                 shard,
@@ -139,16 +137,25 @@ impl PartWork<'_, '_> {
                 pending.push(ShardCommit::start(shard, crc));
             }
             if let Some(failure) = failure {
-                pending
-                    .into_iter()
-                    .try_for_each(|shard| shard.wait(manifest, self.record))?;
+                self.wait(&mut pending, manifest)?;
                 return Err(failure);
             }
         }
-        pending
-            .into_iter()
-            .try_for_each(|shard| shard.wait(manifest, self.record))?;
+        self.wait(&mut pending, manifest)?;
         Ok(all)
+    }
+
+    /// Waits until all of `pending` are durable, and records them. After an error, too: no thread
+    /// renames a shard once the run has ended and its directory may be removed.
+    ///
+    /// # Errors
+    /// The first of [`ShardCommit::wait`].
+    fn wait(&self, pending: &mut Vec<ShardCommit>, manifest: &mut Manifest) -> Result<()> {
+        let ends = pending.drain(..);
+        let ends = ends.map(|shard| shard.wait(manifest, self.record));
+        // All of them, before the first error is looked for.
+        let ends: Vec<Result<()>> = ends.collect();
+        ends.into_iter().collect()
     }
 
     /// Whether shard `name` has `len` bytes with the checksum `crc`. One that cannot be read has

@@ -62,6 +62,13 @@ pub(in crate::convert) fn fingerprint(options: &ConvertOptions) -> Option<String
         .map(|forget| format!("{forget:?} {:?}", files(forget)))
 }
 
+/// The files and directories that the encoding options name.
+pub(in crate::convert) fn files(options: &ConvertOptions) -> Vec<PathBuf> {
+    let named = |forget: &Forget| [forget.imatrix.clone(), forget.like.clone()];
+    let named = options.forget.iter().flat_map(named);
+    named.flatten().collect()
+}
+
 impl From<Forget> for ConvertOptions {
     fn from(forget: Forget) -> Self {
         let run = RememberOptions::new(forget.scheme.dtype());

@@ -105,11 +105,7 @@ impl OpenDirectory {
 
     /// Whether `name` is still that of `file`. Always true where the system cannot tell.
     pub(crate) fn is_file_at(&self, file: &File, name: &OsStr) -> Result<bool> {
-        match platform::is_file_at(file, &self.0.join(name)) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(true),
-            told => told,
-        }
+        platform::has_name(file, &self.0.join(name))
     }
 
     pub(super) fn remove_directory(&self, name: &OsStr) -> Result<()> {

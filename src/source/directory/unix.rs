@@ -185,7 +185,7 @@ impl OpenDirectory {
     /// Whether `name` is still that of `file`.
     pub(crate) fn is_file_at(&self, file: &File, name: &OsStr) -> Result<bool> {
         match statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(there) => Ok(place(&file.metadata()?) == (there.st_dev as u64, there.st_ino as u64)),
+            Ok(there) => Ok(place(&file.metadata()?) == (there.st_dev as _, there.st_ino as _)),
             Err(Errno::NOENT) => Ok(false),
             Err(e) => Err(e.into()),
         }

@@ -31,6 +31,7 @@ pub enum Kind {
     Thread,
     /// The question how much space is free.
     Space,
+    Lock,
 }
 
 /// What becomes of a system call.
@@ -81,6 +82,7 @@ fn kind(regs: &user_regs_struct) -> Option<Kind> {
         libc::SYS_mkdir | libc::SYS_mkdirat | libc::SYS_chmod | libc::SYS_fchmod => Kind::Name,
         libc::SYS_clone | libc::SYS_clone3 => Kind::Thread,
         libc::SYS_statfs | libc::SYS_fstatfs => Kind::Space,
+        libc::SYS_flock => Kind::Lock,
         _ => return None,
     })
 }
