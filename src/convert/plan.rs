@@ -64,6 +64,8 @@ impl<'m> Plan<'m> {
             mut drafts,
             mut report,
             quantization,
+            #[cfg(feature = "gguf")]
+            gguf_keys,
             whole,
             config_fields,
         } = draft_outputs(model, options)?;
@@ -72,6 +74,8 @@ impl<'m> Plan<'m> {
             model,
             drafts: &drafts,
             quantization: quantization.as_ref().map(|(_, config)| config),
+            #[cfg(feature = "gguf")]
+            gguf_keys: &gguf_keys,
             options,
             whole: whole.as_ref(),
             report: &mut report,

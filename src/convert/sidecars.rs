@@ -23,9 +23,6 @@ use crate::source::platform::{allocated, copy_contents, is_executable, open_unli
 use crate::source::sha256_of_file;
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// Names of the configs that describe a model, including its quantization.
-const CONFIGS: &[&str] = &["config.json", "params.json"];
-
 /// Names of directories that are not part of a model.
 const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 
@@ -159,7 +156,10 @@ impl Sidecars {
 /// # Errors
 /// A config cannot be read. It is not copied then: the input's quantization would stay in it.
 fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<String>> {
-    if !CONFIGS.iter().any(|name| below == Path::new(name)) {
+    if !edit::EDITED_FILES
+        .iter()
+        .any(|name| below == Path::new(name))
+    {
         return Ok(None);
     }
     // Only `config.json` is edited further: `params.json` has no key for these, and its readers may
@@ -341,16 +341,30 @@ fn is_excluded(name: &str) -> bool {
 /// The config `json` without the input's quantization, and with what `edits` set; `None` if it is
 /// not valid.
 fn edit_config(json: &str, edits: &ConfigEdits<'_>) -> Option<String> {
-    let dtype = edits.dtype.map(TargetDtype::torch_name);
+    let stored = edit::StoredDtypes {
+        dtype: edits.dtype.map(TargetDtype::torch_name),
+        experts: (edits.quantization).and_then(|(_, config)| dtype_of_experts(config)),
+    };
     let entries = edits
         .quantization
         .into_iter()
         .flat_map(|(keys, value)| keys.iter().map(move |&key| (key, value)));
-    let mut text = edit::requantized(json, dtype, &entries.collect::<Vec<_>>())?;
+    let mut text = edit::requantized(json, stored, &entries.collect::<Vec<_>>())?;
     for field in edits.fields {
         text = edit::replaced(&text, field.key, field.old.as_ref(), &field.new)?;
     }
     Some(text)
+}
+
+/// What DeepSeek-V4's `expert_dtype` is in a model of the quantization config `config`: `fp8` if that
+/// encodes the experts. vLLM takes them for `fp4` where the key is missing. It has no word for others.
+///
+/// Source: <https://github.com/vllm-project/vllm/pull/42970>
+fn dtype_of_experts(config: &Value) -> Option<&'static str> {
+    let is_fp8 = config.get("quant_method")?.as_str()? == "fp8";
+    let skipped = config.get("modules_to_not_convert")?.as_array()?;
+    let is_expert = |module: &Value| module.as_str().is_some_and(|name| name.contains("experts"));
+    (is_fp8 && !skipped.iter().any(is_expert)).then_some("fp8")
 }
 
 /// Writes the index of a model in several files: the file of each tensor, and the bytes of all

@@ -213,6 +213,11 @@ impl ForgetScheme {
         matches!(self.kind, SchemeKind::Table(row) if row.is_mlx)
     }
 
+    /// Whether models of the scheme are for ComfyUI.
+    pub(super) fn is_comfy(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.is_comfy)
+    }
+
     /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.
     pub(crate) fn file_type_number(&self) -> Option<u32> {
         match self.kind {

@@ -43,6 +43,8 @@ pub(super) struct SchemeRow {
     /// Whether it is one of MLX, whose models have names of their own.
     #[cfg_attr(not(feature = "models"), allow(dead_code))]
     pub is_mlx: bool,
+    /// Whether it is for ComfyUI, which loads parts of a checkpoint quantized.
+    pub is_comfy: bool,
     /// Whether [`ForgetScheme::with_group_size`] changes it.
     #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub has_group_sizes: bool,
@@ -80,6 +82,7 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         config_keys: &["quantization_config"],
         quantizes_scales: false,
         is_mlx: false,
+        is_comfy: false,
         has_group_sizes: false,
         has_scale_rules: false,
         instead: &[],
@@ -100,6 +103,14 @@ const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         scope: Scope::LinearAndEmbeddings,
         config_keys: &["quantization", "quantization_config"],
         is_mlx: true,
+        ..linear(make)
+    }
+}
+
+/// A scheme of ComfyUI, which describes it beside each weight.
+const fn comfy(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
+    SchemeRow {
+        is_comfy: true,
         ..linear(make)
     }
 }
@@ -209,16 +220,16 @@ schemes! {
         linear(|_| tf_fp8(Granularity::Tensor, false, false));
     FP8_COMFY "fp8-comfy" ["fp8-e4m3fn"]
         "FP8 E4M3 of ComfyUI, one scale for each tensor"
-        linear(|_| comfy_fp8(false));
+        comfy(|_| comfy_fp8(false));
     FP8_COMFY_E5M2 "fp8-comfy-e5m2" ["fp8-e5m2"]
         "FP8 E5M2 of ComfyUI, one scale for each tensor"
-        linear(|_| comfy_fp8(true));
+        comfy(|_| comfy_fp8(true));
     COMFY_INT8_CONVROT "comfy-int8-convrot" ["int8-convrot"]
         "INT8 of ComfyUI, rotated (ConvRot), a scale for each row"
-        linear(|_| Arc::new(ComfyConvRot::Int8));
+        comfy(|_| Arc::new(ComfyConvRot::Int8));
     COMFY_W4A4 "comfy-w4a4" ["convrot-w4a4"]
         "INT4 of ComfyUI, rotated (ConvRot), a scale for each row"
-        or(&["comfy-int8-convrot"], linear(|_| Arc::new(ComfyConvRot::W4A4)));
+        or(&["comfy-int8-convrot"], comfy(|_| Arc::new(ComfyConvRot::W4A4)));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
         or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true))));

@@ -7,6 +7,7 @@ mod common;
 mod dfloat11;
 mod diffusion;
 mod directories;
+mod importance;
 mod models;
 mod module_forms;
 mod requested;

@@ -45,6 +45,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         drafts,
         options,
         report,
+        gguf_keys,
         whole,
         ..
     } = request;
@@ -92,10 +93,10 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let keys = match whole {
         // The metadata of a whole model is complete; only the caller's keys replace some.
         Some(whole) => {
-            let all = [whole.metadata(), &options.gguf_metadata].concat();
+            let all = [whole.metadata(), gguf_keys, &options.gguf_metadata].concat();
             GgufKeys::new(None, |_| false, &all)?
         }
-        None => keys(model, drafts, options)?,
+        None => keys(model, drafts, gguf_keys, options)?,
     };
     if !keys.has_architecture() {
         let names = drafts.iter().map(|draft| &*draft.name);
@@ -138,6 +139,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 fn keys(
     model: &ParsedModel,
     drafts: &[BoxedOutput<'_>],
+    of_encoding: &[(String, GgufMetadataValue)],
     options: &ConvertOptions,
 ) -> Result<GgufKeys> {
     // Blocks that are copied unchanged are still what the input's metadata says.
@@ -182,6 +184,7 @@ fn keys(
     if quantized || options.encodes() {
         all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     }
+    all.extend_from_slice(of_encoding);
     all.extend_from_slice(&options.gguf_metadata);
     let stale = |key: &str| {
         let is_untrue = key == VERSION && !quantized && !options.encodes();
