@@ -12,7 +12,9 @@ mod families;
 mod fields;
 mod fused;
 mod general;
+mod graphs;
 mod keyed;
+mod kinds;
 mod layer_sizes;
 mod lists;
 mod mapping;
@@ -35,6 +37,7 @@ mod towers;
 mod transform;
 mod values;
 
+pub(crate) use self::graphs::{GraphProblem, problems};
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};
 pub(crate) use self::to_hf::to_hf;

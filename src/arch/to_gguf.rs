@@ -1,6 +1,7 @@
 //! A Hugging Face model as GGUF: its tensors under GGUF's names and in its order of rows, and its
 //! metadata.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use super::dims::Dims;
 use super::families::class_of;
 use super::fields::{Fields, wrong};
 use super::general::identity;
+use super::graphs::problems;
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::names::of_language_model;
@@ -117,6 +119,7 @@ pub(crate) fn to_gguf<'m>(
     mapping.check_biases(&mapped.tensors, &fields)?;
     require_output(class, &fields, &mapped.tensors)?;
     let keyed = take_keys(class, &mut mapped.tensors)?;
+    let source_names = source_names(&mapped.tensors);
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
@@ -139,6 +142,7 @@ pub(crate) fn to_gguf<'m>(
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
+    require_loadable(class, &metadata, &out, &source_names)?;
     let has_tower = !mapped.notes.is_empty() && towers::tower_of(&config).is_ok();
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
     let notes = mapped
@@ -175,6 +179,38 @@ fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -
         false => "tie_word_embeddings in config.json is false".to_owned(),
     };
     let what = format!("tensor `lm_head.weight`: there is none, and {why}");
+    Err(AnamnesisError::parse(what))
+}
+
+/// What each tensor of GGUF is made of, the first one of several.
+fn source_names(tensors: &[Mapped<'_>]) -> HashMap<String, String> {
+    let names = tensors.iter().map(|tensor| {
+        let source = &tensor.sources[0].1.name;
+        (tensor.name.clone(), source.clone())
+    });
+    names.collect()
+}
+
+/// Fails if llama.cpp would not load a file of `tensors` with the metadata `keys`. `sources` says what
+/// tensors are made of.
+///
+/// # Errors
+/// `Parse` that names the tensor or the key, and what llama.cpp has room for.
+fn require_loadable(
+    class: &ModelClass,
+    keys: &[KeyValue],
+    tensors: &[Group<'_>],
+    sources: &HashMap<String, String>,
+) -> Result<()> {
+    let keys = keys.iter().map(|(key, value)| (key.as_str(), value));
+    let tensors = tensors.iter().map(|group| (&*group.name, &group.shape[..]));
+    let Some(problem) = problems(class.gguf, keys, tensors).into_iter().next() else {
+        return Ok(());
+    };
+    let source = problem.tensor().and_then(|tensor| sources.get(tensor));
+    let source = source.map_or(String::new(), |name| format!("tensor `{name}`: "));
+    let what =
+        format!("{source}in GGUF, {problem}; its tensors alone are written with --tensors-only");
     Err(AnamnesisError::parse(what))
 }
 

@@ -2,6 +2,7 @@
 //! of transformers, and the configs beside them.
 
 mod class;
+mod loadable;
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ use super::fused;
 use super::keyed::tensors_of_keys;
 use super::layer_sizes;
 use super::lists;
-use super::mapping::{Mapped, Mapping};
+use super::mapping::{Mapped, Mapping, refused};
 use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
 use super::periods;
 use super::pooling;
@@ -62,6 +63,7 @@ pub(crate) fn to_hf<'m>(
         let what = "the file has no tensors, as `--vocab-only` of llama.cpp's converter writes it";
         return Err(AnamnesisError::unsupported("a whole model", what));
     }
+    let shapes = loadable::shapes_of(&items);
     let mut config = config_of(class, metadata)?;
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =
@@ -69,6 +71,11 @@ pub(crate) fn to_hf<'m>(
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
     for (name, field) in SIZED {
         if let Some(&[rows, _]) = sizes(name) {
+            let stated = config.get(*field).and_then(Value::as_u64);
+            if let Some(stated) = stated.filter(|stated| *stated != rows as u64) {
+                let what = format!("{rows} rows, and the metadata say {stated} (`{field}`)");
+                return Err(refused(name, what));
+            }
             config.insert((*field).to_owned(), rows.into());
         }
     }
@@ -115,6 +122,7 @@ pub(crate) fn to_hf<'m>(
     let apart = |source| fused::taken_apart(&mapping, source);
     let mapped = mapping.to_hf(sources.into_iter().flat_map(apart).collect())?;
     config.extend(mapping.biases(&mapped)?);
+    loadable::require(class.gguf, metadata, &shapes)?;
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
     let items = make_items(mapped, class, &dims, (main, decoded))?;

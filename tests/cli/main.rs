@@ -5,6 +5,7 @@
 mod common;
 
 mod check;
+mod check_gguf;
 mod commands;
 mod diff;
 mod documents;

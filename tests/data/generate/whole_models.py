@@ -54,7 +54,9 @@ LATENT = dict(TIED, num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=24, 
               n_group=2, topk_group=1)
 LATENT_YARN = dict(rope_type="yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=128)
 MODELS.update({
-    "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None, n_group=1, topk_group=1, topk_method="greedy"), "deepseek_v3"),
+    # llama.cpp asks for a rank of queries unless there are 26 or 27 layers.
+    "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None, num_hidden_layers=26, hidden_size=16, intermediate_size=16, num_attention_heads=2,
+                                             num_key_value_heads=2, moe_intermediate_size=4, n_group=1, topk_group=1, topk_method="greedy"), "deepseek_v3"),
     "deepseek_v3": ("deepseek_v3", dict(LATENT, rope_scaling=LATENT_YARN, scoring_func="sigmoid", rope_theta=50000.0), "deepseek_v3"),
     "glm4": ("glm4", dict(TIED, head_dim=16, pad_token_id=0), "glm"),
     "glm4_moe_mtp": ("glm4_moe", dict(TIED, head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_group=1,
