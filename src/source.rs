@@ -8,6 +8,7 @@ mod deflated;
 mod deflated;
 pub(crate) mod directory;
 mod files;
+pub(crate) mod lock;
 #[cfg_attr(not(feature = "pth"), allow(dead_code))]
 mod pieced;
 pub(crate) mod platform;

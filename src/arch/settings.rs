@@ -181,6 +181,11 @@ fn value(
             rope.sections(None, rope.rotating(class, dims))?,
         ))),
         Kind::Length => Some(count(list_len(setting, fields))?),
+        // The scaling has the key if there is one.
+        Kind::LinearOrNone => {
+            let is_none = rope.kind != "linear";
+            is_none.then(|| GgufMetadataValue::String("none".to_owned()))
+        }
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
         Kind::TimesHidden(n) => {
             let size = (n as usize).saturating_mul(dims.hidden);

@@ -86,7 +86,8 @@ pub(super) struct Traits {
     /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden
     /// size / heads. llama.cpp knows no other.
     pub scaled_by_hidden_size: Option<usize>,
-    /// Models of the class do not round YaRN's bounds (`truncate` is false). GGUF does not say it.
+    /// Published models of the class do not round YaRN's bounds (`truncate` is false). GGUF does
+    /// not say it, and a config without a scaling has such YaRN.
     pub has_exact_yarn: bool,
     /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp
     /// does not read them.
@@ -143,9 +144,6 @@ pub(super) struct Traits {
     pub listed_by_layer: &'static [&'static str],
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
-    /// Rope may be `dynamic`, which scales only texts longer than those of the training. llama.cpp
-    /// does not, and a note says so.
-    pub scales_long_texts: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in
     /// transformers are another class here.
     pub config_sign: Option<&'static str>,
@@ -283,7 +281,6 @@ impl Traits {
         experts_every: None,
         listed_by_layer: &[],
         has_alpha_rope: false,
-        scales_long_texts: false,
         config_sign: None,
         config_text: None,
         scales_output: false,

@@ -21,7 +21,7 @@ use super::periods;
 use super::pooling;
 use super::prediction;
 use super::rope::{
-    PARAMETERS, ROPE_FACTORS, Rope, SCALING, add_kinds, check_attention_factor, is_factors,
+    PARAMETERS, ROPE_FACTORS, Rope, add_kinds, add_scaling, check_attention_factor, is_factors,
     restore_base, scaling_of,
 };
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
@@ -104,7 +104,7 @@ pub(crate) fn to_hf<'m>(
         let rope = layer_sizes::rope_parameters(&mut config, &factors)?;
         config.insert(PARAMETERS.to_owned(), rope);
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
-        config.insert(SCALING.to_owned(), scaling);
+        add_scaling(&mut config, scaling);
         check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;
     }
     add_kinds(&mut config, class);

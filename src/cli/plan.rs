@@ -95,10 +95,13 @@ impl WriteRequest<'_> {
         options.part = args.part();
         options.resume = args.resume;
         options.sha256 = args.output.hashes();
-        if !options.encodes() {
-            options.include.clone_from(&args.select.include);
-            options.exclude.clone_from(&args.select.exclude);
-        }
+        // Of a model that is encoded, they say which tensors are.
+        let (include, exclude) = match &mut options.forget {
+            Some(forget) => (&mut forget.include, &mut forget.exclude),
+            None => (&mut options.include, &mut options.exclude),
+        };
+        include.clone_from(&args.select.include);
+        exclude.clone_from(&args.select.exclude);
         let extension = options.target.extension();
         let named = self.place.path().and_then(Path::extension);
         options.single_file = named.is_some_and(|ending| ending.eq_ignore_ascii_case(extension))

@@ -73,6 +73,9 @@ pub(super) struct LayoutRequest<'a, 'm> {
     pub drafts: &'a [BoxedOutput<'m>],
     /// The quantization config of the output.
     pub quantization: Option<&'a serde_json::Value>,
+    /// What the metadata of a GGUF output says of the encoding.
+    #[cfg(feature = "gguf")]
+    pub gguf_keys: &'a [(String, crate::GgufMetadataValue)],
     pub options: &'a ConvertOptions,
     /// What a whole model has beside its tensors, if the output is one.
     #[cfg_attr(not(feature = "gguf"), allow(dead_code))]

@@ -9,6 +9,7 @@
 //! `n`-th shard and records in its own manifest which of them are finished. The first part also
 //! makes the files beside the weights. Only [`finish`] touches what all parts share.
 
+mod claim;
 mod finish;
 mod part;
 mod replacement;
@@ -19,7 +20,9 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::claim::Claimant;
 pub(crate) use self::finish::finish;
+use self::finish::finish_claimed;
 pub use self::finish::finish_parts;
 #[cfg(feature = "cli")]
 pub(crate) use self::finish::is_input_of;
@@ -81,16 +84,28 @@ impl PartWriter<'_, '_> {
             finished: vec![],
             done: false,
         };
-        let begun = self.find_manifest(&partial, &record, &new)?;
-        let mut manifest = begun.unwrap_or(new);
         // Every `parts`-th shard: all parts get the same number of shards, give or take one.
         let mine: Vec<usize> = (0..self.names.len())
             .filter(|file| file % parts == part - 1)
             .collect();
         let sidecar_bytes = if part == 1 { sidecars.size() } else { 0 };
-        // Before anything is made, so that a refusal leaves nothing behind.
+        let claimant = match parts {
+            1 if self.begins_anew() => Claimant::Anew,
+            1 => Claimant::Sole,
+            _ => Claimant::Part,
+        };
+        let mut directory = match UnfinishedDirectory::claim(&partial, claimant)? {
+            Some(directory) => directory,
+            None => {
+                // Before anything is made, so that a refusal leaves nothing behind.
+                self.check_space(&partial, &mine, &new, sidecar_bytes)?;
+                UnfinishedDirectory::create(&partial, claimant)?
+            }
+        };
+        let begun = self.find_manifest(&mut directory, &record, &new)?;
+        let mut manifest = begun.unwrap_or(new);
         self.check_space(&partial, &mine, &manifest, sidecar_bytes)?;
-        let directory = Arc::new(UnfinishedDirectory::create(&partial)?);
+        let directory = Arc::new(directory);
         let work = PartWork {
             writer: self,
             output,
@@ -112,13 +127,15 @@ impl PartWriter<'_, '_> {
             sha256,
         } = made?;
         notes.extend(more);
+        notes.extend(directory.lock_note());
         if part == 1 {
             notes.extend(sidecars.notes);
         }
         if parts == 1 {
             directory.require_at(&partial)?;
             // The shards were made in this run, or read and summed in it.
-            notes.extend(finish(output, self.options.run.replaces(), false)?);
+            let force = self.options.run.replaces();
+            notes.extend(finish_claimed(&directory, output, force, false)?);
         } else {
             notes.push(format!(
                 "part {part} of {parts}; when all are there, `amn remember {} --finish` ends it",
@@ -164,27 +181,34 @@ impl PartWriter<'_, '_> {
         }
     }
 
+    /// Whether what an interrupted run has left is not used.
+    fn begins_anew(&self) -> bool {
+        let parts = self.options.part.map_or(1, |(_, parts)| parts);
+        self.options.run.force && !self.options.resume && parts == 1
+    }
+
     /// The manifest of this part, named `record`, to resume it; `None` if the part is to be begun,
     /// with the manifest `new`.
     ///
-    /// Before that, the manifests of all parts in `partial` are compared with this run: a directory
-    /// in which two sets of parameters, or two states of the input, have made shards would be a
-    /// model that nobody asked for.
+    /// Before that, the manifests of all parts in `directory` are compared with this run: a
+    /// directory in which two sets of parameters, or two states of the input, have made shards
+    /// would be a model that nobody asked for.
     ///
     /// # Errors
-    /// `Io` if `partial` is no unfinished conversion of this user; if it was begun with other
-    /// parameters or before the input changed; if this part was begun and the options do not resume
-    /// it; if the operating system fails.
+    /// `Io` if the directory was begun with other parameters or before the input changed; if
+    /// another process makes this part; if this part was begun and the options do not resume it; if
+    /// the operating system fails.
     fn find_manifest(
         &self,
-        partial: &Path,
+        directory: &mut UnfinishedDirectory,
         record: &str,
         new: &Manifest,
     ) -> Result<Option<Manifest>> {
-        let parts = new.parameters.parts;
+        let (part, parts) = self.options.part.unwrap_or((1, 1));
+        let partial = directory.path().to_path_buf();
         let refuse = |what: String| {
             Err(AnamnesisError::io_at(
-                partial,
+                &partial,
                 &Error::new(ErrorKind::AlreadyExists, what),
             ))
         };
@@ -194,20 +218,11 @@ impl PartWriter<'_, '_> {
         } else {
             "to begin anew, delete it"
         };
-        let Some(directory) = UnfinishedDirectory::open(partial)? else {
-            return Ok(None);
-        };
-        if !directory.is_unfinished_conversion()? {
-            return refuse(
-                "a directory of this name is there, and it is no unfinished conversion".to_owned(),
-            );
+        if self.begins_anew() {
+            return directory.empty().map(|()| None);
         }
-        if self.options.run.force && !self.options.resume && parts == 1 {
-            return directory.remove().map(|()| None);
-        }
-        directory.require_own_files()?;
         for other in directory.manifests()? {
-            let Some(theirs) = Manifest::read(&directory, &other)? else {
+            let Some(theirs) = Manifest::read(directory, &other)? else {
                 continue;
             };
             if let Some(what) = new.parameters.difference(&theirs.parameters) {
@@ -221,7 +236,10 @@ impl PartWriter<'_, '_> {
                 ));
             }
         }
-        match Manifest::read(&directory, record)? {
+        if parts > 1 {
+            directory.claim_part((part, parts))?;
+        }
+        match Manifest::read(directory, record)? {
             Some(_) if !self.options.resume => refuse(format!(
                 "an unfinished conversion is there; --resume continues it, {anew}"
             )),

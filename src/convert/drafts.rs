@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::adapters;
-use super::cast::{cast_of_item, cast_target};
+use super::adapters::{self, ConfigField};
+use super::cast::{cast_of_item, cast_target, widen_parameter, widens_parameters};
 use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
 use super::options::{ConvertOptions, FloatCast, ModelScope};
@@ -26,8 +26,13 @@ pub(super) struct Drafts<'m> {
     /// The quantization config of the output: the keys under which `config.json` has it, and its
     /// value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+    /// What the metadata of a GGUF output says of the encoding.
+    #[cfg(feature = "gguf")]
+    pub gguf_keys: Vec<(String, crate::GgufMetadataValue)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub whole: Option<WholeModel>,
+    /// What adapters change in `config.json`.
+    pub config_fields: Vec<ConfigField>,
 }
 
 /// Drafts all output tensors.
@@ -48,8 +53,9 @@ pub(super) fn draft_outputs<'m>(
     let mut resolution = model.resolve().into_result()?;
     let mut merged = Report::new(options.run.to);
     let merges_first = adapters::fit_stored_names(model, options)?;
+    let mut config_fields = vec![];
     if merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, None),
             &mut resolution.items,
             &options.adapters,
@@ -64,22 +70,24 @@ pub(super) fn draft_outputs<'m>(
     report.notes.extend(unmatched);
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     if !merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, whole.as_ref()),
             &mut resolution.items,
             &options.adapters,
             &mut merged,
         )?;
     }
+    adapters::require_same_config(&config_fields, whole.as_ref(), merges_first)?;
     report.notes.extend(merged.notes);
     report.merged = merged.merged;
     // Between the two the tables of the class say which tensors have which type.
     let is_gguf = options.target.container().has_gguf_metadata;
     let is_of_class = whole.is_some() && model.is_gguf() != is_gguf;
     let mut encodings = Encodings::new(model, &mut resolution, options, &mut report)?;
+    let widens = whole.is_none() && widens_parameters(&resolution.items, options);
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in resolution.items {
-        let item = match &mut encodings {
+        let mut item = match &mut encodings {
             None => item,
             Some(encodings) => match encodings.draft(item)? {
                 Drafted::Encoded(encoded) => {
@@ -89,7 +97,10 @@ pub(super) fn draft_outputs<'m>(
                 Drafted::NotEncoded(item) => item,
             },
         };
-        let cast = cast_of_item(&item, is_of_class, options);
+        let mut cast = cast_of_item(&item, is_of_class, options);
+        if widens {
+            cast = widen_parameter(&mut item, cast, options);
+        }
         count_unencoded(&item, cast.is_some(), &mut report);
         let draft = draft_unencoded(item, cast, model, options)?;
         debug!(
@@ -99,6 +110,8 @@ pub(super) fn draft_outputs<'m>(
         drafts.push(Box::new(draft));
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
+    #[cfg(feature = "gguf")]
+    let gguf_keys = encodings.as_mut().map(Encodings::take_gguf_keys);
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
@@ -108,7 +121,10 @@ pub(super) fn draft_outputs<'m>(
         drafts,
         report,
         quantization,
+        #[cfg(feature = "gguf")]
+        gguf_keys: gguf_keys.unwrap_or_default(),
         whole,
+        config_fields,
     })
 }
 
@@ -239,7 +255,10 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         drafts,
         report,
         quantization: None,
+        #[cfg(feature = "gguf")]
+        gguf_keys: vec![],
         whole: None,
+        config_fields: vec![],
     })
 }
 

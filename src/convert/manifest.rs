@@ -220,12 +220,18 @@ pub(super) fn name((part, of): (usize, usize)) -> String {
     format!("anamnesis-part-{part}-of-{of}.json")
 }
 
+/// Name of the file that the process which makes part `part` of `of` holds locked.
+pub(super) fn lock_name((part, of): (usize, usize)) -> String {
+    format!("anamnesis-part-{part}-of-{of}.lock")
+}
+
 /// Whether a file of this name is a manifest.
 pub(super) fn is_manifest(name: &str) -> bool {
     has_manifest_prefix(name) && name.ends_with(".json")
 }
 
-/// Whether a file of this name is a manifest, or the temporary file of one that was being written.
+/// Whether a file of this name is a manifest, the temporary file of one that was being written, or
+/// the lock of a part.
 pub(super) fn has_manifest_prefix(name: &str) -> bool {
     name.starts_with("anamnesis-part-")
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::adapters::ConfigField;
 use super::container::is_weights_of_output;
 use super::directory::UnfinishedDirectory;
 use super::overlap::place_at;
@@ -21,9 +22,6 @@ use crate::source::directory::OpenDirectory;
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
 use crate::source::sha256_of_file;
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// Names of the configs that describe a model, including its quantization.
-const CONFIGS: &[&str] = &["config.json", "params.json"];
 
 /// Names of directories that are not part of a model.
 const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
@@ -39,6 +37,8 @@ pub(super) struct ConfigEdits<'a> {
     /// Quantization config to set: the keys under which the config has it, and its value. `None` if
     /// nothing is encoded.
     pub quantization: Option<&'a (Vec<&'static str>, Value)>,
+    /// Members that get another value.
+    pub fields: &'a [ConfigField],
 }
 
 /// The files of an input directory that belong into an output directory, beside the weights.
@@ -156,19 +156,26 @@ impl Sidecars {
 /// # Errors
 /// A config cannot be read. It is not copied then: the input's quantization would stay in it.
 fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<String>> {
-    if !CONFIGS.iter().any(|name| below == Path::new(name)) {
+    if !edit::EDITED_FILES
+        .iter()
+        .any(|name| below == Path::new(name))
+    {
         return Ok(None);
     }
     // Only `config.json` is edited further: `params.json` has no key for these, and its readers may
     // refuse one.
     let is_main = below == Path::new("config.json");
-    let (dtype, quantization) = (
-        edits.dtype.filter(|_| is_main),
-        edits.quantization.filter(|_| is_main),
-    );
+    let edits = match is_main {
+        true => edits,
+        false => &ConfigEdits {
+            dtype: None,
+            quantization: None,
+            fields: &[],
+        },
+    };
     let text = read_small(path, &Budget::unbounded())?;
     let text = text.and_then(|text| String::from_utf8(text).ok());
-    Ok(text.and_then(|text| edit_config(&text, dtype, quantization)))
+    Ok(text.and_then(|text| edit_config(&text, edits)))
 }
 
 /// Writes a `config.json` with only the quantization config, if weights are encoded and the input
@@ -178,7 +185,12 @@ fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<S
 /// `Io` if the file cannot be written.
 pub(super) fn write_config(to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
     let name = "config.json";
-    match edit_config("{}", None, edits.quantization) {
+    let added = ConfigEdits {
+        dtype: None,
+        fields: &[],
+        ..*edits
+    };
+    match edit_config("{}", &added) {
         Some(mut text) if edits.quantization.is_some() && to.open_file(name)?.is_none() => {
             text.push('\n');
             write_anew(to, name, text.as_bytes())
@@ -196,8 +208,13 @@ pub(super) fn write_made(
     (name, text): (&str, &str),
     edits: &ConfigEdits<'_>,
 ) -> Result<()> {
+    // What was made has the type already.
+    let edits = ConfigEdits {
+        dtype: None,
+        ..*edits
+    };
     let edited = match name {
-        "config.json" => edit_config(text, None, edits.quantization),
+        "config.json" => edit_config(text, &edits),
         _ => None,
     };
     write_anew(to, name, edited.as_deref().unwrap_or(text).as_bytes())
@@ -321,18 +338,35 @@ fn is_excluded(name: &str) -> bool {
         || name == super::destination::MARKER_FILE
 }
 
-/// The config `json` without the input's quantization, and with the given dtype and quantization
-/// config; `None` if it is not valid.
-fn edit_config(
-    json: &str,
-    dtype: Option<TargetDtype>,
-    quantization: Option<&(Vec<&'static str>, Value)>,
-) -> Option<String> {
-    let dtype = dtype.map(TargetDtype::torch_name);
-    let entries = quantization
+/// The config `json` without the input's quantization, and with what `edits` set; `None` if it is
+/// not valid.
+fn edit_config(json: &str, edits: &ConfigEdits<'_>) -> Option<String> {
+    let stored = edit::StoredDtypes {
+        dtype: edits.dtype.map(TargetDtype::torch_name),
+        experts: edits
+            .quantization
+            .and_then(|(_, config)| dtype_of_experts(config)),
+    };
+    let entries = edits
+        .quantization
         .into_iter()
         .flat_map(|(keys, value)| keys.iter().map(move |&key| (key, value)));
-    edit::requantized(json, dtype, &entries.collect::<Vec<_>>())
+    let mut text = edit::requantized(json, stored, &entries.collect::<Vec<_>>())?;
+    for field in edits.fields {
+        text = edit::replaced(&text, field.key, field.old.as_ref(), &field.new)?;
+    }
+    Some(text)
+}
+
+/// What DeepSeek-V4's `expert_dtype` is in a model of the quantization config `config`: `fp8` if that
+/// encodes the experts. vLLM takes them for `fp4` where the key is missing. It has no word for others.
+///
+/// Source: <https://github.com/vllm-project/vllm/pull/42970>
+fn dtype_of_experts(config: &Value) -> Option<&'static str> {
+    let is_fp8 = config.get("quant_method")?.as_str()? == "fp8";
+    let skipped = config.get("modules_to_not_convert")?.as_array()?;
+    let is_expert = |module: &Value| module.as_str().is_some_and(|name| name.contains("experts"));
+    (is_fp8 && !skipped.iter().any(is_expert)).then_some("fp8")
 }
 
 /// Writes the index of a model in several files: the file of each tensor, and the bytes of all

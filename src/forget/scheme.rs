@@ -182,6 +182,14 @@ impl ForgetScheme {
         }
     }
 
+    /// Names of schemes that take shapes which this one does not.
+    pub(crate) fn instead(&self) -> &'static [&'static str] {
+        match self.kind {
+            SchemeKind::Table(row) => row.instead,
+            SchemeKind::Gguf(_) => &[],
+        }
+    }
+
     /// Whether it leaves a choice of the group size.
     pub(crate) fn has_group_sizes(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.has_group_sizes)
@@ -203,6 +211,11 @@ impl ForgetScheme {
     #[cfg(feature = "models")]
     pub(crate) fn is_mlx(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.is_mlx)
+    }
+
+    /// Whether models of the scheme are for ComfyUI.
+    pub(super) fn is_comfy(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.is_comfy)
     }
 
     /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.

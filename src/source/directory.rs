@@ -40,12 +40,70 @@ impl OpenDirectory {
         }
     }
 
-    /// Creates the empty file `name` unless it is there. Several processes may do so at once.
-    pub(crate) fn create_if_missing(&self, name: &OsStr) -> Result<()> {
+    /// Opens the regular file `name` to write, and creates it if there is none; returns also
+    /// whether it was created. Several processes may do so at once.
+    ///
+    /// # Errors
+    /// `NotFound` if the directory is removed; anything but a regular file is there, such as a link
+    /// to one; or the system fails.
+    pub(crate) fn open_or_create_file(&self, name: &OsStr) -> Result<(File, bool)> {
         match self.create_file(name, false) {
-            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            created => return created.map(|file| (file, true)),
+        }
+        let file = self.open_to_write(name)?;
+        match file.metadata()?.is_file() {
+            true => Ok((file, false)),
+            false => Err(Error::other("not a regular file")),
+        }
+    }
+
+    /// Renames `file`, which was created as `from`, and replaces the file or link `to`.
+    ///
+    /// A rename goes by name. So the name is compared with the file before, and after the rename
+    /// once more: another process may have put its own file there.
+    ///
+    /// # Errors
+    /// Another file is under the name `from`, or under `to` after the rename; or the system fails.
+    pub(crate) fn rename_written(&self, file: &File, from: &OsStr, to: &OsStr) -> Result<()> {
+        let exchanged = || Error::other("another process has put its own file in its place");
+        if !self.is_file_at(file, from)? {
+            return Err(exchanged());
+        }
+        self.rename(from, to)?;
+        // The rename is done, whether or not the system can tell what it renamed.
+        match self.is_file_at(file, to) {
+            Ok(false) => Err(exchanged()),
             _ => Ok(()),
         }
+    }
+
+    /// Removes the name `name` if it is that of `file`.
+    pub(crate) fn remove_written(&self, file: &File, name: &OsStr) -> Result<()> {
+        match self.is_file_at(file, name)? {
+            true => self.remove_file(name),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes all that is in the directory, but for the file `kept`.
+    pub(crate) fn remove_all_but(&self, kept: &OsStr) -> Result<()> {
+        for (name, is_directory) in self.entries()? {
+            let removed = if is_directory {
+                self.open_below(&name)?.remove_all_but(OsStr::new(""))?;
+                self.remove_directory(&name)
+            } else if name != kept {
+                self.remove_file(&name)
+            } else {
+                continue;
+            };
+            // A thread of this process may have removed it.
+            match removed {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Opens the regular file `name` to read; `None` if there is none.
@@ -101,7 +159,7 @@ mod tests {
         let name = OsStr::new("link");
         directory.open_file(name).unwrap_err();
         directory.create_file(name, false).unwrap_err();
-        directory.create_if_missing(name).unwrap();
+        directory.open_or_create_file(name).unwrap_err();
         let mut file = directory.create_anew(name, false).unwrap();
         file.write_all(b"ours").unwrap();
         assert_eq!(std::fs::read(&theirs).unwrap(), b"precious");
@@ -116,5 +174,23 @@ mod tests {
         OpenDirectory::create_private(&path).unwrap();
         let mode = path.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
+    }
+
+    /// What another process puts under the name is neither renamed nor removed.
+    #[test]
+    fn only_the_file_that_was_written_is_renamed() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = OpenDirectory::create_private(&root.path().join("ours")).unwrap();
+        let (from, to) = (OsStr::new("from"), OsStr::new("to"));
+        let written = directory.create_anew(from, false).unwrap();
+        let mut theirs = directory.create_anew(from, false).unwrap();
+        theirs.write_all(b"theirs").unwrap();
+        directory.rename_written(&written, from, to).unwrap_err();
+        directory.remove_written(&written, from).unwrap();
+        assert!(directory.open_file(to).unwrap().is_none());
+        directory.rename_written(&theirs, from, to).unwrap();
+        assert!(directory.open_file(from).unwrap().is_none());
+        let found = std::fs::read(root.path().join("ours/to")).unwrap();
+        assert_eq!(found, b"theirs");
     }
 }

@@ -22,7 +22,7 @@ mod unix {
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::path::Path;
 
-    use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
+    use rustix::fs::{Mode, OFlags, SeekFrom};
     use rustix::io::Errno;
 
     /// The first `len` bytes of a name.
@@ -84,13 +84,6 @@ mod unix {
             at = end;
         }
         Ok(())
-    }
-
-    /// Locks `file` until it is closed; false if another process has locked it. File systems
-    /// without locks lock nothing.
-    pub(crate) fn try_lock(file: &File) -> bool {
-        let locked = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
-        locked != Err(Errno::WOULDBLOCK)
     }
 
     /// Device and inode: which file it is, under whatever name.
@@ -213,11 +206,6 @@ mod portable {
     /// Copies the contents of `from` to the empty file `to`.
     pub(crate) fn copy_contents(mut from: &File, mut to: &File) -> Result<()> {
         std::io::copy(&mut from, &mut to).map(drop)
-    }
-
-    /// Always true: nothing is locked.
-    pub(crate) fn try_lock(_file: &File) -> bool {
-        true
     }
 
     /// Always zeros: the standard library cannot tell which file it is.

@@ -1,5 +1,6 @@
 //! Conversions into GGUF and back: candle and this crate read the output, and it equals the input.
 
+mod without_architecture;
 mod write;
 
 use std::io::Cursor;

@@ -7,6 +7,7 @@ mod kept;
 mod nested;
 mod predictions;
 mod refused;
+mod rounds;
 mod towers;
 
 use std::collections::BTreeMap;

@@ -57,6 +57,8 @@ pub(in crate::arch) enum Kind {
     Length,
     /// STRING that is the same in all models of the class.
     Text(&'static str),
+    /// STRING: `none`, unless rope is scaled linearly.
+    LinearOrNone,
     /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the
     /// fields.
     Layers(&'static str),

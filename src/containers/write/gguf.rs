@@ -9,7 +9,7 @@ use super::{OutputEntry, OutputLayout};
 use crate::containers::model::gguf::{
     DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, write_entry, write_str,
 };
-use crate::containers::model::gguf_keys::is_split_key;
+use crate::containers::model::gguf_keys::{ARCHITECTURE, is_split_key};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Most dimensions of a tensor that llama.cpp reads (`GGML_MAX_DIMS`).
@@ -26,6 +26,7 @@ pub(crate) struct GgufKeys {
     count: u64,
     /// Value of `general.alignment`, if it is among the keys.
     alignment: Option<u32>,
+    has_architecture: bool,
 }
 
 impl GgufKeys {
@@ -63,6 +64,7 @@ impl GgufKeys {
                         .iter()
                         .for_each(|metadata| metadata.write_entry(key, &mut keys.bytes));
                     keys.count += 1;
+                    keys.has_architecture |= key == ARCHITECTURE;
                     if key == ALIGNMENT {
                         keys.alignment = source
                             .and_then(|metadata| metadata.get(key))
@@ -105,8 +107,14 @@ impl GgufKeys {
             );
         }
         write_entry(key, value, &mut self.bytes);
+        self.has_architecture |= key == ARCHITECTURE;
         self.count += 1;
         Ok(())
+    }
+
+    /// Whether `general.architecture` is among the keys.
+    pub(crate) fn has_architecture(&self) -> bool {
+        self.has_architecture
     }
 
     /// Alignment of the tensors, in bytes.

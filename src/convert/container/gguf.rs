@@ -1,12 +1,14 @@
 //! GGUF outputs: their metadata, and how they are split into files.
 
+mod without_architecture;
+
 use std::ops::Range;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
 use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::containers::model::gguf_keys::{
-    FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+    ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
 use crate::containers::parse::gguf::{MAX_PARTS, from_text};
 use crate::containers::write::gguf::{GGML_MAX_DIMS, GgufKeys, layout as lay_out, stored_dtype};
@@ -29,8 +31,6 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
     }),
 };
 
-const ARCHITECTURE: &str = "general.architecture";
-
 /// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final
 /// zero.
 const LONGEST_NAME: usize = 63;
@@ -45,6 +45,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         drafts,
         options,
         report,
+        gguf_keys,
         whole,
         ..
     } = request;
@@ -92,11 +93,17 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let keys = match whole {
         // The metadata of a whole model is complete; only the caller's keys replace some.
         Some(whole) => {
-            let all = [whole.metadata(), &options.gguf_metadata].concat();
+            let all = [whole.metadata(), gguf_keys, &options.gguf_metadata].concat();
             GgufKeys::new(None, |_| false, &all)?
         }
-        None => keys(model, drafts, options)?,
+        None => keys(model, drafts, gguf_keys, options)?,
     };
+    if !keys.has_architecture() {
+        let names = drafts.iter().map(|draft| &*draft.name);
+        report
+            .notes
+            .extend(without_architecture::note(model, names, options)?);
+    }
     if shards.len() as u64 > MAX_PARTS {
         let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
         return Err(AnamnesisError::unsupported("splitting GGUF", what));
@@ -132,6 +139,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 fn keys(
     model: &ParsedModel,
     drafts: &[BoxedOutput<'_>],
+    of_encoding: &[(String, GgufMetadataValue)],
     options: &ConvertOptions,
 ) -> Result<GgufKeys> {
     // Blocks that are copied unchanged are still what the input's metadata says.
@@ -176,6 +184,7 @@ fn keys(
     if quantized || options.encodes() {
         all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     }
+    all.extend_from_slice(of_encoding);
     all.extend_from_slice(&options.gguf_metadata);
     let stale = |key: &str| {
         let is_untrue = key == VERSION && !quantized && !options.encodes();

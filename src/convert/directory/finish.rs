@@ -6,6 +6,7 @@ use std::io::{Error, ErrorKind};
 use std::path::Path;
 use std::thread;
 
+use super::claim::Claimant;
 use super::replacement::{LockedMarker, settle};
 use super::unfinished::UnfinishedDirectory;
 use crate::containers::parse::directory::is_weights;
@@ -46,27 +47,49 @@ pub fn finish_parts(output: impl AsRef<Path>, force: bool) -> Result<()> {
     }
 }
 
-/// As [`finish_parts`]; returns a note if what was replaced could not be removed. Without
-/// `reads_shards` only the lengths of shards are compared.
+/// As [`finish_parts`]; returns a note if what was replaced could not be removed.
 pub(crate) fn finish(output: &Path, force: bool, reads_shards: bool) -> Result<Option<String>> {
     // The output may have appeared since the parts were begun, so its place is checked again.
     check_destination(output, force)?;
     let partial = partial_path(output)?;
+    let found = UnfinishedDirectory::open(&partial)?;
+    let found = found.map(|directory| directory.manifests()).transpose()?;
+    if found.is_none_or(|manifests| manifests.is_empty()) {
+        return Err(nothing_to_finish(&partial));
+    }
+    match UnfinishedDirectory::claim(&partial, Claimant::Sole)? {
+        Some(directory) => finish_claimed(&directory, output, force, reads_shards),
+        None => Err(nothing_to_finish(&partial)),
+    }
+}
+
+fn nothing_to_finish(partial: &Path) -> AnamnesisError {
+    let error = Error::new(ErrorKind::InvalidInput, "there is nothing to finish");
+    AnamnesisError::io_at(partial, &error)
+}
+
+/// As [`finish`] of `directory`, on which no other process works. Without `reads_shards` only the
+/// lengths of shards are compared.
+pub(super) fn finish_claimed(
+    directory: &UnfinishedDirectory,
+    output: &Path,
+    force: bool,
+    reads_shards: bool,
+) -> Result<Option<String>> {
+    // Another process may just be removing what its output has replaced.
+    settle(output)?;
+    check_destination(output, force)?;
     let refuse = |what: String| {
         Err(AnamnesisError::io_at(
-            &partial,
+            directory.path(),
             &Error::new(ErrorKind::InvalidInput, what),
         ))
     };
-    let directory = UnfinishedDirectory::open(&partial)?;
-    let found = directory.as_ref().map(UnfinishedDirectory::manifests);
-    let (Some(directory), Some(found)) = (&directory, found.transpose()?) else {
-        return refuse("there is nothing to finish".to_owned());
-    };
+    let found = directory.manifests()?;
     directory.require_own_files()?;
     let first = found.first().map(|name| Manifest::read(directory, name));
     let Some(first) = first.transpose()?.flatten() else {
-        return refuse("there is nothing to finish".to_owned());
+        return Err(nothing_to_finish(directory.path()));
     };
     // Any manifest says how many parts there are. All of them must agree, because shards that were
     // made with different parameters do not belong to one model.
@@ -175,23 +198,28 @@ fn publish(directory: &UnfinishedDirectory, output: &Path) -> Result<Option<Stri
     // Shards are durable already; configs, the index and other small files were written without
     // waiting for the disk.
     directory.handle().sync_all().map_err(failed)?;
-    let marker = LockedMarker::record(directory.handle(), output).map_err(failed)?;
+    let marker = LockedMarker::record(directory, output).map_err(failed)?;
     directory.require_at(partial)?;
     directory.handle().make_public().map_err(failed)?;
+    directory.allow_rename();
     // A rename cannot replace a directory that is not empty, so the old one has to be moved aside.
     let exists = output.symlink_metadata().is_ok();
     if exists {
         std::fs::rename(output, &old).map_err(failed)?;
     }
-    if let Err(e) = std::fs::rename(partial, output) {
+    let named = std::fs::rename(partial, output).map_err(failed);
+    // The rename goes by name: it is undone if somebody has put another directory under it just
+    // then.
+    let is_named = named.is_ok();
+    if let Err(e) = named.and_then(|()| directory.require_at(output)) {
+        if is_named {
+            std::fs::rename(output, partial).map_err(failed)?;
+        }
         if exists {
             std::fs::rename(&old, output).map_err(failed)?;
         }
-        return Err(failed(e));
+        return Err(e);
     }
-    // The rename goes by name: nothing is cleared away for a directory that somebody has put under
-    // it just then.
-    directory.require_at(output)?;
     sync_directory(directory_of(output));
     Ok(marker.clear(output))
 }

@@ -55,6 +55,7 @@ impl PartWork<'_, '_> {
         sidecars: &Sidecars,
         manifest: &mut Manifest,
     ) -> Result<MadePart> {
+        self.directory.make_private()?;
         manifest.write(self.directory, self.record)?;
         let made = self.write_shards(mine, manifest)?;
         if self.writer.options.part.is_none_or(|(part, _)| part == 1) {
@@ -268,6 +269,7 @@ impl PartWork<'_, '_> {
         let edits = sidecars::ConfigEdits {
             dtype,
             quantization: plan.quantization.as_ref(),
+            fields: &plan.config_fields,
         };
         sidecars.copy(self.directory, &edits)?;
         for (name, text) in plan.whole.iter().flat_map(WholeModel::files) {

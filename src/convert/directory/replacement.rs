@@ -7,15 +7,16 @@
 //! a directory is moved aside, the marker gets its identity: nothing else is ever removed or put
 //! back.
 
-use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result as IoResult, Write};
+use std::io::{Error, ErrorKind, Read, Result as IoResult};
 use std::path::Path;
 
+use super::unfinished::UnfinishedDirectory;
 use crate::containers::write::atomic::{directory_of, sync_directory};
 use crate::convert::destination::{MARKER_FILE, partial_path, replaced_path};
 use crate::convert::manifest::is_manifest;
 use crate::source::directory::OpenDirectory;
-use crate::source::platform::{open_unlinked, place, try_lock};
+use crate::source::lock::LockFile;
+use crate::source::platform::{place, write_all_at};
 use crate::{AnamnesisError, Result};
 
 /// What stands in a marker while the directory of this identity is replaced. `None` if there is no
@@ -35,7 +36,8 @@ const MAX_IDENTITY: u64 = 64;
 /// A marker, locked for the process that does the last steps. The lock ends with the process,
 /// however that ends.
 pub(super) struct LockedMarker {
-    _file: File,
+    /// `None` if the lock is that of the unfinished directory.
+    _lock: Option<LockFile>,
     text: String,
 }
 
@@ -50,30 +52,42 @@ impl LockedMarker {
         if !path.symlink_metadata().is_ok_and(|there| there.is_file()) {
             return Ok(None);
         }
-        let file = open_unlinked(&path).map_err(failed)?;
-        if !try_lock(&file) {
-            let what = "another process finishes this directory";
-            return Err(failed(Error::new(ErrorKind::ResourceBusy, what)));
+        let directory = OpenDirectory::open(directory).map_err(failed)?;
+        let lock = match LockFile::lock(&directory, MARKER_FILE.as_ref(), false) {
+            Ok(lock) => lock,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => {
+                let what = "another process finishes this directory";
+                return Err(failed(Error::new(ErrorKind::ResourceBusy, what)));
+            }
+            Err(e) => return Err(failed(e)),
+        };
+        // Another process has ended its last steps meanwhile.
+        if lock.is_new {
+            let _ = directory.remove_written(lock.file(), MARKER_FILE.as_ref());
+            return Ok(None);
         }
         let mut text = Vec::new();
-        let read = (&file).take(MAX_IDENTITY).read_to_end(&mut text);
+        let read = lock.file().take(MAX_IDENTITY).read_to_end(&mut text);
         read.map_err(failed)?;
         let text = String::from_utf8_lossy(&text).into_owned();
-        Ok(Some(Self { _file: file, text }))
+        let lock = Some(lock);
+        Ok(Some(Self { _lock: lock, text }))
     }
 
-    /// Makes the marker in `directory` anew, durable and locked, with the identity of `replaced`.
+    /// Writes the identity of `replaced` to the marker of `directory`, which is locked.
     ///
     /// # Errors
     /// The system fails.
-    pub(super) fn record(directory: &OpenDirectory, replaced: &Path) -> IoResult<Self> {
+    pub(super) fn record(directory: &UnfinishedDirectory, replaced: &Path) -> IoResult<Self> {
         let text = identity(replaced).unwrap_or_default();
-        let mut file = directory.create_anew(MARKER_FILE.as_ref(), false)?;
-        try_lock(&file);
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        directory.sync();
-        Ok(Self { _file: file, text })
+        directory.with_marker(|marker| {
+            marker.set_len(0)?;
+            write_all_at(marker, 0, text.as_bytes())?;
+            marker.sync_all()
+        })?;
+        directory.handle().sync();
+        Ok(Self { _lock: None, text })
     }
 
     /// Whether the marker is of the replacement that has moved a directory to `old`.

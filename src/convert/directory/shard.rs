@@ -55,7 +55,8 @@ impl ShardFile {
     /// the directory is synced, which [`Manifest::write`] does when it records the shard.
     fn commit(&self) -> Result<()> {
         let directory = self.directory.handle();
-        let rename = || directory.rename(self.temporary.as_ref(), self.name.as_ref());
+        let (temporary, name) = (self.temporary.as_ref(), self.name.as_ref());
+        let rename = || directory.rename_written(self.file.file(), temporary, name);
         let named = self.file.sync_all().and_then(|()| rename());
         named.map_err(|e| AnamnesisError::io_at(&self.directory.path().join(&self.name), &e))
     }
@@ -66,7 +67,7 @@ impl ShardFile {
 impl Drop for ShardFile {
     fn drop(&mut self) {
         let directory = self.directory.handle();
-        let _ = directory.remove_file(self.temporary.as_ref());
+        let _ = directory.remove_written(self.file.file(), self.temporary.as_ref());
     }
 }
 

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use super::claim::Claim;
 use crate::convert::destination::MARKER_FILE;
 use crate::convert::manifest::is_manifest;
 use crate::source::directory::OpenDirectory;
@@ -24,6 +25,8 @@ pub(in crate::convert) struct UnfinishedDirectory {
     handle: OpenDirectory,
     /// Path that it was opened by.
     path: PathBuf,
+    /// What keeps other processes away.
+    pub(super) claim: Claim,
 }
 
 impl UnfinishedDirectory {
@@ -40,36 +43,19 @@ impl UnfinishedDirectory {
         }
     }
 
-    /// Opens the directory at `path` to write in it, and creates it if there is none.
+    /// Closes the directory to everybody else, and fails if there is anything in it that the user
+    /// has not made.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) and [`require_own_files`](Self::require_own_files).
-    pub(super) fn create(path: &Path) -> Result<Self> {
-        let is_new = path.symlink_metadata().is_err();
-        Self::create_or_continue(path).inspect_err(|_| {
-            // An empty directory would be in the way of the next run.
-            if is_new {
-                let _ = std::fs::remove_dir_all(path);
-            }
-        })
-    }
-
-    fn create_or_continue(path: &Path) -> Result<Self> {
-        let failed = |e: Error| AnamnesisError::io_at(path, &e);
-        let directory = Self::new(OpenDirectory::create_private(path).map_err(failed)?, path)?;
+    /// Those of [`require_own_files`](Self::require_own_files); or the system fails.
+    pub(super) fn make_private(&self) -> Result<()> {
         // First nobody else may write there any more; what they have written before then shows.
-        directory.handle.make_private().map_err(failed)?;
-        directory.require_own_files()?;
-        // The marker comes before anything else, so that a directory that is not empty can be
-        // recognized as ours from its first file on.
-        directory
-            .handle
-            .create_if_missing(MARKER_FILE.as_ref())
-            .map_err(failed)?;
-        Ok(directory)
+        let private = self.handle.make_private();
+        private.map_err(|e| AnamnesisError::io_at(&self.path, &e))?;
+        self.require_own_files()
     }
 
-    fn new(handle: OpenDirectory, path: &Path) -> Result<Self> {
+    pub(super) fn new(handle: OpenDirectory, path: &Path) -> Result<Self> {
         let failed = |e: Error| AnamnesisError::io_at(path, &e);
         if !handle.is_own(path).map_err(failed)? {
             let error = Error::new(ErrorKind::PermissionDenied, "it belongs to another user");
@@ -78,6 +64,7 @@ impl UnfinishedDirectory {
         Ok(Self {
             handle,
             path: path.to_path_buf(),
+            claim: Claim::default(),
         })
     }
 
@@ -163,14 +150,13 @@ impl UnfinishedDirectory {
             .handle
             .create_anew(temporary, false)
             .and_then(|mut file| {
-                file.write_all(bytes)?;
-                file.sync_all()?;
-                self.handle.rename(temporary, name.as_ref())
+                let named = file.write_all(bytes).and_then(|()| file.sync_all());
+                let rename = || self.handle.rename_written(&file, temporary, name.as_ref());
+                named.and_then(|()| rename()).inspect_err(|_| {
+                    let _ = self.handle.remove_written(&file, temporary);
+                })
             });
-        written.map_err(|e| {
-            let _ = self.handle.remove_file(temporary);
-            AnamnesisError::io_at(&self.path.join(name), &e)
-        })?;
+        written.map_err(|e| AnamnesisError::io_at(&self.path.join(name), &e))?;
         self.handle.sync();
         Ok(())
     }
@@ -194,12 +180,28 @@ impl UnfinishedDirectory {
         removed.map_err(|e| AnamnesisError::io_at(&self.path.join(name), &e))
     }
 
+    /// Removes all that is in the directory but the marker, which this process has locked: nobody
+    /// else may begin there meanwhile.
+    ///
+    /// # Errors
+    /// `Io` if another directory has its name, or the system fails.
+    pub(super) fn empty(&self) -> Result<()> {
+        self.require_at(&self.path)?;
+        let emptied = self.handle.remove_all_but(MARKER_FILE.as_ref());
+        emptied.map_err(|e| AnamnesisError::io_at(&self.path, &e))
+    }
+
     /// Removes the directory with all that is in it, if it has its name still.
     ///
     /// # Errors
     /// `Io` if another directory has its name, or the system fails.
     pub(super) fn remove(&self) -> Result<()> {
-        self.require_at(&self.path)?;
-        std::fs::remove_dir_all(&self.path).map_err(|e| AnamnesisError::io_at(&self.path, &e))
+        self.empty()?;
+        self.remove_file(MARKER_FILE)?;
+        // It stays if another process has just begun in it.
+        match std::fs::remove_dir(&self.path) {
+            Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => removed.map_err(|e| AnamnesisError::io_at(&self.path, &e)),
+        }
     }
 }

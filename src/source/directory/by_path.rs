@@ -95,13 +95,34 @@ impl OpenDirectory {
         std::fs::create_dir(self.0.join(name))
     }
 
+    pub(super) fn open_to_write(&self, name: &OsStr) -> Result<File> {
+        let path = self.0.join(name);
+        match path.symlink_metadata()?.is_file() {
+            true => File::options().read(true).write(true).open(path),
+            false => Err(Error::other("not a regular file")),
+        }
+    }
+
+    /// Whether `name` is still that of `file`. Always true where the system cannot tell.
+    pub(crate) fn is_file_at(&self, file: &File, name: &OsStr) -> Result<bool> {
+        match platform::is_file_at(file, &self.0.join(name)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(true),
+            told => told,
+        }
+    }
+
+    pub(super) fn remove_directory(&self, name: &OsStr) -> Result<()> {
+        std::fs::remove_dir(self.0.join(name))
+    }
+
     /// Removes the file or link `name`.
     pub(crate) fn remove_file(&self, name: &OsStr) -> Result<()> {
         std::fs::remove_file(self.0.join(name))
     }
 
     /// Renames a file of the directory, and replaces the file `to`.
-    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> Result<()> {
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> Result<()> {
         std::fs::rename(self.0.join(from), self.0.join(to))
     }
 

@@ -177,13 +177,31 @@ impl OpenDirectory {
         Ok(mkdirat(&self.0, name, Mode::from_raw_mode(0o777))?) // less the umask
     }
 
+    pub(super) fn open_to_write(&self, name: &OsStr) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(openat(&self.0, name, flags, Mode::empty())?.into())
+    }
+
+    /// Whether `name` is still that of `file`.
+    pub(crate) fn is_file_at(&self, file: &File, name: &OsStr) -> Result<bool> {
+        match statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok(place(&file.metadata()?) == (there.st_dev as u64, there.st_ino as u64)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    pub(super) fn remove_directory(&self, name: &OsStr) -> Result<()> {
+        Ok(unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
+    }
+
     /// Removes the file or link `name`.
     pub(crate) fn remove_file(&self, name: &OsStr) -> Result<()> {
         Ok(unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
     /// Renames a file of the directory, and replaces the file or link `to`.
-    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> Result<()> {
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> Result<()> {
         Ok(renameat(&self.0, from, &self.0, to)?)
     }
 
