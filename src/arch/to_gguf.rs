@@ -31,6 +31,7 @@ use crate::limits::ParseLimits;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, ResolvedItem, Window};
 use crate::source::CompanionFile;
+use crate::tokenizer::kept::KeptMetadata;
 use crate::tokenizer::{self, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -98,13 +99,19 @@ pub(crate) fn to_gguf<'m>(
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
     checks::check(class, (&config, &fields), (&dims, &rope))?;
-    let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
+    let kept = KeptMetadata::read(&texts, class.gguf)?;
+    let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
         vocab_size: dims.vocab,
         pre: request.pre_tokenizer,
         architecture: class.gguf,
+        cuts_embedding: class.traits.cuts_embedding,
     })?;
+    // A pre-tokenizer that is asked for counts more than the one that was.
+    if let Some(kept) = kept.as_ref().filter(|_| request.pre_tokenizer.is_none()) {
+        kept.restore_tokenizer(&texts, dims.vocab, &mut tokenizer)?;
+    }
     let cuts = class.traits.cuts_embedding && tokenizer.tokens < dims.vocab;
     if tokenizer.tokens != dims.vocab && !cuts {
         let what = format!(
@@ -133,6 +140,9 @@ pub(crate) fn to_gguf<'m>(
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
     let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &out)?;
+    if let Some(kept) = &kept {
+        kept.restore_general(&mut metadata);
+    }
     metadata.extend(settings::to_gguf(
         class,
         &fields,
@@ -151,6 +161,7 @@ pub(crate) fn to_gguf<'m>(
         .chain(tower)
         .chain(rope.note(class))
         .chain(lost_modules)
+        .chain(tokenizer.notes)
         .chain(card_note);
     let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
     Ok(Some(GgufModel {

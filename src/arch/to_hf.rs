@@ -34,7 +34,8 @@ use super::values::{is_exact, values_of};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, QuantScheme, ResolvedItem};
-use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
+use crate::tokenizer::{self, kept};
+use crate::{AnamnesisError, Result, TargetDtype};
 
 /// A model that is ready to be written as a directory.
 pub(crate) struct DirectoryModel<'m> {
@@ -133,6 +134,8 @@ pub(crate) fn to_hf<'m>(
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
     let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
+    let kept = kept::write(metadata, &tokenizer.files);
+    tokenizer.files.push((kept::GGUF_METADATA, kept));
     tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));

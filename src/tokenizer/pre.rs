@@ -76,6 +76,10 @@ pub(crate) fn find(name: &str) -> Option<(&'static PreTokenizerClass, &'static P
     })
 }
 
+/// Names of pre-tokenizers that work on text whose blanks are `▁`, instead of bytes.
+pub(crate) const ON_TEXT: [&str; 4] =
+    ["gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe"];
+
 /// Checks a name that the caller gave for `tokenizer.ggml.pre`.
 ///
 /// # Errors

@@ -40,6 +40,7 @@ fn there_and_back() {
             "chat_template.jinja",
             "config.json",
             "generation_config.json",
+            "gguf_metadata.json",
             "model.safetensors",
             "tokenizer.json",
             "tokenizer_config.json",
