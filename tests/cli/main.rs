@@ -13,6 +13,7 @@ mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+mod gguf_kv;
 mod help;
 mod inputs;
 mod inspect;
@@ -43,6 +44,8 @@ mod sums;
 mod terminal;
 #[cfg(unix)]
 mod transcripts;
+#[cfg(unix)]
+mod usage;
 mod whole;
 
 use std::process::{Command, Output};
