@@ -6,6 +6,7 @@
 //! them.
 
 mod agreement;
+mod confined;
 mod dfloat11;
 mod diffusion;
 pub(crate) mod edit;
@@ -28,6 +29,7 @@ mod tests;
 mod texts;
 mod transform;
 pub(crate) mod unique_json;
+mod unwritten;
 mod values;
 
 use std::collections::{BTreeMap, HashMap};
@@ -37,6 +39,7 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value};
 
 use self::agreement::{check_repeated, repeated};
+pub(crate) use self::confined::{Confined, resolve_links};
 pub(crate) use self::dfloat11::DFloat11Config;
 use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
@@ -55,6 +58,9 @@ pub(crate) use self::transform::{
     TargetedBy, TransformConfig, TransformKind, TransformLocation, TransformScheme, TransformUse,
 };
 use self::unique_json::UniqueJson;
+pub(crate) use self::unwritten::{
+    MARKER_FILE, RECORD_PREFIX, Unwritten, folded, is_usual, why_unwritten,
+};
 pub(crate) use self::values::version_numbers;
 use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;

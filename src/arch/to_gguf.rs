@@ -162,7 +162,8 @@ pub(crate) fn to_gguf<'m>(
         .chain(rope.note(class))
         .chain(lost_modules)
         .chain(tokenizer.notes)
-        .chain(card_note);
+        .chain(card_note)
+        .chain(texts.note());
     let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),

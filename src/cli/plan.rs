@@ -57,8 +57,8 @@ impl WriteRequest<'_> {
         let scheme = options.forget.as_ref().map(|f| f.scheme.to_string());
         let recovery = model.recovery(options)?;
         if args.output.tokenizer_pre.is_some() && !recovery.is_whole_model() {
-            let what = "the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
-            return Err(AnamnesisError::unsupported("--tokenizer-pre", what));
+            let what = "--tokenizer-pre: the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
+            return Err(AnamnesisError::usage(what));
         }
         if let Some(scheme) = scheme
             .as_ref()

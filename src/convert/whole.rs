@@ -113,12 +113,20 @@ fn config_of(
     if options.scope == ModelScope::Tensors || !is_whole {
         return Ok(None);
     }
-    let texts = Texts::new(&directory.path, &model.limits);
+    let texts = Texts::following(&directory.path, &model.limits);
     match texts.json("config.json") {
         Ok(config) => Ok(config.map(|config| (config, texts.companions()))),
         // Tensors can be converted beside a config that is none.
         Err(_) if options.scope == ModelScope::Auto => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Fails if `config.json` is a link out of the model's directory: the output gets one with its fields.
+fn require_own_config(model: &ParsedModel) -> Result<()> {
+    match &model.directory {
+        Some(directory) => Texts::new(&directory.path, &model.limits).require_inside("config.json"),
+        None => Ok(()),
     }
 }
 
@@ -134,6 +142,9 @@ fn renamed<'m>(
         return Ok(None);
     };
     let found = from_mlx(&mut resolution.items, &config, options.run.to)?;
+    if found.is_some() {
+        require_own_config(model)?;
+    }
     Ok(found.map(|found| take(found, companions, false, resolution, report)))
 }
 
@@ -173,6 +184,7 @@ fn directory_to_mlx<'m>(
     let Some((mut config, companions)) = config_of(model, options)? else {
         return required(renamed, options);
     };
+    require_own_config(model)?;
     if let Some(text) = renamed.as_ref().and_then(|renamed| renamed.files.first()) {
         config = serde_json::from_str(&text.1).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     }

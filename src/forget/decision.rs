@@ -70,8 +70,8 @@ pub(crate) fn decide(
     let filter = TensorFilter::new(forget, &model.limits)?;
     forget.scheme.check_group_size()?;
     if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
-        let what = "only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
-        return Err(AnamnesisError::unsupported("types of tensors", what));
+        let what = "--tensor-type: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
+        return Err(AnamnesisError::usage(what));
     }
     let decisions = decide_by(&filter, model, candidates, forget, to);
     filter.selection.check()?;

@@ -111,10 +111,9 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
         .get("tokenizer.ggml.pre")
         .and_then(GgufMetadataValue::as_string);
     if let Some(wanted) = request.pre.filter(|wanted| Some(*wanted) != pre) {
-        return Err(AnamnesisError::unsupported(
-            format!("pre-tokenizer {wanted}"),
-            "the tokenizer is not of bytes, and has no pre-tokenizer to choose",
-        ));
+        return Err(AnamnesisError::usage(format!(
+            "--tokenizer-pre: {wanted}: the tokenizer is not of bytes, and has no pre-tokenizer to choose"
+        )));
     }
     rules::after(&files, &mut keys)?;
     Ok(TokenizerKeys {

@@ -14,6 +14,7 @@ mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+mod gguf_kv;
 mod help;
 mod inputs;
 mod inspect;
@@ -46,6 +47,8 @@ mod sums;
 mod terminal;
 #[cfg(unix)]
 mod transcripts;
+#[cfg(unix)]
+mod usage;
 mod whole;
 #[cfg(unix)]
 mod written_files;

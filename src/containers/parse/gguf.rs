@@ -4,6 +4,7 @@
 //! Format: ggml `gguf.h`; versions 1 to 3 in both byte orders.
 
 mod cursor;
+mod edit;
 pub(crate) mod header;
 mod json;
 mod split;
@@ -12,6 +13,8 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+pub use self::edit::{GgufEdit, parse_gguf_edit, parse_gguf_edits_json};
+pub(crate) use self::edit::{ResolvedEdits, resolve_edits};
 use self::header::{GgufHeader, GgufTensorEntry, past_the_end};
 pub(crate) use self::json::{from_text, plain_json};
 pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};

@@ -269,7 +269,14 @@ fn patterns(config: &Map<String, Value>, key: &str) -> Result<Vec<(Selection, f6
             let what = format!("its `{key}` has {value} for `{text}`, and no positive number");
             AnamnesisError::parse(what)
         })?;
-        Ok((Selection::new(&[expression], &[])?, number))
+        // The pattern is the adapter's, and none of an option.
+        let pattern = Selection::of(&[expression]).map_err(|error| match error {
+            AnamnesisError::Usage { message } => {
+                AnamnesisError::parse(format!("its `{key}`: {message}"))
+            }
+            error => error,
+        })?;
+        Ok((pattern, number))
     };
     fields.iter().map(pattern).collect()
 }

@@ -290,7 +290,7 @@ fn read_tie(model: &ParsedModel, whole: Option<&WholeModel>) -> Result<Tie> {
     let Some(directory) = model.model_directory() else {
         return Ok(Tie::Unknown);
     };
-    let config = Texts::new(&directory, &model.limits).json(CONFIG)?;
+    let config = Texts::following(&directory, &model.limits).json(CONFIG)?;
     Ok(config.as_ref().map_or(Tie::Unknown, tie_of))
 }
 

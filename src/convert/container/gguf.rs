@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
+use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadata, GgufMetadataValue};
 use crate::containers::model::gguf_keys::{
     ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
-use crate::containers::parse::gguf::{MAX_PARTS, from_text};
+use crate::containers::parse::gguf::{MAX_PARTS, ResolvedEdits, from_text, resolve_edits};
 use crate::containers::write::gguf::{GGML_MAX_DIMS, GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::encode;
@@ -94,7 +94,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         // The metadata of a whole model is complete; only the caller's keys replace some.
         Some(whole) => {
             let all = [whole.metadata(), gguf_keys, &options.gguf_metadata].concat();
-            GgufKeys::new(None, |_| false, &all)?
+            with_edits(None, |_| false, all, options)?
         }
         None => keys(model, drafts, gguf_keys, options)?,
     };
@@ -144,11 +144,8 @@ fn keys(
 ) -> Result<GgufKeys> {
     // Blocks that are copied unchanged are still what the input's metadata says.
     if options.carries_blocks(model) {
-        return GgufKeys::new(
-            model.gguf().map(|source| &source.metadata),
-            is_split_key,
-            &options.gguf_metadata,
-        );
+        let source = model.gguf().map(|source| &source.metadata);
+        return with_edits(source, is_split_key, options.gguf_metadata.clone(), options);
     }
     let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
     let mut all = Vec::new();
@@ -190,7 +187,44 @@ fn keys(
         let is_untrue = key == VERSION && !quantized && !options.encodes();
         is_split_key(key) || is_rotation_key(key) || is_untrue
     };
-    GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
+    with_edits(
+        model.gguf().map(|source| &source.metadata),
+        stale,
+        all,
+        options,
+    )
+}
+
+/// The metadata of `source` without the keys that `leave_out` selects, with those of `all`, and with
+/// the caller's edits.
+///
+/// # Errors
+/// `Usage` if an edit does not fit its key, or sets a key that is not for callers; those of
+/// [`GgufKeys::new`].
+fn with_edits(
+    source: Option<&GgufMetadata>,
+    leave_out: impl Fn(&str) -> bool,
+    mut all: Vec<(String, GgufMetadataValue)>,
+    options: &ConvertOptions,
+) -> Result<GgufKeys> {
+    if options.gguf_edits.is_empty() {
+        return GgufKeys::new(source, leave_out, &all);
+    }
+    let existing = |key: &str| {
+        // Of several values for a key the last one counts.
+        let made = all.iter().rev().find(|(other, _)| other == key);
+        let kept = || source.filter(|_| !leave_out(key))?.get(key);
+        made.map(|(_, value)| value.clone()).or_else(kept)
+    };
+    let ResolvedEdits { set, removed } = resolve_edits(&options.gguf_edits, &existing)?;
+    // What is wrong with the edits alone is no fault of the input.
+    GgufKeys::new(None, |_| false, &set).map_err(|error| match error {
+        AnamnesisError::Parse { reason } => AnamnesisError::usage(reason),
+        error => error,
+    })?;
+    all.retain(|(key, _)| !removed.contains(key));
+    all.extend(set);
+    GgufKeys::new(source, |key| leave_out(key) || removed.contains(key), &all)
 }
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.

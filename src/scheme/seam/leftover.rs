@@ -64,17 +64,22 @@ impl<'m> Leftovers<'_, 'm> {
         // otherwise they likely belong to the weight whose claim did.
         match self.check_plain(&t) {
             Ok(()) => out.items.push(ResolvedItem::Plain(t.into())),
-            Err((role, error)) if self.blame || role == TensorRole::Quantized => {
-                out.problems.push(Problem {
+            Err((role, error)) => {
+                let problem = Problem {
                     tensor: t,
                     role,
                     scheme: QuantScheme::Unquantized,
                     error,
-                });
+                };
+                if self.blame || role == TensorRole::Quantized {
+                    out.problems.push(problem);
+                } else {
+                    // The companion of a weight that failed. A conversion ends with that failure,
+                    // or leaves the weight out, too.
+                    out.dropped.push(t);
+                    out.suspects.push(problem);
+                }
             }
-            // The companion of a weight that failed. The conversion ends with that failure, so
-            // dropping it loses nothing.
-            Err(_) => out.dropped.push(t),
         }
     }
 

@@ -2,6 +2,7 @@
 //! the problems.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
@@ -128,6 +129,18 @@ pub(crate) struct Problem<'m> {
     pub error: AnamnesisError,
 }
 
+impl Problem<'_> {
+    /// Whether the problem is that of the whole model. Its tensor is any one then.
+    fn is_of_model(&self) -> bool {
+        let scheme = self.scheme;
+        self.role == TensorRole::Passthrough
+            || matches!(
+                scheme,
+                QuantScheme::Other("unknown scheme" | "transformed weights")
+            )
+    }
+}
+
 /// All tensors of a model, sorted by their use.
 #[derive(Default)]
 pub(crate) struct Resolution<'m> {
@@ -137,6 +150,9 @@ pub(crate) struct Resolution<'m> {
     pub dropped: Vec<Tensor<'m>>,
     /// Failed claims, then unclaimed tensors, then the config; each in the order of the source.
     pub problems: Vec<Problem<'m>>,
+    /// Companions without a weight, which are no problems beside a failed claim: they probably belong
+    /// to it. They are among `dropped`, too.
+    pub suspects: Vec<Problem<'m>>,
 }
 
 /// What schemes have claimed.
@@ -347,14 +363,28 @@ impl<'m> Resolution<'m> {
         })
     }
 
-    /// The first problem, as an error.
-    pub(crate) fn into_result(mut self) -> Result<Self> {
-        if self.problems.is_empty() {
-            Ok(self)
-        } else {
-            // The other problems are discarded, so their order may change.
-            Err(self.problems.swap_remove(0).error)
+    /// Leaves out the tensors that have a problem and for which `is_asked` does not ask by their
+    /// stored names. Returns their names.
+    ///
+    /// # Errors
+    /// The first problem of another tensor, or of the whole model.
+    pub(crate) fn of_asked(
+        mut self,
+        is_asked: impl Fn(&str) -> bool,
+    ) -> Result<(Self, Vec<String>)> {
+        let mut left_out = Vec::new();
+        // Without a failed claim that counts, companions of other weights are no part of one.
+        for problem in self.problems.drain(..).chain(self.suspects.drain(..)) {
+            if problem.is_of_model() || is_asked(problem.tensor.name()) {
+                return Err(problem.error);
+            }
+            left_out.push(problem.tensor.name().to_owned());
         }
+        if !left_out.is_empty() {
+            let names: HashSet<&str> = left_out.iter().map(String::as_str).collect();
+            self.dropped.retain(|t| !names.contains(t.name()));
+        }
+        Ok((self, left_out))
     }
 }
 
