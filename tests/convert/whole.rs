@@ -1,12 +1,16 @@
 //! Whole models between Hugging Face and GGUF, against llama.cpp's converter.
 
+mod apart;
+mod bases;
 mod cards;
 mod edits;
 mod inputs;
 mod nested;
 mod predictions;
 mod refused;
+mod rerankers;
 mod rounds;
+mod tied;
 mod towers;
 
 use std::collections::BTreeMap;
