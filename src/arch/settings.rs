@@ -197,7 +197,10 @@ fn value(
             }
             Some(count(size)?)
         }
-        Kind::SharedWidth => Some(count(shared_width(setting, fields, dims)?)?),
+        Kind::SharedWidth => match fields.count(&setting.fields[2..])? {
+            Some(0) => None,
+            _ => Some(count(shared_width(setting, fields, dims)?)?),
+        },
         Kind::LastLayer => match fields.get(setting.fields) {
             Some((field, last)) if *last != -1 && last.as_u64() != Some(dims.layers as u64 - 1) => {
                 return Err(wrong(field, "it is not the last layer"));

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::checks;
 use super::dims::Dims;
-use super::families::class_of;
+use super::families::{class_of, is_base};
 use super::fields::{Fields, wrong};
 use super::general::identity;
 use super::graphs::problems;
@@ -18,6 +18,7 @@ use super::mapping::{Mapped, Mapping};
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
 use super::prediction;
+use super::reranker;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{computed, sources_of};
@@ -78,9 +79,15 @@ pub(crate) fn to_gguf<'m>(
     let Some(name) = class_name(&config) else {
         return Ok(None);
     };
-    let class = find_class(name, &config)?;
+    let mut class = find_class(name, &config)?;
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
+    let ranking = reranker::class_of(class, (&config, &fields), request, &texts)?;
+    if let Some(ranking) = ranking {
+        class = ranking;
+        reranker::add_labels(&mut fields);
+    }
+    reranker::check_labels(class, &fields)?;
     checks::add_default_window(class, &config, &mut fields);
     // Before the defaults of the class: what a config does not state differs by the version of
     // transformers.
@@ -120,11 +127,16 @@ pub(crate) fn to_gguf<'m>(
         );
         return Err(wrong("vocab_size", what));
     }
-    let sources = sources_of(std::mem::take(items).into_iter())?;
+    let mut sources = sources_of(std::mem::take(items).into_iter())?;
+    if ranking.is_some() {
+        let is_tied = fields.flag("tie_word_embeddings");
+        reranker::add_classifier(&mut sources, &tokenizer.keys, is_tied)?;
+        reranker::add_template(&mut tokenizer.keys);
+    }
     let mapping = Mapping { class, dims: &dims };
     let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
     mapping.check_biases(&mapped.tensors, &fields)?;
-    require_output(class, &fields, &mapped.tensors)?;
+    require_output(class, (name, &fields), &mapped.tensors)?;
     let keyed = take_keys(class, &mut mapped.tensors)?;
     let source_names = source_names(&mapped.tensors);
     let main = main_dtype(&mapped.tensors, request);
@@ -178,8 +190,13 @@ const EMBEDDING: &str = "token_embd.weight";
 
 /// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the
 /// embedding for it.
-fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
-    let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
+/// The embedding is what llama.cpp takes for that of a class which has none.
+fn require_output(
+    class: &ModelClass,
+    (name, fields): (&str, &Fields),
+    tensors: &[Mapped<'_>],
+) -> Result<()> {
+    let is_tied = class.traits.ties_output || is_base(name) || fields.flag("tie_word_embeddings");
     let has_output = tensors
         .iter()
         .any(|tensor| tensor.rule.gguf == "output" && tensor.suffix != ".bias");
@@ -242,7 +259,7 @@ fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
 }
 
 /// The class that `config` names. That of a nested language model comes first.
-fn class_name(config: &Value) -> Option<&str> {
+pub(super) fn class_name(config: &Value) -> Option<&str> {
     let nested = config.pointer("/text_config/architectures/0");
     nested
         .or_else(|| config.pointer("/architectures/0"))?

@@ -330,6 +330,14 @@ impl<'m> Maker<'_, 'm> {
                 _ => name,
             }
         };
+        if place.expert.is_some() {
+            // Experts that GGUF has one by one, too.
+            return sources.into_iter().try_for_each(|(expert, source)| {
+                let own = source.stored.unwrap_or(self.to);
+                let made = source.renamed(hf_name(Some(expert)), own);
+                self.push(made, rule)
+            });
+        }
         let Some((_, source)) = sources.into_iter().next() else {
             return Ok(());
         };

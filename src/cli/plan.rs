@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::RunArgs;
 use super::input::{self, NamedModel};
-use super::outcome::{kept_note, nothing_encoded};
+use super::outcome::{is_copied, kept_note, nothing_encoded};
 use super::outputs::{OutputChoice, require_outside_cache};
 use super::report::ConversionReport;
 use crate::error::printable;
@@ -60,11 +60,10 @@ impl WriteRequest<'_> {
             let what = "--tokenizer-pre: the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
             return Err(AnamnesisError::usage(what));
         }
-        if let Some(scheme) = scheme
-            .as_ref()
-            .filter(|_| recovery.report().encoded.is_empty())
-        {
-            return Err(nothing_encoded(scheme, recovery.report()));
+        let report = recovery.report();
+        let encodes_nothing = report.encoded.is_empty() && !is_copied(report);
+        if let Some(scheme) = scheme.as_ref().filter(|_| encodes_nothing) {
+            return Err(nothing_encoded(scheme, report));
         }
         let suffix = self.style.suffix.map(str::to_owned);
         let suffix = suffix.unwrap_or_else(|| dtype_suffix(&recovery));

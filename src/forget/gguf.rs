@@ -178,10 +178,13 @@ fn settle(
     };
     // Requantizing to the same type would cost accuracy and change no size.
     if dtype == dtype_of(candidate) {
-        return Err(format!("it is {dtype} already"));
+        return Err(format!("it is {dtype}{ALREADY}"));
     }
     Ok(dtype)
 }
+
+/// End of the reason of a tensor that has its type before it is encoded.
+pub(crate) const ALREADY: &str = " already";
 
 /// The ggml type that `candidate` has already, or the type that it is decoded to. What other
 /// schemes store as integers or floats are codes, whose type says nothing about the values.

@@ -1,5 +1,7 @@
 //! Whole models between Hugging Face and GGUF, against llama.cpp's converter.
 
+mod apart;
+mod bases;
 mod cards;
 mod edits;
 mod inputs;
@@ -7,7 +9,9 @@ mod kept;
 mod nested;
 mod predictions;
 mod refused;
+mod rerankers;
 mod rounds;
+mod tied;
 mod towers;
 
 use std::collections::BTreeMap;

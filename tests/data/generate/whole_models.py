@@ -678,10 +678,10 @@ def nest(root, name, pre):
 FUSED = {"llama_bias": ["--fuse-qkv"], "gemma4": ["--fuse-qkv"], "qwen3_5_moe": ["--fuse-gate-up-exps"]}
 
 
-def convert(root, pre, out=None, options=()):
+def convert(root, pre, out=None, options=(), source=None):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
-    arguments = ["convert", str(root / "hf"), "--outfile", str(out or root / "canonical.gguf"), "--model-name", root.name, *options]
+    arguments = ["convert", str(source or root / "hf"), "--outfile", str(out or root / "canonical.gguf"), "--model-name", root.name, *options]
     if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe") and root.parent.name not in ("whole_mtp", "whole_prediction"):
         arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""
