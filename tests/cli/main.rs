@@ -38,6 +38,7 @@ mod parts;
 mod reads;
 mod resume;
 mod scan;
+mod scan_corpus;
 mod show;
 #[cfg(unix)]
 mod signals;
