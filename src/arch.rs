@@ -5,6 +5,7 @@
 //! llama.cpp's name, tensors with their transforms, and keys with the fields of `config.json` that
 //! they come from. Both directions read the same rows.
 
+mod apart;
 mod biases;
 mod checks;
 mod dims;
@@ -12,7 +13,9 @@ mod families;
 mod fields;
 mod fused;
 mod general;
+mod graphs;
 mod keyed;
+mod kinds;
 mod layer_sizes;
 mod lists;
 mod mapping;
@@ -22,12 +25,14 @@ mod names;
 mod periods;
 mod pooling;
 mod prediction;
+mod reranker;
 mod rope;
 mod settings;
 mod source;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tied;
 mod to_gguf;
 mod to_hf;
 mod to_mmproj;
@@ -35,7 +40,10 @@ mod towers;
 mod transform;
 mod values;
 
+pub(crate) use self::apart::stack_experts;
+pub(crate) use self::graphs::{GraphProblem, problems};
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
+pub(crate) use self::tied::other_output;
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};
 pub(crate) use self::to_hf::to_hf;
 pub(crate) use self::to_mmproj::to_mmproj;

@@ -2,7 +2,10 @@
 //! SHA-256 of its files.
 
 mod digest;
+#[cfg(feature = "models")]
+mod loading;
 mod tally;
+mod templates;
 mod values;
 
 use std::collections::HashSet;
@@ -225,6 +228,11 @@ impl ParsedModel {
             ..Finding::new(Severity::Warning, format!("no tensor can hold it: {what}"))
         }));
         self.check_ends(&mut findings);
+        #[cfg(feature = "models")]
+        if let Some(gguf) = self.gguf() {
+            loading::check(self, gguf, &mut findings);
+        }
+        templates::check(self, &mut findings);
         // Each member once, however many tensors are views of it.
         let mut seen = HashSet::new();
         for t in self

@@ -173,10 +173,11 @@ fn print_error(
     input: Option<&Path>,
     out: &mut impl Write,
 ) -> crate::Result<()> {
-    // An interruption is no fault of the model, and an I/O error may be about the output.
+    // An interruption and a wrong option are no faults of the model, and an I/O error may be about
+    // the output.
     let is_about_input = !matches!(
         failed.error,
-        AnamnesisError::Io(_) | AnamnesisError::Cancelled
+        AnamnesisError::Io(_) | AnamnesisError::Cancelled | AnamnesisError::Usage { .. }
     );
     let model = failed.model.as_deref().or(input.filter(|_| is_about_input));
     match model.filter(|_| failed.error.file().is_none()) {
@@ -193,6 +194,7 @@ fn print_error(
 /// The exit code that tells scripts who is to blame.
 fn exit_code(error: &AnamnesisError) -> u8 {
     match error {
+        AnamnesisError::Usage { .. } => 2,
         AnamnesisError::Parse { .. } => 3,
         AnamnesisError::LimitExceeded { .. } => 4,
         AnamnesisError::DisallowedGlobal { .. } => 5,

@@ -6,10 +6,12 @@
 //! them.
 
 mod agreement;
+mod confined;
 mod dfloat11;
 mod diffusion;
 pub(crate) mod edit;
 mod hadamard_pack;
+mod indexed;
 mod json;
 mod method;
 mod module;
@@ -27,15 +29,17 @@ mod tests;
 mod texts;
 mod transform;
 pub(crate) mod unique_json;
+mod unwritten;
 mod values;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
 use self::agreement::{check_repeated, repeated};
+pub(crate) use self::confined::{Confined, resolve_links};
 pub(crate) use self::dfloat11::DFloat11Config;
 use self::hadamard_pack::HadamardPack;
 use self::json::read_json;
@@ -54,6 +58,9 @@ pub(crate) use self::transform::{
     TargetedBy, TransformConfig, TransformKind, TransformLocation, TransformScheme, TransformUse,
 };
 use self::unique_json::UniqueJson;
+pub(crate) use self::unwritten::{
+    MARKER_FILE, RECORD_PREFIX, Unwritten, folded, is_usual, why_unwritten,
+};
 pub(crate) use self::values::version_numbers;
 use crate::limits::{Budget, FREE_JSON_BYTES};
 use crate::source::CompanionFile;
@@ -89,9 +96,6 @@ pub(crate) const SINQ_FILE: &str = "model.safetensors.index.json.meta.json";
 pub(crate) const TEXT_CONFIGS: &[&str] =
     &["text_config", "llm_config", "lm_config", "language_config"];
 
-/// The index of a sharded model, in which a shard that is parsed alone looks for companions.
-const INDEX: &str = "model.safetensors.index.json";
-
 /// Key of the safetensors metadata that holds a whole config as JSON. It counts only where no file
 /// has a config.
 pub(crate) const IN_METADATA: &str = "quantization_config";
@@ -106,14 +110,14 @@ pub struct QuantConfig {
     /// The files that configs are read from, whether they exist or not, with their states before
     /// that.
     companions: Vec<CompanionFile>,
-    /// Directory of the model; `None` if it was parsed from memory.
-    directory: Option<PathBuf>,
     /// Limits for reading the index of shards.
     limits: ParseLimits,
     /// `quant_method`, parsed at the first [`quant_method`](Self::quant_method).
     method: OnceLock<Option<QuantMethod>>,
-    /// Tensor names in the index of shards, read at the first [`is_indexed`](Self::is_indexed).
-    indexed: OnceLock<HashSet<String>>,
+    /// Name of the file that the config was read beside; `None` of a directory.
+    file: Option<String>,
+    /// Names of tensors in indexes of shards, read at the first [`indexed`](Self::indexed).
+    indexed: OnceLock<Vec<String>>,
     /// Modules that stay unquantized, compiled at the first [`skips`](Self::skips).
     skipped: OnceLock<SkipLists>,
     sizes: sizes::LayerSizes,
@@ -162,7 +166,7 @@ impl QuantConfig {
         let mut out = BTreeMap::new();
         for companion in &self.companions {
             let name = companion.path.file_name().unwrap_or_default();
-            if name == INDEX {
+            if indexed::is_index(&name.to_string_lossy()) {
                 continue;
             }
             if let Some((parsed, _)) = read_json(&companion.path, &budget)? {
@@ -177,7 +181,11 @@ impl QuantConfig {
     /// # Errors
     /// As [`read`](Self::read).
     pub(crate) fn read_beside(model: &Path, budget: &Budget) -> Result<Self> {
-        Self::read(model.parent().unwrap_or(Path::new("")), budget)
+        let file = model.file_name();
+        Ok(Self {
+            file: file.map(|name| name.to_string_lossy().into_owned()),
+            ..Self::read(model.parent().unwrap_or(Path::new("")), budget)?
+        })
     }
 
     /// Reads the configs in `dir`: the files of [`PLACES`] and quanto's maps.
@@ -189,10 +197,11 @@ impl QuantConfig {
         let mut files: HashMap<&str, Option<(UniqueJson, Vec<u8>)>> = HashMap::new();
         let (mut places, mut sizes) = (Vec::new(), sizes::LayerSizes::default());
         let (mut model_types, mut hadamard) = (Vec::new(), None);
-        // The index is read later, and only if a weight lacks a part.
-        let names = Self::files().into_iter().chain([INDEX]);
         let companion = |name: &str| CompanionFile::new(dir.join(name));
-        let mut companions: Vec<_> = names.map(companion).collect();
+        let mut companions: Vec<_> = Self::files().into_iter().map(companion).collect();
+        // Indexes are read later, and only for a file by itself.
+        let indexes = indexed::list_indexes(dir);
+        companions.extend(indexes.iter().map(|name| companion(name)));
         for &(file, keys) in PLACES {
             if !files.contains_key(file) {
                 let read = read_json(&dir.join(file), budget)?;
@@ -252,7 +261,7 @@ impl QuantConfig {
         }
         place::leave_only_mlx(&mut places);
         let patterns = ordered::OrderedPatterns::new(&places)?;
-        let (directory, limits) = (Some(dir.to_path_buf()), budget.limits().clone());
+        let limits = budget.limits().clone();
         Ok(Self {
             places,
             companions,
@@ -260,7 +269,6 @@ impl QuantConfig {
             model_types,
             patterns,
             hadamard,
-            directory,
             limits,
             ..Self::default()
         })
@@ -319,38 +327,5 @@ impl QuantConfig {
             });
         }
         Ok(())
-    }
-
-    /// Whether `model.safetensors.index.json` beside this file lists a tensor of `names`. A shard
-    /// that is parsed alone may lack a companion because it is in another shard.
-    ///
-    /// # Errors
-    /// Those of reading the index, at the first call.
-    pub(crate) fn is_indexed(&self, names: &[String]) -> Result<bool> {
-        let Some(directory) = &self.directory else {
-            return Ok(false);
-        };
-        let indexed = match self.indexed.get() {
-            Some(indexed) => indexed,
-            None => {
-                let path = directory.join(INDEX);
-                let index = read_json(&path, &Budget::new(&self.limits))?;
-                // Read only now: an index that was there, and is gone, is not one that lists
-                // nothing.
-                let known = self.companions.iter().find(|file| file.path == path);
-                if let (None, Some(known)) = (&index, known) {
-                    known.require_absent()?;
-                }
-                let map = index
-                    .as_ref()
-                    .and_then(|(index, _)| index.value.get("weight_map")?.as_object());
-                let names = map
-                    .into_iter()
-                    .flat_map(|map| map.keys().cloned())
-                    .collect();
-                self.indexed.get_or_init(|| names)
-            }
-        };
-        Ok(names.iter().any(|name| indexed.contains(name)))
     }
 }

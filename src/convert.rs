@@ -3,6 +3,7 @@
 
 mod adapters;
 mod ahead;
+pub(crate) mod asked;
 mod bodies;
 mod cast;
 mod checksum;

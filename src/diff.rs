@@ -12,6 +12,7 @@ pub use self::report::{
 };
 pub(crate) use self::schedule::{Schedule, jobs_of_bytes, pieces_of_job};
 use self::values::{Comparable, CompareRule, Sums};
+use crate::convert::asked::Asked;
 use crate::convert::pair::{PairScratch, TensorPair};
 use crate::convert::progress::ProgressSum;
 use crate::{ConvertOptions, ParsedModel, Recovery, RememberOptions, Result, TargetDtype};
@@ -107,7 +108,8 @@ impl ParsedModel {
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
         let conversion = options.conversion();
         let (a, b) = (self.recovery(&conversion)?, other.recovery(&conversion)?);
-        let pairing = Pairing::new((self, &a), (other, &b))?;
+        let asked = Asked::of_names(&options.include, &options.exclude)?;
+        let pairing = Pairing::new((self, &a), (other, &b), &asked)?;
         let mut report = DiffReport::new(options);
         report.notes = pairs::notes(self, other);
         if !options.values_only {

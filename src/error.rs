@@ -46,6 +46,11 @@ pub enum AnamnesisError {
         /// Name of the global in its module.
         name: String,
     },
+    /// The caller's options are wrong, or ask for what this input has not.
+    Usage {
+        /// The option, what is wrong with it, and what would help.
+        message: String,
+    },
     /// The caller's [`CancelToken`](crate::CancelToken) was set.
     Cancelled,
     /// The operating system, or the caller's reader or writer, failed.
@@ -71,6 +76,8 @@ pub enum ErrorKind {
     LimitExceeded,
     /// A pickle might run code ([`AnamnesisError::DisallowedGlobal`]).
     DisallowedGlobal,
+    /// The caller's options are wrong ([`AnamnesisError::Usage`]).
+    Usage,
     /// The caller cancelled the operation ([`AnamnesisError::Cancelled`]).
     Cancelled,
     /// Reading or writing failed ([`AnamnesisError::Io`]).
@@ -89,6 +96,7 @@ impl AnamnesisError {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::LimitExceeded { .. } => ErrorKind::LimitExceeded,
             Self::DisallowedGlobal { .. } => ErrorKind::DisallowedGlobal,
+            Self::Usage { .. } => ErrorKind::Usage,
             Self::Cancelled => ErrorKind::Cancelled,
             Self::Io(_) => ErrorKind::Io,
         }
@@ -104,7 +112,7 @@ impl AnamnesisError {
         let message = match self {
             Self::Parse { reason } => reason,
             Self::Unsupported { detail, .. } => detail,
-            Self::LimitExceeded { message, .. } => message,
+            Self::LimitExceeded { message, .. } | Self::Usage { message } => message,
             _ => return None,
         };
         let (name, rest) = message.strip_prefix(TENSOR)?.split_once('`')?;
@@ -136,6 +144,13 @@ impl AnamnesisError {
         }
     }
 
+    /// A [`Usage`](Self::Usage) error.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage {
+            message: message.into(),
+        }
+    }
+
     /// The [`Unsupported`](Self::Unsupported) error for `what`, which needs a feature that this
     /// build leaves out. Several features are passed as one text, with backticks between them.
     pub(crate) fn missing_feature(what: impl Into<String>, feature: &str) -> Self {
@@ -145,7 +160,7 @@ impl AnamnesisError {
         )
     }
 
-    /// Prefixes the message of a `Parse` or `LimitExceeded` error with `what` and a colon. Other
+    /// Prefixes the message of a `Parse`, `LimitExceeded` or `Usage` error with `what` and a colon. Other
     /// variants are returned unchanged.
     pub(crate) fn about(self, what: impl Display) -> Self {
         match self {
@@ -154,6 +169,7 @@ impl AnamnesisError {
                 limit,
                 message: format!("{what}: {message}"),
             },
+            Self::Usage { message } => Self::usage(format!("{what}: {message}")),
             other => other,
         }
     }
@@ -256,6 +272,7 @@ impl Display for AnamnesisError {
                 };
                 write!(f, "disallowed pickle global `{module}.{name}` ({why})")
             }
+            Self::Usage { message } => f.write_str(&printable(message)),
             Self::Cancelled => f.write_str("operation cancelled by the caller"),
             // Names of files are in it.
             Self::Io(error) => f.write_str(&printable(&error.to_string())),

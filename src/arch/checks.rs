@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::dims::{Dims, LAYERS};
 use super::fields::{Fields, LAYER_KINDS, is_same, wrong};
+use super::kinds::check_kinds;
 use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
 use super::settings::may_have_groups;
 use super::table::{Kind, LostWindows, ModelClass};
@@ -69,6 +70,7 @@ pub(super) fn check(
         let what = format!("{owner} has experts in all layers");
         return Err(wrong(dense, what));
     }
+    check_kinds(class, fields)?;
     check_pairs(class, fields, (dims, rope))?;
     check_groups(class, fields)?;
     check_original(class, fields, rope)?;

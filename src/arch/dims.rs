@@ -382,14 +382,16 @@ impl Dims {
     /// may.
     pub(super) fn has(&self, need: Need, layer: usize) -> Option<bool> {
         let has_field = |name: &str| self.fields.get(&[name]).is_some();
+        let is_above_0 = |name: &str| self.fields.count(&[name]).is_ok_and(|n| n > Some(0));
         match need {
             Need::All => Some(true),
             Need::Optional => None,
             Need::Dense => Some(!self.has_experts(layer)),
             Need::Sparse => Some(self.has_experts(layer)),
+            Need::SparseIf(field) => Some(self.has_experts(layer) && is_above_0(field)),
             Need::With(field) => Some(has_field(field)),
             Need::Without(field) => Some(!has_field(field)),
-            Need::Above0(field) => Some(self.fields.count(&[field]).is_ok_and(|n| n > Some(0))),
+            Need::Above0(field) => Some(is_above_0(field)),
             Need::OwnKeys => self.layer_sizes.as_ref()?.has_keys(layer),
             Need::OwnValues => self.layer_sizes.as_ref()?.has_values(layer),
             Need::If(field) => Some(self.fields.flag(field)),

@@ -61,9 +61,11 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &llama::MISTRAL3,
     &qwen::QWEN2,
     &qwen::QWEN2_MOE,
+    &qwen::QWEN3_RERANKER,
     &qwen::QWEN3,
     &qwen::QWEN3_MOE,
     &qwen_vl::QWEN2_VL,
+    &qwen_vl::QWEN3_VL_RERANKER,
     &qwen_vl::QWEN3_VL,
     &qwen_vl::QWEN3_VL_MOE,
     &gemma::GEMMA,
@@ -163,12 +165,19 @@ pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass
     };
     let nested_type = config.pointer("/text_config/model_type");
     let is_nested = |expected| nested_type.is_none_or(|found| found == expected);
+    // A class without its output has the tensors of the one with it.
+    let stem = name.strip_suffix(WITHOUT_OUTPUT).filter(|_| is_base(name));
+    let is_base_of = |known: &&str| {
+        let with_output = stem.and_then(|stem| known.strip_prefix(stem));
+        with_output.is_some_and(|end| WITH_OUTPUT.contains(&end))
+    };
     let fits = |class: &&&ModelClass| {
         let traits = &class.traits;
         // A language model for images is written as the class without them, which has a row of its
         // own.
         let first = usize::from(class.has_setting(Kind::TextSections));
-        class.classes[first..].contains(&name)
+        let names = &class.classes[first..];
+        (names.contains(&name) || names.iter().any(is_base_of))
             && traits.nested_type.is_none_or(is_nested)
             && traits.config_sign.is_none_or(is_true)
             && traits
@@ -177,6 +186,16 @@ pub(super) fn class_of(name: &str, config: &Value) -> Option<&'static ModelClass
             && traits.lacks_kind.is_none_or(|kind| lacks(class, kind))
     };
     CLASSES.iter().find(fits).copied()
+}
+
+/// What names of classes end with that have no output, and the ends of those that have one.
+const WITHOUT_OUTPUT: &str = "Model";
+const WITH_OUTPUT: &[&str] = &["ForCausalLM", "LMHeadModel"];
+
+/// Whether the class `name` of transformers is the model without its output.
+pub(super) fn is_base(name: &str) -> bool {
+    let is_whole = |end: &&str| name.ends_with(*end);
+    name.ends_with(WITHOUT_OUTPUT) && !WITH_OUTPUT.iter().any(is_whole)
 }
 
 /// Of classes that compute something else than transformers if tokens see those behind them, as in

@@ -34,15 +34,19 @@ pub(super) fn identity(
     if let Some(config) = texts.json("generation_config.json")? {
         keys.extend(sampling(&config));
     }
-    let name = request.directory.canonicalize().ok();
-    let name = name.as_deref().unwrap_or(request.directory).file_name();
-    let name = name.unwrap_or_default().to_string_lossy();
-    keys.push(text("general.name", &title(&name)));
+    keys.push(text("general.name", &title(&directory_name(request))));
     let sizes = tensors.iter().map(|group| (&*group.name, &*group.shape));
     keys.push(text("general.size_label", &size_label(sizes)));
     let (card, note) = model_card::keys(texts)?;
     keys.extend(card);
     Ok((keys, note))
+}
+
+/// The name of the model's directory.
+pub(super) fn directory_name(request: &GgufRequest<'_>) -> String {
+    let path = request.directory.canonicalize().ok();
+    let name = path.as_deref().unwrap_or(request.directory).file_name();
+    name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Keys of sampling, with the fields of `generation_config.json`.

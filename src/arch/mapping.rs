@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::dims::{Dim, Dims};
-use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill, find, is_of_tower, split_suffix};
+use super::names::{Place, fill, find, is_of_tower, split_suffix};
 use super::prediction::is_predicting;
 use super::source::SourceTensor;
 use super::table::{ModelClass, Prediction, TensorRule, Transform};
@@ -67,9 +67,10 @@ impl Mapping<'_> {
         class_name: &str,
         table_name: &dyn Fn(&str) -> String,
     ) -> Result<MappedModel<'m>> {
-        let is_base = class_name.ends_with(BASE_MODEL);
-        let prefix = self.class.traits.prefix;
-        let prefix = prefix.or_else(|| is_base.then_some(BASE_PREFIX));
+        let prefix = match self.class.traits.prefix {
+            Some(prefix) => prefix.to_owned(),
+            None => self.class.base_prefix(),
+        };
         let (mut left_out, mut predicting, mut without_place) = (0, 0, 0);
         // Where stacks of experts are, by name.
         let mut stacks: HashMap<String, usize> = HashMap::new();
@@ -80,8 +81,8 @@ impl Mapping<'_> {
                 left_out += 1;
                 continue;
             }
-            if let Some(prefix) = prefix {
-                name = self.with_own_prefix(name, prefix);
+            if !prefix.is_empty() {
+                name = self.with_own_prefix(name, &prefix);
             }
             let starts = self.class.traits.left_out.iter();
             if starts.into_iter().any(|start| name.starts_with(start)) {
@@ -175,7 +176,29 @@ impl Mapping<'_> {
     /// As [`to_gguf`](Self::to_gguf).
     pub(super) fn to_hf<'m>(&self, sources: Vec<SourceTensor<'m>>) -> Result<Vec<Mapped<'m>>> {
         let mut tensors = Vec::with_capacity(sources.len());
+        let mut stacks: HashMap<String, usize> = HashMap::new();
         for source in sources {
+            if let Some(tensor) = self.expert_apart(&source) {
+                self.check_shape(
+                    &source.name,
+                    (tensor.rule.shape, tensor.place.layer),
+                    tensor.suffix,
+                    &source.shape,
+                )?;
+                let expert = tensor.place.expert.unwrap_or(0);
+                match stacks.get(&tensor.name) {
+                    Some(&at) => {
+                        let stack: &mut Mapped<'m> = &mut tensors[at];
+                        stack.push(expert, source)?;
+                    }
+                    None => {
+                        stacks.insert(tensor.name.clone(), tensors.len());
+                        let sources = vec![(expert, source)];
+                        tensors.push(Mapped { sources, ..tensor });
+                    }
+                }
+                continue;
+            }
             let found = self.rules(&source.name, &[], |rule| rule.gguf);
             let [(rule, place, suffix)] = found[..] else {
                 let what = format!("no tensor of {} is called so", self.class.gguf);
@@ -199,8 +222,39 @@ impl Mapping<'_> {
                 sources: vec![(0, source)],
             });
         }
+        for tensor in stacks.values().map(|at| *at).collect::<Vec<_>>() {
+            let stack = &mut tensors[tensor];
+            stack.sources.sort_by_key(|(expert, _)| *expert);
+            self.check_experts(stack)?;
+        }
+        require_once(&tensors)?;
         self.require_layers(&tensors)?;
         Ok(tensors)
+    }
+
+    /// The stack that the tensor `source` of a GGUF model belongs to, as the place of one expert:
+    /// early files of llama.cpp have a tensor for each (`blk.0.ffn_up.3.weight`).
+    fn expert_apart<'m>(&self, source: &SourceTensor<'m>) -> Option<Mapped<'m>> {
+        let (base, suffix) = split_suffix(&source.name);
+        let (stem, number) = base.rsplit_once('.')?;
+        let expert: usize = number.parse().ok()?;
+        if expert.to_string() != number {
+            return None;
+        }
+        let found = self.rules(&format!("{stem}_exps{suffix}"), &[], |rule| rule.gguf);
+        match found[..] {
+            [(rule, place, suffix)] if rule.transform == Transform::Experts => Some(Mapped {
+                name: format!("{stem}_exps{suffix}"),
+                rule,
+                place: Place {
+                    expert: Some(expert),
+                    ..place
+                },
+                suffix,
+                sources: vec![],
+            }),
+            _ => None,
+        }
     }
 
     /// Whether a tensor of the class is called `base` in GGUF, without `.weight` or `.bias`.
@@ -222,11 +276,13 @@ impl Mapping<'_> {
     fn with_own_prefix(&self, name: String, prefix: &str) -> String {
         let is_known = |name: &str| !self.rules(name, &[], |rule| rule.hf).is_empty();
         let long = format!("{prefix}{name}");
+        // What is left out has no place in the table.
+        let may_be_unknown = self.class.traits.prefix.is_some();
         match name.strip_prefix(prefix) {
             _ if is_known(&name) => name,
-            Some(short) => short.to_owned(),
+            Some(short) if may_be_unknown || is_known(short) => short.to_owned(),
             None if is_known(&long) => long,
-            None => name,
+            _ => name,
         }
     }
 

@@ -108,7 +108,11 @@ pub(super) fn is_of_tower(name: &str) -> bool {
 
 /// Whether the tensor `name` is of a layer behind the last of `layers`.
 pub(super) fn is_behind(name: &str, layers: usize) -> bool {
-    let rest = name.strip_prefix("model.layers.");
+    // Some files have the names of the model without its output.
+    let rest = name
+        .strip_prefix(BASE_PREFIX)
+        .unwrap_or(name)
+        .strip_prefix("layers.");
     let number = rest.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     number.is_some_and(|layer| layer >= layers)
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub(super) use self::alpha::restore_base;
 pub(super) use self::by_kind::add_kinds;
-pub(super) use self::from_gguf::{check_attention_factor, scaling_of};
+pub(super) use self::from_gguf::{add_scaling, check_attention_factor, scaling_of};
 pub(super) use self::llama3::Llama3;
 pub(super) use self::long::long_attention_factor;
 
@@ -22,7 +22,7 @@ use self::long::LONG_FACTORS;
 use super::dims::Dims;
 use super::fields::{Fields, wrong};
 use super::layer_sizes::proportional;
-use super::settings::KeyValue;
+use super::settings::{CONTEXT, KeyValue};
 use super::table::{Kind, ModelClass};
 use crate::Result;
 use crate::containers::model::gguf::GgufMetadataValue;
@@ -154,6 +154,9 @@ impl Rope {
         }
         let is_other = match () {
             () if class.has_setting(Kind::Text("none")) => self.kind != "default",
+            () if class.has_setting(Kind::LinearOrNone) => {
+                !matches!(self.kind.as_str(), "default" | "linear")
+            }
             () if class.has_setting(Kind::Scaling) => self.kind != "yarn",
             // llama.cpp scales attention of these by the logarithm of any factor.
             () => has_log && self.kind == "linear",
@@ -207,9 +210,45 @@ impl Rope {
 
     /// What a user should know of the scaling of a model of `class`.
     pub(super) fn note(&self, class: &ModelClass) -> Option<String> {
-        let is_dynamic = class.traits.scales_long_texts && self.kind == "dynamic";
-        let what = "texts longer than those of the training scale rope, which GGUF does not say";
-        is_dynamic.then(|| what.to_owned())
+        let is_dynamic = self.kind == "dynamic" && !self.is_alpha(class);
+        let is_rounded = self.kind == "yarn" && class.traits.has_exact_yarn && !self.is_exact();
+        let what = match () {
+            () if is_dynamic => {
+                "texts longer than those of the training scale rope, which GGUF does not say"
+            }
+            () if is_rounded => {
+                "`truncate` is true, as llama.cpp computes it; GGUF does not say so, and a directory that is made of it says false"
+            }
+            () => return None,
+        };
+        Some(what.to_owned())
+    }
+
+    /// Whether YaRN's bounds are not rounded.
+    fn is_exact(&self) -> bool {
+        let truncates = self.scaling.get(&["truncate"]).map(|(_, value)| value);
+        truncates.and_then(Value::as_bool) == Some(false)
+    }
+
+    /// Fails if `dynamic` rope scales texts that fit into the context of the model: llama.cpp
+    /// scales none. transformers scales those that are longer.
+    ///
+    /// Source: `_compute_dynamic_ntk_parameters` in `modeling_rope_utils.py` of transformers.
+    fn check_dynamic(&self, fields: &Fields) -> Result<()> {
+        if self.scaling.number(&["alpha"])?.is_some() {
+            return Err(wrong("alpha", "dynamic rope with it is not converted"));
+        }
+        let name = "original_max_position_embeddings";
+        let (original, longest) = (self.scaling.number(&[name])?, fields.number(CONTEXT)?);
+        match (original, longest) {
+            (Some(original), Some(longest)) if original < longest => {
+                let what = format!(
+                    "it is {original}, and texts have up to {longest} tokens: GGUF does not say that dynamic rope scales the longer ones"
+                );
+                Err(wrong(name, what))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether an `alpha` raises the base.
@@ -232,7 +271,7 @@ impl Rope {
             // Llama 3's factors are a tensor.
             "default" | "llama3" => {}
             "mrope" if class.has_setting(Kind::TextSections) => {}
-            "dynamic" if class.traits.scales_long_texts => {}
+            "dynamic" => self.check_dynamic(fields)?,
             "proportional" if class.traits.has_layer_sizes => {}
             "longrope" | "su" if class.traits.has_long_factors => {
                 add("scaling.attn_factor", float(long_attention_factor(fields)?));
@@ -247,11 +286,8 @@ impl Rope {
             }
         }
         if self.kind == "yarn" {
-            let truncates = self.scaling.get(&["truncate"]).map(|(_, value)| value);
-            let is_exact = truncates.and_then(Value::as_bool) == Some(false);
-            if is_exact != class.traits.has_exact_yarn {
-                let what = format!("GGUF cannot say that it is {}", !is_exact);
-                return Err(wrong("truncate", what));
+            if self.is_exact() && !class.traits.has_exact_yarn {
+                return Err(wrong("truncate", "GGUF cannot say that it is false"));
             }
             let length = self.scaling.need(&["original_max_position_embeddings"])?;
             add(

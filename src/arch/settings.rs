@@ -181,6 +181,11 @@ fn value(
             rope.sections(None, rope.rotating(class, dims))?,
         ))),
         Kind::Length => Some(count(list_len(setting, fields))?),
+        // The scaling has the key if there is one.
+        Kind::LinearOrNone => {
+            let is_none = rope.kind != "linear";
+            is_none.then(|| GgufMetadataValue::String("none".to_owned()))
+        }
         Kind::Text(text) => Some(GgufMetadataValue::String(text.to_owned())),
         Kind::TimesHidden(n) => {
             let size = (n as usize).saturating_mul(dims.hidden);
@@ -192,7 +197,10 @@ fn value(
             }
             Some(count(size)?)
         }
-        Kind::SharedWidth => Some(count(shared_width(setting, fields, dims)?)?),
+        Kind::SharedWidth => match fields.count(&setting.fields[2..])? {
+            Some(0) => None,
+            _ => Some(count(shared_width(setting, fields, dims)?)?),
+        },
         Kind::LastLayer => match fields.get(setting.fields) {
             Some((field, last)) if *last != -1 && last.as_u64() != Some(dims.layers as u64 - 1) => {
                 return Err(wrong(field, "it is not the last layer"));

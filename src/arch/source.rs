@@ -117,9 +117,33 @@ impl<'m> SourceTensor<'m> {
             change: Change::None,
             columns: None,
         };
+        self.rearranged((name, shape), &moved)
+    }
+
+    /// The rows `rows` of a matrix, one behind the other, as a tensor called `name`.
+    pub(super) fn picked(&self, name: String, rows: &[usize]) -> Self {
+        let piece = |row: &usize| SourceRows {
+            source: 0,
+            order: RowOrder::From(*row),
+            rows: 1,
+            turn: 1,
+        };
+        let cols = self.shape[1..].iter().product();
+        let moved = Rearrangement {
+            pieces: rows.iter().map(piece).collect(),
+            cols,
+            takes_turns: false,
+            change: Change::None,
+            columns: None,
+        };
+        self.rearranged((name, vec![rows.len(), cols]), &moved)
+    }
+
+    /// The tensor of that name and shape that is put together from rows of this one.
+    fn rearranged(&self, named: (String, Vec<usize>), moved: &Rearrangement) -> Self {
         // What is quantized is rounded where the tensor is written.
         let dtype = self.stored.unwrap_or(TargetDtype::F32);
-        let group = assembled(vec![self.clone()], (name, shape), dtype, &moved);
+        let group = assembled(vec![self.clone()], named, dtype, moved);
         Self {
             name: group.name.into_owned(),
             shape: group.shape.into(),

@@ -46,6 +46,15 @@ impl ModelClass {
         self.settings.iter().flat_map(|settings| settings.iter())
     }
 
+    /// What names of tensors of the model without its output begin with, which some files lack:
+    /// the first part of the embedding's name. Empty if that is a name by itself.
+    pub(super) fn base_prefix(&self) -> String {
+        let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
+        let embedding = rules.find(|rule| rule.gguf == "token_embd");
+        let parts = embedding.and_then(|rule| rule.hf.split_once('.'));
+        parts.map_or_else(String::new, |(first, _)| format!("{first}."))
+    }
+
     /// Whether rows of a tensor change by `transform`.
     pub(super) fn has_transform(&self, transform: Transform) -> bool {
         let mut rules = self.tensors.iter().flat_map(|rules| rules.iter());
@@ -86,7 +95,8 @@ pub(super) struct Traits {
     /// `query_pre_attn_scalar` is the size of a head, and in the model of so many layers hidden
     /// size / heads. llama.cpp knows no other.
     pub scaled_by_hidden_size: Option<usize>,
-    /// Models of the class do not round YaRN's bounds (`truncate` is false). GGUF does not say it.
+    /// Published models of the class do not round YaRN's bounds (`truncate` is false). GGUF does
+    /// not say it, and a config without a scaling has such YaRN.
     pub has_exact_yarn: bool,
     /// Published models have other bounds of YaRN than llama.cpp. GGUF says them, and llama.cpp
     /// does not read them.
@@ -139,13 +149,13 @@ pub(super) struct Traits {
     /// The field of how many layers there are from one that sees the whole text to the next, of
     /// which the first layer is one. llama.cpp knows no other pattern.
     pub full_from_first: Option<&'static str>,
+    /// Stacks of experts that quantized checkpoints store one by one, each with the projections
+    /// that it has side by side, by their names in transformers.
+    pub experts_apart: &'static [(&'static str, &'static [&'static str])],
     /// Fields that configs have as a list of the same number for each layer.
     pub listed_by_layer: &'static [&'static str],
     /// Rope may be `dynamic` with an `alpha`, which raises its base.
     pub has_alpha_rope: bool,
-    /// Rope may be `dynamic`, which scales only texts longer than those of the training. llama.cpp
-    /// does not, and a note says so.
-    pub scales_long_texts: bool,
     /// A field that is true, or above 0, in models of this class. Others of the same name in
     /// transformers are another class here.
     pub config_sign: Option<&'static str>,
@@ -281,9 +291,9 @@ impl Traits {
         normed_unless_experts: None,
         periods: None,
         experts_every: None,
+        experts_apart: &[],
         listed_by_layer: &[],
         has_alpha_rope: false,
-        scales_long_texts: false,
         config_sign: None,
         config_text: None,
         scales_output: false,
@@ -341,6 +351,8 @@ pub(super) enum Need {
     Dense,
     /// Layers with experts.
     Sparse,
+    /// Layers with experts, if a field of the config is above 0.
+    SparseIf(&'static str),
     /// All, if the config has a field.
     With(&'static str),
     /// All, unless the config has a field.

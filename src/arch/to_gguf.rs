@@ -1,6 +1,7 @@
 //! A Hugging Face model as GGUF: its tensors under GGUF's names and in its order of rows, and its
 //! metadata.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,14 +9,16 @@ use serde_json::Value;
 
 use super::checks;
 use super::dims::Dims;
-use super::families::class_of;
+use super::families::{class_of, is_base};
 use super::fields::{Fields, wrong};
 use super::general::identity;
+use super::graphs::problems;
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::names::of_language_model;
 use super::pooling::{self, POOLING};
 use super::prediction;
+use super::reranker;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{computed, sources_of};
@@ -29,6 +32,7 @@ use crate::limits::ParseLimits;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, ResolvedItem, Window};
 use crate::source::CompanionFile;
+use crate::tokenizer::kept::KeptMetadata;
 use crate::tokenizer::{self, TokenizerRequest};
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -75,9 +79,15 @@ pub(crate) fn to_gguf<'m>(
     let Some(name) = class_name(&config) else {
         return Ok(None);
     };
-    let class = find_class(name, &config)?;
+    let mut class = find_class(name, &config)?;
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
+    let ranking = reranker::class_of(class, (&config, &fields), request, &texts)?;
+    if let Some(ranking) = ranking {
+        class = ranking;
+        reranker::add_labels(&mut fields);
+    }
+    reranker::check_labels(class, &fields)?;
     checks::add_default_window(class, &config, &mut fields);
     // Before the defaults of the class: what a config does not state differs by the version of
     // transformers.
@@ -96,13 +106,19 @@ pub(crate) fn to_gguf<'m>(
     let rope = Rope::new(&fields)?;
     rope.check(class)?;
     checks::check(class, (&config, &fields), (&dims, &rope))?;
-    let tokenizer = tokenizer::to_gguf(&TokenizerRequest {
+    let kept = KeptMetadata::read(&texts, class.gguf)?;
+    let mut tokenizer = tokenizer::to_gguf(&TokenizerRequest {
         texts: &texts,
         config: &Value::Object(fields.0.clone()),
         vocab_size: dims.vocab,
         pre: request.pre_tokenizer,
         architecture: class.gguf,
+        cuts_embedding: class.traits.cuts_embedding,
     })?;
+    // A pre-tokenizer that is asked for counts more than the one that was.
+    if let Some(kept) = kept.as_ref().filter(|_| request.pre_tokenizer.is_none()) {
+        kept.restore_tokenizer(&texts, dims.vocab, &mut tokenizer)?;
+    }
     let cuts = class.traits.cuts_embedding && tokenizer.tokens < dims.vocab;
     if tokenizer.tokens != dims.vocab && !cuts {
         let what = format!(
@@ -111,12 +127,18 @@ pub(crate) fn to_gguf<'m>(
         );
         return Err(wrong("vocab_size", what));
     }
-    let sources = sources_of(std::mem::take(items).into_iter())?;
+    let mut sources = sources_of(std::mem::take(items).into_iter())?;
+    if ranking.is_some() {
+        let is_tied = fields.flag("tie_word_embeddings");
+        reranker::add_classifier(&mut sources, &tokenizer.keys, is_tied)?;
+        reranker::add_template(&mut tokenizer.keys);
+    }
     let mapping = Mapping { class, dims: &dims };
     let mut mapped = mapping.to_gguf(sources, name, &of_language_model)?;
     mapping.check_biases(&mapped.tensors, &fields)?;
-    require_output(class, &fields, &mapped.tensors)?;
+    require_output(class, (name, &fields), &mapped.tensors)?;
     let keyed = take_keys(class, &mut mapped.tensors)?;
+    let source_names = source_names(&mapped.tensors);
     let main = main_dtype(&mapped.tensors, request);
     let mut out = Vec::with_capacity(mapped.tensors.len() + 1);
     out.extend(rope.tensors(class, &dims)?.into_iter().map(computed));
@@ -130,6 +152,9 @@ pub(crate) fn to_gguf<'m>(
     let file_type = request.file_type.unwrap_or(main.gguf_file_type());
     let file_type = (FILE_TYPE.to_owned(), GgufMetadataValue::U32(file_type));
     let (mut metadata, card_note) = identity((class.gguf, "model"), request, &texts, &out)?;
+    if let Some(kept) = &kept {
+        kept.restore_general(&mut metadata);
+    }
     metadata.extend(settings::to_gguf(
         class,
         &fields,
@@ -139,6 +164,7 @@ pub(crate) fn to_gguf<'m>(
     metadata.extend(keyed);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     metadata.extend(tokenizer.keys);
+    require_loadable(class, &metadata, &out, &source_names)?;
     let has_tower = !mapped.notes.is_empty() && towers::tower_of(&config).is_ok();
     let tower = has_tower.then(|| "--mmproj writes the model's image tower".to_owned());
     let notes = mapped
@@ -147,7 +173,9 @@ pub(crate) fn to_gguf<'m>(
         .chain(tower)
         .chain(rope.note(class))
         .chain(lost_modules)
-        .chain(card_note);
+        .chain(tokenizer.notes)
+        .chain(card_note)
+        .chain(texts.note());
     let notes = notes.chain(checks::notes(class, (&config, &fields), (&dims, &rope))?);
     Ok(Some(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
@@ -162,8 +190,13 @@ const EMBEDDING: &str = "token_embd.weight";
 
 /// Fails if there is no `lm_head` although it is not the embedding: llama.cpp would take the
 /// embedding for it.
-fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -> Result<()> {
-    let is_tied = class.traits.ties_output || fields.flag("tie_word_embeddings");
+/// The embedding is what llama.cpp takes for that of a class which has none.
+fn require_output(
+    class: &ModelClass,
+    (name, fields): (&str, &Fields),
+    tensors: &[Mapped<'_>],
+) -> Result<()> {
+    let is_tied = class.traits.ties_output || is_base(name) || fields.flag("tie_word_embeddings");
     let has_output = tensors
         .iter()
         .any(|tensor| tensor.rule.gguf == "output" && tensor.suffix != ".bias");
@@ -175,6 +208,38 @@ fn require_output(class: &ModelClass, fields: &Fields, tensors: &[Mapped<'_>]) -
         false => "tie_word_embeddings in config.json is false".to_owned(),
     };
     let what = format!("tensor `lm_head.weight`: there is none, and {why}");
+    Err(AnamnesisError::parse(what))
+}
+
+/// What each tensor of GGUF is made of, the first one of several.
+fn source_names(tensors: &[Mapped<'_>]) -> HashMap<String, String> {
+    let names = tensors.iter().map(|tensor| {
+        let source = &tensor.sources[0].1.name;
+        (tensor.name.clone(), source.clone())
+    });
+    names.collect()
+}
+
+/// Fails if llama.cpp would not load a file of `tensors` with the metadata `keys`. `sources` says what
+/// tensors are made of.
+///
+/// # Errors
+/// `Parse` that names the tensor or the key, and what llama.cpp has room for.
+fn require_loadable(
+    class: &ModelClass,
+    keys: &[KeyValue],
+    tensors: &[Group<'_>],
+    sources: &HashMap<String, String>,
+) -> Result<()> {
+    let keys = keys.iter().map(|(key, value)| (key.as_str(), value));
+    let tensors = tensors.iter().map(|group| (&*group.name, &group.shape[..]));
+    let Some(problem) = problems(class.gguf, keys, tensors).into_iter().next() else {
+        return Ok(());
+    };
+    let source = problem.tensor().and_then(|tensor| sources.get(tensor));
+    let source = source.map_or(String::new(), |name| format!("tensor `{name}`: "));
+    let what =
+        format!("{source}in GGUF, {problem}; its tensors alone are written with --tensors-only");
     Err(AnamnesisError::parse(what))
 }
 
@@ -194,7 +259,7 @@ fn with_rows(group: Group<'_>, rows: usize) -> Group<'_> {
 }
 
 /// The class that `config` names. That of a nested language model comes first.
-fn class_name(config: &Value) -> Option<&str> {
+pub(super) fn class_name(config: &Value) -> Option<&str> {
     let nested = config.pointer("/text_config/architectures/0");
     nested
         .or_else(|| config.pointer("/architectures/0"))?

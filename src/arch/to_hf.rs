@@ -2,6 +2,7 @@
 //! of transformers, and the configs beside them.
 
 mod class;
+mod loadable;
 
 use std::collections::HashSet;
 
@@ -15,13 +16,13 @@ use super::fused;
 use super::keyed::tensors_of_keys;
 use super::layer_sizes;
 use super::lists;
-use super::mapping::{Mapped, Mapping};
+use super::mapping::{Mapped, Mapping, refused};
 use super::names::{BASE_MODEL, BASE_PREFIX, Place, fill};
 use super::periods;
 use super::pooling;
 use super::prediction;
 use super::rope::{
-    PARAMETERS, ROPE_FACTORS, Rope, SCALING, add_kinds, check_attention_factor, is_factors,
+    PARAMETERS, ROPE_FACTORS, Rope, add_kinds, add_scaling, check_attention_factor, is_factors,
     restore_base, scaling_of,
 };
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
@@ -33,7 +34,8 @@ use super::values::{is_exact, values_of};
 use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::Change;
 use crate::scheme::{Group, QuantScheme, ResolvedItem};
-use crate::{AnamnesisError, Result, TargetDtype, tokenizer};
+use crate::tokenizer::{self, kept};
+use crate::{AnamnesisError, Result, TargetDtype};
 
 /// A model that is ready to be written as a directory.
 pub(crate) struct DirectoryModel<'m> {
@@ -62,6 +64,7 @@ pub(crate) fn to_hf<'m>(
         let what = "the file has no tensors, as `--vocab-only` of llama.cpp's converter writes it";
         return Err(AnamnesisError::unsupported("a whole model", what));
     }
+    let shapes = loadable::shapes_of(&items);
     let mut config = config_of(class, metadata)?;
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =
@@ -69,6 +72,11 @@ pub(crate) fn to_hf<'m>(
     let sizes = |name: &str| items.iter().find(|item| item.name() == name).map(shape_of);
     for (name, field) in SIZED {
         if let Some(&[rows, _]) = sizes(name) {
+            let stated = config.get(*field).and_then(Value::as_u64);
+            if let Some(stated) = stated.filter(|stated| *stated != rows as u64) {
+                let what = format!("{rows} rows, and the metadata say {stated} (`{field}`)");
+                return Err(refused(name, what));
+            }
             config.insert((*field).to_owned(), rows.into());
         }
     }
@@ -103,7 +111,7 @@ pub(crate) fn to_hf<'m>(
         let rope = layer_sizes::rope_parameters(&mut config, &factors)?;
         config.insert(PARAMETERS.to_owned(), rope);
     } else if let Some(scaling) = scaling_of(class, metadata, &factors, &dims)? {
-        config.insert(SCALING.to_owned(), scaling);
+        add_scaling(&mut config, scaling);
         check_yarn(class, &Rope::new(&Fields::of(config.clone()))?)?;
     }
     add_kinds(&mut config, class);
@@ -115,6 +123,7 @@ pub(crate) fn to_hf<'m>(
     let apart = |source| fused::taken_apart(&mapping, source);
     let mapped = mapping.to_hf(sources.into_iter().flat_map(apart).collect())?;
     config.extend(mapping.biases(&mapped)?);
+    loadable::require(class.gguf, metadata, &shapes)?;
     let main = main_dtype(&mapped, to);
     config.insert("torch_dtype".to_owned(), main.torch_name().into());
     let items = make_items(mapped, class, &dims, (main, decoded))?;
@@ -125,6 +134,8 @@ pub(crate) fn to_hf<'m>(
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
     let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
+    let kept = kept::write(metadata, &tokenizer.files);
+    tokenizer.files.push((kept::GGUF_METADATA, kept));
     tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
@@ -319,6 +330,14 @@ impl<'m> Maker<'_, 'm> {
                 _ => name,
             }
         };
+        if place.expert.is_some() {
+            // Experts that GGUF has one by one, too.
+            return sources.into_iter().try_for_each(|(expert, source)| {
+                let own = source.stored.unwrap_or(self.to);
+                let made = source.renamed(hf_name(Some(expert)), own);
+                self.push(made, rule)
+            });
+        }
         let Some((_, source)) = sources.into_iter().next() else {
             return Ok(());
         };

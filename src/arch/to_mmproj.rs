@@ -97,7 +97,13 @@ pub(crate) fn to_mmproj<'m>(
     Ok(GgufModel {
         items: out.into_iter().map(ResolvedItem::from).collect(),
         metadata,
-        notes: mapped.notes.into_iter().chain(note).chain(lost).collect(),
+        notes: mapped
+            .notes
+            .into_iter()
+            .chain(note)
+            .chain(lost)
+            .chain(texts.note())
+            .collect(),
         companions: texts.companions(),
     })
 }

@@ -153,6 +153,11 @@ fn from_manifest(
 /// `Io`; `Parse` for another line; `LimitExceeded`.
 fn read_manifest(path: &Path) -> Result<Vec<(String, String)>> {
     let error = |e: std::io::Error| AnamnesisError::io_at(path, &e);
+    // Opening a pipe would wait for its writer, and a device may have no end.
+    if !std::fs::metadata(path).map_err(error)?.is_file() {
+        let what = format!("--manifest: {} is not a regular file", path.display());
+        return Err(AnamnesisError::usage(what));
+    }
     let file = File::open(path).map_err(error)?;
     let len = file.metadata().map_err(error)?.len();
     crate::limits::cap("MAX_MANIFEST", len, MAX_MANIFEST, "bytes of a manifest")?;

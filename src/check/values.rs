@@ -37,7 +37,7 @@ pub(super) fn check(
         to: TargetDtype::F32,
         ..run.clone()
     }));
-    // If a tensor cannot be decoded, none is: the structure has shown that.
+    // What cannot be decoded is left out: the structure has shown it.
     let decoded = recovery
         .as_ref()
         .map_or(vec![], |r| decoded(&resolution, r));

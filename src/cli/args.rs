@@ -16,12 +16,12 @@ pub(super) use self::messages::{MessageArgs, ProgressArgs, ProgressMode};
 pub(super) use self::readers::{
     CheckArgs, DiffArgs, InspectArgs, LsArgs, ParseArgs, ScanArgs, ShowArgs, SortKey,
 };
-pub(super) use self::run::{CastArgs, RunArgs};
+pub(super) use self::run::{CastArgs, OutputArgs, RunArgs};
 use self::run::{OUTPUT, RUN, SELECTION};
 pub(super) use self::values::{ConvertTo, MergeTo};
 use self::values::{
-    help_of_containers, parse_adapter, parse_dtype, parse_merge_target, parse_scheme, parse_size,
-    parse_target,
+    help_of_containers, parse_adapter, parse_dtype, parse_global, parse_merge_target, parse_scheme,
+    parse_size, parse_target,
 };
 use crate::{ForgetScheme, ParseLimits, TargetDtype};
 
@@ -215,7 +215,7 @@ pub(super) struct LimitArgs {
     pub max_decompression_ratio: Option<u64>,
     /// Let pickles name this global, e.g. argparse.Namespace; what its objects hold is not read;
     /// may be repeated
-    #[arg(long, value_name = "MODULE.NAME", help_heading = LIMITS)]
+    #[arg(long, value_name = "MODULE.NAME", help_heading = LIMITS, value_parser = parse_global)]
     pub allow_opaque: Vec<String>,
     /// Length of all compressed members together that are more than 100 times longer than stored
     /// [default: 1GiB]
@@ -264,6 +264,7 @@ pub(super) struct RememberArgs {
     #[arg(long, help_heading = RUN, conflicts_with_all = [
         "to", "cast", "part", "part_index", "resume", "output", "json", "include", "exclude", "skip_unsupported", "max_shard_size",
         "tensors_only", "mmproj", "tokenizer_pre", "dry_run", "root",
+        "drop", "rename", "rename_file", "gguf_metadata", "gguf_kv",
     ])]
     pub finish: bool,
     #[command(flatten)]
@@ -284,12 +285,6 @@ pub(super) struct ConvertArgs {
     pub out_dtype: Option<TargetDtype>,
     #[command(flatten)]
     pub cast: CastArgs,
-    /// GGUF metadata from a JSON object; plain values, or {"type": "u8", "value": 3}
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub gguf_metadata: Option<PathBuf>,
-    /// One text value of GGUF metadata; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", help_heading = OUTPUT)]
-    pub gguf_kv: Vec<String>,
     #[command(flatten)]
     pub types: GgufTypeArgs,
     #[command(flatten)]

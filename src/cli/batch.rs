@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::args::{InputsArgs, RunArgs};
+use super::args::{InputsArgs, OutputArgs, RunArgs};
+use super::option_checks::read_text;
 use super::outputs::{OutputChoice, full_path};
 use super::plan::{OutputStyle, WriteRequest};
 use super::write::write;
 use super::{CommandError, CommandResult, input};
-use crate::{AnamnesisError, ConvertOptions, NameChanges, Result};
+use crate::config::Selection;
+use crate::{AnamnesisError, ConvertOptions, GgufEdit, NameChanges, Result};
 
 /// The changes of names that the arguments ask for.
 pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
@@ -17,11 +19,39 @@ pub(super) fn name_changes(args: &RunArgs) -> Result<NameChanges> {
     names.drop.clone_from(&args.select.drop);
     names.rename.clone_from(&args.select.rename);
     if let Some(path) = &args.select.rename_file {
-        let text = std::fs::read_to_string(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        let renames = crate::parse_renames(&text).map_err(|e| e.about(path.display()))?;
+        let text = read_text("--rename-file", path)?;
+        let about = format!("--rename-file: {}", path.display());
+        let renames = crate::parse_renames(&text).map_err(|e| e.about(about))?;
         names.rename.extend(renames);
     }
     Ok(names)
+}
+
+/// Compiles the patterns of the arguments, so that a mistake shows before an input is opened.
+///
+/// # Errors
+/// `Usage` that names the option.
+fn check_patterns(args: &RunArgs) -> Result<()> {
+    let select = &args.select;
+    Selection::new(&select.include, &select.exclude)?;
+    Selection::of(&select.drop)
+        .map(drop)
+        .map_err(|e| e.about("--drop"))
+}
+
+/// The changes of GGUF metadata of `--gguf-metadata`, followed by those of `--gguf-kv`. Of two values
+/// for a key the last one counts, so single values override the file.
+fn gguf_edits(args: &OutputArgs) -> Result<Vec<GgufEdit>> {
+    let mut all = Vec::new();
+    if let Some(path) = &args.gguf_metadata {
+        let text = read_text("--gguf-metadata", path)?;
+        let about = format!("--gguf-metadata: {}", path.display());
+        all = crate::parse_gguf_edits_json(&text).map_err(|e| e.about(about))?;
+    }
+    for text in &args.gguf_kv {
+        all.push(crate::parse_gguf_edit(text).map_err(|e| e.about("--gguf-kv"))?);
+    }
+    Ok(all)
 }
 
 /// Converts each input and prints what is done. The first error ends it; what is written stays.
@@ -32,11 +62,13 @@ pub(super) fn write_all(
     style: &OutputStyle<'_>,
     out: &mut impl Write,
 ) -> CommandResult {
+    check_patterns(args)?;
     let mut options = options.clone().with_names(name_changes(args)?);
     options.files.extend(args.select.rename_file.clone());
+    options.files.extend(args.output.gguf_metadata.clone());
     // The output of one input is not another input either.
     options.files.extend(inputs.files.iter().cloned());
-    let options = &options;
+    let options = &options.with_gguf_edits(gguf_edits(&args.output)?);
     let given = args.output.path.as_deref();
     let place = match inputs.files.as_slice() {
         [_] => OutputChoice::OfOne(given),
@@ -86,10 +118,9 @@ fn require_own<'a>(
     if let Some(other) = outputs.insert(full_path(output), file) {
         let (output, other) = (output.display(), other.display());
         let what = format!("its output is `{output}`, and so is that of `{other}`");
-        return Err(AnamnesisError::unsupported(
-            "one name for two outputs",
-            what,
-        ));
+        return Err(AnamnesisError::usage(format!(
+            "one name for two outputs: {what}"
+        )));
     }
     let may_be_there = args.output.force || args.resume || args.dry_run;
     if !may_be_there && output.exists() {

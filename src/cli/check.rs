@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args::CheckArgs;
 use super::progress::{Meter, Work};
 use super::report::print_json;
-use super::{CommandError, input, signals};
+use super::{CommandError, input, option_checks, signals};
 use crate::error::printable;
 use crate::{
     AnamnesisError, CancelToken, CheckOptions, CheckReport, Finding, RememberOptions, Severity,
@@ -55,6 +55,9 @@ pub(super) fn check(args: &CheckArgs, out: &mut impl Write) -> Result<bool, Comm
         run = run.with_threads(threads as usize);
     }
     let mut options = CheckOptions::default().with_run(run).with_data(args.data);
+    if let Some(manifest) = &args.manifest {
+        option_checks::require_regular("--manifest", manifest)?;
+    }
     options.manifest.clone_from(&args.manifest);
     let mut models = Vec::new();
     for path in &args.models {

@@ -8,14 +8,14 @@ use super::finish::finish;
 use super::plan::OutputStyle;
 use super::write::run_options;
 use super::{CommandResult, option_checks};
-use crate::{AnamnesisError, ConvertOptions, Forget, Result};
+use crate::{AnamnesisError, ConvertOptions, Forget};
 
 /// Decodes a model and prints a summary; with `--finish`, gives a directory made in parts its name.
 pub(super) fn remember(args: &RememberArgs, out: &mut impl Write) -> CommandResult {
     if args.finish {
         let [output] = args.input.files.as_slice() else {
-            let what = "it takes one directory";
-            return Err(AnamnesisError::unsupported("--finish", what).into());
+            let what = "--finish: it takes one directory";
+            return Err(AnamnesisError::usage(what).into());
         };
         return finish(output, &args.run, out);
     }
@@ -47,8 +47,6 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
             ConvertOptions::from(forget)
         }
     };
-    options.gguf_metadata = metadata(args)?;
-    options.files.extend(args.gguf_metadata.clone());
     let to = args.out_dtype.unwrap_or(options.run.to);
     options.run = run_options(to, &args.run)?.with_cast(args.cast.cast());
     let suffix = match &args.to {
@@ -70,18 +68,4 @@ pub(super) fn convert(args: &ConvertArgs, out: &mut impl Write) -> CommandResult
         },
         out,
     )
-}
-
-/// The GGUF metadata of `--gguf-metadata`, followed by that of `--gguf-kv`. Of two values for a key
-/// the last one counts, so single values override the file.
-fn metadata(args: &ConvertArgs) -> Result<Vec<(String, crate::GgufMetadataValue)>> {
-    let mut all = Vec::new();
-    if let Some(path) = &args.gguf_metadata {
-        let text = std::fs::read_to_string(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
-        all = crate::parse_gguf_metadata_json(&text)?;
-    }
-    for text in &args.gguf_kv {
-        all.push(crate::parse_gguf_kv_arg(text)?);
-    }
-    Ok(all)
 }

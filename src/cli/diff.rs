@@ -64,8 +64,10 @@ pub(super) fn diff(args: &DiffArgs, out: &mut impl Write) -> Result<bool, Comman
 
 /// Whether `error` is what makes it impossible to decode `model`.
 fn has_problem(model: &ParsedModel, error: &AnamnesisError) -> bool {
-    let resolved = model.resolve().into_result();
-    resolved.is_err_and(|problem| problem.to_string() == error.to_string())
+    let text = error.to_string();
+    let resolution = model.resolve();
+    let mut problems = resolution.problems.iter().chain(&resolution.suspects);
+    problems.any(|problem| problem.error.to_string() == text)
 }
 
 /// Prints a report as text.

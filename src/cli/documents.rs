@@ -34,7 +34,7 @@ pub(super) fn man(args: &ManArgs, out: &mut impl Write) -> Result<()> {
         Some(name) => {
             let Some(command) = all.find_subcommand(name) else {
                 let what = format!("there is no command `{name}`; `amn help` lists them");
-                return Err(AnamnesisError::unsupported("man", what));
+                return Err(AnamnesisError::usage(what));
             };
             // `build` has called it `amn-ls`.
             command.clone()

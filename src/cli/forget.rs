@@ -28,10 +28,6 @@ pub(super) fn forget(args: &ForgetArgs, out: &mut impl Write) -> CommandResult {
     let suffix = scheme.suffix();
     let to = args.out_dtype.unwrap_or_else(|| scheme.dtype());
     let mut forget = Forget::from(scheme);
-    (forget.include, forget.exclude) = (
-        args.run.select.include.clone(),
-        args.run.select.exclude.clone(),
-    );
     (forget.like, forget.imatrix) = (args.like.clone(), args.imatrix.clone());
     args.types.apply(&mut forget);
     let mut options = ConvertOptions::from(forget);

@@ -35,9 +35,9 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
     // Standard output is flushed at each line, which takes most of the time of a long list.
     let mut buffered = std::io::BufWriter::new(out);
     let out = &mut buffered;
-    let model = input::open(&args.input, &args.limits)?.model;
     let include = [args.patterns.as_slice(), &args.include].concat();
     let selection = Selection::new(&include, &args.exclude)?;
+    let model = input::open(&args.input, &args.limits)?.model;
     let mut tensors = model.list();
     tensors.retain(|t| selection.has(t.name));
     selection.check()?;

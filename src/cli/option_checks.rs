@@ -6,6 +6,8 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use super::args::{Command, ConvertArgs, ConvertTo, ForgetArgs, GgufTypeArgs, MergeTo, RunArgs};
+use crate::config::read_small;
+use crate::limits::Budget;
 use crate::{AnamnesisError, ConvertTarget, ForgetScheme, Result};
 
 /// A command that writes a model, as far as its arguments tell.
@@ -83,15 +85,15 @@ const OPTIONS: &[Applicability] = &[
     },
     Applicability {
         option: "--gguf-metadata",
-        is_set: |r| r.convert().is_some_and(|args| args.gguf_metadata.is_some()),
+        is_set: |r| r.run.output.gguf_metadata.is_some(),
         applies: |r| r.is_to_gguf(),
-        needs: "only a GGUF output has GGUF metadata; use --to gguf",
+        needs: "only a GGUF output has GGUF metadata; --to gguf or -o NAME.gguf makes one",
     },
     Applicability {
         option: "--gguf-kv",
-        is_set: |r| r.convert().is_some_and(|args| !args.gguf_kv.is_empty()),
+        is_set: |r| !r.run.output.gguf_kv.is_empty(),
         applies: |r| r.is_to_gguf(),
-        needs: "only a GGUF output has GGUF metadata; use --to gguf",
+        needs: "only a GGUF output has GGUF metadata; --to gguf or -o NAME.gguf makes one",
     },
     Applicability {
         option: "--tokenizer-pre",
@@ -353,11 +355,55 @@ fn require_same_container(request: &Request<'_>) -> std::result::Result<(), Stri
 /// Checks that the files that options name are there, so that nothing is parsed in vain.
 ///
 /// # Errors
-/// `Io` with the first path that cannot be read.
+/// `Io` with the first path that cannot be read; `Usage` if it is a pipe or a device.
 pub(super) fn require_files(args: &ForgetArgs) -> Result<()> {
-    let named = [&args.imatrix, &args.like];
-    named.into_iter().flatten().try_for_each(|path| {
-        let found = std::fs::metadata(path);
-        found.map(drop).map_err(|e| AnamnesisError::io_at(path, &e))
-    })
+    for (option, path) in [("--imatrix", &args.imatrix), ("--like", &args.like)] {
+        let Some(path) = path else {
+            continue;
+        };
+        let there = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
+        if !(there.is_file() || option == "--like" && there.is_dir()) {
+            return Err(not_regular(option, path));
+        }
+    }
+    Ok(())
+}
+
+/// Fails if the file `path` that `option` names is a pipe, a device or a directory.
+///
+/// # Errors
+/// `Io` if it is not there; `Usage`.
+pub(super) fn require_regular(option: &str, path: &Path) -> Result<()> {
+    let there = std::fs::metadata(path).map_err(|e| AnamnesisError::io_at(path, &e))?;
+    match there.is_file() {
+        true => Ok(()),
+        false => Err(not_regular(option, path)),
+    }
+}
+
+fn not_regular(option: &str, path: &Path) -> AnamnesisError {
+    AnamnesisError::usage(format!(
+        "{option}: {} is not a regular file",
+        path.display()
+    ))
+}
+
+/// Text of the file `path` that `option` names.
+///
+/// # Errors
+/// `Io` if it cannot be read; `Usage` if it is no regular file, too large, or no text.
+pub(super) fn read_text(option: &str, path: &Path) -> Result<String> {
+    require_regular(option, path)?;
+    let read = read_small(path, &Budget::unbounded()).map_err(|error| match error {
+        AnamnesisError::LimitExceeded { message, .. } => {
+            AnamnesisError::usage(format!("{option}: {message}"))
+        }
+        error => error,
+    })?;
+    let text = read.map(String::from_utf8).transpose();
+    let text = text.map_err(|_| {
+        let path = path.display();
+        AnamnesisError::usage(format!("{option}: {path} is no text in UTF-8"))
+    })?;
+    text.ok_or_else(|| not_regular(option, path))
 }

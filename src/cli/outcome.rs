@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::CommandError;
 use super::report::{by_reason, print_line};
 use crate::error::printable;
+use crate::forget::ALREADY;
 use crate::{AnamnesisError, Recovery, Report, format_bytes};
 
 /// Prints the files that were written: their directory, or each of them.
@@ -91,6 +92,13 @@ pub(super) fn kept_note(report: &Report) -> Option<String> {
     (n > 0).then(|| {
         format!("{n} tensors are not quantized and keep their type ({each}); --cast converts them")
     })
+}
+
+/// Whether tensors have the types of a GGUF file type already, so that the output is a copy, as
+/// `llama-quantize` makes it.
+pub(super) fn is_copied(report: &Report) -> bool {
+    let mut reasons = by_reason(report).into_iter();
+    reasons.any(|(reason, _)| reason.ends_with(ALREADY))
 }
 
 /// The error that no tensor can be encoded to `scheme`, with the reasons.

@@ -21,16 +21,14 @@ impl<'a> OutputChoice<'a> {
     /// The place of `n` outputs, the directory `path` if it is given.
     ///
     /// # Errors
-    /// `Unsupported` if `path` is no directory.
+    /// `Usage` if `path` is no directory.
     pub(super) fn of_several(path: Option<&'a Path>, n: usize) -> Result<Self> {
         match path.filter(|path| !path.is_dir() && !is_named_as_directory(path)) {
             Some(path) => {
-                let what =
-                    format!("{n} inputs have as many outputs; give a directory, which ends in `/`");
-                Err(AnamnesisError::unsupported(
-                    format!("-o {}", path.display()),
-                    what,
-                ))
+                let path = path.display();
+                Err(AnamnesisError::usage(format!(
+                    "-o {path}: {n} inputs have as many outputs; give a directory, which ends in `/`"
+                )))
             }
             None => Ok(Self::OfSeveral(path)),
         }

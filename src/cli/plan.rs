@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::RunArgs;
 use super::input::{self, NamedModel};
-use super::outcome::{kept_note, nothing_encoded};
+use super::outcome::{is_copied, kept_note, nothing_encoded};
 use super::outputs::{OutputChoice, require_outside_cache};
 use super::report::ConversionReport;
 use crate::error::printable;
@@ -57,14 +57,13 @@ impl WriteRequest<'_> {
         let scheme = options.forget.as_ref().map(|f| f.scheme.to_string());
         let recovery = model.recovery(options)?;
         if args.output.tokenizer_pre.is_some() && !recovery.is_whole_model() {
-            let what = "the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
-            return Err(AnamnesisError::unsupported("--tokenizer-pre", what));
+            let what = "--tokenizer-pre: the output is no whole model of a Hugging Face directory, so it has no pre-tokenizer of that name";
+            return Err(AnamnesisError::usage(what));
         }
-        if let Some(scheme) = scheme
-            .as_ref()
-            .filter(|_| recovery.report().encoded.is_empty())
-        {
-            return Err(nothing_encoded(scheme, recovery.report()));
+        let report = recovery.report();
+        let encodes_nothing = report.encoded.is_empty() && !is_copied(report);
+        if let Some(scheme) = scheme.as_ref().filter(|_| encodes_nothing) {
+            return Err(nothing_encoded(scheme, report));
         }
         let suffix = self.style.suffix.map(str::to_owned);
         let suffix = suffix.unwrap_or_else(|| dtype_suffix(&recovery));
@@ -95,10 +94,13 @@ impl WriteRequest<'_> {
         options.part = args.part();
         options.resume = args.resume;
         options.sha256 = args.output.hashes();
-        if !options.encodes() {
-            options.include.clone_from(&args.select.include);
-            options.exclude.clone_from(&args.select.exclude);
-        }
+        // Of a model that is encoded, they say which tensors are.
+        let (include, exclude) = match &mut options.forget {
+            Some(forget) => (&mut forget.include, &mut forget.exclude),
+            None => (&mut options.include, &mut options.exclude),
+        };
+        include.clone_from(&args.select.include);
+        exclude.clone_from(&args.select.exclude);
         let extension = options.target.extension();
         let named = self.place.path().and_then(Path::extension);
         options.single_file = named.is_some_and(|ending| ending.eq_ignore_ascii_case(extension))

@@ -33,19 +33,28 @@ struct Scans {
 /// Grades files and returns the exit code: 0 if all are safe, 1 if some are suspicious, 8 if some
 /// are dangerous.
 pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
-    let mut paths = Vec::new();
+    let mut entries = Vec::new();
     for path in &args.paths {
         let snapshot = super::input::hub_snapshot(path)?;
         let path = snapshot.as_ref().unwrap_or(path);
         match path.is_dir() {
-            true => add_files(path, 0, &mut paths)?,
-            false => paths.push(path.clone()),
+            true => add_entries(path, 0, &mut entries)?,
+            false => entries.push((path.clone(), None)),
         }
     }
     let (limits, mut worst, mut files) = (args.limits.limits(), PickleRisk::Safe, Vec::new());
-    for path in &paths {
-        let scan = scan_pickles(path, &limits);
-        let scan = scan.map_err(|error| CommandError::of_model(path, error))?;
+    for (path, not_followed) in &entries {
+        let scan = match not_followed {
+            Some(what) => PickleScan {
+                risk: PickleRisk::Suspicious,
+                globals: vec![],
+                remarks: vec![(*what).to_owned()],
+            },
+            None => {
+                let scan = scan_pickles(path, &limits);
+                scan.map_err(|error| CommandError::of_model(path, error))?
+            }
+        };
         worst = worst.max(scan.risk);
         let file = path.to_string_lossy().into_owned();
         match args.json {
@@ -55,7 +64,7 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     }
     match args.json {
         true => print_json(&Scans { risk: worst, files }, out)?,
-        false => writeln!(out, "{} files: {}", paths.len(), name(worst))?,
+        false => writeln!(out, "{} files: {}", entries.len(), name(worst))?,
     }
     Ok(match worst {
         PickleRisk::Safe => 0,
@@ -64,25 +73,34 @@ pub(super) fn scan(args: &ScanArgs, out: &mut impl Write) -> CommandResult<u8> {
     })
 }
 
+/// A file, or why something in a directory is not looked into.
+type Entry = (PathBuf, Option<&'static str>);
+
 /// Adds the regular files in `directory` and below it, in alphabetical order, and links to files:
-/// the hub's cache has those.
-fn add_files(directory: &Path, level: usize, paths: &mut Vec<PathBuf>) -> Result<()> {
+/// the hub's cache has those. A link to a directory is not followed, for it may lead anywhere.
+fn add_entries(directory: &Path, level: usize, entries: &mut Vec<Entry>) -> Result<()> {
     let failed = |e: std::io::Error| AnamnesisError::io_at(directory, &e);
     if level == MOST_LEVELS {
         let what = format!("{}: more than {MOST_LEVELS} levels", directory.display());
         return Err(AnamnesisError::unsupported("a directory", what));
     }
-    let entries = std::fs::read_dir(directory).map_err(failed)?;
-    let mut entries: Vec<_> = entries.collect::<std::io::Result<_>>().map_err(failed)?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
+    let found = std::fs::read_dir(directory).map_err(failed)?;
+    let mut found: Vec<_> = found.collect::<std::io::Result<_>>().map_err(failed)?;
+    found.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in found {
         let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
-        match kind.is_dir() {
-            true => add_files(&path, level + 1, paths)?,
+        let what = match () {
+            () if kind.is_dir() => {
+                add_entries(&path, level + 1, entries)?;
+                continue;
+            }
+            () if path.is_file() => None,
+            () if path.is_dir() => Some("a link to a directory, which was not followed"),
+            () if kind.is_symlink() => Some("a link to what is not there, or is no file"),
             // A pipe would wait for a writer.
-            false if path.is_file() => paths.push(path),
-            false => {}
-        }
+            () => Some("no regular file, and not looked into"),
+        };
+        entries.push((path, what));
     }
     Ok(())
 }

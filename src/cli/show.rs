@@ -17,8 +17,9 @@ use super::{input, signals};
 use crate::config::Selection;
 use crate::containers::write::atomic::{OutputFile, OutputPlace};
 use crate::containers::write::npz::{descr, npy_header};
+use crate::convert::asked::Asked;
 use crate::{
-    AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, Recovery,
+    AnamnesisError, CancelToken, ConvertOptions, ModelScope, OutputTensor, ParsedModel, Recovery,
     RememberOptions, Result, TargetDtype, TensorStatistics,
 };
 
@@ -78,6 +79,9 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
         as_stored = Some(model.recovery(ConvertOptions::copying(Default::default()))?);
     }
     let recovery = as_stored.as_ref().unwrap_or(&decoded);
+    if !args.stored {
+        require_decoded(&model, &decoded, args)?;
+    }
     let wanted = wanted(recovery, args)?;
     let mut buffered = BufWriter::new(out);
     let out = &mut buffered;
@@ -109,14 +113,27 @@ pub(super) fn show(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// Fails if the arguments name a tensor that cannot be decoded, and so is not in `recovery`.
+///
+/// # Errors
+/// What is wrong with the first of them.
+fn require_decoded(model: &ParsedModel, recovery: &Recovery<'_>, args: &ShowArgs) -> Result<()> {
+    let names = args.tensors.iter().map(|text| match recovery.output(text) {
+        Some(_) => text.clone(),
+        None => SliceText::split(text).0.to_owned(),
+    });
+    let asked = Asked::of_names(&names.collect::<Vec<_>>(), &[])?;
+    model.resolve().of_asked(|name| asked.has(name)).map(drop)
+}
+
 /// The output tensors that the arguments name, each once, in the order of the arguments.
 ///
 /// # Errors
-/// `Parse` if an argument names none.
+/// `Usage` if an argument names none.
 fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<'a>>> {
     let all_slices = args.slice.as_deref().map(|text| {
         SliceText::parse(text).ok_or_else(|| {
-            AnamnesisError::unsupported("a slice", format!("`{text}` is none, e.g. [0, :8]"))
+            AnamnesisError::usage(format!("--slice: `{text}` is no slice, e.g. [0, :8]"))
         })
     });
     let all_slices = all_slices.transpose()?;
@@ -138,7 +155,7 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
             found.push(Wanted { tensor, slice });
             continue;
         }
-        let selection = Selection::new(&[name.to_owned()], &[])?;
+        let selection = Selection::of(&[name.to_owned()])?;
         let named = recovery.outputs().filter(|t| selection.has(t.name));
         found.extend(named.map(|tensor| Wanted {
             tensor,
@@ -151,7 +168,7 @@ fn wanted<'a>(recovery: &'a Recovery<'_>, args: &ShowArgs) -> Result<Vec<Wanted<
             let what = format!(
                 "no tensor of the recovered model is called `{name}`; {meant} (--stored shows those of the file)"
             );
-            return Err(AnamnesisError::parse(what));
+            return Err(AnamnesisError::usage(what));
         }
     }
     let mut seen = std::collections::HashSet::new();
@@ -182,10 +199,8 @@ fn start(meter: &Meter, wanted: &[Wanted<'_>], args: &ShowArgs) {
 }
 
 fn several(option: &str) -> AnamnesisError {
-    AnamnesisError::unsupported(
-        option,
-        "it takes the values of one tensor; several are named",
-    )
+    let what = "it takes the values of one tensor; several are named";
+    AnamnesisError::usage(format!("{option}: {what}"))
 }
 
 /// Statistics of several tensors, as a table, CSV or JSON.

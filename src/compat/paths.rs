@@ -54,7 +54,10 @@ pub mod parse {
         pub use crate::containers::model::gguf::{
             Gguf, GgufMetadata, GgufMetadataArray, GgufMetadataValue,
         };
-        pub use crate::containers::parse::gguf::{parse_gguf_kv_arg, parse_gguf_metadata_json};
+        pub use crate::containers::parse::gguf::{
+            GgufEdit, parse_gguf_edit, parse_gguf_edits_json, parse_gguf_kv_arg,
+            parse_gguf_metadata_json,
+        };
         pub use crate::dtype::Dtype as GgufType;
     }
 

@@ -4,13 +4,19 @@
 
 use std::ops::Range;
 
-/// Keys of objects that say how a model is quantized.
-const QUANTIZATION: &[&str] = &[
-    "quantization_config",
-    "compression_config",
-    "quantization",
-    "dfloat11_config",
-];
+use serde_json::Value;
+
+use super::PLACES;
+
+/// The files that are edited: those that describe a model beside its quantization.
+pub(crate) const EDITED_FILES: &[&str] = &["config.json", "params.json"];
+
+/// DeepSeek-V4's key for how its experts are stored.
+const EXPERT_DTYPE: &str = "expert_dtype";
+
+/// Keys of texts that say how weights are stored, beside the quantization config. `quantize` is
+/// what MindIE reads of ModelSlim's models.
+const STORED_DTYPES: &[&str] = &[EXPERT_DTYPE, "quantize"];
 
 /// A type of models whose layers are rotated, and that of the same models with plain layers.
 const ROTATED_TYPE: [&str; 2] = ["\"prism_hadamard_qwen35\"", "\"qwen3_5\""];
@@ -22,26 +28,35 @@ const DTYPE: &[&str] = &["torch_dtype", "dtype"];
 /// config.
 const MAX_DEPTH: usize = 4;
 
-/// Removes the quantization config from `json`, and from the configs nested in it, and names a type
-/// of plain layers. With `dtype`, also replaces the weights' dtype, or adds it as `torch_dtype`
-/// where the outer object has none. `None` if `json` is no object.
-pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
+/// How the weights of an output are stored.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct StoredDtypes<'a> {
+    /// Dtype of the weights that are not quantized; `None` leaves the config's.
+    pub dtype: Option<&'a str>,
+    /// That of experts, for a config that states it; `None` removes it.
+    pub experts: Option<&'a str>,
+}
+
+/// Removes from `json`, and from the configs nested in it, what says how weights are quantized, and
+/// names a type of plain layers. With a dtype, also replaces the weights' dtype, or adds it as
+/// `torch_dtype` where the outer object has none. `None` if `json` is no object.
+pub(crate) fn dequantized(json: &str, stored: StoredDtypes<'_>) -> Option<String> {
     // Whatever stands before the first brace, such as a byte order mark, stays as it is.
     let object = JsonObject::parse(json, json.find('{')?)?;
     let mut edits = Vec::new();
-    collect(json, &object, dtype, 0, &mut edits);
+    collect(json, &object, stored, 0, &mut edits);
     let named = object
         .members
         .iter()
         .any(|m| DTYPE.contains(&&json[m.key.clone()]));
-    if let Some(dtype) = dtype.filter(|_| !named) {
+    if let Some(dtype) = stored.dtype.filter(|_| !named) {
         // In front of the first key, or of the closing brace of an empty object.
         let before = object
             .members
             .first()
             .map_or(object.span.end - 1, |m| m.key.start - 1);
         // Removed members take their commas along, so one is needed only if a member stays.
-        let comma = if object.members.iter().all(|m| is_removed(json, m)) {
+        let comma = if object.members.iter().all(|m| is_removed(json, m, stored)) {
             ""
         } else {
             ", "
@@ -72,10 +87,15 @@ pub(crate) fn dequantized(json: &str, dtype: Option<&str>) -> Option<String> {
 /// Edits `json` as [`dequantized`] does, and then appends `entries` to its members.
 pub(crate) fn requantized(
     json: &str,
-    dtype: Option<&str>,
+    stored: StoredDtypes<'_>,
     entries: &[(&str, &serde_json::Value)],
 ) -> Option<String> {
-    let mut out = dequantized(json, dtype)?;
+    appended(dequantized(json, stored)?, entries)
+}
+
+/// Appends `entries` to the members of `json`. `None` if it is no object.
+fn appended(json: String, entries: &[(&str, &Value)]) -> Option<String> {
+    let mut out = json;
     let object = JsonObject::parse(&out, out.find('{')?)?;
     let (at, mut comma) = match object.members.last() {
         Some(last) => (last.value.end, ","),
@@ -97,14 +117,67 @@ pub(crate) fn requantized(
     Some(out)
 }
 
-/// Whether a member describes the quantization and is removed. A string under such a key is
-/// something else.
-fn is_removed(json: &str, m: &JsonMember) -> bool {
+/// Gives the members `key` of `json`, and of the configs nested in it, the value `new`, where they
+/// have the value `old` or that is `None`. If no object has one, the outer object gets it. `None`
+/// if `json` is no object.
+pub(crate) fn replaced(json: &str, key: &str, old: Option<&Value>, new: &Value) -> Option<String> {
+    let outer = JsonObject::parse(json, json.find('{')?)?;
+    let mut places = vec![];
+    find_members(json, &outer, key, 0, &mut places);
+    let has_any = !places.is_empty();
+    let is_old = |place: &Range<usize>| {
+        let value: Option<Value> = serde_json::from_str(json.get(place.clone())?).ok();
+        Some(old.is_none_or(|old| value.as_ref() == Some(old)))
+    };
+    places.retain(|place| is_old(place) == Some(true));
+    places.sort_by_key(|place| place.start);
+    let mut out = json.to_owned();
+    for place in places.into_iter().rev() {
+        out.replace_range(place, &new.to_string());
+    }
+    match has_any {
+        true => Some(out),
+        false => appended(out, &[(key, new)]),
+    }
+}
+
+/// Appends the values of the members `key` of `object`, and of the objects nested in it, to
+/// `places`.
+fn find_members(
+    json: &str,
+    object: &JsonObject,
+    key: &str,
+    depth: usize,
+    places: &mut Vec<Range<usize>>,
+) {
+    for m in &object.members {
+        if json.get(m.key.clone()) == Some(key) {
+            places.push(m.value.clone());
+        } else if json
+            .get(m.value.clone())
+            .is_some_and(|v| v.starts_with('{'))
+            && depth < MAX_DEPTH
+            && let Some(inner) = JsonObject::parse(json, m.value.start)
+        {
+            find_members(json, &inner, key, depth + 1, places);
+        }
+    }
+}
+
+/// Whether a member describes the quantization and is removed.
+fn is_removed(json: &str, m: &JsonMember, stored: StoredDtypes<'_>) -> bool {
     let (key, value) = (&json[m.key.clone()], &json[m.value.clone()]);
+    if STORED_DTYPES.contains(&key) && value.starts_with('"') {
+        return key != EXPERT_DTYPE || stored.experts.is_none();
+    }
+    let mut places = PLACES
+        .iter()
+        .filter(|(file, _)| EDITED_FILES.contains(file));
+    let is_config = places.any(|(_, path)| path.last() == Some(&key));
     // PrismML's list of rotated layers.
     let is_pack = || key == "modules" && value.starts_with('[') && value.contains("\"block\"");
     // A model may have `"quantization": "…"` as an ordinary setting; producers write an object.
-    QUANTIZATION.contains(&key) && !value.starts_with('"') || is_pack()
+    is_config && !value.starts_with('"') || is_pack()
 }
 
 /// The keys of the object at `path` in `json`, in the order of the text. `None` if there is no
@@ -132,7 +205,7 @@ pub(super) fn keys(json: &str, path: &[&str]) -> Option<Vec<String>> {
 fn collect(
     json: &str,
     object: &JsonObject,
-    dtype: Option<&str>,
+    stored: StoredDtypes<'_>,
     depth: usize,
     edits: &mut Vec<(Range<usize>, String)>,
 ) {
@@ -140,13 +213,13 @@ fn collect(
     let kept: Vec<&JsonMember> = object
         .members
         .iter()
-        .filter(|m| !is_removed(json, m))
+        .filter(|m| !is_removed(json, m, stored))
         .collect();
     for (i, m) in object
         .members
         .iter()
         .enumerate()
-        .filter(|(_, m)| is_removed(json, m))
+        .filter(|(_, m)| is_removed(json, m, stored))
     {
         // A removed member takes the comma and the whitespace up to the next member with it; the
         // last one takes the comma before it instead.
@@ -172,14 +245,18 @@ fn collect(
         let (key, value) = (&json[m.key.clone()], &json[m.value.clone()]);
         // A `dtype` that is an object or a list is about something else than the weights.
         if DTYPE.contains(&key) && (value.starts_with('"') || value == "null") {
-            edits.extend(dtype.map(|dtype| (m.value.clone(), format!("\"{dtype}\""))));
+            let dtype = stored.dtype.map(|dtype| format!("\"{dtype}\""));
+            edits.extend(dtype.map(|dtype| (m.value.clone(), dtype)));
+        } else if key == EXPERT_DTYPE && value.starts_with('"') {
+            let experts = stored.experts.map(|dtype| format!("\"{dtype}\""));
+            edits.extend(experts.map(|dtype| (m.value.clone(), dtype)));
         } else if key == "model_type" && value == ROTATED_TYPE[0] {
             edits.push((m.value.clone(), ROTATED_TYPE[1].to_owned()));
         } else if value.starts_with('{')
             && depth < MAX_DEPTH
             && let Some(inner) = JsonObject::parse(json, m.value.start)
         {
-            collect(json, &inner, dtype, depth + 1, edits);
+            collect(json, &inner, stored, depth + 1, edits);
         }
     }
 }
@@ -293,13 +370,50 @@ fn trim_end(bytes: &[u8], start: usize, mut end: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{dequantized, keys, requantized};
+    use super::{StoredDtypes, dequantized, keys, replaced, requantized};
+
+    const UNCHANGED: StoredDtypes<'_> = StoredDtypes {
+        dtype: None,
+        experts: None,
+    };
+    const BF16: StoredDtypes<'_> = StoredDtypes {
+        dtype: Some("bfloat16"),
+        experts: None,
+    };
 
     fn same(json: &str, expected: &str) {
-        let edited = dequantized(json, Some("bfloat16")).unwrap();
+        let edited = dequantized(json, BF16).unwrap();
         assert_eq!(edited, expected);
         let plain: serde_json::Value = serde_json::from_str(&edited.replace("NaN", "0")).unwrap();
         assert!(plain.is_object());
+    }
+
+    #[test]
+    fn members_are_replaced() {
+        let (old, new) = (128.into(), 132.into());
+        for (json, expected) in [
+            (
+                r#"{"vocab_size": 128, "a": 128}"#,
+                r#"{"vocab_size": 132, "a": 128}"#,
+            ),
+            (r#"{"vocab_size": 64}"#, r#"{"vocab_size": 64}"#),
+            (
+                r#"{"text_config": {"vocab_size": 128}, "vision": {"vocab_size": 5}}"#,
+                r#"{"text_config": {"vocab_size": 132}, "vision": {"vocab_size": 5}}"#,
+            ),
+            ("{\"a\": 1e-05}", "{\"a\": 1e-05,\n  \"vocab_size\": 132}"),
+        ] {
+            let out = replaced(json, "vocab_size", Some(&old), &new).unwrap();
+            assert_eq!(out, expected, "{json}");
+        }
+        let tied = replaced(
+            r#"{"tie": true, "b": {"tie": null}}"#,
+            "tie",
+            None,
+            &false.into(),
+        );
+        assert_eq!(tied.unwrap(), r#"{"tie": false, "b": {"tie": false}}"#);
+        assert!(replaced("[]", "a", None, &new).is_none());
     }
 
     #[test]
@@ -338,7 +452,7 @@ mod tests {
             "{\"modules\": [\"x\"], \"dtype\": \"bfloat16\"}",
         );
         assert_eq!(
-            dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", None).unwrap(),
+            dequantized("{\"quantization\": {}, \"dtype\": \"x\"}", UNCHANGED).unwrap(),
             "{\"dtype\": \"x\"}"
         );
         assert_eq!(
@@ -349,7 +463,7 @@ mod tests {
         let config = serde_json::json!({"bits": 4});
         let added = requantized(
             r#"{"a": 1, "quantization_config": {"bits": 8}}"#,
-            None,
+            UNCHANGED,
             &[("quantization_config", &config)],
         );
         assert_eq!(
@@ -357,10 +471,29 @@ mod tests {
             "{\"a\": 1,\n  \"quantization_config\": {\n    \"bits\": 4\n  }}"
         );
         assert_eq!(
-            requantized("{}", None, &[("x", &1.into()), ("y", &2.into())]).unwrap(),
+            requantized("{}", UNCHANGED, &[("x", &1.into()), ("y", &2.into())]).unwrap(),
             "{\n  \"x\": 1,\n  \"y\": 2\n}"
         );
-        assert!(dequantized("[]", Some("x")).is_none());
-        assert!(dequantized("{\"a\": ", Some("x")).is_none());
+        assert!(dequantized("[]", BF16).is_none());
+        assert!(dequantized("{\"a\": ", BF16).is_none());
+    }
+
+    #[test]
+    fn nothing_says_how_weights_were_stored() {
+        let stated = r#"{"expert_dtype": "fp4", "quantize": "w8a8", "text_config": {"expert_dtype": "fp4"}}"#;
+        assert_eq!(
+            dequantized(stated, UNCHANGED).unwrap(),
+            r#"{"text_config": {}}"#
+        );
+        let fp8 = StoredDtypes {
+            dtype: None,
+            experts: Some("fp8"),
+        };
+        assert_eq!(
+            dequantized(stated, fp8).unwrap(),
+            r#"{"expert_dtype": "fp8", "text_config": {"expert_dtype": "fp8"}}"#
+        );
+        // Nothing is added to a config that does not state it.
+        assert_eq!(dequantized(r#"{"a": 1}"#, fp8).unwrap(), r#"{"a": 1}"#);
     }
 }

@@ -40,9 +40,20 @@ struct ModuleSettings {
     values: Box<[(String, Value)]>,
     /// Name of the place that has them.
     place: Arc<str>,
+    /// The settings of another entry for the same modules, one of which holds for each of them.
+    other: Option<Arc<Self>>,
 }
 
 impl ModuleSettings {
+    /// The settings `rule`, where `other` is for the same modules.
+    fn with_other(rule: &Self, other: Arc<Self>) -> Arc<Self> {
+        Arc::new(Self {
+            values: rule.values.clone(),
+            place: rule.place.clone(),
+            other: Some(other),
+        })
+    }
+
     fn new(map: &Map<String, Value>, place: &ConfigPlace) -> Arc<Self> {
         let is_setting = |value: &Value| match value {
             Value::Array(items) => {
@@ -56,6 +67,7 @@ impl ModuleSettings {
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect(),
             place: place.name.as_str().into(),
+            other: None,
         })
     }
 
@@ -250,6 +262,15 @@ impl QuantConfig {
 }
 
 impl<'c> Module<'c> {
+    /// The module by each of the entries that claim it, in the order in which they count. Where
+    /// several do, the tensors tell which one holds.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = Self> {
+        let with = |entry| Self { entry, ..*self };
+        let first = std::iter::once(self.entry);
+        let others = std::iter::successors(self.entry, |entry| entry.other.as_deref()).skip(1);
+        first.chain(others.map(Some)).map(with)
+    }
+
     /// Whether the config has an entry for this module, rather than values for all.
     pub(crate) fn is_named(&self) -> bool {
         self.entry.is_some()
@@ -371,6 +392,11 @@ const QUANTO_MAP_SUFFIX: &str = "_qmap.json";
 
 /// Names of quanto's maps in `dir`, sorted. A directory that cannot be listed has none.
 pub(super) fn list_quanto_maps(dir: &Path) -> Vec<String> {
+    list_ending(dir, QUANTO_MAP_SUFFIX)
+}
+
+/// Names in `dir` that end with `ending`, sorted. A directory that cannot be listed has none.
+pub(super) fn list_ending(dir: &Path, ending: &str) -> Vec<String> {
     // A bare file name has an empty parent, which no system opens as a directory.
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
@@ -381,7 +407,7 @@ pub(super) fn list_quanto_maps(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
-    names.retain(|name| name.ends_with(QUANTO_MAP_SUFFIX));
+    names.retain(|name| name.ends_with(ending));
     // `read_dir` has no order. The first map counts where two have an entry.
     names.sort_unstable();
     names

@@ -100,7 +100,7 @@ impl Pattern {
     /// name as well.
     ///
     /// # Errors
-    /// `Unsupported` if the expression does not compile: then it is unknown what the user wants.
+    /// `Usage` if the expression does not compile: then it is unknown what the user wants.
     pub(super) fn of_user(text: &str) -> Result<Self> {
         let compiled = match text.strip_prefix("re:") {
             Some(expression) => Self::from_start(expression),
@@ -109,7 +109,7 @@ impl Pattern {
                 .map(|expression| Self::Glob(text.to_owned(), expression)),
         };
         let checked = compiled.and_then(|pattern| pattern.check().map(|()| pattern));
-        checked.map_err(|e| AnamnesisError::unsupported(format!("the pattern {text}"), e))
+        checked.map_err(|e| AnamnesisError::usage(format!("the pattern `{text}`: {e}")))
     }
 
     /// Compiles an expression that is compiled when it is first matched.

@@ -25,6 +25,7 @@ pub(super) const KEYS: &[&str] = &[
     "dim",
     "attention_head_dim",
     "attention_value_scale",
+    "attention_projection_layout",
 ];
 
 /// Width of a head of Gemma in configs without it (transformers `GemmaConfig` to
@@ -46,6 +47,10 @@ pub(super) struct LayerSizes {
     /// Width of the latent vector of keys and values, with the key that rotates.
     latent_keys: Option<usize>,
     vocabulary: Option<usize>,
+    pub(super) key_value_heads: Option<usize>,
+    /// Whether a fused projection of queries, keys and values has the rows of each head of keys
+    /// together (`attention_projection_layout: fused_qkv`, MiMo-V2.5).
+    pub(super) has_fused_heads: bool,
     /// Whether the model multiplies values by a factor (`attention_value_scale`).
     pub(super) scales_values: bool,
     /// The class of a transformer of diffusers, and its width.
@@ -117,6 +122,16 @@ impl LayerSizes {
                 .zip(size("qk_rope_head_dim"))
                 .and_then(|(rank, head)| rank.checked_add(head)),
             vocabulary: size("vocab_size"),
+            key_value_heads: size("num_key_value_heads"),
+            has_fused_heads: match root
+                .get("attention_projection_layout")
+                .and_then(Value::as_str)
+            {
+                Some(layout) => layout == "fused_qkv",
+                None => model_type
+                    .as_deref()
+                    .is_some_and(|name| name.starts_with("mimo_v2")),
+            },
             scales_values: [Some(root), text, root.get("dflash_config")]
                 .into_iter()
                 .flatten()

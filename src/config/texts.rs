@@ -7,20 +7,41 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use super::agreement::repeated;
+use super::confined::{Confined, resolve_links};
 use super::json::{read_json, read_small};
-use crate::limits::Budget;
+use crate::limits::{Budget, join_first};
 use crate::source::CompanionFile;
 use crate::{AnamnesisError, ParseLimits, Result};
+
+/// Files that only add to what is made of a model, and the directory of such files. One that is a
+/// link out of the model's directory is left out; any other is an error, because without it something
+/// else would be made.
+const ADDITIONS: &[&str] = &[
+    "README.md",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates",
+];
 
 /// Most files of one suffix that [`Texts::list`] returns. Models have a handful.
 const MAX_LISTED: usize = 256;
 
+/// Most names in a note.
+const MAX_NAMED: usize = 5;
+
 /// The small files in a directory. It keeps the state of each file that was asked for, whether the
 /// file exists or not, so that a change is noticed before an output that was made of the files gets
 /// its name.
+///
+/// What is read becomes a part of an output. So a link is followed only to a file of the model, as
+/// when files are copied.
 #[derive(Debug)]
 pub(crate) struct Texts {
     directory: PathBuf,
+    /// Which files are the model's; `None`: all links are followed.
+    confined: Option<Confined>,
+    /// Names of files that are links out of the directory, and were not read.
+    left_out: RefCell<Vec<String>>,
     /// All reads of one directory count together.
     budget: Budget,
     companions: RefCell<Vec<CompanionFile>>,
@@ -30,7 +51,18 @@ impl Texts {
     /// The files in `directory`, of which none is read yet.
     pub(crate) fn new(directory: &Path, limits: &ParseLimits) -> Self {
         Self {
+            confined: Some(Confined::new(directory)),
+            ..Self::following(directory, limits)
+        }
+    }
+
+    /// The files in `directory`, also those that are elsewhere and to which links lead. For what is
+    /// shown or compared, and gets into no output.
+    pub(crate) fn following(directory: &Path, limits: &ParseLimits) -> Self {
+        Self {
             directory: directory.to_path_buf(),
+            confined: None,
+            left_out: RefCell::default(),
             budget: Budget::new(limits),
             companions: RefCell::default(),
         }
@@ -39,22 +71,48 @@ impl Texts {
     /// Bytes of the file `name`, a path below the directory; `None` if there is no such file.
     ///
     /// # Errors
-    /// `Parse` if `name` leads out of the directory; `Io`; `LimitExceeded` if the file is too
-    /// large.
+    /// `Parse` if `name` leads out of the directory, also by a link; `Io`; `LimitExceeded` if the
+    /// file is too large.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        read_small(&self.remember(name)?, &self.budget)
+        match self.remember(name)? {
+            Some(path) => read_small(&path, &self.budget),
+            None => Ok(None),
+        }
+    }
+
+    /// Fails if the file `name` is a link out of the directory, and not one that is left out.
+    ///
+    /// # Errors
+    /// `Parse`.
+    pub(crate) fn require_inside(&self, name: &str) -> Result<()> {
+        self.confine(name).map(drop)
+    }
+
+    /// A note on the files that were not read because they are links out of the directory.
+    pub(crate) fn note(&self) -> Option<String> {
+        let names = self.left_out.borrow();
+        (!names.is_empty()).then(|| {
+            let names = join_first(&names, MAX_NAMED);
+            format!(
+                "links out of the model's directory were not read, and are in no output: {names}"
+            )
+        })
     }
 
     /// Length of the file `name`; `None` if there is none.
     pub(crate) fn size(&self, name: &str) -> Option<u64> {
-        let metadata = std::fs::metadata(self.path(name).ok()?).ok()?;
+        let metadata = std::fs::metadata(self.confine(name).ok()??).ok()?;
         metadata.is_file().then_some(metadata.len())
     }
 
     /// Whether there is a file `name`, a path below the directory. A path that leads out of it is
     /// no file.
     pub(crate) fn exists(&self, name: &str) -> bool {
-        self.remember(name).is_ok_and(|path| path.is_file())
+        match self.remember(name) {
+            Ok(path) => path.is_some_and(|path| path.is_file()),
+            // Whoever reads it then gets the error.
+            Err(_) => self.path(name).is_ok_and(|path| path.is_file()),
+        }
     }
 
     /// Text of the file `name`; `None` if there is no such file. Line ends are `\n`, as Python's
@@ -81,7 +139,10 @@ impl Texts {
     /// As [`read`](Self::read); `Parse` if the file is no JSON, or repeats a key with another
     /// value.
     pub(crate) fn json(&self, name: &str) -> Result<Option<Value>> {
-        let Some((parsed, _)) = read_json(&self.remember(name)?, &self.budget)? else {
+        let Some(path) = self.remember(name)? else {
+            return Ok(None);
+        };
+        let Some((parsed, _)) = read_json(&path, &self.budget)? else {
             return Ok(None);
         };
         match parsed.repeated.first() {
@@ -96,7 +157,9 @@ impl Texts {
     /// # Errors
     /// `Parse` if `below` leads out of the directory; `Io`; `LimitExceeded` if there are too many.
     pub(crate) fn list(&self, below: &str, suffix: &str) -> Result<Vec<String>> {
-        let path = self.path(below)?;
+        let Some(path) = self.confine(below)? else {
+            return Ok(Vec::new());
+        };
         if !path.is_dir() {
             return Ok(Vec::new());
         }
@@ -131,15 +194,48 @@ impl Texts {
         self.companions.borrow().clone()
     }
 
-    /// Path of the file `name`, whose state is taken if it is the first time.
-    fn remember(&self, name: &str) -> Result<PathBuf> {
+    /// Path of the file `name`, whose state is taken if it is the first time; `None` if it is left
+    /// out.
+    fn remember(&self, name: &str) -> Result<Option<PathBuf>> {
         let path = self.path(name)?;
         let mut companions = self.companions.borrow_mut();
         // The first state counts: a file that changes between two reads is then noticed, too.
         if companions.iter().all(|known| known.path != path) {
-            companions.push(CompanionFile::new(path.clone()));
+            companions.push(CompanionFile::new(path));
         }
-        Ok(path)
+        self.confine(name)
+    }
+
+    /// Path of `name`, with all links resolved if they may not be followed; `None` if it is a link
+    /// out of the directory that is left out.
+    ///
+    /// # Errors
+    /// `Parse` if `name` or the link leads out of the directory.
+    fn confine(&self, name: &str) -> Result<Option<PathBuf>> {
+        let path = self.path(name)?;
+        let Some(confined) = &self.confined else {
+            return Ok(Some(path));
+        };
+        // What is not there leads nowhere.
+        if !path.exists() {
+            return Ok(Some(path));
+        }
+        let path = resolve_links(&path);
+        if confined.has(&path) {
+            return Ok(Some(path));
+        }
+        let first = name.split('/').next().unwrap_or(name);
+        if !ADDITIONS.contains(&first) {
+            return Err(AnamnesisError::parse(format!(
+                "`{name}` is a link out of the model's directory, to {}, which is not read: it would get into the output; put the file itself into the directory",
+                path.display()
+            )));
+        }
+        let mut left_out = self.left_out.borrow_mut();
+        if !left_out.iter().any(|known| known == name) {
+            left_out.push(name.to_owned());
+        }
+        Ok(None)
     }
 
     /// Path of `name`. Names can come from files (`modules.json` names directories), hence the

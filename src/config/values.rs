@@ -16,7 +16,23 @@ const SKIP_KEYS: &[&str] = &[
     "exclude",
 ];
 
+/// Ends of the names of companions that Quark's exporter writes, with those in models that were
+/// saved as Quark's modules are (transformers `quantizer_quark.py`, `CHECKPOINT_KEYS`).
+const NAMES_IN_QUANTIZERS: &[(&str, &str)] = &[
+    (".weight_scale", ".weight_quantizer.scale"),
+    (".weight_zero_point", ".weight_quantizer.zero_point"),
+];
+
 impl QuantConfig {
+    /// Another name of the companion `name` in models of the config's method.
+    pub(crate) fn other_name(&self, name: &str) -> Option<String> {
+        let found = |&(exported, stored): &(&str, &str)| {
+            Some(format!("{}{stored}", name.strip_suffix(exported)?))
+        };
+        let other = NAMES_IN_QUANTIZERS.iter().find_map(found)?;
+        self.is_quark().then_some(other)
+    }
+
     /// `model_type` of `config.json`: the architecture, as transformers and mlx-lm name it.
     pub(crate) fn model_type(&self) -> Option<&str> {
         self.model_types.first().map(String::as_str)
@@ -30,6 +46,17 @@ impl QuantConfig {
     /// `hidden_size` of `config.json`: the width of the residual stream.
     pub(crate) fn hidden_size(&self) -> Option<usize> {
         self.sizes.hidden
+    }
+
+    /// `num_key_value_heads` of `config.json`.
+    pub(crate) fn key_value_heads(&self) -> Option<usize> {
+        self.sizes.key_value_heads
+    }
+
+    /// Whether the rows of a fused projection of queries, keys and values lie in a chunk for each
+    /// head of keys.
+    pub(crate) fn has_fused_heads(&self) -> bool {
+        self.sizes.has_fused_heads
     }
 
     /// Whether `config.json` says that the model multiplies values by a factor

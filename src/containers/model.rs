@@ -3,6 +3,8 @@
 mod container;
 #[cfg(feature = "gguf")]
 pub(crate) mod gguf;
+#[cfg(feature = "gguf")]
+pub(crate) mod gguf_key_types;
 pub(crate) mod gguf_keys;
 mod names;
 mod part;
@@ -252,10 +254,10 @@ impl ParsedModel {
             let roots: BTreeSet<&str> = roots.collect();
             let some: Vec<&str> = roots.into_iter().take(10).collect();
             let what = format!(
-                "no tensor is below `{root}`; there are some below {}",
+                "--root: no tensor is below `{root}`; there are some below {}",
                 some.join(", ")
             );
-            return Err(AnamnesisError::parse(what));
+            return Err(AnamnesisError::usage(what));
         }
         self.qnat = found
             .iter()

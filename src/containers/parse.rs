@@ -104,7 +104,8 @@ fn read_path(path: &Path, expected: Option<Container>, budget: &Budget) -> Resul
     }
     let source = Source::open(path)?;
     let config = QuantConfig::read_beside(path, budget)?;
-    read(source, config, Some(path), expected, budget)
+    let model = read(source, config, Some(path), expected, budget);
+    model.map_err(|error| other_files::of_part(error, path))
 }
 
 /// Parses a container in memory. Nothing beside it, such as `config.json`, is read.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 pub use self::target::ConvertTarget;
 use self::written_file::WrittenFile;
-use crate::{Dtype, Result};
+use crate::{AnamnesisError, Dtype, Result};
 
 /// One tensor of an output file.
 #[derive(Debug)]
@@ -74,6 +74,13 @@ impl Framing {
             }
         }
     }
+}
+
+/// The error that no reader of `container` would find the tensor `name` under its name.
+pub(crate) fn unusable_name(container: &str, name: &str, why: &str) -> AnamnesisError {
+    let way_out = "--rename gives it another name, and --drop leaves it out";
+    let what = format!("tensor `{name}`: {why}; {way_out}");
+    AnamnesisError::unsupported(format!("writing {container}"), what)
 }
 
 /// A CRC-32 that is entered when all data of its tensor has been written. In the pieces it is zero.

@@ -1,5 +1,6 @@
 //! [`Adapter`]: weights that were trained beside a model, and how they are merged into it.
 
+mod added;
 mod apart;
 mod biases;
 #[cfg(feature = "gguf")]
@@ -15,6 +16,8 @@ mod parameters;
 mod peft_config;
 mod peft_tensors;
 mod tied;
+mod tokens;
+mod vocabulary;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,7 +27,9 @@ use std::sync::Arc;
 use self::gguf_adapter::GgufAdapter;
 pub(super) use self::merge::merge;
 use self::peft_config::PeftConfig;
+pub(super) use self::vocabulary::ConfigField;
 use super::options::{ConvertOptions, ModelScope};
+use super::whole::WholeModel;
 use crate::config::Texts;
 use crate::containers::parse::parse_with_limits;
 use crate::limits::ParseLimits;
@@ -205,6 +210,29 @@ pub(super) fn fit_stored_names(model: &ParsedModel, options: &ConvertOptions) ->
         // model.
         false => !(model.is_gguf() && is_whole),
     })
+}
+
+/// Fails if adapters change `fields` of the config that the whole model `whole` was made of before
+/// they were merged into it (`merges_first`), or that is no longer one of transformers.
+///
+/// # Errors
+/// `Unsupported`.
+pub(super) fn require_same_config(
+    fields: &[ConfigField],
+    whole: Option<&WholeModel>,
+    merges_first: bool,
+) -> Result<()> {
+    let (Some(field), Some(whole)) = (fields.first(), whole) else {
+        return Ok(());
+    };
+    if !merges_first && whole.format() == "pt" {
+        return Ok(());
+    }
+    let what = format!(
+        "`{}` of config.json becomes {} with it, which the output would not have; merge it to a directory first, and convert that",
+        field.key, field.new
+    );
+    Err(AnamnesisError::unsupported("an adapter", what))
 }
 
 /// The error that the file `path` is none of an adapter.

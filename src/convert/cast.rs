@@ -8,6 +8,7 @@ use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, Job, Worker};
 use crate::element::Out;
 use crate::kernels::remember::cast::{Cast, CastValues, largest};
+use crate::scheme::image_models::ImageModel;
 use crate::scheme::{Decode, ResolvedItem, is_plain_float};
 use crate::simd::dispatch;
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
@@ -47,6 +48,50 @@ pub(super) fn cast_of_item(
         ResolvedItem::Group(group) => (group.keeps?.dtype(), group.shape.len()),
     };
     cast_target(dtype, rank, options)
+}
+
+/// Whether a tensor becomes F32 in a GGUF file of an image model or of encoded weights. Programs
+/// decode BF16 in weights of layers alone, as ComfyUI-GGUF and diffusers; vectors and other
+/// parameters (`scale_shift_table`, `x_pad_token`) they take as they are.
+pub(super) fn is_widened(name: &str, dtype: Dtype, rank: usize) -> bool {
+    let is_parameter = !name.ends_with("weight") && dtype == Dtype::BF16;
+    rank < 2 || is_parameter
+}
+
+/// Whether `items` become a GGUF file of an image model, so that [`is_widened`] holds for them.
+pub(super) fn widens_parameters(items: &[ResolvedItem<'_>], options: &ConvertOptions) -> bool {
+    let writer = options.target.container().writer();
+    writer.is_some_and(|writer| writer.widens_vectors)
+        && ImageModel::of(items.iter().map(ResolvedItem::name)).is_some()
+}
+
+/// Makes F32 of an `item` of an image model that [`is_widened`]. Returns the type that it is cast to,
+/// which is `cast` for all others.
+pub(super) fn widen_parameter(
+    item: &mut ResolvedItem<'_>,
+    cast: Option<TargetDtype>,
+    options: &ConvertOptions,
+) -> Option<TargetDtype> {
+    match item {
+        ResolvedItem::Plain(t) => {
+            let stored = t.stored.dtype();
+            let dtype = cast.map_or(stored, TargetDtype::dtype);
+            let becomes_f32 =
+                is_plain_float(stored) && is_widened(t.name(), dtype, t.stored.shape().len());
+            match becomes_f32 {
+                true => Some(TargetDtype::F32).filter(|_| stored != Dtype::F32),
+                false => cast,
+            }
+        }
+        ResolvedItem::Group(group) => {
+            let dtype = cast.or(group.keeps).unwrap_or(options.run.to).dtype();
+            if is_widened(&group.name, dtype, group.shape.len()) {
+                group.keeps = Some(TargetDtype::F32);
+                return None;
+            }
+            cast
+        }
+    }
 }
 
 /// Whether a finite value of `from` can be infinite in `to`. BF16 holds every F16, rounded.

@@ -22,6 +22,7 @@ use super::options::ConvertOptions;
 use super::output::BoxedOutput;
 use super::report::Report;
 use super::whole::WholeModel;
+use crate::config::why_unwritten;
 use crate::containers::model::ParsedModel;
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::features::{Gated, gated};
@@ -73,6 +74,9 @@ pub(super) struct LayoutRequest<'a, 'm> {
     pub drafts: &'a [BoxedOutput<'m>],
     /// The quantization config of the output.
     pub quantization: Option<&'a serde_json::Value>,
+    /// What the metadata of a GGUF output says of the encoding.
+    #[cfg(feature = "gguf")]
+    pub gguf_keys: &'a [(String, crate::GgufMetadataValue)],
     pub options: &'a ConvertOptions,
     /// What a whole model has beside its tensors, if the output is one.
     #[cfg_attr(not(feature = "gguf"), allow(dead_code))]
@@ -246,8 +250,8 @@ pub(super) fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLa
     let writer = container.writer.require(&writing)?;
     if writer.sharding.is_none() && request.options.max_shard_size.is_some() {
         let those = titles(|container| container.sharding().is_some());
-        let detail = format!("only {those} can be split");
-        return Err(AnamnesisError::unsupported("sharding", detail));
+        let what = format!("--max-shard-size: only {those} can be split");
+        return Err(AnamnesisError::usage(what));
     }
     let layouts = (writer.layout)(request)?;
     let is_directory = request.options.is_directory(request.model);
@@ -316,8 +320,6 @@ pub(super) fn check_file_names(
     names: &[String],
     count: usize,
 ) -> Result<()> {
-    /// Most bytes of a name in the usual file systems.
-    const LONGEST: usize = 255;
     let refuse = |what: String| {
         let writing = format!("writing {}", container.title);
         Err(AnamnesisError::unsupported(writing, what))
@@ -328,10 +330,10 @@ pub(super) fn check_file_names(
     let directory = container.directory();
     let mut seen = HashSet::with_capacity(names.len());
     for name in names {
-        let is_plain = !name.starts_with('.')
+        let is_plain = !name.is_empty()
+            && why_unwritten(name, false).is_none()
             && !name.contains(['/', '\\', ':'])
-            && !name.chars().any(char::is_control)
-            && (1..=LONGEST).contains(&name.len());
+            && !name.chars().any(char::is_control);
         if !is_plain {
             return refuse(format!("`{name}` cannot be the name of a file"));
         }

@@ -83,4 +83,4 @@ pub(super) fn replaced_path(output: &Path) -> PathBuf {
 
 /// Name of the file that marks a directory as an unfinished conversion of this program. It is empty
 /// until a directory is replaced.
-pub(super) const MARKER_FILE: &str = ".anamnesis";
+pub(super) use crate::config::MARKER_FILE;

@@ -62,15 +62,13 @@ impl PartWriter<'_, '_> {
     pub(super) fn write(&self, output: &Path) -> Result<MadePart> {
         let (part, parts) = self.options.part.unwrap_or((1, 1));
         if part == 0 || part > parts {
-            return Err(AnamnesisError::unsupported(
-                "part",
-                format!("{part} of {parts}: parts count from 1"),
-            ));
+            return Err(AnamnesisError::usage(format!(
+                "--part: {part} of {parts}: parts count from 1"
+            )));
         }
         if self.options.sha256 && self.options.part.is_some() {
-            let what =
-                "a part has none: `amn remember OUT --finish --sha256` sums the whole directory";
-            return Err(AnamnesisError::unsupported("SHA-256", what));
+            let what = "--sha256: a part has none; `amn remember OUT --finish --sha256` sums the whole directory";
+            return Err(AnamnesisError::usage(what));
         }
         let settled = settle(output)?;
         check_destination(output, self.options.run.replaces())?;

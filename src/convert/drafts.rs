@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::adapters;
-use super::cast::{cast_of_item, cast_target};
+use super::adapters::{self, ConfigField};
+use super::asked::{Asked, note_on};
+use super::cast::{cast_of_item, cast_target, widen_parameter, widens_parameters};
 use super::draft::is_carried;
 use super::encode::{Drafted, Encodings};
 use super::options::{ConvertOptions, FloatCast, ModelScope};
@@ -26,8 +27,13 @@ pub(super) struct Drafts<'m> {
     /// The quantization config of the output: the keys under which `config.json` has it, and its
     /// value.
     pub quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+    /// What the metadata of a GGUF output says of the encoding.
+    #[cfg(feature = "gguf")]
+    pub gguf_keys: Vec<(String, crate::GgufMetadataValue)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub whole: Option<WholeModel>,
+    /// What adapters change in `config.json`.
+    pub config_fields: Vec<ConfigField>,
 }
 
 /// Drafts all output tensors.
@@ -42,44 +48,49 @@ pub(super) fn draft_outputs<'m>(
     if options.copies_all || options.carries_blocks(model) {
         return draft_copies(model, options);
     }
-    if let Some(skipped) = model.skipped.first().filter(|_| !options.skip_unsupported) {
+    let asked = Asked::new(options)?;
+    if let Some(skipped) = model.skipped.iter().find(|array| asked.has(&array.name)) {
         return Err(skipped.error());
     }
-    let mut resolution = model.resolve().into_result()?;
+    let (mut resolution, undecoded) = model.resolve().of_asked(|name| asked.has(name))?;
     let mut merged = Report::new(options.run.to);
     let merges_first = adapters::fit_stored_names(model, options)?;
+    let mut config_fields = vec![];
     if merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, None),
             &mut resolution.items,
             &options.adapters,
             &mut merged,
         )?;
     }
-    let left_out = options.names.apply(&mut resolution)?;
+    let left_out = options.names.apply(&mut resolution, &undecoded)?;
     let unmatched = select(&mut resolution, model, options)?;
     log_items(&resolution);
     let mut report = summary(model, &resolution, options);
     report.dropped.extend(left_out);
     report.notes.extend(unmatched);
+    report.notes.extend(note_on(&undecoded));
     let whole = whole::map(model, &mut resolution, options, &mut report)?;
     if !merges_first {
-        adapters::merge(
+        config_fields = adapters::merge(
             (model, whole.as_ref()),
             &mut resolution.items,
             &options.adapters,
             &mut merged,
         )?;
     }
+    adapters::require_same_config(&config_fields, whole.as_ref(), merges_first)?;
     report.notes.extend(merged.notes);
     report.merged = merged.merged;
     // Between the two the tables of the class say which tensors have which type.
     let is_gguf = options.target.container().has_gguf_metadata;
     let is_of_class = whole.is_some() && model.is_gguf() != is_gguf;
     let mut encodings = Encodings::new(model, &mut resolution, options, &mut report)?;
+    let widens = whole.is_none() && widens_parameters(&resolution.items, options);
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in resolution.items {
-        let item = match &mut encodings {
+        let mut item = match &mut encodings {
             None => item,
             Some(encodings) => match encodings.draft(item)? {
                 Drafted::Encoded(encoded) => {
@@ -89,7 +100,10 @@ pub(super) fn draft_outputs<'m>(
                 Drafted::NotEncoded(item) => item,
             },
         };
-        let cast = cast_of_item(&item, is_of_class, options);
+        let mut cast = cast_of_item(&item, is_of_class, options);
+        if widens {
+            cast = widen_parameter(&mut item, cast, options);
+        }
         count_unencoded(&item, cast.is_some(), &mut report);
         let draft = draft_unencoded(item, cast, model, options)?;
         debug!(
@@ -99,6 +113,8 @@ pub(super) fn draft_outputs<'m>(
         drafts.push(Box::new(draft));
     }
     report.passthrough = report.passthrough.saturating_sub(report.cast);
+    #[cfg(feature = "gguf")]
+    let gguf_keys = encodings.as_mut().map(Encodings::take_gguf_keys);
     // Only now: tensors that inference fuses are known to each other when all of them are drafted.
     let quantization = encodings.and_then(|encodings| encodings.finish(&mut drafts, &mut report));
     verify_once(&mut drafts);
@@ -108,29 +124,32 @@ pub(super) fn draft_outputs<'m>(
         drafts,
         report,
         quantization,
+        #[cfg(feature = "gguf")]
+        gguf_keys: gguf_keys.unwrap_or_default(),
         whole,
+        config_fields,
     })
 }
 
 /// Checks that the options can be met together, and with this model.
 ///
 /// # Errors
-/// `Unsupported` if two options exclude each other, or names would no longer fit the metadata.
+/// `Usage` if two options exclude each other, or names would no longer fit the metadata.
 fn check_options(model: &ParsedModel, options: &ConvertOptions) -> Result<()> {
     if options.run.cast != FloatCast::Keep && options.encodes() {
-        let what = "plain floats are cast where nothing is encoded; the options ask for both";
-        return Err(AnamnesisError::unsupported("a cast", what));
+        let what =
+            "a cast: plain floats are cast where nothing is encoded; the options ask for both";
+        return Err(AnamnesisError::usage(what));
     }
     if !options.names.is_empty() && model.has_original_shapes() {
-        return Err(AnamnesisError::unsupported(
-            "other names",
-            "metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
+        return Err(AnamnesisError::usage(
+            "--rename, --drop: metadata of this file has shapes of tensors by their names (`comfy.gguf.orig_shape`)",
         ));
     }
     let is_gguf = options.target.container().has_gguf_metadata;
     if options.scope == ModelScope::ImageTower && (!is_gguf || model.is_gguf()) {
-        let what = "only that of a Hugging Face directory becomes a GGUF file";
-        return Err(AnamnesisError::unsupported("an image tower", what));
+        let what = "--mmproj: only the image tower of a Hugging Face directory becomes a GGUF file";
+        return Err(AnamnesisError::usage(what));
     }
     Ok(())
 }
@@ -188,7 +207,9 @@ fn select(
         .map(|item| selection.has(item.name()))
         .collect();
     selection.check()?;
-    if !is_selected.contains(&true) && !model.tensors.is_empty() {
+    let has_patterns = !(options.include.is_empty() && options.exclude.is_empty());
+    let is_lost = has_patterns || !options.skip_unsupported;
+    if is_lost && !is_selected.contains(&true) && !model.tensors.is_empty() {
         return Err(selection.has_none(names));
     }
     let selected = items.into_iter().zip(is_selected);
@@ -203,20 +224,23 @@ fn select(
 fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<Drafts<'m>> {
     // Each stored tensor is a tensor of the output, whatever it belongs to. Only for other names
     // the scales that some blocks have beside them must go with their weights.
-    let mut resolution = match options.names.is_empty() {
-        true => Resolution {
-            items: model
-                .tensors()
-                .map(|t| ResolvedItem::Plain(t.into()))
-                .collect(),
-            ..Resolution::default()
-        },
-        false => model.resolve().into_result()?,
+    let asked = Asked::new(options)?;
+    let (mut resolution, undecoded) = match options.names.is_empty() {
+        true => {
+            let items = model.tensors().map(|t| ResolvedItem::Plain(t.into()));
+            let copies = Resolution {
+                items: items.collect(),
+                ..Resolution::default()
+            };
+            (copies, vec![])
+        }
+        false => model.resolve().of_asked(|name| asked.has(name))?,
     };
-    let mut left_out = options.names.apply(&mut resolution)?;
+    let mut left_out = options.names.apply(&mut resolution, &undecoded)?;
     left_out.extend(resolution.dropped.iter().map(|t| t.name().to_owned()));
     let mut report = Report::new(options.run.to);
     report.notes = select(&mut resolution, model, options)?;
+    report.notes.extend(note_on(&undecoded));
     let mut drafts = Vec::with_capacity(resolution.items.len());
     for item in resolution.items {
         match item {
@@ -239,7 +263,10 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         drafts,
         report,
         quantization: None,
+        #[cfg(feature = "gguf")]
+        gguf_keys: vec![],
         whole: None,
+        config_fields: vec![],
     })
 }
 

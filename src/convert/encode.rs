@@ -20,6 +20,7 @@ mod in_order;
 mod input;
 mod options;
 mod relay;
+mod requested;
 mod strips;
 mod tiles;
 
@@ -35,7 +36,7 @@ use self::input::EncodeInput;
 #[cfg(feature = "models")]
 pub(super) use self::options::is_mlx;
 pub(super) use self::options::{file_type, files, fingerprint, is_asked_for, with_scheme};
-use self::relay::RelayDecision;
+use self::relay::{ExponentRange, RelayDecision};
 use crate::convert::held::Pieces;
 use crate::forget::{Encode, EncodeBuffers, Put, Survey, TileValues};
 use crate::kernels::lethe::distance::{Comparison, DistanceSums};
@@ -59,7 +60,7 @@ pub(super) struct Encoding<'m> {
     /// depend only on jobs of the same encoding.
     siblings: Vec<EncodeInput<'m>>,
     relay: RelayDecision,
-    surveyed: InOrder<SurveyTotal, Vec<f32>>,
+    surveyed: InOrder<SurveyTotal, TileSurvey>,
     distance: InOrder<DistanceSums, DistanceSums>,
 }
 
@@ -88,18 +89,31 @@ struct Scratch {
     codes: GroupCodes,
 }
 
-/// What the survey pass has found: of runs of values, the maximum of their magnitudes.
+/// What the survey pass has found of a tile.
+#[derive(Debug, Default)]
+struct TileSurvey {
+    /// Of runs of values, the largest magnitudes.
+    maxima: Vec<f32>,
+    /// Of codes that may be relayed, the exponents.
+    exponents: Option<ExponentRange>,
+}
+
+/// What the survey pass has found of all tiles.
 #[derive(Debug, Clone)]
 struct SurveyTotal {
-    /// Over all runs.
+    /// The largest magnitude.
     max_abs: f32,
+    exponents: ExponentRange,
     /// Over the maxima of the runs, if the encoder needs it. It is large beside the rest of a plan.
     mean: Option<Box<Mean>>,
 }
 
-impl AddAssign<Vec<f32>> for SurveyTotal {
-    fn add_assign(&mut self, maxima: Vec<f32>) {
-        for max in maxima {
+impl AddAssign<TileSurvey> for SurveyTotal {
+    fn add_assign(&mut self, tile: TileSurvey) {
+        if let Some(exponents) = tile.exponents {
+            self.exponents.add(exponents);
+        }
+        for max in tile.maxima {
             self.max_abs = self.max_abs.max(max);
             if let Some(mean) = &mut self.mean {
                 mean.push(max);
@@ -127,6 +141,7 @@ impl<'m> Encoding<'m> {
         let mean = |run: usize| Box::new(Mean::new((cut.rows * cut.cols).div_ceil(run)));
         let total = SurveyTotal {
             max_abs: 0.0,
+            exponents: ExponentRange::default(),
             mean: run_len(&*encoder).map(mean),
         };
         let known = if encoder.shares_survey() {
@@ -141,6 +156,10 @@ impl<'m> Encoding<'m> {
             decoder: Arc::from(decoder),
             dtype,
             cut,
+            relayed: match &relay {
+                RelayDecision::AfterSurvey(source) => Some(source.clone()),
+                _ => None,
+            },
         };
         Ok(Self {
             input,
@@ -175,15 +194,18 @@ impl<'m> Encoding<'m> {
     }
 
     /// What the encoder has to know of all values; `None` before the last job of the survey pass is
-    /// done. 0 if the encoder needs no survey.
-    fn survey_result(&self) -> Option<f64> {
+    /// done.
+    fn survey_result(&self) -> Option<SurveyResult> {
         let Some(survey) = self.encoder.survey() else {
-            return Some(0.0);
+            return Some(SurveyResult::default());
         };
         let total = self.surveyed.total_of(self.survey_jobs())?;
-        Some(match survey {
-            Survey::MaxAbs => f64::from(total.max_abs),
-            Survey::MeanOfBlockMaxAbs(_) => total.mean.map_or(0.0, |mean| mean.finish().into()),
+        Some(SurveyResult {
+            value: match survey {
+                Survey::MaxAbs => f64::from(total.max_abs),
+                Survey::MeanOfBlockMaxAbs(_) => total.mean.map_or(0.0, |mean| mean.finish().into()),
+            },
+            top_exponent: total.exponents.top_of_nvfp4(),
         })
     }
 
@@ -200,6 +222,16 @@ impl<'m> Encoding<'m> {
     ) -> Result<()> {
         let (mut tile, mut maxima) = (no, Vec::new());
         for input in self.surveyed_inputs() {
+            if tile < input.cut.tiles()
+                && let (RelayDecision::AfterSurvey(_), Some(source)) = (&self.relay, &input.relayed)
+            {
+                let tile = input.cut.tile(tile);
+                let found = input.survey_codes(&tile, &**source, buffers, scratch)?;
+                if let Some(found) = found {
+                    self.surveyed.add(no, found);
+                    return Ok(());
+                }
+            }
             if tile < input.cut.tiles() {
                 let shared = input.maxima.get(tile);
                 if let Some(&max) = shared.and_then(OnceLock::get) {
@@ -222,7 +254,10 @@ impl<'m> Encoding<'m> {
             }
             tile -= input.cut.tiles();
         }
-        self.surveyed.add(no, maxima);
+        // A tensor of other codes has no exponents, and forbids that those of its siblings move.
+        let exponents =
+            matches!(self.relay, RelayDecision::AfterSurvey(_)).then_some(ExponentRange::NONE_FIT);
+        self.surveyed.add(no, TileSurvey { maxima, exponents });
         Ok(())
     }
 
@@ -234,22 +269,25 @@ impl<'m> Encoding<'m> {
     fn encode_tile(
         &self,
         (no, band): (usize, Option<&Tile>),
-        survey: f64,
+        survey: SurveyResult,
         buffers: &mut Buffers,
         scratch: &mut Scratch,
         level: Level,
         put: &mut Put<'_>,
     ) -> Result<()> {
         let tile = &self.input.cut.tile(no);
-        if let RelayDecision::Relay(source) = &self.relay
-            && let Some(target) = self.encoder.relay()
-        {
-            let sides = (source, &target);
+        let relayed = match (&self.relay, survey.top_exponent) {
+            (RelayDecision::Relay(source), _) => Some((source, 0)),
+            (RelayDecision::AfterSurvey(source), Some(top)) => Some((source, top)),
+            _ => None,
+        };
+        if let (Some((source, top)), Some(target)) = (relayed, self.encoder.relay()) {
+            let sides = (&**source, &target, top);
             return self.relay_tile((no, tile), sides, buffers, scratch, level, put);
         }
         let (mut sums, mut strip) = (DistanceSums::default(), Comparison::default());
         let encode_part = |part: &Tile, ends_strip: bool, scratch: &mut Scratch| {
-            self.encode_part(part, survey, scratch, level, put, &mut strip)?;
+            self.encode_part(part, survey.value, scratch, level, put, &mut strip)?;
             if ends_strip {
                 sums += std::mem::take(&mut strip).sums();
             }
@@ -309,6 +347,15 @@ impl<'m> Encoding<'m> {
         }
         Ok(())
     }
+}
+
+/// What the survey pass has found, for jobs that encode.
+#[derive(Debug, Clone, Copy, Default)]
+struct SurveyResult {
+    /// The encoder's [`Survey`]; 0 if it needs none.
+    value: f64,
+    /// The largest exponent, if codes of MXFP4 move to NVFP4.
+    top_exponent: Option<u8>,
 }
 
 /// Length of the runs whose maxima are averaged, if the encoder wants that average.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::checksum::checksum_of_file;
 use super::directory::UnfinishedDirectory;
 use super::names::NameChanges;
+use crate::config::RECORD_PREFIX;
 use crate::source::{FileState, Source};
 use crate::{AnamnesisError, CancelToken, ParsedModel, Result};
 
@@ -208,7 +209,7 @@ impl InputRecord {
 
 /// Name of the manifest of part `part` of `of`, counted from 1.
 pub(super) fn name((part, of): (usize, usize)) -> String {
-    format!("anamnesis-part-{part}-of-{of}.json")
+    format!("{RECORD_PREFIX}{part}-of-{of}.json")
 }
 
 /// Name of the file that the process which makes part `part` of `of` holds locked.
@@ -224,7 +225,7 @@ pub(super) fn is_manifest(name: &str) -> bool {
 /// Whether a file of this name is a manifest, the temporary file of one that was being written, or
 /// the lock of a part.
 pub(super) fn has_manifest_prefix(name: &str) -> bool {
-    name.starts_with("anamnesis-part-")
+    name.starts_with(RECORD_PREFIX)
 }
 
 impl Manifest {

@@ -4,6 +4,7 @@ mod file;
 
 use std::collections::HashMap;
 
+use super::asked::likely_names;
 use crate::config::{RenameRule, Selection, what_was_meant};
 use crate::scheme::{Resolution, ResolvedItem};
 use crate::{AnamnesisError, Result};
@@ -49,26 +50,41 @@ impl NameChanges {
         self.drop.is_empty() && self.rename.is_empty()
     }
 
-    /// Changes the items of `resolution`. Returns the names of those that are left out.
+    /// Changes the items of `resolution`, which is without the tensors `undecoded`. Returns the names
+    /// of those that are left out.
     ///
     /// # Errors
-    /// `Unsupported` if a pattern does not compile; `LimitExceeded` if it takes too many steps;
-    /// `Parse` if a pattern matches no tensor, or only a part of a weight that stays, and if two
-    /// tensors get one name.
-    pub(super) fn apply(&self, resolution: &mut Resolution<'_>) -> Result<Vec<String>> {
-        let dropped = self.drop_items(resolution)?;
-        self.rename_items(&mut resolution.items)?;
+    /// `Usage` if a pattern does not compile, matches no tensor, or only a part of a weight that
+    /// stays, and if two tensors get one name; `LimitExceeded` if it takes too many steps.
+    pub(super) fn apply(
+        &self,
+        resolution: &mut Resolution<'_>,
+        undecoded: &[String],
+    ) -> Result<Vec<String>> {
+        let about = |option| move |e: AnamnesisError| e.about(option);
+        let dropped = self
+            .drop_items(resolution, undecoded)
+            .map_err(about("--drop"))?;
+        let renamed = self.rename_items(&mut resolution.items);
+        renamed.map_err(about("--rename"))?;
         Ok(dropped)
     }
 
-    fn drop_items(&self, resolution: &mut Resolution<'_>) -> Result<Vec<String>> {
+    fn drop_items(
+        &self,
+        resolution: &mut Resolution<'_>,
+        undecoded: &[String],
+    ) -> Result<Vec<String>> {
         let items = &resolution.items;
         let mut is_dropped = vec![false; items.len()];
         let mut hits = Vec::with_capacity(self.drop.len());
         for text in &self.drop {
-            let pattern = Selection::new(std::slice::from_ref(text), &[])?;
+            let pattern = Selection::of(std::slice::from_ref(text))?;
             // What no output has can be asked for; it is gone already.
-            let mut has_hit = resolution.dropped.iter().any(|t| pattern.has(t.name()));
+            let gone = resolution.dropped.iter().map(|t| t.name());
+            let mut gone = gone.chain(undecoded.iter().map(String::as_str));
+            let mut has_hit =
+                gone.any(|name| likely_names(name).iter().any(|name| pattern.has(name)));
             for (item, is_dropped) in items.iter().zip(&mut is_dropped) {
                 let by_codes = || codes_name(item).is_some_and(|name| pattern.has(name));
                 if pattern.has(item.name()) || by_codes() {
@@ -86,8 +102,8 @@ impl NameChanges {
             for (item, _) in kept {
                 if let Some(part) = companions(item).find(|name| pattern.has(name)) {
                     let whole = item.name();
-                    return Err(AnamnesisError::parse(format!(
-                        "tensor `{part}`: it is a part of `{whole}`, which is not left out; `{text}` takes it alone"
+                    return Err(AnamnesisError::usage(format!(
+                        "tensor `{part}`: it is a part of `{whole}`, whose values are wrong without it; `{text}` takes it alone, and --drop {whole} both"
                     )));
                 }
             }
@@ -105,7 +121,7 @@ impl NameChanges {
             .collect();
         resolution.items.retain(|_| flags.next() == Some(&false));
         if resolution.items.is_empty() && !names.is_empty() {
-            return Err(AnamnesisError::parse("no tensor is left: all are dropped"));
+            return Err(AnamnesisError::usage("no tensor is left: all are dropped"));
         }
         Ok(names)
     }
@@ -147,7 +163,7 @@ fn new_name(rules: &mut [(RenameRule, bool)], name: &str) -> Result<Option<Strin
         *is_used = true;
         if new.is_empty() {
             let what = format!("tensor `{name}`: `{}` leaves it no name", rule.text);
-            return Err(AnamnesisError::parse(what));
+            return Err(AnamnesisError::usage(what));
         }
         return Ok(Some(new));
     }
@@ -163,7 +179,7 @@ fn require_different(items: &[ResolvedItem<'_>], names: &[Option<String>]) -> Re
             let name = item.name();
             let what =
                 format!("tensor `{name}`: it would be called `{new}`, and so would `{other}`");
-            return Err(AnamnesisError::parse(what));
+            return Err(AnamnesisError::usage(what));
         }
     }
     Ok(())
@@ -190,7 +206,7 @@ fn companions<'a>(item: &'a ResolvedItem<'_>) -> impl Iterator<Item = &'a str> {
 
 fn matches_nothing(text: &str, items: &[ResolvedItem<'_>]) -> AnamnesisError {
     let meant = what_was_meant(text, items.iter().map(ResolvedItem::name));
-    AnamnesisError::parse(format!(
+    AnamnesisError::usage(format!(
         "no tensor has a name like `{text}`, so nothing would change; {meant}"
     ))
 }

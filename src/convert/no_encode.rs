@@ -35,6 +35,11 @@ impl Encodings {
         match *self {}
     }
 
+    #[cfg(feature = "gguf")]
+    pub(super) fn take_gguf_keys(&mut self) -> Vec<(String, crate::GgufMetadataValue)> {
+        match *self {}
+    }
+
     pub(super) fn finish(
         self,
         _drafts: &mut [BoxedOutput<'_>],

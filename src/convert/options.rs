@@ -11,6 +11,8 @@ use super::encode;
 use super::names::NameChanges;
 #[cfg(feature = "gguf")]
 use crate::containers::model::gguf::GgufMetadataValue;
+#[cfg(feature = "gguf")]
+use crate::containers::parse::gguf::GgufEdit;
 #[cfg(feature = "lethe")]
 use crate::forget::Forget;
 use crate::{ConvertTarget, ParsedModel, Result, TargetDtype};
@@ -48,8 +50,12 @@ pub struct ConvertOptions {
     /// Metadata of a GGUF output. Each key replaces that of the input.
     #[cfg(feature = "gguf")]
     pub gguf_metadata: Vec<(String, GgufMetadataValue)>,
-    /// Whether arrays that no tensor can hold (text, objects, …) are left out. By default they are
-    /// an error.
+    /// Changes of the metadata of a GGUF output, after `gguf_metadata`. Values get the types of their
+    /// keys.
+    #[cfg(feature = "gguf")]
+    pub gguf_edits: Vec<GgufEdit>,
+    /// Whether arrays that no tensor can hold (text, objects, …) are left out, and tensors that
+    /// cannot be decoded. By default they are an error, unless other options leave them out.
     pub skip_unsupported: bool,
     /// Most bytes of tensor data in a file of the output; a larger tensor gets a file of its own.
     /// With a limit, safetensors files are written to a directory with an index. `None`: a
@@ -132,6 +138,14 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_gguf_metadata(mut self, metadata: Vec<(String, GgufMetadataValue)>) -> Self {
         self.gguf_metadata = metadata;
+        self
+    }
+
+    /// Sets changes of the metadata of a GGUF output, whose values get the types of their keys.
+    #[cfg(feature = "gguf")]
+    #[must_use]
+    pub fn with_gguf_edits(mut self, edits: Vec<GgufEdit>) -> Self {
+        self.gguf_edits = edits;
         self
     }
 

@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::adapters::Adapter;
+use super::adapters::{Adapter, ConfigField};
 use super::container::{self, LayoutRequest, check_file_names};
 use super::drafts::{Drafts, draft_outputs};
 use super::options::ConvertOptions;
@@ -39,6 +39,8 @@ pub(crate) struct Plan<'m> {
     pub(super) quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// What a whole model has beside its tensors, if the output is one.
     pub(super) whole: Option<WholeModel>,
+    /// What adapters change in `config.json`.
+    pub(super) config_fields: Vec<ConfigField>,
     /// The adapters that are merged into the weights.
     adapters: Vec<Adapter>,
     /// Bytes of data in all output tensors.
@@ -62,13 +64,18 @@ impl<'m> Plan<'m> {
             mut drafts,
             mut report,
             quantization,
+            #[cfg(feature = "gguf")]
+            gguf_keys,
             whole,
+            config_fields,
         } = draft_outputs(model, options)?;
         require_unique_names(&drafts)?;
         let layouts = container::layout(&mut LayoutRequest {
             model,
             drafts: &drafts,
             quantization: quantization.as_ref().map(|(_, config)| config),
+            #[cfg(feature = "gguf")]
+            gguf_keys: &gguf_keys,
             options,
             whole: whole.as_ref(),
             report: &mut report,
@@ -107,6 +114,7 @@ impl<'m> Plan<'m> {
             report,
             quantization,
             whole,
+            config_fields,
             adapters: options.adapters.clone(),
             data_len,
             shard_names: None,

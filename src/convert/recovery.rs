@@ -168,13 +168,14 @@ impl<'m> Recovery<'m> {
     /// Fails if the options ask for what a directory alone can do.
     fn require_no_directory(&self) -> Result<()> {
         for (is_set, what, can_be) in [
-            (self.options.part.is_some(), "part", "is made in parts"),
-            (self.options.resume, "resume", "can be continued"),
+            (self.options.part.is_some(), "--part", "is made in parts"),
+            (self.options.resume, "--resume", "can be continued"),
         ] {
             if is_set {
                 let those = container::titles(|container| container.directory().is_some());
-                let detail = format!("only a directory of {those} {can_be}");
-                return Err(AnamnesisError::unsupported(what, detail));
+                return Err(AnamnesisError::usage(format!(
+                    "{what}: only a directory of {those} {can_be}"
+                )));
             }
         }
         Ok(())

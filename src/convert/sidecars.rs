@@ -3,15 +3,17 @@
 //! dequantize weights that are decoded already.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::adapters::ConfigField;
 use super::container::is_weights_of_output;
 use super::directory::UnfinishedDirectory;
-use crate::config::{edit, read_small};
+use crate::config::{
+    Confined, Unwritten, edit, is_usual, read_small, resolve_links, why_unwritten,
+};
 use crate::containers::model::FileBeside;
 use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
@@ -21,12 +23,6 @@ use crate::source::inputs::place_at;
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
 use crate::source::sha256_of_file;
 use crate::{AnamnesisError, Result, TargetDtype};
-
-/// Names of the configs that describe a model, including its quantization.
-const CONFIGS: &[&str] = &["config.json", "params.json"];
-
-/// Names of directories that are not part of a model.
-const SKIPPED: &[&str] = &[".git", ".cache", "__pycache__"];
 
 /// Levels of directories below the input that are copied. Links are not followed to directories, so
 /// this only bounds the recursion.
@@ -39,6 +35,8 @@ pub(super) struct ConfigEdits<'a> {
     /// Quantization config to set: the keys under which the config has it, and its value. `None` if
     /// nothing is encoded.
     pub quantization: Option<&'a (Vec<&'static str>, Value)>,
+    /// Members that get another value.
+    pub fields: &'a [ConfigField],
 }
 
 /// The files of an input directory that belong into an output directory, beside the weights.
@@ -63,10 +61,8 @@ impl Sidecars {
         outputs: &[&Path],
         is_part: &dyn Fn(&str) -> bool,
     ) -> Result<Self> {
-        let root = resolve_links(from);
         let mut search = SidecarSearch {
-            blobs: blobs_of_snapshot(&root),
-            root,
+            confined: Confined::new(from),
             outputs: outputs.iter().map(|path| resolve_links(path)).collect(),
             places: outputs.iter().filter_map(|path| place_at(path)).collect(),
             is_part,
@@ -90,6 +86,10 @@ impl Sidecars {
         let mut buffer = vec![];
         for FileBeside { name, path, sha256 } in files {
             let last = name.rsplit('/').next().unwrap_or(name);
+            if let Some(why) = why_unwritten(name, false) {
+                found.notes.push(unwritten(Path::new(name), why));
+                continue;
+            }
             if is_excluded(last) {
                 if is_weights(last) && !last.ends_with(".index.json") {
                     found.notes.push(left_out(Path::new(name)));
@@ -156,19 +156,26 @@ impl Sidecars {
 /// # Errors
 /// A config cannot be read. It is not copied then: the input's quantization would stay in it.
 fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<String>> {
-    if !CONFIGS.iter().any(|name| below == Path::new(name)) {
+    if !edit::EDITED_FILES
+        .iter()
+        .any(|name| below == Path::new(name))
+    {
         return Ok(None);
     }
     // Only `config.json` is edited further: `params.json` has no key for these, and its readers may
     // refuse one.
     let is_main = below == Path::new("config.json");
-    let (dtype, quantization) = (
-        edits.dtype.filter(|_| is_main),
-        edits.quantization.filter(|_| is_main),
-    );
+    let edits = match is_main {
+        true => edits,
+        false => &ConfigEdits {
+            dtype: None,
+            quantization: None,
+            fields: &[],
+        },
+    };
     let text = read_small(path, &Budget::unbounded())?;
     let text = text.and_then(|text| String::from_utf8(text).ok());
-    Ok(text.and_then(|text| edit_config(&text, dtype, quantization)))
+    Ok(text.and_then(|text| edit_config(&text, edits)))
 }
 
 /// Writes a `config.json` with only the quantization config, if weights are encoded and the input
@@ -178,7 +185,12 @@ fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<S
 /// `Io` if the file cannot be written.
 pub(super) fn write_config(to: &UnfinishedDirectory, edits: &ConfigEdits<'_>) -> Result<()> {
     let name = "config.json";
-    match edit_config("{}", None, edits.quantization) {
+    let added = ConfigEdits {
+        dtype: None,
+        fields: &[],
+        ..*edits
+    };
+    match edit_config("{}", &added) {
         Some(mut text) if edits.quantization.is_some() && to.open_file(name)?.is_none() => {
             text.push('\n');
             write_anew(to, name, text.as_bytes())
@@ -196,8 +208,13 @@ pub(super) fn write_made(
     (name, text): (&str, &str),
     edits: &ConfigEdits<'_>,
 ) -> Result<()> {
+    // What was made has the type already.
+    let edits = ConfigEdits {
+        dtype: None,
+        ..*edits
+    };
     let edited = match name {
-        "config.json" => edit_config(text, None, edits.quantization),
+        "config.json" => edit_config(text, &edits),
         _ => None,
     };
     write_anew(to, name, edited.as_deref().unwrap_or(text).as_bytes())
@@ -210,38 +227,10 @@ fn write_anew(to: &UnfinishedDirectory, name: &str, bytes: &[u8]) -> Result<()> 
     written.map_err(|e| AnamnesisError::io_at(&to.path().join(name), &e))
 }
 
-/// `path` with all links resolved, or `path` itself if it cannot be resolved.
-fn resolve_links(path: &Path) -> PathBuf {
-    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
-}
-
-/// The blob store of the snapshot `root` of the Hugging Face cache; `None` if `root` is no such
-/// snapshot.
-///
-/// There a model is `models--ORG--NAME/snapshots/REVISION`, full of links to
-/// `models--ORG--NAME/blobs/HASH`. Any other directory that happens to be called `blobs` may hold
-/// what is not the model's.
-fn blobs_of_snapshot(root: &Path) -> Option<PathBuf> {
-    let snapshots = root.parent()?;
-    let repository = snapshots.parent()?;
-    let name = repository.file_name()?.to_str()?;
-    let blobs = repository.join("blobs");
-    let is_cache = snapshots.file_name()? == "snapshots" && name.starts_with("models--");
-    (is_cache && blobs.symlink_metadata().is_ok_and(|there| there.is_dir())).then_some(blobs)
-}
-
-/// Whether the cache has a blob of this name: a SHA-1 or SHA-256 in hexadecimal digits.
-fn is_blob_name(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    matches!(name.len(), 40 | 64) && name.iter().all(u8::is_ascii_hexdigit)
-}
-
 /// Finds the files beside the weights.
 struct SidecarSearch<'a> {
-    /// The input with all links resolved.
-    root: PathBuf,
-    /// The blob store that the input's links lead to, with all links resolved.
-    blobs: Option<PathBuf>,
+    /// Which files are the input's.
+    confined: Confined,
     /// Directories to skip, with all links resolved.
     outputs: Vec<PathBuf>,
     /// Device and inode of these directories: a bind mount gives a directory another path.
@@ -267,15 +256,22 @@ impl SidecarSearch<'_> {
             // Names of weights and descriptions are text. A name that is not, is none of them,
             // whatever stands for its bytes.
             let (text, below) = (name.to_string_lossy(), below.join(name));
-            if kind.is_dir() {
-                if depth < MAX_DEPTH && !SKIPPED.contains(&&*text) && !self.is_output(&path) {
-                    self.directory(&path, &below, depth + 1)?;
-                }
-            } else if is_excluded(&text) {
+            if kind.is_dir() && self.is_output(&path) {
+                continue;
+            }
+            if !kind.is_dir() && is_excluded(&text) {
                 if depth > 0 && is_weights(&text) && !(self.is_part)(&text) {
                     self.found.notes.push(left_out(&below));
                 }
-            } else if path.is_file() && self.is_model_file(&path) {
+            } else if let Some(why) = why_unwritten(&text, kind.is_dir()) {
+                if !is_usual(&text) {
+                    self.found.notes.push(unwritten(&below, why));
+                }
+            } else if kind.is_dir() {
+                if depth < MAX_DEPTH {
+                    self.directory(&path, &below, depth + 1)?;
+                }
+            } else if path.is_file() && self.confined.has(&path) {
                 self.found.files.push((path, below));
             } else if kind.is_symlink() {
                 let what = match path.metadata() {
@@ -295,17 +291,12 @@ impl SidecarSearch<'_> {
         self.outputs.contains(&resolve_links(path))
             || place_at(path).is_some_and(|place| self.places.contains(&place))
     }
+}
 
-    /// Whether a file, with links resolved, belongs to the model: it is in the input directory, or
-    /// a blob of the Hugging Face cache.
-    ///
-    /// Any other link is not followed: a downloaded directory could otherwise make a private file a
-    /// part of the output.
-    fn is_model_file(&self, path: &Path) -> bool {
-        let file = resolve_links(path);
-        let is_blob = || file.parent() == self.blobs.as_deref();
-        file.starts_with(&self.root) || file.file_name().is_some_and(is_blob_name) && is_blob()
-    }
+/// The note that `file` is not written because of its name.
+fn unwritten(file: &Path, why: Unwritten) -> String {
+    let reason = why.reason();
+    format!("`{}` was left out: {reason}", file.display())
 }
 
 /// The note that the weights `file` are in no output.
@@ -314,25 +305,38 @@ fn left_out(file: &Path) -> String {
 }
 
 fn is_excluded(name: &str) -> bool {
-    is_weights(name)
-        || is_weights_of_output(name)
-        || is_sidecar(name)
-        || super::manifest::is_manifest(name)
-        || name == super::destination::MARKER_FILE
+    is_weights(name) || is_weights_of_output(name) || is_sidecar(name)
 }
 
-/// The config `json` without the input's quantization, and with the given dtype and quantization
-/// config; `None` if it is not valid.
-fn edit_config(
-    json: &str,
-    dtype: Option<TargetDtype>,
-    quantization: Option<&(Vec<&'static str>, Value)>,
-) -> Option<String> {
-    let dtype = dtype.map(TargetDtype::torch_name);
-    let entries = quantization
+/// The config `json` without the input's quantization, and with what `edits` set; `None` if it is
+/// not valid.
+fn edit_config(json: &str, edits: &ConfigEdits<'_>) -> Option<String> {
+    let stored = edit::StoredDtypes {
+        dtype: edits.dtype.map(TargetDtype::torch_name),
+        experts: edits
+            .quantization
+            .and_then(|(_, config)| dtype_of_experts(config)),
+    };
+    let entries = edits
+        .quantization
         .into_iter()
         .flat_map(|(keys, value)| keys.iter().map(move |&key| (key, value)));
-    edit::requantized(json, dtype, &entries.collect::<Vec<_>>())
+    let mut text = edit::requantized(json, stored, &entries.collect::<Vec<_>>())?;
+    for field in edits.fields {
+        text = edit::replaced(&text, field.key, field.old.as_ref(), &field.new)?;
+    }
+    Some(text)
+}
+
+/// What DeepSeek-V4's `expert_dtype` is in a model of the quantization config `config`: `fp8` if that
+/// encodes the experts. vLLM takes them for `fp4` where the key is missing. It has no word for others.
+///
+/// Source: <https://github.com/vllm-project/vllm/pull/42970>
+fn dtype_of_experts(config: &Value) -> Option<&'static str> {
+    let is_fp8 = config.get("quant_method")?.as_str()? == "fp8";
+    let skipped = config.get("modules_to_not_convert")?.as_array()?;
+    let is_expert = |module: &Value| module.as_str().is_some_and(|name| name.contains("experts"));
+    (is_fp8 && !skipped.iter().any(is_expert)).then_some("fp8")
 }
 
 /// Writes the index of a model in several files: the file of each tensor, and the bytes of all

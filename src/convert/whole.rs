@@ -9,7 +9,8 @@ use super::encode;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::arch::{
-    GgufRequest, MlxModel, from_mlx, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
+    GgufRequest, MlxModel, from_mlx, other_output, stack_experts, to_gguf, to_hf, to_mlx,
+    to_mmproj, unknown_class,
 };
 use crate::config::Texts;
 use crate::containers::model::ParsedModel;
@@ -60,6 +61,15 @@ pub(super) fn map<'m>(
     options: &ConvertOptions,
     report: &mut Report,
 ) -> Result<Option<WholeModel>> {
+    check_output(model, resolution, options, report)?;
+    // Quantized checkpoints in layouts of transformers keep experts apart, as they were.
+    let encodes = options.target == ConvertTarget::Safetensors && options.encodes();
+    if !model.is_gguf()
+        && (!encodes || encode::is_mlx(options))
+        && let Some((config, _)) = config_of(model, options)?
+    {
+        stack_experts(&mut resolution.items, &config)?;
+    }
     match options.target {
         ConvertTarget::Gguf if !model.is_gguf() => {
             // Towers of mlx-lm have the names of transformers already.
@@ -88,6 +98,44 @@ pub(super) fn map<'m>(
     }
 }
 
+/// Compares an output that is stored with the embedding that it is by the config: a directory that
+/// is copied keeps both, and a note says so.
+///
+/// # Errors
+/// `Parse` if they differ, and the output of the conversion has one of the two; those of reading.
+fn check_output(
+    model: &ParsedModel,
+    resolution: &Resolution<'_>,
+    options: &ConvertOptions,
+    report: &mut Report,
+) -> Result<()> {
+    let keeps_files = options.target == ConvertTarget::Safetensors && options.is_directory(model);
+    let is_whole = options.include.is_empty() && options.exclude.is_empty();
+    let is_model = options.scope != ModelScope::Tensors && options.scope != ModelScope::ImageTower;
+    let makes_gguf = options.target == ConvertTarget::Gguf;
+    if model.is_gguf() || !is_whole || !is_model || !(keeps_files || makes_gguf) {
+        return Ok(());
+    }
+    let Some(directory) = model.model_directory() else {
+        return Ok(());
+    };
+    // What is wrong with the config itself is found elsewhere.
+    let config = Texts::new(&directory, &model.limits).json("config.json");
+    let Ok(Some(config)) = config else {
+        return Ok(());
+    };
+    let Some(what) = other_output(&resolution.items, &config)? else {
+        return Ok(());
+    };
+    if keeps_files && !encode::is_mlx(options) {
+        report.notes.push(format!("{what}; both are written"));
+        return Ok(());
+    }
+    Err(AnamnesisError::parse(format!(
+        "{what}; set `tie_word_embeddings` to false to keep it, or leave it out with --drop"
+    )))
+}
+
 /// Fails if a whole model is asked for, and there is none.
 fn required(whole: Option<WholeModel>, options: &ConvertOptions) -> Result<Option<WholeModel>> {
     match whole {
@@ -113,12 +161,20 @@ fn config_of(
     if options.scope == ModelScope::Tensors || !is_whole {
         return Ok(None);
     }
-    let texts = Texts::new(&directory.path, &model.limits);
+    let texts = Texts::following(&directory.path, &model.limits);
     match texts.json("config.json") {
         Ok(config) => Ok(config.map(|config| (config, texts.companions()))),
         // Tensors can be converted beside a config that is none.
         Err(_) if options.scope == ModelScope::Auto => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Fails if `config.json` is a link out of the model's directory: the output gets one with its fields.
+fn require_own_config(model: &ParsedModel) -> Result<()> {
+    match &model.directory {
+        Some(directory) => Texts::new(&directory.path, &model.limits).require_inside("config.json"),
+        None => Ok(()),
     }
 }
 
@@ -134,6 +190,9 @@ fn renamed<'m>(
         return Ok(None);
     };
     let found = from_mlx(&mut resolution.items, &config, options.run.to)?;
+    if found.is_some() {
+        require_own_config(model)?;
+    }
     Ok(found.map(|found| take(found, companions, false, resolution, report)))
 }
 
@@ -173,6 +232,7 @@ fn directory_to_mlx<'m>(
     let Some((mut config, companions)) = config_of(model, options)? else {
         return required(renamed, options);
     };
+    require_own_config(model)?;
     if let Some(text) = renamed.as_ref().and_then(|renamed| renamed.files.first()) {
         config = serde_json::from_str(&text.1).map_err(|e| AnamnesisError::parse(e.to_string()))?;
     }

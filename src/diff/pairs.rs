@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::report::ComparedTensor;
 use super::{Schedule, jobs_of_bytes, pieces_of_job};
 use crate::containers::model::Tensor;
+use crate::convert::asked::Asked;
 use crate::convert::progress::ProgressSum;
 use crate::scheme::ResolvedItem;
 use crate::{Dtype, ParsedModel, QuantScheme, Recovery, RememberOptions, Result, TensorRole};
@@ -52,9 +53,14 @@ impl StoredSide<'_> {
 /// The output tensors of `recovery`, in their order, as `model` stores them.
 ///
 /// # Errors
-/// The first tensor that cannot be decoded.
-fn sides<'m>(model: &'m ParsedModel, recovery: &Recovery<'m>) -> Result<Vec<StoredSide<'m>>> {
-    let items = model.resolve().into_result()?.items;
+/// The first tensor that is asked for and cannot be decoded.
+fn sides<'m>(
+    model: &'m ParsedModel,
+    recovery: &Recovery<'m>,
+    asked: &Asked,
+) -> Result<Vec<StoredSide<'m>>> {
+    let (resolution, _) = model.resolve().of_asked(|name| asked.has(name))?;
+    let items = resolution.items;
     let mut items: HashMap<String, ResolvedItem<'m>> = items
         .into_iter()
         .map(|item| (item.name().to_owned(), item))
@@ -86,12 +92,13 @@ impl<'m> Pairing<'m> {
     /// Pairs the output tensors of two models.
     ///
     /// # Errors
-    /// A tensor cannot be decoded.
+    /// A tensor that is asked for cannot be decoded.
     pub(super) fn new(
         (model_a, a): (&'m ParsedModel, &Recovery<'m>),
         (model_b, b): (&'m ParsedModel, &Recovery<'m>),
+        asked: &Asked,
     ) -> Result<Self> {
-        let mut of_b: Vec<_> = sides(model_b, b)?.into_iter().map(Some).collect();
+        let mut of_b: Vec<_> = sides(model_b, b, asked)?.into_iter().map(Some).collect();
         let by_name: HashMap<String, usize> = of_b
             .iter()
             .flatten()
@@ -99,7 +106,7 @@ impl<'m> Pairing<'m> {
             .map(|(i, side)| (side.name.clone(), i))
             .collect();
         let (mut pairs, mut only_in_a) = (Vec::new(), Vec::new());
-        for a in sides(model_a, a)? {
+        for a in sides(model_a, a, asked)? {
             let b = by_name.get(&a.name).and_then(|&i| of_b[i].take());
             match b {
                 Some(b) => pairs.push(StoredPair { a, b }),

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use super::loaders;
 use super::mlx::Mlx;
 use super::seam::names;
-use super::{Forget, Method, Scope, WeightInfo};
+use super::{Forget, ForgetScheme, Method, Scope, WeightInfo};
 use crate::config::Selection;
+use crate::containers::model::gguf::GgufMetadataValue;
 use crate::kernels::lethe::mlx::MlxFloatMode;
 use crate::scheme::{EncodedAs, ResolvedItem};
 use crate::{AnamnesisError, Dtype, ParseLimits, ParsedModel, Result, TargetDtype};
@@ -50,6 +51,8 @@ pub(crate) struct Decisions {
     pub all: Vec<Decision>,
     /// Remarks for the report.
     pub notes: Vec<String>,
+    /// What the metadata of a GGUF file says of the encoding, beside its file type.
+    pub gguf_keys: Vec<(String, GgufMetadataValue)>,
 }
 
 /// Decides for each of `candidates`, which are all tensors of `model`. Quantized values are decoded
@@ -67,8 +70,8 @@ pub(crate) fn decide(
     let filter = TensorFilter::new(forget, &model.limits)?;
     forget.scheme.check_group_size()?;
     if !forget.types.is_empty() && forget.scheme.file_type().is_none() {
-        let what = "only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
-        return Err(AnamnesisError::unsupported("types of tensors", what));
+        let what = "--tensor-type: only tensors of a GGUF file have types of their own; use --to gguf:TYPE";
+        return Err(AnamnesisError::usage(what));
     }
     let decisions = decide_by(&filter, model, candidates, forget, to);
     filter.selection.check()?;
@@ -100,11 +103,18 @@ fn decide_by(
                 scope => scope,
             };
             let label = forget.scheme.to_string();
+            let of_comfy = forget.scheme.is_comfy().then(|| {
+                loaders::ComfyUiModel::of(candidates.iter().map(|candidate| candidate.name))
+            });
+            let by_loader = |name: &str| match &of_comfy {
+                Some(model) => model.objection(name).map(str::to_owned),
+                None => loaders::objection_of_diffusers(model, name),
+            };
             let by_default = |candidate: &Candidate<'_>, name: &str| match candidate.encoded_as {
                 Some(EncodedAs::Nothing) => Some("no weight of a layer".to_owned()),
                 Some(_) => None,
                 None => names::objection(name, scope).or_else(|| match scope {
-                    Scope::Linear => loaders::objection_of_diffusers(model, name),
+                    Scope::Linear => by_loader(name),
                     _ => None,
                 }),
             };
@@ -112,18 +122,58 @@ fn decide_by(
                 .objection(candidate, |name| by_default(candidate, name))
             {
                 Some(reason) => Decision::Keep(reason),
-                None => encode_as_class(&method, &label, candidate),
+                None => match encode_as_class(&method, &label, candidate) {
+                    Decision::Keep(reason) => {
+                        Decision::Keep(with_way_out(reason, &forget.scheme, candidate, to))
+                    }
+                    encode => encode,
+                },
             };
             let mut all: Vec<Decision> = candidates.iter().map(decision).collect();
             if model.config.is_of_diffusers() && method.is_skipped_by_last_part() {
                 loaders::keep_namesakes(candidates, &mut all);
             }
-            let notes = loaders::notes(model, candidates, &all, &*method, &label);
-            Ok(Decisions { all, notes })
+            let mut notes = loaders::notes(model, candidates, &all, &*method, &label);
+            notes.extend(of_comfy.and_then(|model| model.note(candidates, &all)));
+            Ok(Decisions {
+                all,
+                notes,
+                gguf_keys: vec![],
+            })
         }
         // A GGUF file type has no single method: each tensor gets a ggml type by its name and
         // layer.
         None => super::gguf::decide(model, candidates, forget, filter),
+    }
+}
+
+/// Group sizes that may be chosen, the largest first.
+const GROUP_SIZES: [usize; 6] = [512, 256, 128, 64, 32, 16];
+
+/// `reason`, for which `scheme` does not take `candidate`, with the scheme or the group size that
+/// takes it.
+fn with_way_out(
+    reason: String,
+    scheme: &ForgetScheme,
+    candidate: &Candidate<'_>,
+    to: TargetDtype,
+) -> String {
+    let takes = |scheme: &ForgetScheme| {
+        let method = scheme.method(to);
+        method.is_some_and(|(method, _)| method.objection(&candidate.weight).is_none())
+    };
+    if candidate.weight.shape.contains(&0) {
+        return reason;
+    }
+    let mut instead = scheme.instead().iter();
+    let other = instead.find(|name| name.parse().is_ok_and(|scheme| takes(&scheme)));
+    if let Some(name) = other {
+        return format!("{reason} (--to {name} fits)");
+    }
+    let mut sizes = GROUP_SIZES.iter().filter(|_| scheme.has_group_sizes());
+    match sizes.find(|&&size| takes(&scheme.clone().with_group_size(size))) {
+        Some(size) => format!("{reason} (--group-size {size} fits)"),
+        None => reason,
     }
 }
 

@@ -40,6 +40,7 @@ pub(crate) fn decide(
         return Ok(Decisions {
             all: vec![],
             notes: vec![],
+            gguf_keys: vec![],
         });
     };
     let imatrix = forget
@@ -65,7 +66,7 @@ pub(crate) fn decide(
     // tensors.
     let choices = mixture.choose(&read_facts(model), &tensors)?;
     let mut methods = Methods {
-        imatrix,
+        imatrix: imatrix.clone(),
         all: HashMap::new(),
     };
     let mut notes = FallbackNotes::default();
@@ -87,9 +88,15 @@ pub(crate) fn decide(
     if forget.refuses_requantizing {
         require_unquantized(candidates, &all)?;
     }
+    let (mut notes, mut gguf_keys) = (notes.lines(), vec![]);
+    if let (Some(imatrix), Some(path)) = (&imatrix, &forget.imatrix) {
+        notes.extend(imatrix.note_of_fit(path, candidates, &all)?);
+        gguf_keys = imatrix.gguf_keys(path);
+    }
     Ok(Decisions {
         all,
-        notes: notes.lines(),
+        notes,
+        gguf_keys,
     })
 }
 
@@ -171,10 +178,13 @@ fn settle(
     };
     // Requantizing to the same type would cost accuracy and change no size.
     if dtype == dtype_of(candidate) {
-        return Err(format!("it is {dtype} already"));
+        return Err(format!("it is {dtype}{ALREADY}"));
     }
     Ok(dtype)
 }
+
+/// End of the reason of a tensor that has its type before it is encoded.
+pub(crate) const ALREADY: &str = " already";
 
 /// The ggml type that `candidate` has already, or the type that it is decoded to. What other
 /// schemes store as integers or floats are codes, whose type says nothing about the values.

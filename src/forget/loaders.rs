@@ -1,8 +1,11 @@
 //! What programs make of encoded models, as far as it decides on tensors or is worth a note:
 //! diffusers, ComfyUI and vLLM.
 
+mod comfy_ui;
+
 use std::collections::{BTreeMap, HashSet};
 
+pub(super) use self::comfy_ui::ComfyUiModel;
 use super::Method;
 use super::decision::{Candidate, Decision};
 use super::seam::names::fused;

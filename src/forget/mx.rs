@@ -318,7 +318,7 @@ impl MxMatrixEncoder {
 }
 
 /// Packs FP4 codes, two to a byte, the first in the low bits.
-fn pairs(codes: &[u8]) -> Vec<u8> {
+pub(super) fn pairs(codes: &[u8]) -> Vec<u8> {
     codes
         .as_chunks()
         .0

@@ -14,17 +14,32 @@ use std::marker::PhantomData;
 use serde_json::{Value, json};
 
 use super::compressed_tensors as ct;
-use super::{Encode, EncodeBuffers, Method, Put, StoredTensor, Survey, TileValues, WeightInfo};
+use super::mx::pairs;
+use super::{
+    Encode, EncodeBuffers, Method, Put, RelayTarget, StoreCodes, StoredTensor, Survey, TileValues,
+    WeightInfo,
+};
 use crate::forget::seam::rows::{
     linear_weight_objection, packed_shape, put_codes_and_scales, stored_tensor,
 };
 use crate::kernels::lethe::groups::GroupBuffers;
+use crate::kernels::lethe::mx::BLOCK as MX_BLOCK;
+use crate::kernels::lethe::narrow::narrow;
 use crate::kernels::lethe::nvfp4::{
     CompressedTensorsNvfp4, ModelOptNvfp4, global_divisor, global_multiplier,
 };
+use crate::kernels::remember::fp8::E4M3;
 use crate::kernels::remember::nvfp4::BLOCK;
-use crate::scheme::Grid;
+use crate::scheme::{CodeFamily, Grid, GroupCodes, Tile};
+use crate::simd::Level;
 use crate::{Dtype, Result, TargetDtype};
+
+/// The largest and the smallest power of two in E4M3.
+const MAX_POWER: i32 = 8;
+const MIN_POWER: i32 = -9;
+
+/// The bias of exponents of MXFP4.
+const EXPONENT_BIAS: i32 = 127;
 
 /// NVFP4, weights only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +79,7 @@ impl Method for Nvfp4 {
         Ok(Box::new(Nvfp4Encoder {
             stored,
             run,
+            divides: *self == Self::CompressedTensors,
             rows: weight.rows(),
             cols: weight.cols(),
         }))
@@ -115,6 +131,8 @@ fn compressed_tensors<E: crate::kernels::lethe::compute_dtype::ComputeDtype>(
 struct Nvfp4Encoder {
     stored: [StoredTensor; 3],
     run: Nvfp4Runner,
+    /// Whether decoding divides by the scale of the tensor.
+    divides: bool,
     rows: usize,
     cols: usize,
 }
@@ -169,11 +187,56 @@ impl Encode for Nvfp4Encoder {
         };
         // Every tile computes the global scale from the same survey; the first one writes it.
         let global = (self.run)(survey as f32, job);
-        put_codes_and_scales(tile, self.cols, [(2, codes), (BLOCK, scale_bytes)], put)?;
-        if tile.is_first() {
-            put(2, 0, &global.to_le_bytes())
-        } else {
-            Ok(())
+        self.store(tile, (codes, scale_bytes), global, put)
+    }
+
+    fn relay(&self) -> Option<RelayTarget<'_>> {
+        Some(RelayTarget {
+            family: CodeFamily::Nvfp4,
+            codes: self,
+        })
+    }
+}
+
+impl Nvfp4Encoder {
+    fn store(
+        &self,
+        tile: &Tile,
+        (codes, scales): (&[u8], &[u8]),
+        global: f32,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        put_codes_and_scales(tile, self.cols, [(2, codes), (BLOCK, scales)], put)?;
+        match tile.is_first() {
+            true => put(2, 0, &global.to_le_bytes()),
+            false => Ok(()),
         }
+    }
+}
+
+/// Codes of MXFP4 under scales that are powers of two, as ModelOpt 0.47.0 casts them
+/// (`quantize_mxfp4_to_nvfp4_lossless`).
+impl StoreCodes for Nvfp4Encoder {
+    fn store_codes(
+        &self,
+        tile: &Tile,
+        codes: &mut GroupCodes,
+        _level: Level,
+        put: &mut Put<'_>,
+    ) -> Result<()> {
+        let top = i32::from(codes.top_exponent);
+        // A block of zeros may have an exponent below the range; it gets the least scale.
+        let scale = |&exponent: &u8| {
+            let power = (i32::from(exponent) - top + MAX_POWER).max(MIN_POWER);
+            narrow::<E4M3>(2f32.powi(power)).0 as u8
+        };
+        let per_block = MX_BLOCK / BLOCK;
+        let scales = codes.exponents.iter().map(scale);
+        let scales: Vec<u8> = scales
+            .flat_map(|byte| std::iter::repeat_n(byte, per_block))
+            .collect();
+        let power = top - EXPONENT_BIAS - MAX_POWER;
+        let global = 2f64.powi(if self.divides { -power } else { power }) as f32;
+        self.store(tile, (&pairs(&codes.codes), &scales), global, put)
     }
 }

@@ -103,14 +103,17 @@ impl ForgetScheme {
     /// torchao).
     ///
     /// # Errors
-    /// `Unsupported` if no rule has this name.
+    /// `Usage` if no rule has this name.
     pub fn with_scale_rule(mut self, rule: &str) -> Result<Self> {
         let found = ScaleRule::ALL
             .iter()
             .find(|(name, _)| name.eq_ignore_ascii_case(rule));
         let names = || ScaleRule::ALL.map(|(name, _)| name).join(", ");
         let known = found.ok_or_else(|| {
-            AnamnesisError::unsupported(rule, format!("scale rules: {}", names()))
+            AnamnesisError::usage(format!(
+                "--scale-rule: no rule is called `{rule}`; scale rules: {}",
+                names()
+            ))
         })?;
         self.parameters.rule = known.1;
         Ok(self)
@@ -174,11 +177,18 @@ impl ForgetScheme {
     /// Fails if a group size is set, and the scheme leaves no choice of it.
     pub(crate) fn check_group_size(&self) -> Result<()> {
         match self.parameters.group {
-            Some(group) if !self.has_group_sizes() => Err(AnamnesisError::unsupported(
-                self.to_string(),
-                format!("groups of {group}: the scheme leaves no choice of the group size"),
-            )),
+            Some(group) if !self.has_group_sizes() => Err(AnamnesisError::usage(format!(
+                "--group-size: groups of {group}: {self} leaves no choice of the group size"
+            ))),
             _ => Ok(()),
+        }
+    }
+
+    /// Names of schemes that take shapes which this one does not.
+    pub(crate) fn instead(&self) -> &'static [&'static str] {
+        match self.kind {
+            SchemeKind::Table(row) => row.instead,
+            SchemeKind::Gguf(_) => &[],
         }
     }
 
@@ -203,6 +213,11 @@ impl ForgetScheme {
     #[cfg(feature = "models")]
     pub(crate) fn is_mlx(&self) -> bool {
         matches!(self.kind, SchemeKind::Table(row) if row.is_mlx)
+    }
+
+    /// Whether models of the scheme are for ComfyUI.
+    pub(super) fn is_comfy(&self) -> bool {
+        matches!(self.kind, SchemeKind::Table(row) if row.is_comfy)
     }
 
     /// The number of the file type in llama.cpp's `enum llama_ftype`, for `general.file_type`.

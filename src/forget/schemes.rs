@@ -43,12 +43,17 @@ pub(super) struct SchemeRow {
     /// Whether it is one of MLX, whose models have names of their own.
     #[cfg_attr(not(feature = "models"), allow(dead_code))]
     pub is_mlx: bool,
+    /// Whether it is for ComfyUI, which loads parts of a checkpoint quantized.
+    pub is_comfy: bool,
     /// Whether [`ForgetScheme::with_group_size`] changes it.
     #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub has_group_sizes: bool,
     /// Whether [`ForgetScheme::with_scale_rule`] changes it.
     #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub has_scale_rules: bool,
+    /// Names of the nearest schemes that take shapes which this one does not, such as columns that
+    /// are no whole blocks.
+    pub instead: &'static [&'static str],
     pub make: fn(&SchemeParameters) -> Arc<dyn Method>,
 }
 
@@ -77,8 +82,10 @@ const fn linear(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
         config_keys: &["quantization_config"],
         quantizes_scales: false,
         is_mlx: false,
+        is_comfy: false,
         has_group_sizes: false,
         has_scale_rules: false,
+        instead: &[],
         make,
     }
 }
@@ -100,6 +107,14 @@ const fn mlx(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     }
 }
 
+/// A scheme of ComfyUI, which describes it beside each weight.
+const fn comfy(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
+    SchemeRow {
+        is_comfy: true,
+        ..linear(make)
+    }
+}
+
 /// A scheme in the container of qlora-rs, which has no other kind of tensor.
 const fn qnat(make: fn(&SchemeParameters) -> Arc<dyn Method>) -> SchemeRow {
     SchemeRow {
@@ -117,6 +132,11 @@ const fn with_quantized_scales(row: SchemeRow) -> SchemeRow {
         quantizes_scales: true,
         ..row
     }
+}
+
+/// `row`, some of whose tensors other schemes take.
+const fn or(instead: &'static [&'static str], row: SchemeRow) -> SchemeRow {
+    SchemeRow { instead, ..row }
 }
 
 /// `row`, which leaves a choice of the group or the block.
@@ -185,52 +205,52 @@ schemes! {
         linear(|_| ct_fp8(Granularity::Channel));
     FP8_BLOCK_CT "fp8-block-ct" []
         "FP8 of compressed-tensors, blocks of 128 × 128"
-        in_groups(linear(|p| ct_fp8(square_blocks(p))));
+        or(&["fp8-channel"], in_groups(linear(|p| ct_fp8(square_blocks(p)))));
     FP8_BLOCK "fp8-block" ["fp8-fine-grained"]
         "FP8 of transformers and DeepSeek, blocks of 128 × 128"
-        in_groups(linear(|p| tf_fp8(square_blocks(p), false, false)));
+        or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), false, false))));
     FP8_BLOCK_RAGGED "fp8-block-ragged" []
         "FP8 of DeepSeek, blocks of 128 × 128, smaller ones at the edges"
         in_groups(linear(|p| tf_fp8(square_blocks(p), false, true)));
     FP8_BLOCK_UE8M0 "fp8-block-ue8m0" []
         "FP8 of transformers, blocks of 128 × 128, scales are powers of two"
-        in_groups(linear(|p| tf_fp8(square_blocks(p), true, false)));
+        or(&["fp8-block-ragged"], in_groups(linear(|p| tf_fp8(square_blocks(p), true, false))));
     FP8_TENSOR "fp8-tensor" ["fp8-per-tensor"]
         "FP8 of transformers, one scale for each tensor"
         linear(|_| tf_fp8(Granularity::Tensor, false, false));
     FP8_COMFY "fp8-comfy" ["fp8-e4m3fn"]
         "FP8 E4M3 of ComfyUI, one scale for each tensor"
-        linear(|_| comfy_fp8(false));
+        comfy(|_| comfy_fp8(false));
     FP8_COMFY_E5M2 "fp8-comfy-e5m2" ["fp8-e5m2"]
         "FP8 E5M2 of ComfyUI, one scale for each tensor"
-        linear(|_| comfy_fp8(true));
+        comfy(|_| comfy_fp8(true));
     COMFY_INT8_CONVROT "comfy-int8-convrot" ["int8-convrot"]
         "INT8 of ComfyUI, rotated (ConvRot), a scale for each row"
-        linear(|_| Arc::new(ComfyConvRot::Int8));
+        comfy(|_| Arc::new(ComfyConvRot::Int8));
     COMFY_W4A4 "comfy-w4a4" ["convrot-w4a4"]
         "INT4 of ComfyUI, rotated (ConvRot), a scale for each row"
-        linear(|_| Arc::new(ComfyConvRot::W4A4));
+        or(&["comfy-int8-convrot"], comfy(|_| Arc::new(ComfyConvRot::W4A4)));
     MXFP8 "mxfp8" []
         "MXFP8 of compressed-tensors"
-        with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true)));
+        or(&["fp8-channel"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, true))));
     MXFP8_MODELOPT "mxfp8-modelopt" []
         "MXFP8 of ModelOpt"
-        with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, true)));
+        or(&["fp8-tensor"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, true))));
     MXFP4 "mxfp4" []
         "MXFP4 of compressed-tensors"
-        with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false)));
+        or(&["nvfp4-ct"], with_scale_rule(linear(|p| mx(p, MxLayout::CompressedTensors, false))));
     MXFP4_MODELOPT "mxfp4-modelopt" []
         "MXFP4 of ModelOpt"
-        with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false)));
+        or(&["nvfp4"], with_scale_rule(linear(|p| mx(p, MxLayout::ModelOpt, false))));
     MXFP4_GPT_OSS "mxfp4-gpt-oss" ["gpt-oss"]
         "MXFP4 of gpt-oss, for stacks of experts"
         with_scale_rule(linear(|p| mx(p, MxLayout::GptOss, false)));
     NVFP4 "nvfp4" ["nvfp4-modelopt"]
         "NVFP4 of ModelOpt"
-        linear(|_| Arc::new(Nvfp4::ModelOpt));
+        or(&["fp8-tensor"], linear(|_| Arc::new(Nvfp4::ModelOpt)));
     NVFP4_CT "nvfp4-ct" []
         "NVFP4 of compressed-tensors"
-        linear(|_| Arc::new(Nvfp4::CompressedTensors));
+        or(&["fp8-channel"], linear(|_| Arc::new(Nvfp4::CompressedTensors)));
     W4A16 "w4a16" ["int4"]
         "INT4 of compressed-tensors, groups of 128"
         in_groups(linear(|p| ct(p, CompressedTensors::W4A16)));
@@ -278,10 +298,10 @@ schemes! {
         in_groups(mlx(|p| affine(p, 8)));
     MLX_MXFP4 "mlx-mxfp4" []
         "MLX MXFP4"
-        mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4)));
+        or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp4))));
     MLX_MXFP8 "mlx-mxfp8" []
         "MLX MXFP8"
-        mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp8)));
+        or(&["mlx-nvfp4"], mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Mxfp8))));
     MLX_NVFP4 "mlx-nvfp4" []
         "MLX NVFP4"
         mlx(|_| Arc::new(Mlx::Floating(MlxFloatMode::Nvfp4)));

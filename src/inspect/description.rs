@@ -124,7 +124,7 @@ impl ParsedModel {
         if !self.describe_gguf(&mut found)
             && let Some(directory) = self.model_directory()
         {
-            let texts = Texts::new(&directory, &self.limits);
+            let texts = Texts::following(&directory, &self.limits);
             for read in [describe_config, describe_tokenizer, describe_template] {
                 if let Err(error) = read(&texts, &mut found) {
                     found.notes.push(error.to_string());

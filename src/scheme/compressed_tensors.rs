@@ -73,7 +73,7 @@ impl Scheme for CompressedTensors {
             return Ok(None);
         };
         match t.dtype() {
-            Dtype::I32 | Dtype::U32 => packed_ints(t, name, &scale, all).map(Some),
+            Dtype::I32 | Dtype::U32 => packed_ints_by_entry(t, name, &scale, all).map(Some),
             Dtype::U8 if scale.dtype() == Dtype::U8 && e5m3_blocks::is_stated(name, all) => {
                 e5m3_blocks::claim(t, name, &scale).map(Some)
             }
@@ -134,14 +134,46 @@ fn mx_codes<'m>(
     Ok(group)
 }
 
-/// Claims integers of one to eight bits.
-fn packed_ints<'m>(
+/// Claims integers of one to eight bits by the entry of the config that fits them: several groups
+/// may have the same targets.
+///
+/// # Errors
+/// None fits, or two do that mean different weights.
+fn packed_ints_by_entry<'m>(
     t: &Tensor<'m>,
     name: &str,
     scale: &Tensor<'m>,
     all: &Index<'m>,
 ) -> Result<Group<'m>> {
     let module = all.config.at(module_of(name));
+    let mut claims = module
+        .candidates()
+        .map(|entry| packed_ints(t, name, scale, &entry, all));
+    // Without an entry the module is a candidate by itself.
+    let first = claims
+        .next()
+        .unwrap_or_else(|| packed_ints(t, name, scale, &module, all));
+    claims.fold(first, |best, other| match (best, other) {
+        (Err(_), Ok(other)) => Ok(other),
+        (Ok(a), Ok(b)) if a.scheme != b.scheme || a.shape != b.shape => {
+            let what = format!(
+                "two groups of the config are for it, {} and {}, and it fits both",
+                a.scheme, b.scheme
+            );
+            Err(wrong(t, what))
+        }
+        (best, _) => best,
+    })
+}
+
+/// Claims integers of one to eight bits by the config's entry `module`.
+fn packed_ints<'m>(
+    t: &Tensor<'m>,
+    name: &str,
+    scale: &Tensor<'m>,
+    module: &crate::config::Module<'_>,
+    all: &Index<'m>,
+) -> Result<Group<'m>> {
     let bits = module
         .int(&["num_bits"])
         .and_then(|(bits, _)| usize::try_from(bits).ok());
@@ -156,7 +188,7 @@ fn packed_ints<'m>(
     } = packing(t, declared.as_ref().map(|(_, dims)| dims.as_slice()), bits)?;
     let (rows, cols) = rows_and_cols(&shape);
     if declared.is_none() {
-        check_full_words(t, name, scale, cols, &module)?;
+        check_full_words(t, name, scale, cols, module)?;
     }
     let row_packing = RowPacking {
         bits,
@@ -173,10 +205,10 @@ fn packed_ints<'m>(
         .transpose()?
         .flatten();
     let has_index = index.is_some();
-    check_companions(t, name, scale, all)?;
+    check_companions(t, name, scale, module, all)?;
     let grid = match &index {
         Some(_) => by_index(t, scale, rows, cols)?,
-        None => grouped_rows(t, &shape, scale, &module, all)?,
+        None => grouped_rows(t, &shape, scale, module, all)?,
     };
     // With an index, a column of scales is a group. Without one, the grid knows how many there are.
     let groups = if index.is_some() {
@@ -252,8 +284,13 @@ fn packed_ints<'m>(
 /// # Errors
 /// Columns of a group lie apart, and no index says where; or there are zero points, and they are
 /// missing.
-fn check_companions(t: &Tensor<'_>, name: &str, scale: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
-    let module = all.config.at(module_of(name));
+fn check_companions(
+    t: &Tensor<'_>,
+    name: &str,
+    scale: &Tensor<'_>,
+    module: &crate::config::Module<'_>,
+    all: &Index<'_>,
+) -> Result<()> {
     // Taken as runs, the columns would get the scales of other groups.
     let several = scale.shape().last().is_some_and(|&groups| groups > 1);
     if all.at(name, "_g_idx").is_none()

@@ -1,7 +1,9 @@
 //! FP8 weights: `X.weight` (F8_E4M3, F8_E5M2 or FNUZ) with a multiplier under one of several names,
 //! per tensor, row, column or block. Stacked experts `X` have `X_scale_inv`, `X_scale` or
-//! `X_weight_scale` beside them. ModelOpt's weights may have been divided by [`pre_quant_scale`],
+//! `X_weight_scale` beside them; `X.shard_N.weight` have the one of `X`. ModelOpt's weights may have been divided by [`pre_quant_scale`],
 //! column by column.
+
+use std::collections::HashMap;
 
 use super::modelopt::pre_quant_scale;
 use super::mxfp4::BLOCK as MX_BLOCK;
@@ -53,9 +55,24 @@ fn scale_names(weight: &str) -> impl Iterator<Item = (&str, &'static str)> {
 /// The tensors that are named as scales of weight `t`. A weight has at most one; the caller refuses
 /// more.
 fn scales_of<'m>(t: &Tensor<'m>, all: &Index<'m>) -> Vec<Tensor<'m>> {
-    scale_names(t.name())
-        .filter_map(|(base, end)| all.at(base, end))
-        .collect()
+    let of = |weight: &str| {
+        let found = scale_names(weight).filter_map(|(base, end)| all.at(base, end));
+        found.collect::<Vec<_>>()
+    };
+    let own = of(t.name());
+    match whole_of_shard(t.name()).filter(|_| own.is_empty()) {
+        Some(whole) => of(&whole),
+        None => own,
+    }
+}
+
+/// The name of the weight whose rows are stored in several modules, one of which has the tensor
+/// `name`: `X.weight` for `X.shard_0.weight`, as of the n-gram embeddings of Qwen 4. They share the
+/// scale of the whole (sglang `qwen4_exp.py`, `load_qwen4_exp_ple_shard`).
+fn whole_of_shard(name: &str) -> Option<String> {
+    let (whole, number) = name.strip_suffix(".weight")?.rsplit_once(".shard_")?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| format!("{whole}.weight"))
 }
 
 /// Prepared if some tensor of the model is a scale of an FP8 weight, or a marker that there are
@@ -64,6 +81,9 @@ struct HasScales {
     /// ComfyUI's markers: the prefix of the names that each is about, and the dtype of the weights
     /// there.
     markers: Vec<(String, Dtype)>,
+    /// For each weight that is stored in several modules, the number of the first one's codes: a
+    /// tensor belongs to one weight, and the scale of all to the first of them.
+    first_shards: HashMap<String, usize>,
 }
 
 /// Most markers that are compared with each weight. A file has one for each of its few models.
@@ -82,9 +102,30 @@ impl HasScales {
             Some((prefix, dtype))
         };
         let markers = model.tensors().filter_map(marker).take(MAX_MARKERS);
+        let mut first_shards = HashMap::new();
+        for t in model
+            .tensors()
+            .filter(|t| Fp8Format::of(t.dtype()).is_some())
+        {
+            if let Some(whole) = whole_of_shard(t.name()) {
+                first_shards.entry(whole).or_insert(t.index);
+            }
+        }
         Self {
             markers: markers.collect(),
+            first_shards,
         }
+    }
+
+    /// Whether `scale` is listed with the weight `t`.
+    fn is_owner(&self, t: &Tensor<'_>, scale: &Tensor<'_>) -> bool {
+        let whole = whole_of_shard(t.name());
+        let first = whole.and_then(|whole| {
+            let is_of_whole =
+                scale_names(&whole).any(|(base, end)| scale.name().strip_suffix(end) == Some(base));
+            is_of_whole.then(|| self.first_shards.get(&whole)).flatten()
+        });
+        first.is_none_or(|&first| first == t.index)
     }
 
     /// Checks the dtype of the scaled weight `t` against the marker of its model.
@@ -116,6 +157,7 @@ static IDENTITY: Identity = Identity {
         QuantMethod::Mxfp8,
         QuantMethod::W4aFp8,
         QuantMethod::W8a8Fp8,
+        QuantMethod::AutoRound,
         QuantMethod::CompressedTensors,
         QuantMethod::ModelOpt,
         QuantMethod::Quark,
@@ -179,6 +221,10 @@ impl Scheme for Fp8 {
             (".scale", ".scale2"),
             (".zero_point", ".zero_point_scale"),
             (".wscales", ".qweight"),
+            (
+                ".quantized_weight_scale_factors",
+                ".quantized_weight_values",
+            ),
         ]
         .into_iter()
         .filter_map(|(part, other)| all.at(t.name().strip_suffix(part)?, other))
@@ -190,16 +236,8 @@ impl Scheme for Fp8 {
         }
         let scales = scales_of(t, all);
         let (scheme, grid, scale) = match scales.as_slice() {
-            // The only case in which codes may be plain values, so everything that could speak for
-            // a scale is asked.
             [] => {
-                if let Some(says) = wants_scale(t, all)? {
-                    let name = t.name();
-                    let what = format!(
-                        "{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing"
-                    );
-                    return Err(wrong(t, what));
-                }
+                check_cast(t, all)?;
                 (QuantScheme::CastFp8 { format }, per_tensor(t.shape()), None)
             }
             [scale] => {
@@ -218,7 +256,12 @@ impl Scheme for Fp8 {
             }
         };
         let mut parts = vec![(TensorRole::Quantized, *t)];
-        parts.extend(scales.iter().map(|&s| (TensorRole::Scale, s)));
+        let is_owned = |scale: &Tensor<'_>| {
+            let prepared = all.prepared::<HasScales>();
+            prepared.is_none_or(|has_scales| has_scales.is_owner(t, scale))
+        };
+        let owned = scales.iter().filter(|scale| is_owned(scale));
+        parts.extend(owned.map(|&s| (TensorRole::Scale, s)));
         let (rows, cols) = rows_and_cols(t.shape());
         let codes = Codes::Rows {
             part: t.part(),
@@ -277,23 +320,37 @@ fn is_divided(t: &Tensor<'_>, all: &Index<'_>) -> Result<bool> {
     }
 }
 
-/// The place that says that `t` has a scale, although this file has none: the config, the rest of
-/// the file or the model's index. Decoding `t` as a plain cast would then be silently wrong. `None`
-/// if `t` is a plain cast.
-fn wants_scale(t: &Tensor<'_>, all: &Index<'_>) -> Result<Option<&'static str>> {
+/// Checks that `t`, which has no scale, is a plain cast: the only case in which codes are values, so
+/// everything that could speak for a scale is asked.
+///
+/// # Errors
+/// The config, the rest of the file, the index, or the name of the file says that `t` has a scale.
+fn check_cast(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
+    let lacks = |says: &str| {
+        let name = t.name();
+        let what = format!(
+            "{says} says that it has a scale, and `{name}_scale` or `{name}_scale_inv` is missing"
+        );
+        Err(wrong(t, what))
+    };
     // In this order: the config and the tensors are in memory, while the index has to be read from
     // disk.
     if all.config.is_quantized() && !all.config.skips(module_of(t.name())) {
-        return Ok(Some("the config"));
+        return lacks("the config");
     }
     if all.prepared::<HasScales>().is_some() {
-        return Ok(Some("the rest of the file"));
+        return lacks("the rest of the file");
     }
-    let names: Vec<String> = scale_names(t.name())
-        .map(|(base, end)| format!("{base}{end}"))
-        .collect();
-    let listed = all.config.is_indexed(&names)?;
-    Ok(listed.then_some("model.safetensors.index.json"))
+    let elsewhere = all.elsewhere()?;
+    if elsewhere.any(is_scale_name) {
+        let what = "the index has scales of weights in other shards; give the directory instead";
+        return Err(wrong(t, what));
+    }
+    if elsewhere.is_unlisted_shard {
+        let what = "the file is one of several shards by its name, and its scale may be in another; give the directory instead";
+        return Err(wrong(t, what));
+    }
+    Ok(())
 }
 
 /// The grid that `scale` makes over `t`, and the scheme that has such a grid.
@@ -303,7 +360,19 @@ fn fit(
     format: Fp8Format,
     all: &Index<'_>,
 ) -> Result<(QuantScheme, ScaleGrid)> {
-    let grid = crate::scheme::seam::scale_layout::fit(t, t.shape(), scale, all)?;
+    // The scale of a weight that lies in several modules is that of the whole.
+    let mut names = scale_names(t.name());
+    let is_own = |(base, end): (&str, &str)| scale.name().strip_suffix(end) == Some(base);
+    let is_of_whole = whole_of_shard(t.name()).is_some() && !names.any(is_own);
+    if is_of_whole && scale.elements() != 1 {
+        let (name, shape) = (scale.name(), scale.shape());
+        let what = format!("`{name}` {shape:?} is not one scale for all shards");
+        return Err(wrong(t, what));
+    }
+    let grid = match is_of_whole {
+        true => per_tensor(t.shape()),
+        false => crate::scheme::seam::scale_layout::fit(t, t.shape(), scale, all)?,
+    };
     let (_, cols) = rows_and_cols(t.shape());
     // The microscaling formats of OCP have 32 values to an exponent. Exponents of blocks are
     // DeepSeek's.

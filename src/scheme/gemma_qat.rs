@@ -30,7 +30,7 @@ const BITS: usize = 4;
 static IDENTITY: Identity = Identity {
     name: FAMILY,
     methods: &[QuantMethod::Gemma],
-    codes: &[],
+    codes: &[".embedding_quantized"],
     companions: &[
         (Ends("weight_scale"), TensorRole::Scale),
         (Ends(".embedding_scale"), TensorRole::Scale),

@@ -23,6 +23,7 @@ static IDENTITY: Identity = Identity {
     name: "INT8",
     methods: &[
         QuantMethod::W8a8Int8,
+        QuantMethod::AutoRound,
         QuantMethod::CompressedTensors,
         QuantMethod::ModelOpt,
         QuantMethod::Quark,

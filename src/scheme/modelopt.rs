@@ -211,8 +211,44 @@ pub(super) fn pre_quant_scale<'m>(
                 t.name()
             ),
         )),
+        None => check_layers_of_one_input(t, all).map(|()| None),
         scale => Ok(scale),
     }
+}
+
+/// Layers that have one input. ModelOpt gives them the same factors
+/// (`export/unified_export_hf.py`, `requantize_resmooth_fused_llm_layers`).
+const LAYERS_OF_ONE_INPUT: &[&[&str]] = &[
+    &["q_proj", "k_proj", "v_proj"],
+    &["gate_proj", "up_proj"],
+    &["w1", "w3"],
+];
+
+/// Checks that no other layer of the same input has factors, if `t` has none.
+///
+/// # Errors
+/// Another layer of codes of the same type has some.
+fn check_layers_of_one_input(t: &Tensor<'_>, all: &Index<'_>) -> Result<()> {
+    let Some((parent, layer)) = module_of(t.name()).rsplit_once('.') else {
+        return Ok(());
+    };
+    let layers = LAYERS_OF_ONE_INPUT
+        .iter()
+        .find(|layers| layers.contains(&layer));
+    for other in layers.into_iter().flat_map(|layers| layers.iter()) {
+        let base = format!("{parent}.{other}.");
+        let is_alike = |weight: Tensor<'_>| weight.dtype() == t.dtype();
+        let factors = all.at(&base, "pre_quant_scale");
+        let factors = factors.filter(|_| all.at(&base, "weight").is_some_and(is_alike));
+        if let Some(factors) = factors {
+            let what = format!(
+                "its `{parent}.{layer}.pre_quant_scale` is missing: a layer of the same input has `{}`",
+                factors.name()
+            );
+            return Err(wrong(t, what));
+        }
+    }
+    Ok(())
 }
 
 /// Four-bit codes. A byte has those of two adjacent rows, the even one in its low nibble.

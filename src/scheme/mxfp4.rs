@@ -31,7 +31,8 @@ pub(super) struct Mxfp4;
 
 static IDENTITY: Identity = Identity {
     name: "MXFP4",
-    methods: &[QuantMethod::Mxfp4],
+    // DeepSeek-V4 and others have experts of four bits in models of FP8.
+    methods: &[QuantMethod::Mxfp4, QuantMethod::Fp8],
     codes: &["_blocks"],
     companions: &[(Ends("_proj_scales"), TensorRole::Scale)],
     optional: &[],

@@ -48,6 +48,7 @@ static IDENTITY: Identity = Identity {
         QuantMethod::AutoRound,
         QuantMethod::MiniMaxM3Nvfp4,
         QuantMethod::Quark,
+        QuantMethod::Fp8,
     ],
     codes: &["_packed"],
     companions: &[

@@ -6,6 +6,7 @@ pub(crate) mod codes;
 mod config_check;
 mod count;
 pub(crate) mod decode;
+pub(crate) mod elsewhere;
 pub(crate) mod grouped;
 pub(crate) mod identity;
 mod leftover;
@@ -24,7 +25,7 @@ pub(crate) mod widening;
 use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use self::code_bytes::CodeBytes;
 pub(crate) use self::codes::{CodeFamily, ExtractCodes, GroupCodes, RelaySource, TopExponent};
@@ -259,6 +260,8 @@ pub(crate) struct Index<'m> {
     /// One value for each scheme that prepares something. They are few, so that a search by type
     /// costs less than a map.
     prepared: Vec<Prepared>,
+    /// What lies in other shards, found at the first [`elsewhere`](Self::elsewhere).
+    elsewhere: OnceLock<elsewhere::Elsewhere>,
 }
 
 impl<'m> Index<'m> {
@@ -268,6 +271,7 @@ impl<'m> Index<'m> {
             model,
             config: &model.config,
             prepared: Vec::new(),
+            elsewhere: OnceLock::new(),
         };
         // One after another, because a scheme may read what an earlier one prepared.
         for scheme in schemes {
@@ -284,9 +288,22 @@ impl<'m> Index<'m> {
             .find_map(|prepared| prepared.downcast_ref())
     }
 
+    /// The parts of weights that an index has in other shards.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub(crate) fn elsewhere(&self) -> Result<&elsewhere::Elsewhere> {
+        if let Some(found) = self.elsewhere.get() {
+            return Ok(found);
+        }
+        let found = elsewhere::Elsewhere::new(self.model, self.config)?;
+        Ok(self.elsewhere.get_or_init(|| found))
+    }
+
     /// The tensor called `name`.
     pub(crate) fn get(&self, name: &str) -> Option<Tensor<'m>> {
-        self.model.tensor(name)
+        let other = || self.model.tensor(&self.config.other_name(name)?);
+        self.model.tensor(name).or_else(other)
     }
 
     /// The tensor called `base` + `suffix`.

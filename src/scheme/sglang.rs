@@ -64,7 +64,12 @@ const FP4: Nibbles = Nibbles {
 
 static IDENTITY: Identity = Identity {
     name: FAMILY,
-    methods: &[QuantMethod::BlockwiseInt8, QuantMethod::W4aFp8],
+    // Models of FP8 may have experts of four bits.
+    methods: &[
+        QuantMethod::BlockwiseInt8,
+        QuantMethod::W4aFp8,
+        QuantMethod::Fp8,
+    ],
     codes: &[],
     companions: &[(Ends("_scale_inv"), TensorRole::Scale)],
     optional: &[],
@@ -85,7 +90,10 @@ impl Scheme for Sglang {
             return Ok(None);
         }
         let method = all.config.quant_method();
-        let is_its = IDENTITY.methods.iter().any(|its| Some(its) == method);
+        let is_its = matches!(
+            method,
+            Some(QuantMethod::BlockwiseInt8 | QuantMethod::W4aFp8)
+        );
         let scale = all.at(t.name(), "_scale_inv");
         // Exponents are MXFP4's.
         if scale.is_some_and(|scale| matches!(scale.dtype(), Dtype::U8 | Dtype::F8E8M0)) {

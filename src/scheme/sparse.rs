@@ -34,7 +34,7 @@ const MAX_COLS: usize = 1 << 20;
 static IDENTITY: Identity = Identity {
     name: "sparse",
     methods: &[QuantMethod::CompressedTensors],
-    codes: &[],
+    codes: &[".compressed"],
     companions: &[
         (Ends("weight_scale"), TensorRole::Scale),
         (Ends(".bitmask"), TensorRole::QuantState),

@@ -76,20 +76,24 @@ pub(crate) fn find(name: &str) -> Option<(&'static PreTokenizerClass, &'static P
     })
 }
 
+/// Names of pre-tokenizers that work on text whose blanks are `▁`, instead of bytes.
+pub(crate) const ON_TEXT: [&str; 4] =
+    ["gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe"];
+
 /// Checks a name that the caller gave for `tokenizer.ggml.pre`.
 ///
 /// # Errors
-/// `Unsupported` if llama.cpp has no such name.
+/// `Usage` if llama.cpp has no such name.
 pub(crate) fn require(name: &str) -> Result<&'static str> {
     match find(name) {
         Some((_, row)) => Ok(row.name),
         None => {
             let names: Vec<_> = CLASSES.iter().flat_map(|class| class.names).collect();
             let names: Vec<_> = names.iter().map(|row| row.name).collect();
-            Err(AnamnesisError::unsupported(
-                format!("pre-tokenizer {name}"),
-                format!("llama.cpp knows: {}", names.join(", ")),
-            ))
+            Err(AnamnesisError::usage(format!(
+                "--tokenizer-pre: llama.cpp has no pre-tokenizer {name}; it knows {}",
+                names.join(", ")
+            )))
         }
     }
 }

@@ -9,6 +9,7 @@ mod bpe;
 mod bpe_with_bytes;
 mod file;
 mod keys;
+mod merge_scores;
 mod post_processor;
 mod protobuf;
 mod ranks;
@@ -17,6 +18,7 @@ mod sentencepiece;
 mod special;
 mod tekken;
 mod template;
+mod text_steps;
 mod tiktoken;
 mod unigram;
 mod word_piece;
@@ -44,6 +46,8 @@ pub(crate) struct TokenizerRequest<'a> {
     pub pre: Option<&'a str>,
     /// GGUF architecture: `llama`, `qwen2`, ….
     pub architecture: &'a str,
+    /// Whether rows of the embedding behind the tokens are left out.
+    pub cuts_embedding: bool,
 }
 
 /// The metadata keys of a tokenizer.
@@ -53,6 +57,8 @@ pub(crate) struct TokenizerKeys {
     pub keys: Vec<(String, GgufMetadataValue)>,
     /// Rows that the token embedding must have.
     pub tokens: usize,
+    /// What a user should know of the tokenizer.
+    pub notes: Vec<String>,
 }
 
 /// A model's tokenizer files, read.
@@ -105,15 +111,15 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
         .get("tokenizer.ggml.pre")
         .and_then(GgufMetadataValue::as_string);
     if let Some(wanted) = request.pre.filter(|wanted| Some(*wanted) != pre) {
-        return Err(AnamnesisError::unsupported(
-            format!("pre-tokenizer {wanted}"),
-            "the tokenizer is not of bytes, and has no pre-tokenizer to choose",
-        ));
+        return Err(AnamnesisError::usage(format!(
+            "--tokenizer-pre: {wanted}: the tokenizer is not of bytes, and has no pre-tokenizer to choose"
+        )));
     }
     rules::after(&files, &mut keys)?;
     Ok(TokenizerKeys {
         keys: keys.entries,
         tokens,
+        notes: keys.notes,
     })
 }
 

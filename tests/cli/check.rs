@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::amn;
 use crate::common::{data, f32s, file, raw};
 
-fn stdout(output: &Output) -> String {
+pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 

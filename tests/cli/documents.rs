@@ -56,5 +56,5 @@ fn manual_pages() {
         assert!(page.contains(&format!(".TH amn-{command} 1")), "{page}");
         assert!(page.contains("\\-\\-help"), "{page}");
     }
-    assert_eq!(amn(&["man", "nothing"]).status.code(), Some(6));
+    assert_eq!(amn(&["man", "nothing"]).status.code(), Some(2));
 }

@@ -105,12 +105,12 @@ fn several_inputs_that_cannot_be() {
                 "-o",
                 "out.safetensors",
             ],
-            6,
+            2,
             "directory",
         ),
         (
             &["a.safetensors", "b-fp8.safetensors", "a-fp8.safetensors"],
-            6,
+            2,
             "so is that of `a.safetensors`",
         ),
         (

@@ -5,6 +5,7 @@
 mod common;
 
 mod check;
+mod check_gguf;
 mod commands;
 mod diff;
 mod documents;
@@ -13,6 +14,7 @@ mod faults;
 #[cfg(unix)]
 mod file_size;
 mod forget;
+mod gguf_kv;
 mod help;
 mod inputs;
 mod inspect;
@@ -36,6 +38,7 @@ mod parts;
 mod reads;
 mod resume;
 mod scan;
+mod scan_corpus;
 mod show;
 #[cfg(unix)]
 mod signals;
@@ -45,6 +48,8 @@ mod sums;
 mod terminal;
 #[cfg(unix)]
 mod transcripts;
+#[cfg(unix)]
+mod usage;
 mod whole;
 #[cfg(unix)]
 mod written_files;

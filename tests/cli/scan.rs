@@ -95,6 +95,11 @@ fn directories_and_what_cannot_be_read() {
     // Protocol 0 has no mark at its beginning.
     std::fs::write(below.join("old.pkl"), "cos\nsystem\n(S'ls'\ntR.").unwrap();
     let (code, text) = scan(&[path]);
+    assert_eq!(code, Some(8), "{text}");
+    assert!(text.contains("  dangerous   os.system\n"), "{text}");
+    // What is no pickle is not known.
+    std::fs::write(below.join("old.pkl"), [0xfe; 9]).unwrap();
+    let (code, text) = scan(&[path]);
     assert_eq!(code, Some(1), "{text}");
     assert!(
         text.contains("a file of this name may be unpickled"),
@@ -102,11 +107,33 @@ fn directories_and_what_cannot_be_read() {
     );
     std::fs::copy(at("pth/attack_os.pt"), below.join("os.bin")).unwrap();
     assert_eq!(scan(&[path]).0, Some(8));
-    let (code, text) = scan(&[&at("npz/no_tensors_among.npz")]);
-    assert_eq!(code, Some(1));
-    assert!(text.contains("arrays of pickled objects"), "{text}");
+    // Objects of an array are unpickled, and these are numbers and text.
+    assert_eq!(scan(&[&at("npz/no_tensors_among.npz")]).0, Some(0));
     assert_eq!(scan(&[&format!("{path}/none")]).0, Some(7));
     assert_eq!(scan(&[]).0, Some(2));
+}
+
+/// What is not followed in a directory is told.
+#[cfg(unix)]
+#[test]
+fn links_are_told() {
+    use std::os::unix::fs::symlink;
+    let directory = tempfile::tempdir().unwrap();
+    let [inner, other] = ["inner", "other"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(at("pth/attack_os.pt"), other.join("x.pt")).unwrap();
+    let path = inner.to_str().unwrap();
+    symlink(&other, inner.join("link")).unwrap();
+    let (code, text) = scan(&[path]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("a link to a directory"), "{text}");
+    std::fs::remove_file(inner.join("link")).unwrap();
+    symlink("nowhere", inner.join("link")).unwrap();
+    assert_eq!(scan(&[path]).0, Some(1));
+    std::fs::remove_file(inner.join("link")).unwrap();
+    symlink(other.join("x.pt"), inner.join("link")).unwrap();
+    assert_eq!(scan(&[path]).0, Some(8));
 }
 
 /// `{"w": tensor, "args": OBJECT(a=1)}` in an archive of torch's.
@@ -172,4 +199,44 @@ fn objects_may_be_opaque() {
     assert_eq!(scan(&[input]).0, Some(8));
     let run = remember(&["--allow-opaque", "os.system", "-f"]);
     assert_eq!(run.status.code(), Some(5));
+}
+
+/// A class as the key of a dict, as Lightning files the states of callbacks.
+#[test]
+fn classes_may_be_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("m.ckpt");
+    let out = directory.path().join("m.safetensors");
+    let tensor = good();
+    let callback = &b"clightning.callbacks\nCheckpoint\n"[..];
+    let pickle = [
+        &b"}("[..],
+        &text("w"),
+        &tensor,
+        &text("callbacks"),
+        b"}",
+        callback,
+        b"}",
+        &text("best"),
+        &tensor,
+        b"ssu.",
+    ];
+    std::fs::write(&path, archive(&pickle.concat())).unwrap();
+    let (input, output) = (path.to_str().unwrap(), out.to_str().unwrap());
+    let remember = |more: &[&str]| amn(&[&["remember", input, "-o", output], more].concat());
+    assert_eq!(remember(&[]).status.code(), Some(5));
+    let run = remember(&["--allow-opaque", "lightning.callbacks.Checkpoint"]);
+    let told = String::from_utf8_lossy(&run.stdout);
+    assert_eq!(
+        run.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    assert!(told.contains("class"), "{told}");
+    let written = anamnesis::parse(&out).unwrap();
+    assert_eq!(
+        written.tensors().map(|t| t.name()).collect::<Vec<_>>(),
+        ["w"]
+    );
 }

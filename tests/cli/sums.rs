@@ -209,7 +209,7 @@ fn parts_have_theirs_when_they_are_finished() {
     let command = ["remember", input.to_str().unwrap(), "-o", text];
     let refused = amn(&[&command[..], &["--part", "1/2", "--sha256"]].concat());
     let error = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(6));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(error.contains("--finish --sha256"), "{error}");
     for part in ["1/2", "2/2"] {
         succeeds(&[&command[..], &["--part", part]].concat());

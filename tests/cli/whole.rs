@@ -40,6 +40,7 @@ fn there_and_back() {
             "chat_template.jinja",
             "config.json",
             "generation_config.json",
+            "gguf_metadata.json",
             "model.safetensors",
             "tokenizer.json",
             "tokenizer_config.json",
@@ -135,4 +136,66 @@ fn refusals() {
         "morse",
     ]);
     assert!(error.contains("morse"), "{error}");
+}
+
+/// As `llama-quantize` copies a file whose tensors have the type that is asked for.
+#[test]
+fn a_file_type_that_a_model_has_already_makes_a_copy() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(&directory.path().join(name));
+    let from = path(&data().join("whole/qwen2/hf"));
+    let canonical = path(&data().join("whole/qwen2/canonical.gguf"));
+    run(&[
+        "convert",
+        &from,
+        "--to",
+        "gguf",
+        "-o",
+        &at("converted.gguf"),
+    ]);
+    run(&[
+        "forget",
+        &from,
+        "--to",
+        "gguf:bf16",
+        "-o",
+        &at("copied.gguf"),
+    ]);
+    run(&[
+        "forget",
+        &canonical,
+        "--to",
+        "gguf:bf16",
+        "-o",
+        &at("again.gguf"),
+    ]);
+    run(&[
+        "forget",
+        &canonical,
+        "--to",
+        "gguf:f32",
+        "-o",
+        &at("wide.gguf"),
+    ]);
+    run(&[
+        "forget",
+        &at("wide.gguf"),
+        "--to",
+        "gguf:f32",
+        "-o",
+        &at("wide-again.gguf"),
+    ]);
+    for (a, b) in [
+        ("converted.gguf", "copied.gguf"),
+        ("copied.gguf", "again.gguf"),
+        ("wide.gguf", "wide-again.gguf"),
+    ] {
+        let [a, b] = [a, b].map(|name| parse(at(name)).unwrap());
+        assert!(a.tensors().count() > 20 && a.tensors().count() == b.tensors().count());
+        for t in a.tensors() {
+            let other = b.tensor(t.name()).unwrap();
+            assert_eq!(t.dtype(), other.dtype());
+            assert!(t.bytes().unwrap() == other.bytes().unwrap(), "{}", t.name());
+        }
+    }
 }

@@ -12,8 +12,9 @@ pub enum Kind {
     Parse,
     Unsupported,
     Limit,
+    Usage,
 }
-pub use Kind::{Limit, Parse, Unsupported};
+pub use Kind::{Limit, Parse, Unsupported, Usage};
 
 /// Tensors of zeros from a list `name dtype dim,dim; …`, where `()` is the shape of a scalar. `name
 /// TEXT text` is a U8 tensor with that text.
@@ -87,6 +88,7 @@ pub fn verdict<T>(result: Result<T>, kind: Kind, words: &[&str]) -> Option<Strin
         AnamnesisError::Parse { .. } => Some(Parse),
         AnamnesisError::Unsupported { .. } => Some(Unsupported),
         AnamnesisError::LimitExceeded { .. } => Some(Limit),
+        AnamnesisError::Usage { .. } => Some(Usage),
         _ => None,
     };
     let text = error.to_string();

@@ -236,6 +236,9 @@ pub fn tarred(name: &str, size: &str, content: &[u8]) -> Vec<u8> {
     file[..name.len()].copy_from_slice(name.as_bytes());
     file[124..124 + size.len()].copy_from_slice(size.as_bytes());
     file[257..262].copy_from_slice(b"ustar");
+    file[148..156].fill(b' ');
+    let sum: u32 = file.iter().copied().map(u32::from).sum();
+    file[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     file.extend(content);
     file.resize(file.len().next_multiple_of(512), 0);
     file

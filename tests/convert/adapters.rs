@@ -4,6 +4,7 @@ mod gguf;
 mod layers;
 mod refused;
 mod sums;
+mod tied;
 
 use std::path::{Path, PathBuf};
 

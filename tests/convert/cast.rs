@@ -228,5 +228,5 @@ fn casts_and_encoding_contradict_each_other() {
     let Err(error) = model.recovery(options) else {
         panic!("it is planned");
     };
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert_eq!(error.kind(), ErrorKind::Usage);
 }

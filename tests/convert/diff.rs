@@ -46,6 +46,11 @@ fn a_model_has_the_values_of_its_output() {
         let Ok(output) = decoded(&model) else {
             continue;
         };
+        // What cannot be decoded is in no output, and cannot be compared.
+        let undecodable = model.list().iter().any(|t| t.parameters.is_none());
+        if undecodable {
+            continue;
+        }
         for report in [
             diff(&model, &output),
             diff(&output, &model),

@@ -4,6 +4,8 @@
 mod containers;
 mod unindexed;
 
+mod chosen;
+
 use std::path::Path;
 
 use anamnesis::{AnamnesisError, TargetDtype, parse};

@@ -6,12 +6,15 @@
 mod common;
 
 mod adapters;
+mod asked;
 mod cast;
 mod changes;
 mod diff;
 mod directories;
 mod empty;
 mod gguf;
+#[cfg(all(unix, feature = "models"))]
+mod links;
 #[cfg(all(feature = "ollama", feature = "check"))]
 mod ollama;
 mod pipeline;
@@ -24,5 +27,8 @@ mod resume;
 mod sharded;
 mod stream;
 mod tensors;
+#[cfg(all(feature = "npz", feature = "gguf"))]
+mod unusable_names;
+mod unwritten;
 mod whole;
 mod whole_mlx;

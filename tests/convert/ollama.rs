@@ -265,3 +265,51 @@ fn blobs_that_are_not_what_they_are_called_are_errors() {
     let written = parse(store.root.path().join("out")).unwrap();
     assert!(written.tensor("a.weight").is_some());
 }
+
+/// What programs obey where they find it is in no output, and a note names it.
+#[test]
+fn layers_that_programs_would_obey() {
+    for name in crate::unwritten::OBEYED {
+        // A colon or a backslash is refused before.
+        let mut store = Store::new();
+        store.add(JSON, name, b"[core]\n\tfsmonitor = echo\n");
+        store.add(JSON, "tokenizer.json", b"{}");
+        let out = store.root.path().join("out");
+        let model = parse(store.manifest()).unwrap();
+        let options = ConvertOptions::new(ConvertTarget::Safetensors);
+        let report = model.convert(&out, &options).unwrap();
+        let there = std::fs::read_dir(&out).unwrap().count();
+        assert_eq!(there, 2, "{name}");
+        let note = format!("`{name}` was left out: ");
+        let is_noted = report.notes.iter().any(|n| n.starts_with(&note));
+        assert!(is_noted, "{name}: {:?}", report.notes);
+    }
+}
+
+#[test]
+fn names_that_no_file_can_have_are_errors() {
+    let long = "x".repeat(300);
+    for (name, words) in [
+        (long.clone(), "longer than file systems allow"),
+        (
+            format!("{long}/config.json"),
+            "longer than file systems allow",
+        ),
+        (".anamnesis".to_owned(), "this program names"),
+        ("sub/.ANAMNESIS".to_owned(), "this program names"),
+        (
+            "anamnesis-part-1-of-1.json".to_owned(),
+            "this program names",
+        ),
+        ("model.safetensors.partial".to_owned(), "this program names"),
+    ] {
+        let mut store = Store::new();
+        store.add(JSON, &name, b"{}");
+        let error = parse(store.manifest()).unwrap_err().to_string();
+        assert!(error.contains(words), "{name}: `{error}`");
+    }
+    let mut store = Store::new();
+    store.add(JSON, "config.json", b"{}");
+    store.add(JSON, "con\u{200c}fig.json", b"[]");
+    assert!(store.error().contains("is there twice"));
+}

@@ -65,7 +65,14 @@ fn write_hf(found: &Value, to: &Path) {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, entry) in found["hf"].as_object().unwrap() {
         let dtype = entry[0].as_str().unwrap();
-        let bytes = values(name, dtype, shape(entry).iter().product());
+        // An output that is tied is the embedding.
+        let is_tied = name == "lm_head.weight" && found["config"]["tie_word_embeddings"] == true;
+        let like = if is_tied {
+            "model.embed_tokens.weight"
+        } else {
+            name
+        };
+        let bytes = values(like, dtype, shape(entry).iter().product());
         let offsets = [data.len(), data.len() + bytes.len()];
         let place = json!({ "dtype": dtype, "shape": entry[1], "data_offsets": offsets });
         header.insert(name.clone(), place);

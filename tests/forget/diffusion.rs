@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anamnesis::{Forget, ForgetScheme, parse};
+use anamnesis::{ConvertOptions, ConvertTarget, FloatCast, Forget, ForgetScheme, parse};
 use serde_json::Value;
 
 use crate::common::directory::{write_files, write_shards};
@@ -157,4 +157,172 @@ fn a_note_names_a_layer_that_is_fused_with_one_that_is_not_encoded() {
     };
     assert!(notes("k_proj").contains("vLLM"));
     assert_eq!(notes("o_proj"), "");
+}
+
+/// Names of the tensors of `names` that `scheme` encodes, and the notes. All are matrices.
+fn encoded_of(names: &[&str], scheme: &str, include: &[&str]) -> (Vec<String>, String) {
+    let root = tempfile::tempdir().unwrap();
+    let [input, output] = ["in.safetensors", "out.safetensors"].map(|n| root.path().join(n));
+    let tensors: Vec<Raw> = names.iter().map(|name| bf16(name, &[128, 128])).collect();
+    std::fs::write(&input, file(&tensors, &[])).unwrap();
+    let mut forget = Forget::from(scheme.parse::<ForgetScheme>().unwrap());
+    forget.include = include.iter().map(|name| (*name).to_owned()).collect();
+    let report = parse(&input).unwrap().forget(&output, forget).unwrap();
+    let encoded = report.encoded.iter().map(|encoded| encoded.name.clone());
+    (encoded.collect(), report.notes.join("\n"))
+}
+
+const COMFY: &[&str] = &[
+    "fp8-comfy",
+    "fp8-comfy-e5m2",
+    "comfy-int8-convrot",
+    "comfy-w4a4",
+];
+
+/// ComfyUI makes quantized layers of the diffusion model of a checkpoint, and takes codes elsewhere
+/// for weights.
+#[test]
+fn of_a_checkpoint_comfyui_loads_the_diffusion_model_quantized() {
+    let unet = "model.diffusion_model.input_blocks.4.1.transformer_blocks.0.attn1.to_q.weight";
+    let clip = "conditioner.embedders.0.transformer.text_model.encoder.layers.0.mlp.fc1.weight";
+    let names = [
+        unet,
+        "model.diffusion_model.input_blocks.0.0.weight",
+        "model.diffusion_model.time_embed.0.weight",
+        clip,
+        "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight",
+        "first_stage_model.decoder.mid.attn_1.q.weight",
+        "text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q.weight",
+        "vae.decoder.mid.attn_1.q.weight",
+    ];
+    for scheme in COMFY {
+        let (encoded, notes) = encoded_of(&names, scheme, &[]);
+        assert_eq!(encoded, [unet], "{scheme}");
+        assert!(notes.contains(clip), "{scheme}: {notes}");
+        // What the user asks for by name is encoded all the same.
+        let (encoded, _) = encoded_of(&names, scheme, &["conditioner.*"]);
+        assert_eq!(encoded, [clip], "{scheme}");
+    }
+    // Schemes of other programs encode every layer.
+    assert!(encoded_of(&names, "w8a8", &[]).0.len() > 5);
+}
+
+/// Layers that convert_to_quant keeps by its filter of each model, and one beside them.
+#[test]
+fn layers_stay_that_tools_of_comfyui_leave() {
+    let models: &[(&str, &[&str], &[&str])] = &[
+        (
+            "flux",
+            &[
+                "img_in",
+                "txt_in",
+                "time_in.in_layer",
+                "guidance_in.in_layer",
+                "final_layer.linear",
+            ],
+            &["double_blocks.0.img_attn.proj", "single_blocks.0.linear1"],
+        ),
+        (
+            "flux2",
+            &[
+                "img_in",
+                "txt_in",
+                "final_layer.linear",
+                "double_stream_modulation_img.lin",
+            ],
+            &["double_blocks.0.img_attn.proj"],
+        ),
+        (
+            "chroma",
+            &[
+                "img_in",
+                "txt_in",
+                "final_layer.linear",
+                "distilled_guidance_layer.in_proj",
+            ],
+            &["double_blocks.0.img_attn.proj"],
+        ),
+        (
+            "qwen",
+            &[
+                "img_in",
+                "proj_out",
+                "txt_norm",
+                "transformer_blocks.0.img_mod.1",
+                "time_text_embed.timestep_embedder.linear_1",
+            ],
+            &[
+                "transformer_blocks.0.attn.to_q",
+                "transformer_blocks.1.img_mod.1",
+                "transformer_blocks.10.img_mod.1",
+            ],
+        ),
+        (
+            "zimage",
+            &[
+                "cap_embedder.1",
+                "x_embedder",
+                "final_layer.linear",
+                "layers.0.adaLN_modulation.0",
+            ],
+            &["context_refiner.0.attention.qkv", "layers.0.attention.qkv"],
+        ),
+        (
+            "anima",
+            &[
+                "llm_adapter.embed",
+                "blocks.0.mlp.layer1",
+                "blocks.1.adaln_modulation_mlp.1",
+            ],
+            &["blocks.1.mlp.layer1", "blocks.10.mlp.layer1"],
+        ),
+    ];
+    for (model, kept, quantized) in models {
+        let weights = kept
+            .iter()
+            .chain(*quantized)
+            .map(|name| format!("{name}.weight"));
+        let weights: Vec<String> = weights.collect();
+        for prefix in ["", "model.diffusion_model."] {
+            let names: Vec<String> = weights
+                .iter()
+                .map(|name| format!("{prefix}{name}"))
+                .collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let (encoded, _) = encoded_of(&names, "fp8-comfy", &[]);
+            let expected: Vec<&str> = names[kept.len()..].to_vec();
+            assert_eq!(encoded, expected, "{model}");
+        }
+    }
+}
+
+/// ComfyUI-GGUF decodes BF16 in weights of layers alone.
+#[test]
+fn plain_gguf_of_an_image_model_has_parameters_in_f32() {
+    let root = tempfile::tempdir().unwrap();
+    let [input, output] = ["z.safetensors", "z.gguf"].map(|name| root.path().join(name));
+    let (parameters, weights) = (
+        ["x_pad_token", "cap_pad_token", "layers.0.modulation"],
+        [
+            "cap_embedder.1.weight",
+            "context_refiner.0.attention.qkv.weight",
+        ],
+    );
+    let mut tensors: Vec<Raw> = parameters.iter().map(|name| bf16(name, &[1, 64])).collect();
+    tensors.extend(weights.map(|name| bf16(name, &[64, 64])));
+    tensors.push(bf16("cap_embedder.0.weight", &[64]));
+    tensors.push(bf16("cap_embedder.1.bias", &[64]));
+    std::fs::write(&input, file(&tensors, &[])).unwrap();
+    for cast in [FloatCast::Keep, FloatCast::Checked] {
+        let mut options = ConvertOptions::from(ConvertTarget::Gguf);
+        options.run.cast = cast;
+        let model = parse(&input).unwrap();
+        model.convert(&output, &options).unwrap();
+        for (name, (dtype, ..)) in stored_at(&output) {
+            let is_weight = weights.contains(&name.as_str());
+            let expected = if is_weight { "BF16" } else { "F32" };
+            assert_eq!(dtype, expected, "{name}");
+        }
+        std::fs::remove_file(&output).unwrap();
+    }
 }

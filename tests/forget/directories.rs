@@ -6,7 +6,7 @@ mod interrupted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use anamnesis::{ParsedModel, TargetDtype, parse, parse_bytes};
+use anamnesis::{ConvertTarget, ForgetScheme, ParsedModel, TargetDtype, parse, parse_bytes};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -14,7 +14,9 @@ use crate::common::directory::{
     self, KEPT, LEFT_OUT, assert_same_tree, joined, names_in, placement, tree, write_files,
     write_shards,
 };
-use crate::common::forget::{PLAIN, Stored, all_stored, decoded, options, shards, values_of};
+use crate::common::forget::{
+    PLAIN, Stored, all_stored, decoded, every_scheme, options, shards, values_of,
+};
 use crate::common::{Raw, f32s, file, raw};
 
 /// Schemes of several layouts, with and without a survey pass, and where each lists the modules
@@ -349,4 +351,51 @@ fn a_shard_that_cannot_be_encoded() {
         assert!(!output.exists(), "{scheme}");
         std::fs::remove_dir_all(root.path().join(".out.partial")).unwrap();
     }
+}
+
+/// Keys beside the quantization config, in nested configs, too.
+const STORED: &str = r#"{"model_type": "x", "expert_dtype": "fp4", "quantize": "w8a8", "text_config": {"expert_dtype": "fp4"}}"#;
+
+/// Loaders choose the layout of weights by such keys.
+#[test]
+fn no_key_says_how_weights_were_stored() {
+    let root = tempfile::tempdir().unwrap();
+    let input = model(root.path());
+    write_files(&input, &[("config.json", STORED)]);
+    let directories = every_scheme()
+        .into_iter()
+        .filter(|name| options(name).target == ConvertTarget::Safetensors);
+    for scheme in directories {
+        let output = root.path().join(format!("out-{scheme}"));
+        let report = parse(&input)
+            .unwrap()
+            .forget(&output, scheme.parse::<ForgetScheme>().unwrap());
+        if report.is_err() {
+            continue;
+        }
+        let config = json_of(&output.join("config.json"));
+        let experts = config.get("expert_dtype").and_then(Value::as_str);
+        let method = config
+            .pointer("/quantization_config/quant_method")
+            .and_then(Value::as_str);
+        assert_eq!(
+            experts,
+            method.filter(|method| *method == "fp8"),
+            "{scheme}"
+        );
+        assert_eq!(
+            config.pointer("/text_config/expert_dtype"),
+            config.get("expert_dtype"),
+            "{scheme}"
+        );
+        assert!(config.get("quantize").is_none(), "{scheme}");
+    }
+    let output = root.path().join("decoded");
+    parse(&input)
+        .unwrap()
+        .remember(&output, TargetDtype::F32)
+        .unwrap();
+    let config = json_of(&output.join("config.json"));
+    assert_eq!(config["text_config"], json!({}));
+    assert!(config.get("expert_dtype").is_none() && config.get("quantize").is_none());
 }

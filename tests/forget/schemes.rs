@@ -15,7 +15,7 @@ use crate::common::forget::{
 use crate::common::{Random, Raw, data, f32s, file, raw};
 
 /// Runs `check` for every scheme, and reports all failures.
-fn each_scheme(check: impl Fn(&str)) {
+pub(super) fn each_scheme(check: impl Fn(&str)) {
     let mut failures = Vec::new();
     for scheme in every_scheme() {
         if let Err(e) = catch_unwind(AssertUnwindSafe(|| check(&scheme))) {

@@ -306,3 +306,17 @@ fn arrays_that_are_skipped() {
     };
     assert!(detail.contains("`words`"), "{detail}");
 }
+
+/// A tar archive of other files, as NeMo writes it, and one in gzip are called that.
+#[test]
+fn archives_of_other_files_are_named() {
+    use crate::common::zip::tarred;
+    let error = |bytes: Vec<u8>| anamnesis::parse_bytes(bytes).unwrap_err().to_string();
+    let nemo = error([tarred("model_weights.ckpt.gz", "1", b"x"), vec![0; 1024]].concat());
+    assert!(
+        nemo.contains("model_weights.ckpt.gz") && nemo.contains("tar -xf"),
+        "{nemo}"
+    );
+    let gzip = error(b"\x1f\x8b\x08\0aaaaaaaa".to_vec());
+    assert!(gzip.contains("gzip") && gzip.contains(".nemo"), "{gzip}");
+}

@@ -3,6 +3,7 @@
 
 mod changed;
 mod hostile;
+mod ranks;
 
 use std::path::Path;
 

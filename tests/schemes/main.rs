@@ -19,6 +19,7 @@ mod higgs;
 mod ik_llama;
 mod libraries;
 mod marlin24;
+mod methods;
 mod mlx;
 mod models;
 mod modelslim;
@@ -30,6 +31,7 @@ mod paroquant;
 #[cfg(feature = "gguf")]
 mod prism;
 mod producers;
+mod promised;
 mod rotations;
 mod sdnq;
 mod sinq;

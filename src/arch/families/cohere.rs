@@ -123,7 +123,7 @@ pub(super) const NEMOTRON: ModelClass = ModelClass {
             "rope.dimension_count",
             &["partial_rotary_factor"],
         ),
-        setting(Kind::Text("none"), "rope.scaling.type", &[]),
+        setting(Kind::LinearOrNone, "rope.scaling.type", &[]),
     ]],
     traits: Traits {
         norms_plus_one: true,

@@ -35,19 +35,19 @@ const EXPERTS: &[TensorRule] = &[
         ))
     },
     only(
-        Need::Sparse,
+        Need::SparseIf("moe_num_shared_experts"),
         SPARSE_MLP[4].gguf,
         SPARSE_MLP[4].hf,
         &[SHARED, Dim::Hidden],
     ),
     only(
-        Need::Sparse,
+        Need::SparseIf("moe_num_shared_experts"),
         SPARSE_MLP[5].gguf,
         SPARSE_MLP[5].hf,
         &[SHARED, Dim::Hidden],
     ),
     only(
-        Need::Sparse,
+        Need::SparseIf("moe_num_shared_experts"),
         SPARSE_MLP[6].gguf,
         SPARSE_MLP[6].hf,
         &[Dim::Hidden, SHARED],

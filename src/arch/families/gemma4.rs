@@ -78,6 +78,21 @@ pub(super) const INPUTS: &[TensorRule] = &[
     ),
 ];
 
+/// The experts of checkpoints in NVFP4.
+const EXPERTS_APART: &[(&str, &[&str])] = &[
+    (
+        "model.layers.{i}.experts.gate_up_proj",
+        &[
+            "model.layers.{i}.experts.{e}.gate_proj.weight",
+            "model.layers.{i}.experts.{e}.up_proj.weight",
+        ],
+    ),
+    (
+        "model.layers.{i}.experts.down_proj",
+        &["model.layers.{i}.experts.{e}.down_proj.weight"],
+    ),
+];
+
 const WITH_EXPERTS: Need = Need::If("enable_moe_block");
 
 /// A parameter of layers with experts.
@@ -201,6 +216,7 @@ pub(super) const GEMMA4: ModelClass = ModelClass {
     ]],
     traits: Traits {
         has_local_rope: true,
+        experts_apart: EXPERTS_APART,
         has_layer_sizes: true,
         layer_kinds: Some(("sliding_attention", 6)),
         partial_rotary: Some(1.0),

@@ -69,7 +69,6 @@ pub(super) const INTERNLM2: ModelClass = ModelClass {
     traits: Traits {
         head_dim: HeadDim::Derived,
         needs_output: true,
-        scales_long_texts: true,
         ..Traits::PLAIN
     },
 };

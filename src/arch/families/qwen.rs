@@ -6,8 +6,8 @@ use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
 use crate::arch::pooling::POOLING;
 use crate::arch::table::{
-    Default, LostWindows, ModelClass, TensorRule, Traits, Transform, count, experts, parameter,
-    same,
+    Default, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count,
+    experts, parameter, same, setting,
 };
 
 pub(super) const EXPERTS: &[TensorRule] = &[
@@ -132,6 +132,37 @@ pub(super) const QWEN3: ModelClass = ModelClass {
     tensors: &[ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     ..QWEN2
 };
+
+/// Settings of classifiers, which llama.cpp makes rerankers.
+const RANK_SETTINGS: &[Setting] = &[
+    setting(Kind::Fixed(4), POOLING, &[]),
+    setting(
+        Kind::Labels(true),
+        "classifier.output_labels",
+        &["id2label"],
+    ),
+];
+
+/// Qwen 3 whose output is a classifier: a reranker has two classes, "yes" and "no".
+pub(super) const QWEN3_RERANKER: ModelClass = ModelClass {
+    classes: &["Qwen3ForSequenceClassification"],
+    tensors: &[CLASSIFIER_ENDS, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
+    settings: &[RANK_SETTINGS],
+    traits: Traits {
+        // There is no output but the classifier.
+        ties_output: true,
+        sign: Sign::Tensor("cls.output.weight"),
+        ..QWEN3.traits
+    },
+    ..QWEN3
+};
+
+/// Embedding, last norm and classifier.
+const CLASSIFIER_ENDS: &[TensorRule] = &[
+    ENDS[0],
+    ENDS[1],
+    same("cls.output", "score", &[Dim::Labels, Dim::Hidden]),
+];
 
 pub(super) const QWEN2_MOE: ModelClass = ModelClass {
     gguf: "qwen2moe",

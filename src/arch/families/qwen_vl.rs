@@ -5,7 +5,7 @@
 //! Source: `conversion/qwenvl.py` and `conversion/qwen3vl.py` of llama.cpp; defaults of
 //! transformers 5.24.
 
-use super::qwen::{QWEN2, QWEN3, QWEN3_MOE};
+use super::qwen::{QWEN2, QWEN3, QWEN3_MOE, QWEN3_RERANKER};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
     Default, Kind, ModelClass, Setting, TensorRule, Traits, Transform, parameter, setting,
@@ -89,6 +89,18 @@ pub(super) const QWEN3_VL: ModelClass = ModelClass {
         ..QWEN3.traits
     },
     ..QWEN3
+};
+
+/// The reranker for images, a language model whose output is a classifier.
+pub(super) const QWEN3_VL_RERANKER: ModelClass = ModelClass {
+    classes: QWEN3_RERANKER.classes,
+    tensors: QWEN3_RERANKER.tensors,
+    settings: &[QWEN3_RERANKER.settings[0], SECTIONS, IMAGE_LAYERS],
+    traits: Traits {
+        reads_causal: false,
+        ..QWEN3_RERANKER.traits
+    },
+    ..QWEN3_VL
 };
 
 pub(super) const QWEN3_VL_MOE: ModelClass = ModelClass {

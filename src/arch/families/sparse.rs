@@ -87,6 +87,8 @@ pub(super) const DEEPSEEK3_2: ModelClass = ModelClass {
     traits: Traits {
         prediction: Prediction::Kept,
         sign: Sign::Rest,
+        // All layers have an indexer.
+        kind_names: &[("indexed_attention", "full_attention")],
         ..DEEPSEEK3.traits
     },
     ..DEEPSEEK3

@@ -20,10 +20,11 @@ impl Fields {
                 .entry((*key).to_owned())
                 .or_insert_with(|| default.into());
         }
-        check_layers(self)?;
         if !class.traits.layer_letters.is_empty() {
             self.kinds_by_letter(class)?;
+            self.count_kinds();
         }
+        check_layers(self)?;
         if let Some(Value::Array(kinds)) = self.0.get_mut(LAYER_KINDS) {
             for kind in kinds {
                 let meant = class
@@ -111,6 +112,18 @@ impl Fields {
         };
         self.0.insert(LAYER_KINDS.to_owned(), kinds);
         Ok(())
+    }
+
+    /// Sets the number of layers to that of their kinds if the config does not state it, as
+    /// transformers 5 writes it.
+    fn count_kinds(&mut self) {
+        let kinds = self.0.get(LAYER_KINDS).and_then(Value::as_array);
+        let Some(layers) = kinds.map(Vec::len) else {
+            return;
+        };
+        if self.get(LAYERS).is_none() {
+            self.0.insert(LAYERS[0].to_owned(), layers.into());
+        }
     }
 
     /// Sets `intermediate_size` to the width that a feed-forward layer gets: two thirds of it,

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::long::{LONG_FACTORS, long_attention_factor};
-use super::{Llama3, ROPE_FACTORS, SCALE, YARN, alpha};
+use super::{Llama3, PARAMETERS, ROPE_FACTORS, SCALE, SCALING, YARN, alpha};
 use crate::arch::dims::Dims;
 use crate::arch::fields::Fields;
 use crate::arch::settings::{float, wrong_key};
@@ -107,7 +107,11 @@ pub(in crate::arch) fn scaling_of(
     let kind = match kind {
         // llama.cpp scales linearly then.
         None if is_scaled => "linear",
-        None | Some("none") => return Ok(None),
+        // transformers takes YaRN if a config of the class does not say that there is none.
+        None | Some("none") => {
+            let is_said = class.traits.has_exact_yarn;
+            return Ok(is_said.then(|| json!({"rope_type": "default"})));
+        }
         Some(kind @ ("linear" | "yarn")) => kind,
         Some(other) => {
             let what = format!("`{}` is `{other}`", key("scaling.type"));
@@ -133,6 +137,15 @@ pub(in crate::arch) fn scaling_of(
         add_own(class, metadata, &mut scaling)?;
     }
     Ok(Some(Value::Object(scaling)))
+}
+
+/// Adds the scaling `scaling` to a config. transformers 5 drops an object `rope_parameters` beside
+/// `rope_scaling`, so where there is one it gets the scaling.
+pub(in crate::arch) fn add_scaling(config: &mut Map<String, Value>, scaling: Value) {
+    match (config.get_mut(PARAMETERS), scaling) {
+        (Some(Value::Object(parameters)), Value::Object(scaling)) => parameters.extend(scaling),
+        (_, scaling) => drop(config.insert(SCALING.to_owned(), scaling)),
+    }
 }
 
 /// Adds to YaRN what only some classes say of it.

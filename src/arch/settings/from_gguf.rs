@@ -180,6 +180,10 @@ impl ConfigFields {
             | Kind::LastLayer
             | Kind::SharedWidth => return Ok(()),
             Kind::Fixed(n) => return fixed(value.as_unsigned() == Some(n.into()), &n),
+            Kind::LinearOrNone => {
+                let is_known = matches!(value.as_string(), Some("none" | "linear"));
+                return fixed(is_known, &"none or linear");
+            }
             Kind::Text(text) => return fixed(value.as_string() == Some(text), &text),
             Kind::TimesHidden(n) => {
                 let size = self.size(HIDDEN);

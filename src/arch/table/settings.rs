@@ -57,6 +57,8 @@ pub(in crate::arch) enum Kind {
     Length,
     /// STRING that is the same in all models of the class.
     Text(&'static str),
+    /// STRING: `none`, unless rope is scaled linearly.
+    LinearOrNone,
     /// BOOL\[\]: which layers `layer_types` calls so. It is there only if the config has all the
     /// fields.
     Layers(&'static str),
@@ -87,7 +89,8 @@ pub(in crate::arch) enum Kind {
     /// UINT32: the field without the positions up to that of the padding token.
     Positions,
     /// UINT32: the first field divided by the second. It must be the width of the experts that
-    /// every token sees, or llama.cpp does not find their tensors.
+    /// every token sees, or llama.cpp does not find their tensors. It is not there if the third
+    /// field says that there are none.
     SharedWidth,
     /// Not written: the field is -1 or the last layer.
     LastLayer,

@@ -87,7 +87,7 @@ pub(in crate::cli) struct SelectArgs {
     /// File of such names: a line OLD=NEW for each, or a JSON object
     #[arg(long, value_name = "FILE", help_heading = SELECTION)]
     pub rename_file: Option<PathBuf>,
-    /// Leave out arrays that no tensor can hold (text, objects, …)
+    /// Leave out arrays that no tensor can hold (text, objects, …), and tensors that cannot be decoded
     #[arg(long, help_heading = SELECTION)]
     pub skip_unsupported: bool,
 }
@@ -120,6 +120,14 @@ pub(in crate::cli) struct OutputArgs {
     /// loads beside its language model
     #[arg(long, help_heading = OUTPUT, conflicts_with_all = ["tensors_only", "include", "exclude"])]
     pub mmproj: bool,
+    /// GGUF metadata from a JSON object: values get the types of their keys, {"type": "u8", "value":
+    /// 3} has its own, and null removes a key
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub gguf_metadata: Option<PathBuf>,
+    /// One value of GGUF metadata, with the type of its key; KEY:TYPE=VALUE gives the type, and
+    /// KEY=null removes the key; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", help_heading = OUTPUT)]
+    pub gguf_kv: Vec<String>,
     /// llama.cpp's name of the pre-tokenizer, e.g. llama-bpe, for a GGUF file of a Hugging Face
     /// model [default: the one that fits]
     #[arg(long, value_name = "NAME", help_heading = OUTPUT)]

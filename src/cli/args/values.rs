@@ -78,6 +78,15 @@ pub(super) fn parse_adapter(text: &str) -> Result<(PathBuf, f64), String> {
     }
 }
 
+/// A global of a pickle.
+pub(super) fn parse_global(text: &str) -> Result<String, String> {
+    let is_global = text.split('.').all(|part| !part.is_empty()) && text.contains('.');
+    match is_global && !text.contains(char::is_whitespace) {
+        true => Ok(text.to_owned()),
+        false => Err("a global is MODULE.NAME, e.g. argparse.Namespace".to_owned()),
+    }
+}
+
 /// The scheme of this name.
 pub(super) fn parse_scheme(text: &str) -> Result<ForgetScheme, String> {
     text.parse().map_err(|e: crate::AnamnesisError| match e {

@@ -40,7 +40,7 @@ impl<'m> ModelTexts<'m> {
             None => ShownMetadata::Texts(texts.map(|(k, v)| (k.as_str(), v.as_str())).collect()),
         };
         let config = match model.model_directory() {
-            Some(directory) => Texts::new(&directory, &model.limits).json("config.json")?,
+            Some(directory) => Texts::following(&directory, &model.limits).json("config.json")?,
             None => None,
         };
         Ok(Self { metadata, config })

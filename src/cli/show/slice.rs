@@ -70,8 +70,8 @@ impl SliceText {
     /// beyond it is an error.
     pub(super) fn of(&self, name: &str, shape: &[usize]) -> Result<Slice> {
         let refuse = |what: String| {
-            let what = format!("tensor `{name}`: {what}");
-            Err(AnamnesisError::unsupported("a slice", what))
+            let what = format!("the slice does not fit tensor `{name}`: {what}");
+            Err(AnamnesisError::usage(what))
         };
         if self.0.len() > shape.len() {
             let (n, dims) = (self.0.len(), shape.len());

@@ -201,10 +201,15 @@ impl ModuleRules {
             if let Some(format) = group.get("format") {
                 args.insert("format".to_owned(), format.clone());
             }
-            let rule = ModuleSettings::new(&args, place);
+            let mut rule = ModuleSettings::new(&args, place);
             let targets = group.get("targets").unwrap_or(group).as_array();
             for target in targets.into_iter().flatten().filter_map(Value::as_str) {
-                by_target.insert((target.contains("re:"), target), rule.clone());
+                let key = (target.contains("re:"), target);
+                let other = by_target.remove(&key).filter(|other| *other != rule);
+                if let Some(other) = other {
+                    rule = ModuleSettings::with_other(&rule, other);
+                }
+                by_target.insert(key, rule.clone());
             }
         }
         for ((_, target), rule) in by_target {

@@ -26,11 +26,11 @@ impl RenameRule {
     /// for the first group of the expression or the first `*`, and `$$` for a dollar sign.
     ///
     /// # Errors
-    /// `Unsupported` if the expression does not compile, or has no such group.
+    /// `Usage` if the expression does not compile, or has no such group.
     pub(crate) fn new(text: &str, new_name: &str) -> Result<Self> {
         let pattern = Pattern::of_user(text)?;
         let new_name = pieces(new_name, pattern.group_count()).map_err(|reason| {
-            AnamnesisError::unsupported(format!("the new name {new_name} of {text}"), reason)
+            AnamnesisError::usage(format!("the new name `{new_name}` of `{text}`: {reason}"))
         })?;
         Ok(Self {
             text: text.to_owned(),

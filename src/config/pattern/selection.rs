@@ -14,11 +14,23 @@ impl Selection {
     /// Patterns with wildcards, or `re:` and an expression.
     ///
     /// # Errors
-    /// `Unsupported` if an expression does not compile, or if there are too many.
+    /// `Usage` if an expression does not compile, or if there are too many.
     pub(crate) fn new(include: &[String], exclude: &[String]) -> Result<Self> {
+        let about = |option| move |e: AnamnesisError| e.about(option);
         Ok(Self {
-            include: compile(include)?,
-            exclude: compile(exclude)?,
+            include: compile(include).map_err(about("--include"))?,
+            exclude: compile(exclude).map_err(about("--exclude"))?,
+        })
+    }
+
+    /// The patterns of one list that is no option of its own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn of(patterns: &[String]) -> Result<Self> {
+        Ok(Self {
+            include: compile(patterns)?,
+            exclude: PatternList::default(),
         })
     }
 
@@ -48,18 +60,20 @@ impl Selection {
         unmatched.map(note).collect()
     }
 
-    /// The error that none of `names` is selected.
+    /// The error that none of `names` is selected: `Usage`.
     pub(crate) fn has_none<'n>(
         &self,
         names: impl Iterator<Item = &'n str> + Clone,
     ) -> AnamnesisError {
         let mut wrong = self.include.unmatched(names.clone());
-        AnamnesisError::parse(match wrong.next() {
+        AnamnesisError::usage(match wrong.next() {
             Some(text) => {
                 let meant = what_was_meant(text, names);
-                format!("no tensor is left: none has a name like `{text}`; {meant}")
+                format!("--include: no tensor is left: none has a name like `{text}`; {meant}")
             }
-            None => "no tensor is left: all that are included are excluded, too".to_owned(),
+            None => {
+                "--exclude: no tensor is left: all that are included are excluded, too".to_owned()
+            }
         })
     }
 }
@@ -68,11 +82,8 @@ fn compile(patterns: &[String]) -> Result<PatternList<String>> {
     let mut list = PatternList::default();
     for text in patterns {
         if !list.push(Pattern::of_user(text)?, text.clone()) {
-            let what = "there are too many patterns";
-            return Err(AnamnesisError::unsupported(
-                format!("the pattern {text}"),
-                what,
-            ));
+            let what = format!("the pattern `{text}`: there are too many patterns");
+            return Err(AnamnesisError::usage(what));
         }
     }
     Ok(list)

@@ -4,6 +4,9 @@
 /// Prefix of the keys of GGUF metadata in a model's metadata of text.
 pub(crate) const PREFIX: &str = "gguf.";
 
+/// What kind of model a file holds: programs that run models load no file without it.
+pub(crate) const ARCHITECTURE: &str = "general.architecture";
+
 /// The type of most tensors, a number of llama.cpp's `enum llama_ftype`.
 pub(crate) const FILE_TYPE: &str = "general.file_type";
 

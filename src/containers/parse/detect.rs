@@ -194,6 +194,18 @@ fn read_head(file: &mut dyn ReadAt) -> Result<Vec<u8>> {
     Ok(head)
 }
 
+/// Whether a file with these first bytes is of a container that holds tensors and text alone.
+#[cfg(feature = "pth")]
+pub(super) fn is_weights(head: &[u8]) -> bool {
+    let row = FORMATS.iter().find(|f| (f.matches)(head));
+    let is_one = |row: &ContainerFormat| match row.beginning {
+        Beginning::Of(Container::Gguf) => head.starts_with(b"GGUF"),
+        Beginning::Of(Container::Safetensors | Container::Qnat) => true,
+        _ => false,
+    };
+    row.is_some_and(is_one)
+}
+
 fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {
     let found = FORMATS.iter().find(|f| (f.matches)(head));
     found.ok_or_else(|| AnamnesisError::parse("not a model file"))

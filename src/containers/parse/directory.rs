@@ -44,9 +44,11 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
         kind,
         map,
         index,
+        note,
     } = find_shards(&dir, &names, &config, budget)?;
     let pool = Arc::new(FilePool::default());
     let mut contents = ParsedModel::new(Container::Safetensors, 0);
+    contents.notes.extend(note);
     // The index is in memory with longer entries, so it cannot ask for more than that.
     let listed = map.as_ref().map_or(0, Vec::len);
     contents.tensors.reserve_exact(listed);

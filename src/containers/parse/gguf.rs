@@ -4,6 +4,7 @@
 //! Format: ggml `gguf.h`; versions 1 to 3 in both byte orders.
 
 mod cursor;
+mod edit;
 pub(crate) mod header;
 mod json;
 mod split;
@@ -12,6 +13,8 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
+pub use self::edit::{GgufEdit, parse_gguf_edit, parse_gguf_edits_json};
+pub(crate) use self::edit::{ResolvedEdits, resolve_edits};
 use self::header::{GgufHeader, GgufTensorEntry, past_the_end};
 pub(crate) use self::json::{from_text, plain_json};
 pub use self::json::{parse_gguf_kv_arg, parse_gguf_metadata_json};
@@ -175,12 +178,23 @@ fn tell_q2_0(entries: &mut [GgufTensorEntry], alignment: u64, file_len: u64) {
     }
 }
 
+/// Whether the `room` for the last tensor is that of another type, which its number then may be.
+fn has_room_of_other(dtype: Dtype, shape: &[usize], room: u64, alignment: u64) -> bool {
+    let types = Dtype::ALL
+        .iter()
+        .filter(|other| other.ggml_id().is_some() && **other != dtype);
+    types.filter_map(|other| other.byte_len(shape)).any(|len| {
+        let len = len as u64;
+        len == room || len.checked_next_multiple_of(alignment) == Some(room)
+    })
+}
+
 /// Checks each tensor's size against the offset of the next one, and returns the tensors.
 ///
 /// Forks of llama.cpp use numbers of types for other types than ggml does, so that a type's number
 /// alone proves nothing. Its size does: a tensor, padded to the alignment, must end where the next
-/// one begins. The last tensor may be followed by other data, unless no other tensor of its type
-/// has proved the size. A tensor of an unknown type has the size that its neighbours leave it.
+/// one begins. The last tensor may be followed by other data, unless it is of blocks and no other
+/// tensor of its type has proved the size, or the room is that of another type. A tensor of an unknown type has the size that its neighbours leave it.
 ///
 /// # Errors
 /// `Parse` that names the tensor, if tensors overlap, leave a gap or lie past the end of the file.
@@ -240,7 +254,9 @@ fn check_extents(
                         "it takes {len} bytes, and the next tensor begins after {room}"
                     )));
                 }
-                None if dtype.is_ggml_block() && !proven.contains(&dtype) => {
+                None if dtype.is_ggml_block() && !proven.contains(&dtype)
+                    || has_room_of_other(dtype, &shape, room, alignment) =>
+                {
                     let what = format!(
                         "it takes {len} bytes, and the file has {room}: the type may be another"
                     );

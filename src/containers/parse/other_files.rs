@@ -9,13 +9,19 @@ use crate::source::Source;
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// A kind of file that is no model, or none that is read.
-struct OtherFile {
+pub(super) struct OtherFile {
     /// Whether a file with these first bytes is one.
     matches: fn(&[u8]) -> bool,
-    name: &'static str,
+    pub name: &'static str,
     /// What the user can do.
     advice: &'static str,
+    /// What a program may find in it that `scan_pickles` does not look into.
+    pub hides: Option<&'static str>,
 }
+
+const MODELS_NOT_READ: &str = "its models are not read";
+const UNPACK: &str = "unpack it first";
+const PACKED: Option<&str> = Some("compressed content, which was not looked into");
 
 /// What tells JSON text that is an index of shards.
 const INDEX_KEY: &[u8] = b"\"weight_map\"";
@@ -27,59 +33,133 @@ const OTHER_FILES: &[OtherFile] = &[
         matches: |head| head.starts_with(b"version https://git-lfs"),
         name: "Git LFS pointer",
         advice: "it stands for the file, which `git lfs pull` fetches",
+        hides: None,
     },
     OtherFile {
         matches: |head| {
+            let head = behind_spaces(head);
             let begins = |tag: &[u8]| {
                 head.get(..tag.len())
                     .is_some_and(|b| b.eq_ignore_ascii_case(tag))
             };
-            begins(b"<!doctype html") || begins(b"<html")
+            begins(b"<!doctype html") || begins(b"<html") || begins(b"<head")
         },
         name: "HTML page",
         advice: "the server has sent a page in place of the file; download it again",
+        hides: None,
+    },
+    OtherFile {
+        // S3 and others tell in XML why they do not send a file.
+        matches: |head| {
+            let head = behind_spaces(head);
+            head.starts_with(b"<?xml") || head.starts_with(b"<Error>")
+        },
+        name: "XML text",
+        advice: "the server may have sent an error in place of the file; download it again",
+        hides: None,
     },
     OtherFile {
         matches: |head| {
-            head.starts_with(b"{") && head.windows(INDEX_KEY.len()).any(|at| at == INDEX_KEY)
+            behind_spaces(head).starts_with(b"{")
+                && head.windows(INDEX_KEY.len()).any(|at| at == INDEX_KEY)
         },
         name: "index of shards",
         advice: "give the directory that it is in",
+        hides: None,
     },
     OtherFile {
-        matches: |head| head.starts_with(b"{"),
+        matches: |head| behind_spaces(head).starts_with(b"{") && is_text(head),
         name: "JSON text",
         advice: "give the file of weights, or the directory",
+        hides: None,
     },
     OtherFile {
         matches: |head| head.starts_with(&[0x1f, 0x8b]),
         name: "gzip archive",
-        advice: "unpack it first",
+        advice: "unpack it first, with `gunzip`, or with `tar -xzf` if it is a tar archive, as `.tar.gz` and some `.nemo` are",
+        hides: PACKED,
     },
     OtherFile {
         matches: |head| head.starts_with(b"7z\xbc\xaf\x27\x1c"),
         name: "7-Zip archive",
-        advice: "unpack it first",
+        advice: UNPACK,
+        hides: PACKED,
     },
     OtherFile {
-        matches: |head| head.starts_with(b"\xfd7zXZ\0") || head.starts_with(b"BZh"),
+        matches: |head| head.starts_with(b"Rar!\x1a\x07"),
+        name: "RAR archive",
+        advice: UNPACK,
+        hides: PACKED,
+    },
+    OtherFile {
+        // xz, bzip2, and the older format of xz with its usual properties.
+        matches: |head| {
+            head.starts_with(b"\xfd7zXZ\0")
+                || head.starts_with(b"BZh")
+                || head.starts_with(b"\x5d\0\0")
+        },
         name: "xz or bzip2 archive",
-        advice: "unpack it first",
+        advice: UNPACK,
+        hides: PACKED,
     },
     OtherFile {
         matches: |head| head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]),
         name: "Zstandard archive",
-        advice: "unpack it first",
+        advice: UNPACK,
+        hides: PACKED,
+    },
+    OtherFile {
+        matches: |head| head.starts_with(&[0x04, 0x22, 0x4d, 0x18]),
+        name: "LZ4 archive",
+        advice: UNPACK,
+        hides: PACKED,
     },
     OtherFile {
         matches: |head| head.starts_with(b"\x89HDF\r\n\x1a\n"),
         name: "HDF5",
         advice: "Keras and TensorFlow models are not read",
+        hides: Some(
+            "HDF5, which was not looked into: a Keras model in it may hold code (`Lambda`)",
+        ),
     },
     OtherFile {
         matches: |head| head.get(4..8) == Some(b"TFL3"),
         name: "TensorFlow Lite",
-        advice: "its models are not read",
+        advice: MODELS_NOT_READ,
+        hides: None,
+    },
+    OtherFile {
+        matches: |head| head.get(4..8) == Some(b"ET12"),
+        name: "ExecuTorch",
+        advice: MODELS_NOT_READ,
+        hides: None,
+    },
+    OtherFile {
+        // A version, and the name of the model's class with its length and a zero.
+        matches: |head| match head {
+            [1..=20, 0, 0, 0, n @ 2..=64, 0, name @ ..] => {
+                let name = name
+                    .get(..usize::from(*n))
+                    .and_then(|name| name.split_last());
+                name.is_some_and(|(end, name)| {
+                    *end == 0 && name.iter().all(u8::is_ascii_alphanumeric)
+                })
+            }
+            _ => false,
+        },
+        name: "CTranslate2",
+        advice: "its models are not read; give the model that it was made from",
+        hides: None,
+    },
+    OtherFile {
+        // The number of blobs and a version, and the mark of the first blob.
+        matches: |head| {
+            matches!(head.get(4..8), Some([1 | 2, 0, 0, 0]))
+                && head.get(64..68) == Some(&[0xef, 0xbe, 0xad, 0xde])
+        },
+        name: "Core ML (weight.bin)",
+        advice: MODELS_NOT_READ,
+        hides: None,
     },
     OtherFile {
         // The version of the format and its description, which begins with an input: a message
@@ -89,7 +169,8 @@ const OTHER_FILES: &[OtherFile] = &[
             input.is_some_and(|input| input.first() == Some(&NAME))
         },
         name: "Core ML",
-        advice: "its models are not read",
+        advice: MODELS_NOT_READ,
+        hides: None,
     },
     OtherFile {
         // The version of the format and a graph, which begins with its description.
@@ -98,29 +179,36 @@ const OTHER_FILES: &[OtherFile] = &[
             info.is_some()
         },
         name: "TensorFlow SavedModel",
-        advice: "its models are not read",
+        advice: MODELS_NOT_READ,
+        hides: Some(GRAPH),
     },
     OtherFile {
         // A graph of nodes, each of which begins with its name and the name of its operation.
-        matches: |head| {
-            let name = message(head, []).filter(|node| node.first() == Some(&NAME));
-            let after = name.and_then(|node| node.get(2 + usize::from(*node.get(1)?)..));
-            after.is_some_and(|after| after.first() == Some(&0x12))
-        },
+        matches: |head| after_first_name(head).is_some_and(|after| after.first() == Some(&0x12)),
         name: "TensorFlow graph",
-        advice: "its models are not read",
+        advice: MODELS_NOT_READ,
+        hides: Some(GRAPH),
+    },
+    OtherFile {
+        // Pieces, each of which begins with its text and its score.
+        matches: |head| after_first_name(head).is_some_and(|after| after.first() == Some(&0x15)),
+        name: "SentencePiece vocabulary",
+        advice: "it is the tokenizer's; give the file of weights, or the directory",
+        hides: None,
     },
     OtherFile {
         // The magic of burn-pack as a little-endian number.
         matches: |head| head.starts_with(b"NRUB"),
         name: "Burnpack",
         advice: BURN,
+        hides: None,
     },
     OtherFile {
         // `BurnRecord`: a map of `metadata`, `item` and a mark of no size.
         matches: |head| head.starts_with(b"\x83\xa8metadata"),
         name: "MessagePack, as Burn's recorders write it",
         advice: BURN,
+        hides: None,
     },
     OtherFile {
         // A map whose first key is a word.
@@ -132,6 +220,7 @@ const OTHER_FILES: &[OtherFile] = &[
         },
         name: "MessagePack, as Flax writes it",
         advice: "its models are not read; transformers loads them with `from_flax=True` and saves safetensors",
+        hides: None,
     },
     OtherFile {
         // The version of the format, and then the name of the program that wrote the file.
@@ -142,7 +231,8 @@ const OTHER_FILES: &[OtherFile] = &[
             )
         },
         name: "ONNX",
-        advice: "its models are not read",
+        advice: MODELS_NOT_READ,
+        hides: None,
     },
     OtherFile {
         // GGML, GGMF, GGJT and GGLA as little-endian numbers.
@@ -152,8 +242,93 @@ const OTHER_FILES: &[OtherFile] = &[
         },
         name: "GGML",
         advice: "this is a file of whisper.cpp, or one of llama.cpp from before GGUF, which a version of that time converts; the model that it was made from is read",
+        hides: None,
+    },
+    OtherFile {
+        matches: |head| head.starts_with(&[0xba, 0x16, 0x4f, 0x2f]),
+        name: "fastText",
+        advice: MODELS_NOT_READ,
+        hides: None,
+    },
+    OtherFile {
+        matches: |head| {
+            head.starts_with(b"\x89PNG\r\n\x1a\n")
+                || head.starts_with(&[0xff, 0xd8, 0xff])
+                || head.starts_with(b"GIF8")
+                || (head.starts_with(b"RIFF") && head.get(8..12) == Some(b"WEBP"))
+        },
+        name: "image",
+        advice: "give the file of weights",
+        hides: None,
+    },
+    OtherFile {
+        matches: |head| {
+            (head.starts_with(b"RIFF") && head.get(8..12) == Some(b"WAVE"))
+                || head.starts_with(b"fLaC")
+                || head.starts_with(b"OggS")
+                || head.starts_with(b"ID3")
+                || head.get(4..8) == Some(b"ftyp")
+        },
+        name: "sound or video",
+        advice: "give the file of weights",
+        hides: None,
+    },
+    OtherFile {
+        matches: |head| head.starts_with(b"PAR1") || head.starts_with(b"ARROW1"),
+        name: "table of Apache Arrow or Parquet",
+        advice: "give the file of weights",
+        hides: None,
+    },
+    OtherFile {
+        matches: |head| head.starts_with(b"%PDF-"),
+        name: "PDF",
+        advice: "give the file of weights",
+        hides: Some("PDF, which was not looked into"),
+    },
+    OtherFile {
+        matches: |head| !head.is_empty() && is_text(head),
+        name: "text",
+        advice: "give the file of weights, or the directory",
+        hides: None,
     },
 ];
+
+const GRAPH: &str =
+    "a graph of TensorFlow, which was not looked into: its operations can read and write files";
+
+/// What begins behind a mark of UTF-8, and spaces and ends of lines.
+fn behind_spaces(head: &[u8]) -> &[u8] {
+    head.strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(head)
+        .trim_ascii_start()
+}
+
+/// Whether the beginning of a file is text: UTF-8, perhaps cut off, or UTF-16 with its mark,
+/// without control characters other than spaces, ends of lines and escapes of terminals.
+pub(super) fn is_text(head: &[u8]) -> bool {
+    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        let is_printable = |pair: &[u8; 2]| *pair != [0, 0];
+        return head.as_chunks::<2>().0.iter().all(is_printable);
+    }
+    let is_plain = |&b: &u8| b >= 0x20 || matches!(b, b'\t'..=b'\r' | 0x1b);
+    let is_whole = match std::str::from_utf8(head) {
+        Ok(_) => true,
+        Err(error) => error.error_len().is_none(),
+    };
+    is_whole && head.iter().all(is_plain)
+}
+
+/// What follows the name of the first item of a list of Protocol Buffers, if the item begins with a
+/// name.
+fn after_first_name(head: &[u8]) -> Option<&[u8]> {
+    let item = message(head, []).filter(|item| item.first() == Some(&NAME))?;
+    item.get(2 + usize::from(*item.get(1)?)..)
+}
+
+/// The kind of a file that is no model, or none that is read, by its first bytes.
+pub(super) fn known(head: &[u8]) -> Option<&'static OtherFile> {
+    OTHER_FILES.iter().find(|file| (file.matches)(head))
+}
 
 /// First byte of a field of Protocol Buffers that is a text or a message and has the number 1.
 const NAME: u8 = 0x0a;
@@ -191,25 +366,137 @@ fn is_tensorflow_index(source: &Source) -> bool {
 /// Bytes that are looked at.
 const HEAD: usize = 512;
 
-/// Reads a file of no known container: as safetensors, so that the error says what is wrong with
-/// it, unless it is known what the file is.
+/// Names of files that have no mark in their content.
+struct OtherName {
+    matches: fn(&str) -> bool,
+    name: &'static str,
+    advice: &'static str,
+}
+
+const OTHER_NAMES: &[OtherName] = &[
+    OtherName {
+        matches: |name| {
+            let shard = name.rsplit_once(".data-").map(|(_, shard)| shard);
+            shard.is_some_and(|shard| shard.split("-of-").all(is_number))
+        },
+        name: "TensorFlow checkpoint (variables)",
+        advice: MODELS_NOT_READ,
+    },
+    OtherName {
+        matches: is_part,
+        name: "part of a split file",
+        advice: "join the parts in their order first, with `cat` or the program that split them",
+    },
+    OtherName {
+        matches: |name| {
+            let endings = [
+                ".incomplete",
+                ".crdownload",
+                ".aria2",
+                ".download",
+                ".partial",
+                ".part",
+            ];
+            endings.iter().any(|ending| name.ends_with(ending))
+        },
+        name: "download that has not ended",
+        advice: "download the file again",
+    },
+];
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whether a name is that of a part of a split file: `.part1`, `.part-ab`, `.part1of2`,
+/// `.gguf-split-a`, `.001`, `.aa`.
+fn is_part(name: &str) -> bool {
+    let Some((rest, last)) = name.rsplit_once('.') else {
+        return false;
+    };
+    let number = |text: &str| {
+        text.trim_start_matches(['-', '_'])
+            .split("of")
+            .all(is_number)
+    };
+    let letters = |text: &str| {
+        let letters = text.trim_start_matches(['-', '_']);
+        matches!(letters.len(), 1..=3) && letters.bytes().all(|b| matches!(b, b'a'..=b'z'))
+    };
+    let is_counted = |text: &str| number(text) || letters(text);
+    let behind = |word: &str| {
+        last.split_once(word)
+            .is_some_and(|(_, count)| is_counted(count))
+    };
+    // Letters alone may be an ending of any kind, `split` of coreutils begins with `aa`.
+    let is_suffix = || {
+        let is_model = rest.rsplit_once('.').is_some_and(|(_, ending)| {
+            ["safetensors", "gguf", "bin", "pt", "pth", "ckpt", "npz"].contains(&ending)
+        });
+        is_model && (is_number(last) || last.len() == 2 && last.starts_with('a'))
+    };
+    behind("part") || behind("split") || is_suffix()
+}
+
+/// Adds to an error what the name says: the first part of a split file begins as the whole does.
+pub(super) fn of_part(error: AnamnesisError, path: &Path) -> AnamnesisError {
+    let is_part = path
+        .file_name()
+        .is_some_and(|name| is_part(&name.to_string_lossy()));
+    match error {
+        AnamnesisError::Parse { .. } if is_part => {
+            error.about("part of a split file; join the parts in their order first")
+        }
+        error => error,
+    }
+}
+
+/// Reads a file of no known container: as safetensors if it may be a broken one, so that the error
+/// says what is wrong with it; otherwise the error says what the file is, if that is known.
 ///
 /// # Errors
-/// `Unsupported` with what the file is; those of the safetensors reader.
+/// `Unsupported` with what the file is; `Parse` if it is unknown; those of the safetensors reader.
 pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
     let len = source.len().unwrap_or(HEAD as u64).min(HEAD as u64);
     let mut head = vec![0; len as usize];
-    if source.read_at(0, &mut head).is_ok()
-        && let Some(file) = OTHER_FILES.iter().find(|file| (file.matches)(&head))
-    {
+    source.read_at(0, &mut head)?;
+    if let Some(file) = known(&head) {
         return Err(AnamnesisError::unsupported(file.name, file.advice));
     }
     if is_tensorflow_index(&source) {
-        let (what, advice) = ("TensorFlow checkpoint", "its models are not read");
-        return Err(AnamnesisError::unsupported(what, advice));
+        return Err(AnamnesisError::unsupported(
+            "TensorFlow checkpoint",
+            MODELS_NOT_READ,
+        ));
     }
-    safetensors::read(source, path, budget)
+    let name = path
+        .and_then(Path::file_name)
+        .unwrap_or_default()
+        .to_string_lossy();
+    if let Some(file) = OTHER_NAMES.iter().find(|file| (file.matches)(&name)) {
+        return Err(AnamnesisError::unsupported(file.name, file.advice));
+    }
+    match name.ends_with(".safetensors") || may_be_safetensors(&head) {
+        true => safetensors::read(source, path, budget),
+        false => Err(AnamnesisError::parse(match head.is_empty() {
+            true => "the file is empty (0 bytes)",
+            false => "not a model file: it begins like no container that is known",
+        })),
+    }
 }
+
+/// Whether a file may be safetensors that ends in the length of its header, or of which that length
+/// is damaged, or what follows it.
+fn may_be_safetensors(head: &[u8]) -> bool {
+    let is_length = |n: &[u8; 8]| matches!(u64::from_le_bytes(*n), 1..=MAX_HEADER);
+    matches!(head.len(), 1..8)
+        || head.get(8) == Some(&b'{')
+        || head.first_chunk().is_some_and(is_length)
+}
+
+/// Length of a header up to which its number is believed to be one: ten times what safetensors
+/// allows.
+const MAX_HEADER: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -220,7 +507,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 23] = [
+        let rows: [(&[u8], &str); 32] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -236,6 +523,26 @@ mod tests {
             (b"\x89HDF\r\n\x1a\naaaa", "HDF5"),
             (b"\x1c\0\0\0TFL3aaaa", "TensorFlow Lite"),
             (b"\x08\x08\x12\x07pytorchaaaa", "ONNX"),
+            (b"\xef\xbb\xbf <?xml version='1.0'?><Error>", "XML"),
+            (b"\n {\"a\": 1}", "JSON text"),
+            (b"tokens and more\n", "text"),
+            (b"Rar!\x1a\x07\x01\0", "RAR"),
+            (b"\x89PNG\r\n\x1a\n\0", "image"),
+            // `Model.save` of ctranslate2's `specs/model_spec.py`, MILBlob of coremltools, and
+            // `sentencepiece_model.proto`.
+            (
+                b"\x06\0\0\0\x10\0TransformerSpec\0\x07\0\0\0",
+                "CTranslate2",
+            ),
+            (&CORE_ML_WEIGHTS, "Core ML"),
+            (
+                b"\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02",
+                "SentencePiece",
+            ),
+            (
+                b"\x80\x81\x82\x83\x84\x85\x86\x87\x88",
+                "begins like no container",
+            ),
             (b"tjggaaaa", "before GGUF"),
             (b"lmgg\xa8\xca\0\0", "whisper.cpp"),
             (b"alggaaaa", "GGML"),
@@ -270,7 +577,44 @@ mod tests {
                 said(bytes)
             );
         }
-        assert!(said(b"aaaaaaaaaaaa").contains("not a safetensors file"));
-        assert!(said(b"").contains("safetensors"));
+        assert!(said(b"").contains("empty"));
+        // What may be a broken safetensors file is called that.
+        for broken in [
+            &b"\x08\0\0\0\xff\0\0\0{\"a\": 1}"[..],
+            b"\x40\0\0\0\0\0\0\0\0\x01\x02",
+            b"\x40\0\0\0\0\0\0\0{\"a\":",
+        ] {
+            assert!(said(broken).contains("safetensors"), "{}", said(broken));
+        }
+    }
+
+    const CORE_ML_WEIGHTS: [u8; 72] = {
+        let mut head = [0; 72];
+        (head[0], head[4], head[64], head[65], head[66], head[67]) = (2, 2, 0xef, 0xbe, 0xad, 0xde);
+        head
+    };
+
+    #[test]
+    fn names_tell_parts() {
+        for part in [
+            "model.safetensors.part-ab",
+            "m.gguf.part1of2",
+            "m.part1",
+            "m.gguf-split-a",
+            "m.gguf.split_02",
+            "m.safetensors.001",
+            "m.bin.aa",
+        ] {
+            assert!(super::is_part(part), "{part}");
+        }
+        for whole in [
+            "m.safetensors",
+            "partial.bin",
+            "m.001",
+            "model-00001-of-00002.bin",
+            "m.apart",
+        ] {
+            assert!(!super::is_part(whole), "{whole}");
+        }
     }
 }

@@ -117,7 +117,7 @@ fn collect_globals(
         let archive = ZipArchive::read(&mut &*source, &budget)?;
         run_archive(&mut &*source, &archive, true, named, &budget).map(drop)
     } else if is_tar(&head[..n]) {
-        tar::collect_globals(source, named, &budget)
+        tar::collect_globals(&mut &*source, named, &budget)
     } else if head[0] == 0x80 {
         legacy::read(&mut &*source, Source::HeaderOnly, true, named, &budget).map(drop)
     } else {

@@ -271,23 +271,36 @@ impl ZipArchive {
             .min_by_key(|m| m.name.matches('/').count())
     }
 
-    /// Checks that `pickle` is the only root of a checkpoint. A `data.pkl` below its directory,
-    /// among the extra files of TorchScript, is none.
+    /// Checks that `pickle` is the only root of a checkpoint, and that no other member has its name
+    /// or that of one of its storages but for case: torch finds members in any case. A `data.pkl`
+    /// below its directory, among the extra files of TorchScript, is none.
     ///
     /// # Errors
-    /// `Parse` if another member could be taken for the checkpoint's pickle: which one counts would
-    /// depend on the reader.
+    /// `Parse` if another member could be taken for the checkpoint's pickle or for a storage: which
+    /// one counts would depend on the reader.
     #[cfg(feature = "pth")]
     pub(crate) fn check_only_root(&self, pickle: &ZipMember) -> Result<()> {
         let directory = pickle.name.trim_end_matches("data.pkl");
         let is_other = |m: &&ZipMember| {
             let inside = !directory.is_empty() && m.name.starts_with(directory);
-            is_pickle(m) && m.name != pickle.name && !inside
+            is_pickle_in_any_case(m) && m.name != pickle.name && !inside
         };
-        match self.members.iter().find(is_other) {
-            Some(other) => Err(broken(format!(
-                "it has two roots, `{}` and `{}`",
-                pickle.name, other.name
+        if let Some(other) = self.members.iter().find(is_other) {
+            let (name, other) = (&pickle.name, &other.name);
+            return Err(broken(format!("it has two roots, `{name}` and `{other}`")));
+        }
+        // Names of TorchScript's code may differ in case alone.
+        let is_data = |m: &&ZipMember| {
+            let below = m.name.get(directory.len()..).unwrap_or_default();
+            let code = below.get(..5).unwrap_or_default();
+            !code.eq_ignore_ascii_case("code/")
+        };
+        let mut seen = std::collections::HashSet::new();
+        let is_twice = |m: &&ZipMember| !seen.insert(m.name.to_ascii_lowercase());
+        match self.members.iter().filter(is_data).find(is_twice) {
+            Some(twice) => Err(broken(format!(
+                "`{}` is in it twice, in upper and lower case",
+                twice.name
             ))),
             None => Ok(()),
         }
@@ -298,6 +311,12 @@ impl ZipArchive {
     pub(crate) fn member(&self, name: &str) -> Option<&ZipMember> {
         self.members.iter().find(|m| m.name == name)
     }
+}
+
+#[cfg(feature = "pth")]
+fn is_pickle_in_any_case(member: &ZipMember) -> bool {
+    let last = member.name.rsplit('/').next().unwrap_or_default();
+    last.eq_ignore_ascii_case("data.pkl")
 }
 
 fn is_pickle(member: &ZipMember) -> bool {

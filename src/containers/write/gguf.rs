@@ -5,11 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{OutputEntry, OutputLayout};
+use super::{OutputEntry, OutputLayout, unusable_name};
 use crate::containers::model::gguf::{
     DEFAULT_ALIGNMENT, GgufMetadata, GgufMetadataValue, MAX_ALIGNMENT, write_entry, write_str,
 };
-use crate::containers::model::gguf_keys::is_split_key;
+use crate::containers::model::gguf_keys::{ARCHITECTURE, is_split_key};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Most dimensions of a tensor that llama.cpp reads (`GGML_MAX_DIMS`).
@@ -17,6 +17,9 @@ pub(crate) const GGML_MAX_DIMS: usize = 4;
 
 /// Most dimensions of a tensor that is read back. Convolutions of video models have five.
 const MAX_DIMS: usize = 8;
+
+/// Longest name of a tensor that is read back, in bytes.
+const LONGEST_NAME: usize = 65_535;
 
 /// The metadata of an output, encoded.
 #[derive(Debug, Default, Clone)]
@@ -26,6 +29,7 @@ pub(crate) struct GgufKeys {
     count: u64,
     /// Value of `general.alignment`, if it is among the keys.
     alignment: Option<u32>,
+    has_architecture: bool,
 }
 
 impl GgufKeys {
@@ -63,6 +67,7 @@ impl GgufKeys {
                         .iter()
                         .for_each(|metadata| metadata.write_entry(key, &mut keys.bytes));
                     keys.count += 1;
+                    keys.has_architecture |= key == ARCHITECTURE;
                     if key == ALIGNMENT {
                         keys.alignment = source
                             .and_then(|metadata| metadata.get(key))
@@ -105,8 +110,14 @@ impl GgufKeys {
             );
         }
         write_entry(key, value, &mut self.bytes);
+        self.has_architecture |= key == ARCHITECTURE;
         self.count += 1;
         Ok(())
+    }
+
+    /// Whether `general.architecture` is among the keys.
+    pub(crate) fn has_architecture(&self) -> bool {
+        self.has_architecture
     }
 
     /// Alignment of the tensors, in bytes.
@@ -150,11 +161,32 @@ pub(crate) fn stored_dtype(name: &str, dtype: Dtype, shape: &[usize]) -> Result<
     Ok(stored)
 }
 
+/// Fails if readers would not find a tensor under its name. Names that are longer than llama.cpp
+/// reads are no error: other readers have no such limit.
+///
+/// # Errors
+/// `Unsupported` that names the tensor.
+pub(crate) fn check_names(entries: &[OutputEntry<'_>]) -> Result<()> {
+    let flaw = |name: &str| {
+        if name.contains('\0') {
+            return Some("readers in C end a name at a NUL");
+        }
+        (name.len() > LONGEST_NAME).then_some("it is longer than 65535 bytes")
+    };
+    let mut flaws = entries.iter().filter_map(|e| Some((e, flaw(e.name)?)));
+    match flaws.next() {
+        Some((e, why)) => Err(unusable_name("GGUF", e.name, why)),
+        None => Ok(()),
+    }
+}
+
 /// Lays out `entries` in their order, behind the metadata `keys`.
 ///
 /// # Errors
-/// `Parse` if the size of the file overflows, or if a dtype is no ggml type.
+/// `Unsupported` for a name that [`check_names`] refuses; `Parse` if the size of the file overflows,
+/// or if a dtype is no ggml type.
 pub(crate) fn layout(entries: &[OutputEntry<'_>], keys: &GgufKeys) -> Result<OutputLayout> {
+    check_names(entries)?;
     let alignment = u64::from(keys.alignment());
     let mut header = b"GGUF".to_vec();
     header.extend(3u32.to_le_bytes());

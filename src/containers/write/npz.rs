@@ -6,7 +6,9 @@
 //!
 //! Formats: PKWARE APPNOTE 6.3.10; NumPy `numpy/lib/format.py`, version 1.0.
 
-use super::{ChecksumPatch, Framing, OutputEntry, OutputLayout};
+use std::collections::HashSet;
+
+use super::{ChecksumPatch, Framing, OutputEntry, OutputLayout, unusable_name};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// NumPy's `descr` of a dtype; for floats that NumPy lacks, that of ml_dtypes. `None` if neither
@@ -75,12 +77,52 @@ const VERSION: u16 = 45;
 /// 1 January 1980, the earliest date of the format. A fixed date makes the output reproducible.
 const DATE: u16 = 1 << 5 | 1;
 
+/// Longest name of a member that is read back, in bytes.
+const LONGEST_MEMBER: usize = 4096;
+
+/// Ending of the names of members.
+const ENDING: &str = ".npy";
+
+/// Fails if NumPy would not find an array under its name, or a program that extracts the archive
+/// would write a file outside of its directory.
+///
+/// # Errors
+/// `Unsupported` that names the tensor.
+pub(crate) fn check_names(entries: &[OutputEntry<'_>]) -> Result<()> {
+    let names: HashSet<&str> = entries.iter().map(|e| e.name).collect();
+    let flaw = |name: &str| {
+        if name.contains('\0') {
+            return Some("Python ends the name of a member at a NUL");
+        }
+        if name.contains('\\') {
+            return Some("on Windows, Python reads a backslash in the name of a member as a slash");
+        }
+        let has_drive = name.as_bytes().get(1) == Some(&b':');
+        if name.starts_with('/') || has_drive || name.split('/').any(|part| part == "..") {
+            return Some("the member would be extracted outside of its directory");
+        }
+        if name.len() + ENDING.len() > LONGEST_MEMBER {
+            return Some("its name is too long");
+        }
+        // `NpzFile` looks for a member of the name itself before it appends the ending.
+        let shorter = name.strip_suffix(ENDING)?;
+        let is_shadowed = names.contains(shorter);
+        is_shadowed.then_some("NumPy would find the array without `.npy` in its name in its place")
+    };
+    let mut flaws = entries.iter().filter_map(|e| Some((e, flaw(e.name)?)));
+    match flaws.next() {
+        Some((e, why)) => Err(unusable_name("NPZ", e.name, why)),
+        None => Ok(()),
+    }
+}
+
 /// Lays out `entries` in their order, each as a member `NAME.npy`.
 ///
 /// # Errors
-/// `Unsupported` if NumPy has no such dtype or a name is too long for ZIP; `Parse` if the size of
+/// `Unsupported` if NumPy has no such dtype, and for a name that [`check_names`] refuses; `Parse` if the size of
 /// the file overflows.
 pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
+    check_names(entries)?;
     let (mut pieces, mut offsets, mut patches) = (Vec::new(), Vec::new(), Vec::new());
     let (mut directory, mut crc_places) = (Vec::new(), Vec::new());
     let mut at = 0u64;
@@ -91,7 +133,7 @@ pub(crate) fn layout(entries: &[OutputEntry<'_>]) -> Result<OutputLayout> {
             return Err(AnamnesisError::unsupported("writing NPZ", what));
         };
         let npy = npy_header(descr, e.shape);
-        let name = format!("{}.npy", e.name);
+        let name = format!("{}{ENDING}", e.name);
         let Ok(name_len) = u16::try_from(name.len()) else {
             return Err(AnamnesisError::unsupported(
                 "writing NPZ",

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::OutputLayout;
+use super::{OutputLayout, unusable_name};
 use crate::{AnamnesisError, Result};
 
 /// One tensor of an output file.
@@ -36,6 +36,9 @@ pub(crate) fn data_len(block: usize, blocks: usize, double: bool) -> u64 {
 
 /// Flag of a tensor in version 2: its scales are quantized.
 const DOUBLE_QUANT: u32 = 1;
+
+/// Longest name of a tensor, in bytes.
+const LONGEST_NAME: usize = 65_535;
 
 /// Values in a block, where their number allows it.
 const BLOCK: usize = 64;
@@ -84,6 +87,10 @@ pub(crate) fn layout(
     header.push(dtype as u8);
     let mut places = Vec::new();
     for t in tensors {
+        if t.name.len() > LONGEST_NAME {
+            let why = "it is longer than 65535 bytes, which is not read back";
+            return Err(unusable_name("QNAT", t.name, why));
+        }
         put(t.name, &mut header)?;
         header.extend(to_u32(t.shape.len(), "dimensions")?.to_le_bytes());
         t.shape

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Framing, OutputEntry, OutputLayout};
+use super::{Framing, OutputEntry, OutputLayout, unusable_name};
 use crate::{AnamnesisError, Dtype, Result};
 
 /// Length in bytes of the length prefix, a `u64`.
@@ -15,6 +15,26 @@ const PREFIX_LEN: u64 = 8;
 
 /// Alignment in bytes of the data behind the header.
 const ALIGN: usize = 8;
+
+/// Key of the metadata among the names of tensors.
+const METADATA: &str = "__metadata__";
+
+/// Longest header that readers accept, in bytes: `MAX_HEADER_SIZE` of the `safetensors` crate.
+const LONGEST_HEADER: usize = 100_000_000;
+
+/// Fails if readers would not find a tensor under its name.
+///
+/// # Errors
+/// `Unsupported` that names the tensor.
+pub(crate) fn check_names(entries: &[OutputEntry<'_>]) -> Result<()> {
+    match entries.iter().find(|e| e.name == METADATA) {
+        Some(e) => {
+            let why = "safetensors has the metadata of the file under this name, and no reader would open it";
+            Err(unusable_name("safetensors", e.name, why))
+        }
+        None => Ok(()),
+    }
+}
 
 /// Lays out `entries` behind a length prefix and JSON, which is padded so that the data begins at a
 /// multiple of 8.
@@ -24,14 +44,24 @@ const ALIGN: usize = 8;
 /// can then view mapped bytes as elements.
 ///
 /// # Errors
-/// `Parse` if the size of the file overflows.
+/// `Unsupported` for a name that [`check_names`] refuses, and if the header would be longer than
+/// readers accept; `Parse` if the size of the file overflows.
 pub(crate) fn layout(
     entries: &[OutputEntry<'_>],
     metadata: &Arc<HashMap<String, String>>,
 ) -> Result<OutputLayout> {
+    check_names(entries)?;
     let (mut offsets, data_len) = data_offsets(entries)?;
     let mut len = ByteCount(0);
     write_json(&mut len, entries, metadata, &offsets)?;
+    if len.0.next_multiple_of(ALIGN) > LONGEST_HEADER {
+        let what = format!(
+            "{} names make a header of {} bytes, and readers accept {LONGEST_HEADER}; --max-shard-size makes several files",
+            entries.len(),
+            len.0
+        );
+        return Err(AnamnesisError::unsupported("writing safetensors", what));
+    }
     let base = PREFIX_LEN + len.0.next_multiple_of(ALIGN) as u64;
     offsets.iter_mut().for_each(|offset| *offset += base);
     let file_len = base.checked_add(data_len).ok_or_else(overflow)?;

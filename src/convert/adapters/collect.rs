@@ -9,7 +9,7 @@ use super::matrices::{AdapterMatrix, AdapterTensor};
 use super::merge::WeightChange;
 use super::parameters::{Assigner, Assignment, Parameters};
 use super::peft_tensors::{LoraTensors, Replacement, SortedTensors};
-use super::{Adapter, Settings};
+use super::{Adapter, Settings, tied, vocabulary};
 use crate::config::what_was_meant;
 use crate::containers::model::Tensor;
 use crate::scheme::ResolvedItem;
@@ -23,35 +23,35 @@ pub(super) struct Collector<'a, 'm> {
     pub adapter: &'a Adapter,
     pub names: &'a HashMap<String, usize>,
     pub items: &'a [ResolvedItem<'m>],
+    /// Number of the embedding that is the head, too, which has no tensor of its own.
+    pub tied: Option<usize>,
     pub changes: &'a mut BTreeMap<usize, WeightChange>,
 }
 
 impl Collector<'_, '_> {
     /// # Errors
     /// As [`merge`](super::merge::merge).
-    pub(super) fn collect(&mut self) -> Result<()> {
+    pub(super) fn collect(&mut self, sorted: &SortedTensors<'_>) -> Result<()> {
         if !self.adapter.weight.is_finite() {
             let what = format!("its weight is {}", self.adapter.weight);
             return Err(AnamnesisError::unsupported("an adapter", what));
         }
-        let files = self.adapter.files.clone();
-        let sorted = match &files.settings {
-            Settings::Peft(_) => SortedTensors::new(&files.tensors)?,
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => SortedTensors::of_gguf(&files.tensors)?,
-        };
-        if sorted.lora.is_empty() && sorted.replacements.is_empty() {
+        if sorted.is_empty() {
             return Err(AnamnesisError::parse("it has no tensors"));
         }
         for (weight, index) in &sorted.replacements {
             self.replace(weight, *index)?;
         }
-        let parameters = self.parameters(&sorted)?;
+        for (weight, index) in &sorted.rows {
+            self.replace_rows(weight, *index)?;
+        }
+        self.require_rows(sorted.rows.keys())?;
+        let parameters = self.parameters(sorted)?;
         for (module, tensors) in &sorted.lora {
             let weight = parameters.weight(module);
             self.add_product(module, *tensors, weight)?;
         }
-        self.require_biases(&sorted)
+        self.require_biases(sorted)
     }
 
     /// The parameters that the adapter names one by one, and which pair of factors belongs to
@@ -80,7 +80,8 @@ impl Collector<'_, '_> {
 
     /// The item that the adapter's tensor `t` changes: its number and its shape.
     pub(super) fn item(&self, weight: &str, t: &Tensor<'_>) -> Result<(usize, Vec<usize>)> {
-        let Some(&index) = self.names.get(weight) else {
+        let tied = || self.tied.filter(|_| tied::is_head(weight));
+        let Some(index) = self.names.get(weight).copied().or_else(tied) else {
             let meant = what_was_meant(weight, self.names.keys().map(String::as_str));
             let is_ggml = self.names.contains_key("token_embd.weight");
             let hint = match (is_ggml, self.adapter.has_gguf_names()) {
@@ -95,11 +96,18 @@ impl Collector<'_, '_> {
             let what = format!("the model has no `{weight}` that it could change; {meant}{hint}");
             return Err(wrong(t, what));
         };
-        Ok((index, shape(&self.items[index]).to_vec()))
+        let resized = self.changes.get(&index).and_then(|c| c.shape.clone());
+        let shape = resized.unwrap_or_else(|| shape(&self.items[index]).to_vec());
+        Ok((index, shape))
+    }
+
+    /// Whether `weight` is that of a head that is the embedding.
+    pub(super) fn is_tied_head(&self, weight: &str) -> bool {
+        self.tied.is_some() && tied::is_head(weight)
     }
 
     /// The changes of item `index`, which this adapter is about to make.
-    fn change(&mut self, index: usize) -> &mut WeightChange {
+    pub(super) fn change(&mut self, index: usize) -> &mut WeightChange {
         let change = self.changes.entry(index).or_default();
         if change.last.replace(self.number) != Some(self.number) {
             change.adapters += 1;
@@ -112,24 +120,28 @@ impl Collector<'_, '_> {
         let tensor = self.tensor(index);
         let t = tensor.get();
         let (item, shape) = self.item(weight, &t)?;
-        if t.shape() != shape {
+        let is_resized = t.shape() != shape;
+        if is_resized && !vocabulary::is_resized(weight, &shape, t.shape()) {
             return Err(wrong(&t, format!("`{weight}` of the model is {shape:?}")));
         }
-        if self.adapter.weight != 1.0 {
-            let what =
-                "it replaces a weight, of which there is no part: the adapter's weight must be 1";
-            return Err(wrong(&t, what));
-        }
+        self.require_whole_weight(&t)?;
         let replacement = Replacement::new(tensor.clone())?;
-        let is_copied = match &self.adapter.files.settings {
-            Settings::Peft(config) => config.is_copied(weight),
-            #[cfg(feature = "gguf")]
-            Settings::Gguf(_) => false,
-        };
         let change = self.change(item);
         change.replacement = Some(replacement);
-        change.is_copied = is_copied;
+        if is_resized {
+            change.shape = Some(t.shape().to_vec());
+        }
         self.require_alone(item, &t)
+    }
+
+    /// Fails if the adapter's tensor `t`, which replaces values, is to count in part.
+    pub(super) fn require_whole_weight(&self, t: &Tensor<'_>) -> Result<()> {
+        if self.adapter.weight == 1.0 {
+            return Ok(());
+        }
+        let what =
+            "it replaces a weight, of which there is no part: the adapter's weight must be 1";
+        Err(wrong(t, what))
     }
 
     /// A product of low rank, with the lengths of DoRA and what is added to the bias. It belongs to
@@ -176,7 +188,12 @@ impl Collector<'_, '_> {
         let lengths = self.lengths(&a.get(), tensors, (size, form))?;
         self.add(item, (size.whole(), product), &a.get())?;
         let change = self.change(item);
-        change.lengths = change.lengths.take().or(lengths);
+        if let Some(lengths) = lengths
+            && change.lengths.replace(lengths).is_some()
+        {
+            let what = "the model's head is its embedding, and the adapter has DoRA for both: each would set the lengths of the other";
+            return Err(wrong(&a.get(), what));
+        }
         self.require_alone(item, &a.get())?;
         self.add_bias((module, assigned), (tensors, scale), &a.get())
     }
@@ -328,7 +345,8 @@ impl Collector<'_, '_> {
         let Some(change) = self.changes.get(&item) else {
             return Ok(());
         };
-        let is_whole = change.replacement.is_some() || change.lengths.is_some();
+        let is_whole =
+            change.replacement.is_some() || change.lengths.is_some() || !change.rows.is_empty();
         if is_whole && change.adapters > 1 {
             let what = format!(
                 "tensor `{}`: several adapters change the weight, and one of them replaces it or is DoRA",

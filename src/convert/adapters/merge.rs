@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Adapter;
-#[cfg(feature = "gguf")]
-use super::Settings;
 use super::collect::Collector;
-use super::peft_tensors::Replacement;
-use super::tied;
+use super::peft_tensors::{Replacement, SortedTensors};
+use super::tied::TiedHead;
+use super::tokens::TokenRows;
+use super::vocabulary::ConfigField;
+use super::{Adapter, AdapterFiles, Settings, added, tokens, vocabulary};
 use crate::convert::report::Report;
 use crate::convert::whole::WholeModel;
 use crate::scheme::layout::adapted::{AdaptedWeight, Lengths, ScaledProduct};
@@ -21,8 +21,10 @@ pub(super) struct WeightChange {
     /// Rows and columns of the weight as the products see it, once there is one.
     pub size: Option<[usize; 2]>,
     pub replacement: Option<Replacement>,
-    /// Whether a copy of the weight was trained, which replaces it.
-    pub is_copied: bool,
+    /// Rows that replace those of the weight, after the replacement of the whole.
+    pub rows: Vec<TokenRows>,
+    /// The shape of the replacement, if it is another than the weight's.
+    pub shape: Option<Vec<usize>>,
     pub lengths: Option<Lengths>,
     /// Number of the last adapter that changes it, and how many do.
     pub last: Option<usize>,
@@ -30,7 +32,7 @@ pub(super) struct WeightChange {
 }
 
 /// Merges `adapters` into `items` of `model`, or of the whole model that is made of it, in their
-/// order.
+/// order. Returns what changes in the model's config.
 ///
 /// # Errors
 /// `Parse` or `Unsupported` that names the adapter's tensor: its weight is not in the model, a half
@@ -41,27 +43,48 @@ pub(in crate::convert) fn merge<'m>(
     items: &mut Vec<ResolvedItem<'m>>,
     adapters: &[Adapter],
     report: &mut Report,
-) -> Result<()> {
+) -> Result<Vec<ConfigField>> {
     if adapters.is_empty() {
-        return Ok(());
+        return Ok(vec![]);
     }
     require_same_architecture(model, whole, adapters)?;
+    let sorted = adapters.iter().map(|adapter| {
+        let sorted = sorted(&adapter.files);
+        sorted.map_err(|e| e.about(adapter.path().display()))
+    });
+    let sorted: Vec<SortedTensors<'_>> = sorted.collect::<Result<_>>()?;
+    let with_tensors: Vec<_> = adapters.iter().zip(&sorted).collect();
+    let tied = TiedHead::new((model, whole), items, &with_tensors)?;
+    let added = added::modules(items, &with_tensors, tied.embedding.is_some())?;
     let names = items.iter().enumerate();
     let names: HashMap<String, usize> =
         names.map(|(i, item)| (item.name().to_owned(), i)).collect();
     let mut changes: BTreeMap<usize, WeightChange> = BTreeMap::new();
-    for (number, adapter) in adapters.iter().enumerate() {
+    for (number, (adapter, sorted)) in with_tensors.into_iter().enumerate() {
         let mut collector = Collector {
             number,
             adapter,
             names: &names,
             items,
+            tied: tied.embedding,
             changes: &mut changes,
         };
-        let collected = collector.collect();
+        let collected = collector.collect(sorted);
         collected.map_err(|e| e.about(adapter.path().display()))?;
     }
-    let of_ties = tied::check((model, whole), &names, &changes)?;
+    let of_ties = tied.check(items, &changes)?;
+    let mut fields = vec![];
+    if tied.is_untied {
+        fields.push(ConfigField {
+            key: "tie_word_embeddings",
+            old: None,
+            new: false.into(),
+        });
+    }
+    let of_vocabulary = vocabulary::resized(items, &changes)?.map(|(field, note)| {
+        fields.push(field);
+        note
+    });
     let n = changes.len();
     let all = std::mem::take(items).into_iter().enumerate();
     let merged = all.map(|(index, item)| match changes.remove(&index) {
@@ -75,8 +98,20 @@ pub(in crate::convert) fn merge<'m>(
         several => format!("{several} adapters"),
     };
     report.notes.push(format!("{from} merged into {n} tensors"));
+    report.notes.extend(tied.notes);
     report.notes.extend(of_ties);
-    Ok(())
+    report.notes.extend(of_vocabulary);
+    report.notes.extend(added);
+    Ok(fields)
+}
+
+/// The tensors of an adapter, sorted.
+fn sorted(files: &AdapterFiles) -> Result<SortedTensors<'_>> {
+    match &files.settings {
+        Settings::Peft(_) => SortedTensors::new(&files.tensors),
+        #[cfg(feature = "gguf")]
+        Settings::Gguf(_) => SortedTensors::of_gguf(&files.tensors),
+    }
 }
 
 /// Fails if an adapter in GGUF is one for models of another architecture: its rows may be in
@@ -141,10 +176,17 @@ fn changed<'m>(item: ResolvedItem<'m>, change: WeightChange) -> Result<ResolvedI
             }
         }
     };
-    let base: Box<dyn Decode + 'm> = match change.replacement {
+    change.require_rows_alone(&group.name)?;
+    let mut base: Box<dyn Decode + 'm> = match change.replacement {
         Some(replacement) => Box::new(replacement),
         None => group.decoder,
     };
+    if let Some(shape) = &change.shape {
+        group.shape = shape.as_slice().into();
+    }
+    if let (false, &[rows, cols]) = (change.rows.is_empty(), &*group.shape) {
+        base = tokens::with_rows(base, [rows, cols], change.rows)?;
+    }
     group.decoder = match change.size {
         Some(size) => {
             let name = group.name.to_string();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use super::tokens::TrainedTokens;
 use crate::config::Selection;
 use crate::{AnamnesisError, Result};
 
@@ -31,6 +32,7 @@ const IGNORED: &[&str] = &[
 const READ: &[&str] = &[
     "alpha_pattern",
     "bias",
+    "ensure_weight_tying",
     "fan_in_fan_out",
     "init_lora_weights",
     "lora_alpha",
@@ -40,14 +42,25 @@ const READ: &[&str] = &[
     "r",
     "rank_pattern",
     "target_parameters",
+    "trainable_token_indices",
     "use_dora",
     "use_rslora",
+];
+
+/// Settings that PEFT regards as on unless they are null, even if they are empty.
+const ON_UNLESS_NULL: &[&str] = &[
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "use_bdlora",
+    "velora_config",
 ];
 
 /// Initialisations that leave the base's weights as they are. Others, such as PiSSA, take their
 /// part out of the base before training, so that the adapter belongs to another base than the one
 /// that is published.
-const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal"];
+const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal", "mica"];
 
 /// Most patterns of ranks or scales. Each may be tried for each module.
 const MAX_PATTERNS: usize = 4096;
@@ -71,6 +84,10 @@ pub(super) struct PeftConfig {
     /// Ends of the names of weights that have factors though they are no weight of a module of
     /// their own (`target_parameters`).
     pub parameters: BTreeSet<String>,
+    /// Whether the head has what was trained of the embedding (`ensure_weight_tying`).
+    pub has_tied_head: bool,
+    /// The rows of embeddings that were trained (`trainable_token_indices`).
+    pub tokens: TrainedTokens,
     /// Ends of the names of modules of which copies were trained (`modules_to_save`).
     saved_modules: BTreeSet<String>,
 }
@@ -99,7 +116,7 @@ impl PeftConfig {
         // change every weight.
         if let Some((key, value)) = config
             .iter()
-            .find(|(key, value)| !known(key) && is_set(value))
+            .find(|(key, value)| !known(key) && is_on(key, value))
         {
             return Err(refused(key, value));
         }
@@ -135,17 +152,22 @@ impl PeftConfig {
             has_bias_of_b,
             has_trained_biases,
             parameters: names(config, "target_parameters")?,
+            has_tied_head: flag(config, "ensure_weight_tying")?,
+            tokens: TrainedTokens::new(config.get("trainable_token_indices"))?,
             saved_modules: names(config, "modules_to_save")?,
         })
     }
 
-    /// Whether a copy of the module of `weight` was trained.
+    /// Whether a copy of a module that has `weight` was trained.
     pub(super) fn is_copied(&self, weight: &str) -> bool {
-        let module = weight.rsplit_once('.').map_or("", |(module, _)| module);
+        let mut modules = weight.match_indices('.').map(|(at, _)| &weight[..at]);
         // As PEFT's `_set_trainable` matches them.
-        self.saved_modules
-            .iter()
-            .any(|end| module.ends_with(end.as_str()))
+        let is_saved = |module: &str| {
+            self.saved_modules
+                .iter()
+                .any(|end| module.ends_with(&**end))
+        };
+        modules.any(is_saved)
     }
 
     /// The rank of the module `module`, and the scale of its product.
@@ -164,7 +186,15 @@ impl PeftConfig {
     }
 }
 
-/// Whether a setting is on: neither null, false, 0 nor empty.
+/// Whether the setting `key` is on.
+fn is_on(key: &str, value: &Value) -> bool {
+    match ON_UNLESS_NULL.contains(&key) {
+        true => !value.is_null() && value != false,
+        false => is_set(value),
+    }
+}
+
+/// Whether a value is neither null, false, 0 nor empty.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -239,7 +269,14 @@ fn patterns(config: &Map<String, Value>, key: &str) -> Result<Vec<(Selection, f6
             let what = format!("its `{key}` has {value} for `{text}`, and no positive number");
             AnamnesisError::parse(what)
         })?;
-        Ok((Selection::new(&[expression], &[])?, number))
+        // The pattern is the adapter's, and none of an option.
+        let pattern = Selection::of(&[expression]).map_err(|error| match error {
+            AnamnesisError::Usage { message } => {
+                AnamnesisError::parse(format!("its `{key}`: {message}"))
+            }
+            error => error,
+        })?;
+        Ok((pattern, number))
     };
     fields.iter().map(pattern).collect()
 }
@@ -318,6 +355,21 @@ mod tests {
             json!({"target_parameters": "experts.down_proj"}),
             json!({"target_parameters": [1]}),
             json!({"alora_invocation_tokens": [1]}),
+            json!({"alora_invocation_tokens": []}),
+            json!({"arrow_config": {}}),
+            json!({"kasa_config": {}}),
+            json!({"use_bdlora": {}}),
+            json!({"megatron_config": {"a": 1}}),
+            json!({"use_qalora": true}),
+            json!({"init_lora_weights": "olora"}),
+            json!({"init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4}}),
+            json!({"init_lora_weights": "corda"}),
+            json!({"init_lora_weights": "lora_ga"}),
+            json!({"ensure_weight_tying": 1}),
+            json!({"trainable_token_indices": 1}),
+            json!({"trainable_token_indices": [1, -1]}),
+            json!({"trainable_token_indices": [1, 1]}),
+            json!({"trainable_token_indices": {"a": "b"}}),
             json!({"something_new": {"a": 1}}),
             json!({"r": 0}),
             json!({"r": "8"}),

@@ -1,6 +1,6 @@
 //! The tensors of a PEFT adapter, by the weights of the base that they change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use super::matrices::AdapterTensor;
@@ -33,6 +33,8 @@ pub(super) struct SortedTensors<'a> {
     pub lora: BTreeMap<&'a str, LoraTensors>,
     /// By the name of the weight that is replaced.
     pub replacements: BTreeMap<String, usize>,
+    /// Rows of weights, by the name of the weight.
+    pub rows: BTreeMap<String, usize>,
 }
 
 impl<'a> SortedTensors<'a> {
@@ -40,7 +42,11 @@ impl<'a> SortedTensors<'a> {
     /// `Parse` if a tensor has a name that PEFT does not give, or two have one place.
     pub(super) fn new(model: &'a ParsedModel) -> Result<Self> {
         let mut sorted = Self::default();
+        let names: HashSet<&str> = model.tensors().map(|t| t.name()).collect();
         for (index, t) in model.tensors().enumerate() {
+            if is_wrapper_of(t.name(), &names) {
+                continue;
+            }
             let Some(name) = t.name().strip_prefix(PREFIX) else {
                 let what = format!("its name does not begin with `{PREFIX}`, as those of PEFT do");
                 return Err(wrong(&t, what));
@@ -48,14 +54,17 @@ impl<'a> SortedTensors<'a> {
             if !sorted.add(name, index) {
                 return Err(wrong(&t, "another tensor of the adapter has its place"));
             }
-            let is_left = sorted
-                .replacements
-                .contains_key(&name.replace(".base_layer.", "."));
+            let is_left = sorted.replacements.contains_key(&weight_name(name));
             if is_left && name.contains("lora_") {
                 return Err(wrong(&t, "its name is none of a LoRA for weights"));
             }
         }
         Ok(sorted)
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lora.is_empty() && self.replacements.is_empty() && self.rows.is_empty()
     }
 
     /// Sorts a tensor in. Returns whether its place was free.
@@ -77,10 +86,33 @@ impl<'a> SortedTensors<'a> {
                 return place(tensors).replace(index).is_none();
             }
         }
-        // The weight of an embedding that has a LoRA as well is below `base_layer`.
-        let weight = name.replace(".base_layer.", ".");
+        if let Some(module) = name.strip_suffix(TRAINED_ROWS) {
+            return self
+                .rows
+                .insert(format!("{module}.weight"), index)
+                .is_none();
+        }
+        let weight = weight_name(name);
         self.replacements.insert(weight, index).is_none()
     }
+}
+
+/// Name of the rows of a module that were trained, behind that of the module.
+const TRAINED_ROWS: &str = ".token_adapter.trainable_tokens_delta";
+
+/// The name in the base of a weight that the adapter has as `name`: that of a module with a LoRA is
+/// below `base_layer`, that of one with trained rows below `token_adapter.base_layer`.
+fn weight_name(name: &str) -> String {
+    let name = name.replace(".token_adapter.base_layer.", ".");
+    name.replace(".base_layer.", ".")
+}
+
+/// Whether PEFT does not read the tensor `name`. For a module that was trained as a whole and has
+/// other rows than the base's, it saves the weight, the same once more below `modules_to_save`, and
+/// the untrained one below `original_module`.
+fn is_wrapper_of(name: &str, names: &HashSet<&str>) -> bool {
+    let mut parts = [".modules_to_save.", ".original_module."].iter();
+    parts.any(|part| name.contains(part) && names.contains(&*name.replacen(part, ".", 1)))
 }
 
 /// Decoder of a weight that an adapter replaces.

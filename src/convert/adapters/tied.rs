@@ -1,12 +1,19 @@
 //! Weights that the base's config ties: programs load one of them for both.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::matrices::are_same;
 use super::merge::WeightChange;
+use super::peft_tensors::SortedTensors;
+use super::{Adapter, Settings, tokens};
 use crate::config::Texts;
+use crate::containers::model::Tensor;
 use crate::convert::whole::WholeModel;
+use crate::scheme::seam::wrong;
+use crate::scheme::{Decode, Group, ResolvedItem};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Name of a model's config.
@@ -40,57 +47,231 @@ enum Tie {
     Unknown,
 }
 
-/// Checks the weights in `changes` that the config of `model` ties to others. Returns a note if the
-/// head changes with the embedding, as it does in PEFT.
+/// Whether `name` is an embedding that models tie to their head.
+pub(super) fn is_embedding(name: &str) -> bool {
+    EMBEDDINGS.iter().any(|ending| ends_with(name, ending))
+}
+
+/// Whether `name` is the weight of a head.
+pub(super) fn is_head(name: &str) -> bool {
+    HEADS.iter().any(|ending| ends_with(name, ending))
+}
+
+/// The embedding and the head of a base.
+#[derive(Default)]
+pub(super) struct TiedHead {
+    /// Number of the embedding that is the head, too, which has no tensor of its own.
+    pub embedding: Option<usize>,
+    /// Whether the head gets a tensor of its own, which an adapter was trained with.
+    pub is_untied: bool,
+    /// Whether config.json ties two weights that are both stored, and differ.
+    contradicts: bool,
+    pub notes: Vec<String>,
+}
+
+impl TiedHead {
+    /// Finds the head of `model` in `items`. One that is stored although the config ties it is
+    /// removed if it is the embedding once more, and one is made if an adapter needs it: of each
+    /// adapter, `adapters` has the tensors.
+    ///
+    /// # Errors
+    /// `Unsupported` if an adapter has two tensors for one, or only one of several adapters needs a
+    /// head of its own; the errors of reading.
+    pub(super) fn new<'m>(
+        (model, whole): (&ParsedModel, Option<&WholeModel>),
+        items: &mut Vec<ResolvedItem<'m>>,
+        adapters: &[(&Adapter, &SortedTensors<'_>)],
+    ) -> Result<Self> {
+        let find = |items: &[ResolvedItem<'_>], is_it: fn(&str) -> bool| -> Vec<usize> {
+            let all = items.iter().enumerate();
+            let found = all.filter(|(_, item)| is_it(item.name()));
+            found.map(|(at, _)| at).collect()
+        };
+        let (embeddings, heads) = (find(items, is_embedding), find(items, is_head));
+        let mut tied = Self::default();
+        let &[embedding] = &*embeddings else {
+            tied.contradicts = !(embeddings.is_empty() || heads.is_empty())
+                && read_tie(model, whole)? == Tie::Stated(true);
+            return Ok(tied);
+        };
+        let tie = read_tie(model, whole)?;
+        match (&*heads, tie) {
+            ([], Tie::Stated(true) | Tie::Default) => {}
+            (&[head], Tie::Stated(true)) if are_once_more(&items[embedding], &items[head])? => {
+                let removed = items.remove(head);
+                tied.notes.push(format!(
+                    "tensor `{}` is `{}` once more, to which config.json ties it, and was left out",
+                    removed.name(),
+                    items[embedding - usize::from(head < embedding)].name()
+                ));
+            }
+            // Where the config says nothing, programs load what is stored.
+            _ => {
+                tied.contradicts = !heads.is_empty() && tie == Tie::Stated(true);
+                return Ok(tied);
+            }
+        }
+        let (&[embedding], name) = (
+            &*find(items, is_embedding),
+            items[embedding].name().to_owned(),
+        ) else {
+            return Ok(tied);
+        };
+        tied.embedding = Some(embedding);
+        for &(adapter, sorted) in adapters {
+            let own =
+                own_head(adapter, sorted, &name).map_err(|e| e.about(adapter.path().display()))?;
+            let Some(head) = own else {
+                continue;
+            };
+            if adapters.len() > 1 {
+                let what = format!(
+                    "tensor `{name}`: one of them was trained with a head of its own (`{head}`), and the model's head is the embedding; merge it first"
+                );
+                return Err(AnamnesisError::unsupported("several adapters", what));
+            }
+            add_head(items, embedding, head.to_owned())?;
+            (tied.embedding, tied.is_untied) = (None, true);
+            tied.notes.push(format!(
+                "the head `{head}` is a tensor of its own, as the adapter was trained: config.json gets `tie_word_embeddings` false"
+            ));
+        }
+        Ok(tied)
+    }
+
+    /// Checks the weights in `changes` that the config ties to others. Returns a note if the head
+    /// changes with the embedding, as it does in PEFT, although it did not in training.
+    ///
+    /// # Errors
+    /// `Unsupported`: both weights are stored, and only one may be loaded.
+    pub(super) fn check(
+        &self,
+        items: &[ResolvedItem<'_>],
+        changes: &BTreeMap<usize, WeightChange>,
+    ) -> Result<Option<String>> {
+        if self.contradicts {
+            let mut changed = changes.keys().map(|&at| items[at].name());
+            if let Some(name) = changed.find(|name| is_embedding(name) || is_head(name)) {
+                let what = format!(
+                    "tensor `{name}`: config.json ties it to another that the model has as well (`tie_word_embeddings`); leave one out first, with --drop of remember"
+                );
+                return Err(AnamnesisError::unsupported("an adapter", what));
+            }
+        }
+        let Some(at) = self.embedding else {
+            return Ok(None);
+        };
+        let (Some(change), name) = (changes.get(&at), items[at].name()) else {
+            return Ok(None);
+        };
+        let note = match change.products.len() {
+            0 => return Ok(None),
+            1 => {
+                "which changes with it, as when PEFT merges; in training only one of the two had the LoRA"
+            }
+            _ => {
+                "and several products are added to it, as when PEFT merges: the model computes otherwise than in training, where the embedding and the head had one each"
+            }
+        };
+        Ok(Some(format!(
+            "tensor `{name}` is both the model's embedding and its head, {note}"
+        )))
+    }
+}
+
+/// The name of the head that `adapter`, whose tensors are `sorted`, was trained with, and that is
+/// no longer the embedding `embedding`; `None`: they are one.
 ///
 /// # Errors
-/// `Unsupported`: both weights are stored, and only one may be loaded; or the head is the
-/// embedding, which an adapter replaces by a copy that was trained: the head stayed as it was.
-pub(super) fn check(
-    (model, whole): (&ParsedModel, Option<&WholeModel>),
-    names: &HashMap<String, usize>,
-    changes: &BTreeMap<usize, WeightChange>,
-) -> Result<Option<String>> {
-    let of = |endings: &[&str]| {
-        let is_it = |name: &str| endings.iter().any(|ending| ends_with(name, ending));
-        let mut found: Vec<_> = names.iter().filter(|(name, _)| is_it(name)).collect();
-        found.sort_unstable();
-        found
-    };
-    let (embeddings, heads) = (of(EMBEDDINGS), of(HEADS));
-    let changed = |of: &[(&String, &usize)]| {
-        let found = of
-            .iter()
-            .find_map(|(name, at)| Some(((*name).clone(), changes.get(*at)?)));
-        found.map(|(name, change)| (name, change.is_copied))
-    };
-    let (embedding, head) = (changed(&embeddings), changed(&heads));
-    let Some((name, is_copied)) = embedding.clone().or_else(|| head.clone()) else {
+/// `Unsupported` if it replaces the embedding by a copy that was trained, and the head stayed as it
+/// was; `Parse` if it has two different tensors for both, though they are one; the errors of
+/// reading.
+fn own_head<'a>(
+    adapter: &Adapter,
+    sorted: &'a SortedTensors<'_>,
+    embedding: &str,
+) -> Result<Option<&'a str>> {
+    let Settings::Peft(config) = &adapter.files.settings else {
         return Ok(None);
     };
-    let tie = read_tie(model, whole)?;
-    if !heads.is_empty() {
-        // Where the config says nothing, programs load what is stored.
-        if tie == Tie::Stated(true) && !embeddings.is_empty() {
+    let mut heads = sorted.replacements.iter();
+    let Some((head, &of_head)) = heads.find(|(name, _)| is_head(name)) else {
+        let is_alone = sorted.replacements.contains_key(embedding)
+            && config.is_copied(embedding)
+            && !config.has_tied_head;
+        if is_alone {
             let what = format!(
-                "tensor `{name}`: config.json ties it to another that the model has as well (`tie_word_embeddings`); leave one out first, with --drop of remember"
+                "tensor `{embedding}`: the adapter replaces it (`modules_to_save`), and the model's head is the same tensor, which stayed as it was in training; store the head by itself first, as `lm_head.weight`, with `tie_word_embeddings` false in config.json"
             );
             return Err(AnamnesisError::unsupported("an adapter", what));
         }
         return Ok(None);
+    };
+    let is_apart = !config.has_tied_head && (config.is_copied(embedding) || config.is_copied(head));
+    let tensor = |index| Tensor {
+        model: &adapter.files.tensors,
+        index,
+    };
+    let Some(&of_embedding) = sorted.replacements.get(embedding) else {
+        return Ok(is_apart.then_some(head));
+    };
+    let (of_embedding, of_head) = (tensor(of_embedding), tensor(of_head));
+    if are_same(&of_embedding, &of_head)? {
+        return Ok(None);
     }
-    match tie {
-        Tie::Stated(true) | Tie::Default if is_copied => {
-            let what = format!(
-                "tensor `{name}`: the adapter replaces it (`modules_to_save`), and the model's head is the same tensor, which stayed as it was in training; store the head by itself first, as `lm_head.weight`, with `tie_word_embeddings` false in config.json"
-            );
-            Err(AnamnesisError::unsupported("an adapter", what))
+    if is_apart {
+        return Ok(Some(head));
+    }
+    let what = format!(
+        "`{}` has other values, and the model's head is its embedding",
+        of_embedding.name()
+    );
+    Err(wrong(&of_head, what))
+}
+
+/// Whether two items are stored tensors with the same floats.
+fn are_once_more(a: &ResolvedItem<'_>, b: &ResolvedItem<'_>) -> Result<bool> {
+    match (a, b) {
+        (ResolvedItem::Plain(a), ResolvedItem::Plain(b)) => are_same(&a.stored, &b.stored),
+        _ => Ok(false),
+    }
+}
+
+/// Puts a copy of item `embedding` behind it, under the name `head`.
+///
+/// # Errors
+/// `Unsupported` if its stored tensors hold more than the embedding.
+fn add_head<'m>(items: &mut Vec<ResolvedItem<'m>>, embedding: usize, head: String) -> Result<()> {
+    let (first, mut second) = match items.remove(embedding) {
+        ResolvedItem::Plain(t) => (ResolvedItem::Plain(t.clone()), ResolvedItem::Plain(t)),
+        ResolvedItem::Group(group) => {
+            let (&[rows, cols], None, None) = (&*group.shape, &group.rest, &group.module) else {
+                let what = format!(
+                    "tensor `{}`: the adapter was trained with a head of its own, and the embedding that is the head is stored with others; decode it first",
+                    group.name
+                );
+                return Err(AnamnesisError::unsupported("an adapter", what));
+            };
+            let decoder: Arc<dyn Decode + 'm> = Arc::from(group.decoder);
+            let half = |decoder: &Arc<dyn Decode + 'm>| Group {
+                name: group.name.clone(),
+                shape: group.shape.clone(),
+                scheme: group.scheme.clone(),
+                parts: group.parts.clone(),
+                rest: None,
+                module: None,
+                decoder: tokens::rows_of(decoder.clone(), [rows, cols]),
+                keeps: group.keeps,
+                is_copied: group.is_copied,
+                is_merged: group.is_merged,
+                encoded_as: group.encoded_as,
+            };
+            (half(&decoder).into(), half(&decoder).into())
         }
-        Tie::Stated(true) | Tie::Default => Ok(Some(format!(
-            "tensor `{name}` is the model's head, too, which changes with it, as when PEFT merges; in training the head does not see a LoRA of the embedding"
-        ))),
-        Tie::Stated(false) | Tie::Unknown => Ok(None),
-    }
+    };
+    second.rename(head);
+    items.splice(embedding..embedding, [first, second]);
+    Ok(())
 }
 
 /// Whether `name` is `ending`, or that below a module.
@@ -109,7 +290,7 @@ fn read_tie(model: &ParsedModel, whole: Option<&WholeModel>) -> Result<Tie> {
     let Some(directory) = model.model_directory() else {
         return Ok(Tie::Unknown);
     };
-    let config = Texts::new(&directory, &model.limits).json(CONFIG)?;
+    let config = Texts::following(&directory, &model.limits).json(CONFIG)?;
     Ok(config.as_ref().map_or(Tie::Unknown, tie_of))
 }
 

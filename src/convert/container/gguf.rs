@@ -1,14 +1,16 @@
 //! GGUF outputs: their metadata, and how they are split into files.
 
+mod without_architecture;
+
 use std::ops::Range;
 
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
+use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadata, GgufMetadataValue};
 use crate::containers::model::gguf_keys::{
-    FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
+    ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
-use crate::containers::parse::gguf::{MAX_PARTS, from_text};
+use crate::containers::parse::gguf::{MAX_PARTS, ResolvedEdits, from_text, resolve_edits};
 use crate::containers::write::gguf::{GGML_MAX_DIMS, GgufKeys, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::encode;
@@ -29,8 +31,6 @@ pub(super) const WRITER: ContainerWriter = ContainerWriter {
     }),
 };
 
-const ARCHITECTURE: &str = "general.architecture";
-
 /// Longest tensor name that ggml reads, in bytes: its `GGML_MAX_NAME` of 64 includes the final
 /// zero.
 const LONGEST_NAME: usize = 63;
@@ -45,6 +45,7 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         drafts,
         options,
         report,
+        gguf_keys,
         whole,
         ..
     } = request;
@@ -92,11 +93,17 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
     let keys = match whole {
         // The metadata of a whole model is complete; only the caller's keys replace some.
         Some(whole) => {
-            let all = [whole.metadata(), &options.gguf_metadata].concat();
-            GgufKeys::new(None, |_| false, &all)?
+            let all = [whole.metadata(), gguf_keys, &options.gguf_metadata].concat();
+            with_edits(None, |_| false, all, options)?
         }
-        None => keys(model, drafts, options)?,
+        None => keys(model, drafts, gguf_keys, options)?,
     };
+    if !keys.has_architecture() {
+        let names = drafts.iter().map(|draft| &*draft.name);
+        report
+            .notes
+            .extend(without_architecture::note(model, names, options)?);
+    }
     if shards.len() as u64 > MAX_PARTS {
         let what = format!("{} files, at most {MAX_PARTS} are read", shards.len());
         return Err(AnamnesisError::unsupported("splitting GGUF", what));
@@ -132,15 +139,13 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 fn keys(
     model: &ParsedModel,
     drafts: &[BoxedOutput<'_>],
+    of_encoding: &[(String, GgufMetadataValue)],
     options: &ConvertOptions,
 ) -> Result<GgufKeys> {
     // Blocks that are copied unchanged are still what the input's metadata says.
     if options.carries_blocks(model) {
-        return GgufKeys::new(
-            model.gguf().map(|source| &source.metadata),
-            is_split_key,
-            &options.gguf_metadata,
-        );
+        let source = model.gguf().map(|source| &source.metadata);
+        return with_edits(source, is_split_key, options.gguf_metadata.clone(), options);
     }
     let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
     let mut all = Vec::new();
@@ -176,12 +181,50 @@ fn keys(
     if quantized || options.encodes() {
         all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     }
+    all.extend_from_slice(of_encoding);
     all.extend_from_slice(&options.gguf_metadata);
     let stale = |key: &str| {
         let is_untrue = key == VERSION && !quantized && !options.encodes();
         is_split_key(key) || is_rotation_key(key) || is_untrue
     };
-    GgufKeys::new(model.gguf().map(|source| &source.metadata), stale, &all)
+    with_edits(
+        model.gguf().map(|source| &source.metadata),
+        stale,
+        all,
+        options,
+    )
+}
+
+/// The metadata of `source` without the keys that `leave_out` selects, with those of `all`, and with
+/// the caller's edits.
+///
+/// # Errors
+/// `Usage` if an edit does not fit its key, or sets a key that is not for callers; those of
+/// [`GgufKeys::new`].
+fn with_edits(
+    source: Option<&GgufMetadata>,
+    leave_out: impl Fn(&str) -> bool,
+    mut all: Vec<(String, GgufMetadataValue)>,
+    options: &ConvertOptions,
+) -> Result<GgufKeys> {
+    if options.gguf_edits.is_empty() {
+        return GgufKeys::new(source, leave_out, &all);
+    }
+    let existing = |key: &str| {
+        // Of several values for a key the last one counts.
+        let made = all.iter().rev().find(|(other, _)| other == key);
+        let kept = || source.filter(|_| !leave_out(key))?.get(key);
+        made.map(|(_, value)| value.clone()).or_else(kept)
+    };
+    let ResolvedEdits { set, removed } = resolve_edits(&options.gguf_edits, &existing)?;
+    // What is wrong with the edits alone is no fault of the input.
+    GgufKeys::new(None, |_| false, &set).map_err(|error| match error {
+        AnamnesisError::Parse { reason } => AnamnesisError::usage(reason),
+        error => error,
+    })?;
+    all.retain(|(key, _)| !removed.contains(key));
+    all.extend(set);
+    GgufKeys::new(source, |key| leave_out(key) || removed.contains(key), &all)
 }
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.

@@ -276,6 +276,7 @@ impl PartWork<'_, '_> {
         let edits = sidecars::ConfigEdits {
             dtype,
             quantization: plan.quantization.as_ref(),
+            fields: &plan.config_fields,
         };
         sidecars.copy(self.directory, &edits)?;
         for (name, text) in plan.whole.iter().flat_map(WholeModel::files) {

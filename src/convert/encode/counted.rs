@@ -60,6 +60,7 @@ pub(super) fn count_exponents(
             cut,
             decoder: Arc::new(decoder),
             dtype,
+            relayed: None,
         };
         *choice = match method.with_exponents(&count(&input, options)?) {
             Some(Ok(method)) => Decision::Encode {

@@ -2,7 +2,9 @@
 //! follows from it.
 
 use super::counted::count_exponents;
+use super::requested;
 use crate::containers::model::ParsedModel;
+use crate::containers::model::gguf::GgufMetadataValue;
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::{Encoded, Kept, Report};
 use crate::forget::{
@@ -13,22 +15,29 @@ use crate::scheme::conv1d;
 use crate::scheme::{EncodedAs, Group, QuantScheme, Resolution, ResolvedItem};
 use crate::{Dtype, Result, TargetDtype};
 
+/// Keys of the metadata of a GGUF file.
+pub(super) type GgufKeys = Vec<(String, GgufMetadataValue)>;
+
 /// Decides for each item whether it is encoded, and reports it. Items that are encoded in another
-/// layout than the model's are in `resolution` as they are encoded.
+/// layout than the model's are in `resolution` as they are encoded. Returns also what the metadata of a
+/// GGUF file says of the encoding.
 pub(super) fn decide_all(
     model: &ParsedModel,
     resolution: &mut Resolution<'_>,
     forget: &Forget,
     options: &ConvertOptions,
     report: &mut Report,
-) -> Result<Vec<Decision>> {
+) -> Result<(Vec<Decision>, GgufKeys)> {
     let to = options.run.to;
     let method = forget.scheme.method(to);
     let transposed = match method.is_some_and(|(method, _)| method.transposes_conv1d()) {
         true => conv1d::transposed_shapes(model, resolution),
         false => vec![None; resolution.items.len()],
     };
-    let mut choices = decide_in_layouts(model, resolution, &transposed, forget, (to, report))?;
+    let (mut choices, gguf_keys) =
+        decide_in_layouts(model, resolution, &transposed, forget, (to, report))?;
+    let parts = (&mut *resolution, &mut *choices);
+    requested::encode_as_modules(model, parts, forget, (to, report))?;
     let encoded = resolution.items.iter_mut().zip(transposed).zip(&choices);
     let encoded = encoded.filter(|(_, choice)| matches!(choice, Decision::Encode { .. }));
     for ((item, transposed), _) in encoded {
@@ -40,7 +49,8 @@ pub(super) fn decide_all(
     }
     count_exponents(&mut choices, resolution, &options.run)?;
     record(&choices, resolution, report);
-    Ok(choices)
+    requested::note_left(&resolution.items, &choices, forget, report)?;
+    Ok((choices, gguf_keys))
 }
 
 /// Decides for each item, in the layout in which it is encoded.
@@ -54,7 +64,7 @@ fn decide_in_layouts(
     transposed: &[Option<[usize; 2]>],
     forget: &Forget,
     (to, report): (TargetDtype, &mut Report),
-) -> Result<Vec<Decision>> {
+) -> Result<(Vec<Decision>, GgufKeys)> {
     let items = resolution.items.iter().zip(transposed);
     let modules: Vec<_> = items
         .clone()
@@ -63,6 +73,7 @@ fn decide_in_layouts(
     let Decisions {
         all: mut choices,
         notes,
+        gguf_keys,
     } = decide(model, &modules, forget, to)?;
     report.notes.extend(notes);
     let is_refused = |item: &ResolvedItem<'_>, choice: &Decision| {
@@ -70,7 +81,7 @@ fn decide_in_layouts(
     };
     let mut chosen = resolution.items.iter().zip(&choices);
     if !chosen.any(|(item, choice)| is_refused(item, choice)) {
-        return Ok(choices);
+        return Ok((choices, gguf_keys));
     }
     let stored: Vec<_> = items
         .map(|(item, shape)| candidate(item, (None, shape.as_ref()), to))
@@ -82,7 +93,7 @@ fn decide_in_layouts(
             item.take_module();
         }
     }
-    Ok(choices)
+    Ok((choices, gguf_keys))
 }
 
 /// Reports the decisions.
@@ -178,7 +189,7 @@ pub(super) fn dtype_of(item: &ResolvedItem<'_>, to: TargetDtype) -> TargetDtype 
 
 /// Describes an item for [`decide`], in the form of `module` if there is one, or with the shape
 /// `transposed`.
-fn candidate<'a>(
+pub(super) fn candidate<'a>(
     item: &'a ResolvedItem<'_>,
     (module, transposed): (Option<&'a Group<'_>>, Option<&'a [usize; 2]>),
     to: TargetDtype,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::vec;
 
-use super::decisions::{config_of_class, decide_all, dtype_of, quantization_config};
+use super::decisions::{GgufKeys, config_of_class, decide_all, dtype_of, quantization_config};
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 #[cfg(feature = "gguf")]
 use crate::containers::model::gguf::Gguf;
 use crate::containers::model::{ParsedModel, Tensor};
+use crate::convert::cast::is_widened;
 use crate::convert::cut::Cut;
 use crate::convert::draft::{byte_len, sources_of};
 use crate::convert::options::{ConvertOptions, FloatCast};
@@ -17,12 +18,14 @@ use crate::forget::{Decision, Method, StoredTensor, WeightInfo, fused};
 use crate::scheme::{
     Decode, Group, PlainFloats, QuantScheme, Resolution, ResolvedItem, TensorRole,
 };
-use crate::{Dtype, Result, TargetDtype};
+use crate::{Result, TargetDtype};
 
 /// The decisions for the tensors of a model, which are drafted one after another.
 pub(in crate::convert) struct Encodings {
     choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
+    /// What the metadata of a GGUF file says of the encoding.
+    gguf_keys: GgufKeys,
     to: TargetDtype,
     /// Whether blocks that are not encoded again are copied.
     copies_blocks: bool,
@@ -56,7 +59,7 @@ impl Encodings {
         let Some(forget) = &options.forget else {
             return Ok(None);
         };
-        let choices = decide_all(model, resolution, forget, options, report)?;
+        let (choices, gguf_keys) = decide_all(model, resolution, forget, options, report)?;
         let quantization = config_of_class(&choices, resolution);
         let quantization = quantization
             .or_else(|| quantization_config(model, &choices, resolution))
@@ -75,6 +78,7 @@ impl Encodings {
             quantized_twice,
             choices: choices.into_iter(),
             quantization,
+            gguf_keys,
             to: options.run.to,
             copies_blocks,
             // Of a model whose blocks are copied, vectors are copied, too.
@@ -97,7 +101,10 @@ impl Encodings {
             ResolvedItem::Group(group) if self.copies_blocks && !group.is_merged => {
                 Output::copies(group)?
             }
-            ResolvedItem::Plain(t) if self.widens_vectors && is_widened(&t.stored) => {
+            ResolvedItem::Plain(t)
+                if self.widens_vectors
+                    && is_widened(t.name(), t.stored.dtype(), t.stored.shape().len()) =>
+            {
                 match PlainFloats::of(&t.stored) {
                     Some(plain) => vec![Box::new(widened(t.name().to_owned(), &t.stored, plain)?)],
                     None => return Ok(Drafted::NotEncoded(item)),
@@ -106,6 +113,11 @@ impl Encodings {
             _ => return Ok(Drafted::NotEncoded(item)),
         };
         Ok(Drafted::Encoded(drafts))
+    }
+
+    /// Takes what the metadata of a GGUF file says of the encoding.
+    pub(in crate::convert) fn take_gguf_keys(&mut self) -> GgufKeys {
+        std::mem::take(&mut self.gguf_keys)
     }
 
     /// Completes the drafts and the report after the last item. Returns the quantization config of
@@ -120,14 +132,6 @@ impl Encodings {
         note_twice(&self.quantized_twice, drafts, report);
         self.quantization
     }
-}
-
-/// Whether the tensor becomes F32 in a file whose vectors do. Programs decode BF16 in weights of
-/// layers alone, as ComfyUI-GGUF and diffusers; other parameters (`scale_shift_table`) they take as
-/// they are.
-fn is_widened(t: &Tensor<'_>) -> bool {
-    let is_parameter = !t.name().ends_with("weight") && t.dtype() == Dtype::BF16;
-    t.shape().len() < 2 || is_parameter
 }
 
 /// Whether the metadata says that blocks of `model` are rotated.
@@ -298,7 +302,12 @@ fn note_relays(drafts: &[BoxedOutput<'_>], report: &mut Report) {
 fn note_twice(names: &[String], drafts: &[BoxedOutput<'_>], report: &mut Report) {
     let is_moved = |draft: &&BoxedOutput<'_>| {
         let encoding = draft.body.encoding();
-        encoding.is_some_and(|encoding| matches!(encoding.relay, RelayDecision::Relay(_)))
+        encoding.is_some_and(|encoding| {
+            matches!(
+                encoding.relay,
+                RelayDecision::Relay(_) | RelayDecision::AfterSurvey(_)
+            )
+        })
     };
     let moved = drafts.iter().filter(is_moved).count();
     let rounded = names.len().saturating_sub(moved);

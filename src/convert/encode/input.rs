@@ -3,14 +3,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::Scratch;
+use super::relay::ExponentRange;
 use super::strips::{Strips, are_kept_halves};
+use super::{Scratch, TileSurvey};
 use crate::convert::cut::Cut;
 use crate::kernels::lethe::magnitudes::{
     HalfBlocks, are_finite, are_finite_halves, largest_halves, largest_magnitudes,
     largest_of_blocks,
 };
-use crate::scheme::{Buffers, Decode, Tile, Widening, covering};
+use crate::scheme::{Buffers, Decode, RelaySource, Tile, Widening, covering};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result, TargetDtype};
 
@@ -28,6 +29,8 @@ pub(super) struct EncodeInput<'m> {
     /// The largest magnitude of each tile that has been surveyed, if other tensors survey this one
     /// as well: whoever is first reads it.
     pub maxima: Arc<[OnceLock<f32>]>,
+    /// The codes, if it depends on the survey whether they are relayed.
+    pub relayed: Option<Arc<RelaySource>>,
 }
 
 impl EncodeInput<'_> {
@@ -95,6 +98,29 @@ impl EncodeInput<'_> {
         let is_finite = are_finite(&scratch.values, level);
         self.refuse_unless(is_finite, tile, scheme, &scratch.values)?;
         each(tile, true, scratch)
+    }
+
+    /// Reads the codes of `tile`, and returns their exponents and the largest magnitude of their
+    /// values. `None` if a value is not finite.
+    ///
+    /// # Errors
+    /// Reading fails.
+    pub(super) fn survey_codes(
+        &self,
+        tile: &Tile,
+        source: &RelaySource,
+        buffers: &mut Buffers,
+        scratch: &mut Scratch,
+    ) -> Result<Option<TileSurvey>> {
+        self.decoder.load(tile, buffers)?;
+        let codes = &mut scratch.codes;
+        source
+            .codes
+            .extract([tile.rows.len(), tile.cols.len()], buffers, codes);
+        Ok(ExponentRange::of(codes).map(|(range, max_abs)| TileSurvey {
+            maxima: vec![max_abs],
+            exponents: Some(range),
+        }))
     }
 
     /// Reads `tile`, and returns the largest magnitude of each `run` of its values, or of runs of

@@ -1,11 +1,13 @@
 //! Relaying: where the stored codes and the wanted ones are of one family, codes are moved
 //! undecoded. That loses nothing, where decoding and encoding again would round.
 
+use std::sync::Arc;
+
 use super::{Encoding, Scratch};
 use crate::element::Out;
 use crate::forget::{Encode, Put, RelayTarget};
 use crate::kernels::lethe::distance::{DistanceSums, compare};
-use crate::scheme::{Buffers, Decode, Grid, RelaySource, Tile};
+use crate::scheme::{Buffers, CodeFamily, Decode, Grid, GroupCodes, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
 
@@ -13,7 +15,9 @@ use crate::{AnamnesisError, Result};
 /// not differ, and the answer can take many reads.
 pub(super) enum RelayDecision {
     /// Codes are moved undecoded.
-    Relay(RelaySource),
+    Relay(Arc<RelaySource>),
+    /// Codes of MXFP4 are moved to NVFP4 if the survey finds that its scales hold all exponents.
+    AfterSurvey(Arc<RelaySource>),
     /// Both sides have codes of the same kind, and yet the values are decoded and encoded, for this
     /// reason.
     Hindered(String),
@@ -41,7 +45,10 @@ impl RelayDecision {
         let Some(source) = decoder.find_relay()? else {
             return Ok(Self::Unrelated);
         };
-        Ok(match source.family.fits(to) {
+        let fits = source.family.fits(to);
+        let source = Arc::new(source);
+        Ok(match fits {
+            Some(Ok(())) if to == CodeFamily::Nvfp4 => Self::AfterSurvey(source),
             Some(Ok(())) => Self::Relay(source),
             Some(Err(reason)) => Self::Hindered(reason),
             None => Self::Unrelated,
@@ -49,16 +56,82 @@ impl RelayDecision {
     }
 }
 
+/// The exponents of the blocks of MXFP4 in a tensor, or in a part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ExponentRange {
+    /// The largest, of blocks of zeros, too; 0 stands for a block of zeros alone.
+    top: u8,
+    /// The smallest of a block that has a value beside zero.
+    least: u8,
+}
+
+impl Default for ExponentRange {
+    fn default() -> Self {
+        Self {
+            top: 0,
+            least: u8::MAX,
+        }
+    }
+}
+
+impl ExponentRange {
+    /// That of a tensor whose codes cannot move.
+    pub(super) const NONE_FIT: Self = Self {
+        top: u8::MAX,
+        least: 0,
+    };
+
+    /// The exponents in `codes`, and the largest magnitude of the values. `None` if one is not
+    /// finite.
+    pub(super) fn of(codes: &GroupCodes) -> Option<(Self, f32)> {
+        let (mut range, mut max_abs) = (Self::default(), 0f32);
+        let size = codes.codes.len() / codes.exponents.len().max(1);
+        for (&exponent, block) in codes.exponents.iter().zip(codes.codes.chunks(size.max(1))) {
+            if exponent == u8::MAX {
+                return None;
+            }
+            let largest = block.iter().map(|code| code & 7).max().unwrap_or(0);
+            range.top = range.top.max(exponent);
+            if largest > 0 {
+                range.least = range.least.min(exponent);
+            }
+            // Exact, in F64 and as an F32: a code has two significant bits.
+            let power = 2f64.powi(i32::from(exponent) - 127);
+            max_abs = max_abs.max((E2M1[usize::from(largest)] * power) as f32);
+        }
+        Some((range, max_abs))
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.top = self.top.max(other.top);
+        self.least = self.least.min(other.least);
+    }
+
+    /// The largest exponent, if scales of NVFP4 hold all: with 2^(top − 8) as the scale of the tensor,
+    /// those of blocks are 2^8 to 2^-9, which are all powers of two in E4M3. Smaller tensor scales
+    /// have no reciprocal in F32.
+    ///
+    /// Source: ModelOpt 0.47.0 `modelopt/torch/quantization/utils/numeric_utils.py`
+    /// (`mxfp4_to_nvfp4_global_amax`).
+    pub(super) fn top_of_nvfp4(self) -> Option<u8> {
+        let fits = (8..u8::MAX).contains(&self.top) && self.top - self.least.min(self.top) <= 17;
+        fits.then_some(self.top)
+    }
+}
+
+/// Magnitudes of the codes of E2M1.
+const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
 impl Encoding<'_> {
     /// Moves the codes of tile number `no` from `source` to `target`, whose tiles have whole
-    /// groups.
+    /// groups. `top` is the largest exponent of the tensor, if the target stores it.
     ///
     /// # Errors
     /// Reading or storing fails, or a group has another value in the target's family.
     pub(super) fn relay_tile(
         &self,
         (no, tile): (usize, &Tile),
-        (source, target): (&RelaySource, &RelayTarget<'_>),
+        (source, target, top): (&RelaySource, &RelayTarget<'_>, u8),
         buffers: &mut Buffers,
         scratch: &mut Scratch,
         level: Level,
@@ -68,6 +141,7 @@ impl Encoding<'_> {
         decoder.load(tile, buffers)?;
         let size = [tile.rows.len(), tile.cols.len()];
         source.codes.extract(size, buffers, codes);
+        codes.top_exponent = top;
         if let Some((group, what)) = source.family.first_difference(target.family, codes) {
             let per_row = (codes.exponents.len() / tile.rows.len()).max(1);
             let row = tile.rows.start + group / per_row;
@@ -101,8 +175,8 @@ mod tests {
 
     use super::*;
     use crate::forget::{EncodeBuffers, StoreCodes, StoredTensor, TileValues};
+    use crate::scheme::TopExponent;
     use crate::scheme::seam::ExtractCodes;
-    use crate::scheme::{CodeFamily, GroupCodes, TopExponent};
     use crate::{Dtype, TargetDtype};
 
     const SIZE: usize = 1024;
@@ -239,7 +313,14 @@ mod tests {
             };
             let level = Level::detect();
             encoding
-                .encode_tile((no, None), 0.0, &mut buffers, &mut scratch, level, &mut put)
+                .encode_tile(
+                    (no, None),
+                    Default::default(),
+                    &mut buffers,
+                    &mut scratch,
+                    level,
+                    &mut put,
+                )
                 .unwrap();
         }
         assert!(tiles > 1);

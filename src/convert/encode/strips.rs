@@ -266,6 +266,7 @@ mod tests {
             cut,
             strips: Some(Strips::of_alignment([2, 4096], [1, 8])),
             maxima: Arc::default(),
+            relayed: None,
         };
         let (mut buffers, mut scratch) = (Buffers::default(), Scratch::default());
         for first in [0, 2] {

@@ -41,13 +41,13 @@ impl<'de> Visitor<'de> for RenamesVisitor {
 /// `#` are skipped.
 ///
 /// # Errors
-/// `Parse` that names the line.
+/// `Usage` that names the line.
 pub fn parse_renames(text: &str) -> Result<Vec<(String, String)>> {
     if text.trim_start().starts_with('{') {
         let parsed: serde_json::Result<OrderedRenames> = serde_json::from_str(text);
         return parsed
             .map(|renames| renames.0)
-            .map_err(|e| AnamnesisError::parse(e.to_string()));
+            .map_err(|e| AnamnesisError::usage(e.to_string()));
     }
     let lines = text
         .lines()
@@ -57,7 +57,7 @@ pub fn parse_renames(text: &str) -> Result<Vec<(String, String)>> {
     lines
         .map(|(number, line)| match line.rsplit_once('=') {
             Some((old, new)) if !old.is_empty() => Ok((old.to_owned(), new.to_owned())),
-            _ => Err(AnamnesisError::parse(format!(
+            _ => Err(AnamnesisError::usage(format!(
                 "line {number}: it is not OLD=NEW"
             ))),
         })

@@ -8,6 +8,8 @@
 //! `tools/quantize/quantize.cpp` (`load_imatrix`, the means) and `src/llama-quant.cpp`
 //! (`llama_model_quantize_impl`, what is refused).
 
+mod fit;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -50,7 +52,8 @@ impl Imatrix {
         } else {
             LegacyReader::read(&source)
         };
-        let read = read.map_err(|error| error.about(path.display()))?;
+        let about = format_args!("importance matrix {}", path.display());
+        let read = read.map_err(|error| error.about(about))?;
         // It is read now and never again: what changes later does not matter.
         source.require_unchanged().map(|()| read)
     }

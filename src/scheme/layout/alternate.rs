@@ -85,6 +85,7 @@ impl ExtractCodes for AlternateCodes {
             exponents,
             scales,
             zero_points,
+            top_exponent: _,
         } = out;
         keep_every_second(codes, (pairs, self.first));
         keep_every_second(exponents, (pairs, self.first));

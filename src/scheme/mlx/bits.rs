@@ -142,6 +142,7 @@ impl<'m> MlxLayer<'_, 'm> {
     /// the shapes of such a layer with a wrong number of columns. Projections of the same input
     /// have equally many columns, so siblings reveal that. Then `hidden_size` decides.
     pub(super) fn bits(&self, all: &Index<'m>) -> Result<usize> {
+        self.check_hidden_size(all)?;
         let bits = self.configured_bits(all)?;
         // Ollama says it of each weight, and not by a default for all.
         if self.stated.is_some() {
@@ -164,6 +165,26 @@ impl<'m> MlxLayer<'_, 'm> {
                 Err(wrong(&self.t, what))
             }
         }
+    }
+
+    /// Checks the width of the model, by which bits are told, against its last norm.
+    ///
+    /// # Errors
+    /// The norm has another width, and the weight has as many columns as `config.json` says that the
+    /// model has.
+    fn check_hidden_size(&self, all: &Index<'m>) -> Result<()> {
+        let hidden = all.config.hidden_size();
+        let [_, inputs] = all.config.layer_sizes(module_of(self.t.name()));
+        let norm = all.norm_of_other_width();
+        let Some((norm, hidden)) = norm.zip(hidden).filter(|_| inputs == hidden) else {
+            return Ok(());
+        };
+        let what = format!(
+            "config.json says `hidden_size` {hidden}, and `{}` has {} values",
+            norm.name(),
+            norm.elements()
+        );
+        Err(wrong(&self.t, what))
     }
 
     /// The bits that give the weight the columns which its layer is known to have, if they are not

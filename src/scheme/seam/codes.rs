@@ -15,6 +15,8 @@ pub(crate) enum CodeFamily {
         /// What exponent 255 means, in which layouts differ.
         top: TopExponent,
     },
+    /// E2M1 with a scale in E4M3 for 16 values, and one in F32 for the tensor.
+    Nvfp4,
     /// Unsigned integers: `(code - zero point) * scale`.
     Int {
         bits: u8,
@@ -66,6 +68,8 @@ impl CodeFamily {
         match (self, to) {
             // Single blocks can still be in the way: see `first_difference`.
             (Self::Mxfp4 { .. }, Self::Mxfp4 { .. }) => Some(Ok(())),
+            // If the range of its exponents fits, which a survey finds.
+            (Self::Mxfp4 { .. }, Self::Nvfp4) => Some(Ok(())),
             (
                 Self::Int {
                     bits,
@@ -111,7 +115,7 @@ impl CodeFamily {
             .exponents
             .iter()
             .position(|&exponent| exponent == u8::MAX)
-            .filter(|_| self != to)?;
+            .filter(|_| self != to && to != Self::Nvfp4)?;
         Some((
             at,
             "its exponent is 255, which is 2^128, infinity or no number in one of the schemes, and another in the other",
@@ -151,6 +155,8 @@ pub(crate) struct GroupCodes {
     pub codes: Vec<u8>,
     /// Exponents of MXFP4, one for each group, row-major.
     pub exponents: Vec<u8>,
+    /// The largest exponent of the whole tensor, for layouts that store it apart.
+    pub top_exponent: u8,
     /// Scales of integers, one for each group, row-major.
     pub scales: Vec<f32>,
     /// Zero points of integers, one for each group, row-major. Unsigned, as the codes are.

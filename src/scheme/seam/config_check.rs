@@ -5,7 +5,7 @@
 use crate::config::{Module, QuantMethod};
 use crate::scheme::seam::scale_layout::{has_halves, rows_and_cols};
 use crate::scheme::seam::{
-    CodeType, Fp8Format, Granularity, Group, Index, QuantScheme, module_of, wrong,
+    CodeType, Fp8Format, Granularity, Group, Index, QuantScheme, Registry, Scheme, module_of, wrong,
 };
 use crate::{Dtype, Result};
 
@@ -293,23 +293,74 @@ fn granularity(scheme: &QuantScheme) -> Option<Granularity> {
     })
 }
 
+/// Checks that the config's method is one of those whose models have the tensors of `scheme`. A
+/// scheme without methods is told by its tensors or its description, whatever a config says.
+///
+/// # Errors
+/// The method is that of other schemes.
+pub(super) fn check_method(
+    scheme: &dyn Scheme,
+    group: &Group<'_>,
+    all: &Index<'_>,
+    registry: &Registry,
+) -> Result<()> {
+    let identity = scheme.identity();
+    let Some(method) = all.config.quant_method() else {
+        return Ok(());
+    };
+    let is_meant = identity.methods.is_empty()
+        || identity.methods.contains(method)
+        || !registry.knows(method)
+        // What is left out of the method may be quantized otherwise.
+        || all.config.at(module_of(&group.name)).skipped;
+    if is_meant {
+        return Ok(());
+    }
+    let place = all.config.text(&["quant_method", "method"]);
+    let place = place.map_or("the config", |(_, place)| place);
+    let says = all.config.method().unwrap_or_default();
+    let what = format!(
+        "{place} says quant_method `{says}`, and its tensors are those of {}",
+        identity.name
+    );
+    Err(wrong(&group.parts[0].1, what))
+}
+
 /// Compares `group` with what the config says of its module.
 ///
 /// # Errors
 /// The codes are of another type than the config says, or other values share a scale.
 pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
+    let module = all.config.at(module_of(&group.name));
+    let mut checks = module
+        .candidates()
+        .map(|entry| check_entry(group, &entry, all));
+    let first = checks.next().unwrap_or(Ok(()));
+    // One of the entries for a module holds.
+    first.or_else(|error| match checks.any(|other| other.is_ok()) {
+        true => Ok(()),
+        false => Err(error),
+    })
+}
+
+/// Compares `group` with the config's entry `module`.
+fn check_entry(group: &Group<'_>, module: &Module<'_>, all: &Index<'_>) -> Result<()> {
     let Some(found) = StatedCodes::of(group) else {
         return Ok(());
     };
     let method = all.config.quant_method();
     let t = &group.parts[0].1;
-    let module = all.config.at(module_of(&group.name));
     // A rule that is not understood might hold for this module, and one that leaves it out does not
     // describe it.
     if module.uncertain || module.skipped {
         return Ok(());
     }
-    if let Some(stated) = codes(method, &module)
+    // This method has one width, whatever another key of the config says.
+    let mxfp4 = (method == Some(&QuantMethod::Mxfp4)).then(|| Statement {
+        value: StatedCodes::Float(4, None),
+        says: "the config says `mxfp4`".to_owned(),
+    });
+    if let Some(stated) = mxfp4.or_else(|| codes(method, module))
         && !stated.value.allows(found)
     {
         let what = format!("{}, and the weight is stored as {}", stated.says, t.dtype());
@@ -331,7 +382,7 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
         cols,
     };
     let differs = |stated: Granularity| extent(stated, [rows, cols]) != extent(found, [rows, cols]);
-    if let Some(says) = denies_blocks(method, &module)
+    if let Some(says) = denies_blocks(method, module)
         && [
             Granularity::Tensor,
             Granularity::Channel,
@@ -347,7 +398,7 @@ pub(super) fn check_stated(group: &Group<'_>, all: &Index<'_>) -> Result<()> {
     // Stacks of bytes are quantized by other rules than the layers that a config speaks of: by
     // expert or by column.
     let is_free = is_stack && !matches!(found, Granularity::Group(_));
-    if let Some(stated) = scales(method, &module).filter(|_| !is_free)
+    if let Some(stated) = scales(method, module).filter(|_| !is_free)
         && differs(stated.value)
     {
         let what = format!("{}, and its tensors have a {found}", stated.says);

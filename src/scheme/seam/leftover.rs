@@ -1,6 +1,9 @@
 //! What becomes of tensors that no scheme claimed.
 
+use std::collections::HashMap;
+
 use crate::containers::model::Tensor;
+use crate::scheme::seam::elsewhere::in_other_shard;
 use crate::scheme::seam::registry::{Registry, may_be_of_heads};
 use crate::scheme::seam::resolve::Problem;
 use crate::scheme::seam::{
@@ -18,6 +21,16 @@ pub(super) struct Leftovers<'a, 'm> {
     pub is_quantized: bool,
     /// Whether a companion without its weight is a problem.
     pub blame: bool,
+    pub codes: CodesByKind<'m>,
+}
+
+/// For each type and last part of the names of codes that were claimed, one of these codes.
+pub(super) type CodesByKind<'m> = HashMap<(Dtype, &'m str), Tensor<'m>>;
+
+/// The last part of the name of `t`.
+pub(super) fn last_part<'m>(t: &Tensor<'m>) -> &'m str {
+    let name = t.name();
+    name.rsplit_once('.').map_or(name, |(_, last)| last)
 }
 
 impl<'m> Leftovers<'_, 'm> {
@@ -51,17 +64,22 @@ impl<'m> Leftovers<'_, 'm> {
         // otherwise they likely belong to the weight whose claim did.
         match self.check_plain(&t) {
             Ok(()) => out.items.push(ResolvedItem::Plain(t.into())),
-            Err((role, error)) if self.blame || role == TensorRole::Quantized => {
-                out.problems.push(Problem {
+            Err((role, error)) => {
+                let problem = Problem {
                     tensor: t,
                     role,
                     scheme: QuantScheme::Unquantized,
                     error,
-                });
+                };
+                if self.blame || role == TensorRole::Quantized {
+                    out.problems.push(problem);
+                } else {
+                    // The companion of a weight that failed. A conversion ends with that failure,
+                    // or leaves the weight out, too.
+                    out.dropped.push(t);
+                    out.suspects.push(problem);
+                }
             }
-            // The companion of a weight that failed. The conversion ends with that failure, so
-            // dropping it loses nothing.
-            Err(_) => out.dropped.push(t),
         }
     }
 
@@ -72,8 +90,13 @@ impl<'m> Leftovers<'_, 'm> {
     /// model, or has integers where the config says that weights are quantized. The error comes
     /// with the role that the tensor then has.
     fn check_plain(&self, t: &Tensor<'_>) -> std::result::Result<(), (TensorRole, AnamnesisError)> {
+        let elsewhere = self.all.elsewhere();
+        let elsewhere = elsewhere.map_err(|error| (TensorRole::Passthrough, error))?;
         let companion = self.registry.companion(t.name());
         if let Some(role) = companion.filter(|_| !self.is_scale_of_block(t)) {
+            if let Some(weight) = elsewhere.weight_of(t.name()) {
+                return Err((role, in_other_shard(t, weight)));
+            }
             let what = "it belongs to a quantized weight, and none goes with it";
             return Err((role, wrong(t, what)));
         }
@@ -83,6 +106,20 @@ impl<'m> Leftovers<'_, 'm> {
                 TensorRole::Scale,
                 wrong(t, "it scales a quantized weight, and none goes with it"),
             ));
+        }
+        let is_value = !(t.dtype().is_integer() || t.dtype().is_quantized());
+        // Floats may be a norm or a bias beside the weight, but for those that have its name.
+        let is_part = !is_value || self.registry.stem(t.name()) != t.name();
+        let part = || elsewhere.part_of(t.name(), is_value, self.all, self.registry);
+        if let Some(part) = is_part.then(part).flatten() {
+            return Err((TensorRole::Quantized, in_other_shard(t, part)));
+        }
+        if let Some(other) = self.codes.get(&(t.dtype(), last_part(t))) {
+            let what = format!(
+                "it has the name and the type of codes such as `{}`, and the tensors that would say how are missing",
+                other.name()
+            );
+            return Err((TensorRole::Quantized, wrong(t, what)));
         }
         let config = self.all.config;
         let is_codes = self.is_codes(t);

@@ -131,6 +131,19 @@ impl Registry {
         self.codes.iter().any(|end| name.ends_with(end))
     }
 
+    /// What the names of all parts of a weight begin with, whose codes are called `codes`: `X.` of
+    /// `X.weight` and `X.qweight`, `experts.gate_up_proj` of `experts.gate_up_proj_blocks`.
+    pub(crate) fn stem<'n>(&self, codes: &'n str) -> &'n str {
+        let ends = || std::iter::once(".weight").chain(self.codes.iter().copied());
+        let mut stem = codes;
+        let mut last = "";
+        // `X.weight._data._data` and `X.weight_packed` have several ends.
+        while let Some((rest, end)) = ends().find_map(|end| Some((stem.strip_suffix(end)?, end))) {
+            (stem, last) = (rest, end);
+        }
+        &codes[..stem.len() + usize::from(last.starts_with('.'))]
+    }
+
     /// The role of a tensor that is in no output.
     pub(crate) fn role_of_dropped(&self, name: &str) -> TensorRole {
         // A name can be in several lists. Markers come first, as in `Leftovers::sort`.

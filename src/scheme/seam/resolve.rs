@@ -2,13 +2,15 @@
 //! the problems.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 #[cfg(feature = "lethe")]
 use crate::scheme::seam::EncodedAs;
-use crate::scheme::seam::config_check::check_stated;
-use crate::scheme::seam::leftover::Leftovers;
+use crate::scheme::seam::config_check::{check_method, check_stated};
+use crate::scheme::seam::elsewhere::in_other_shard;
+use crate::scheme::seam::leftover::{CodesByKind, Leftovers, last_part};
 use crate::scheme::seam::shape_check::check_shape;
 use crate::scheme::seam::{
     Group, Index, QuantScheme, Registry, Scheme, TensorRole, refused, wrong,
@@ -127,6 +129,18 @@ pub(crate) struct Problem<'m> {
     pub error: AnamnesisError,
 }
 
+impl Problem<'_> {
+    /// Whether the problem is that of the whole model. Its tensor is any one then.
+    fn is_of_model(&self) -> bool {
+        let scheme = self.scheme;
+        self.role == TensorRole::Passthrough
+            || matches!(
+                scheme,
+                QuantScheme::Other("unknown scheme" | "transformed weights")
+            )
+    }
+}
+
 /// All tensors of a model, sorted by their use.
 #[derive(Default)]
 pub(crate) struct Resolution<'m> {
@@ -136,6 +150,9 @@ pub(crate) struct Resolution<'m> {
     pub dropped: Vec<Tensor<'m>>,
     /// Failed claims, then unclaimed tensors, then the config; each in the order of the source.
     pub problems: Vec<Problem<'m>>,
+    /// Companions without a weight, which are no problems beside a failed claim: they probably belong
+    /// to it. They are among `dropped`, too.
+    pub suspects: Vec<Problem<'m>>,
 }
 
 /// What schemes have claimed.
@@ -175,6 +192,7 @@ impl<'m> Resolution<'m> {
             container: registry.owner(model),
             is_quantized,
             blame,
+            codes: codes_by_kind(groups.iter().flatten()),
         };
         let count = groups.iter().zip(&owner);
         let count = count.filter(|(group, owner)| group.is_some() || owner.is_none());
@@ -244,6 +262,7 @@ impl<'m> Resolution<'m> {
                     // nothing says which one is.
                     let mut whole = std::iter::once(&group).chain(group.others());
                     let checked = take_parts(&group, &mut claims.owner).and_then(|()| {
+                        check_method(scheme, &group, all, registry)?;
                         whole.try_for_each(|group| {
                             check_stated(group, all)?;
                             check_shape(group, all)
@@ -262,6 +281,12 @@ impl<'m> Resolution<'m> {
                     // A failed claim owns its codes, so that they do not turn up again as a plain
                     // tensor.
                     claims.owner[t.index] = Some(t.index as u32);
+                    // What another shard has is a better reason than that it is missing.
+                    let part = all
+                        .elsewhere()
+                        .ok()
+                        .and_then(|elsewhere| elsewhere.part_of(t.name(), false, all, registry));
+                    let error = part.map_or(error, |part| in_other_shard(&t, part));
                     self.problems.push(problem(scheme, error));
                 }
             }
@@ -269,9 +294,8 @@ impl<'m> Resolution<'m> {
         claims
     }
 
-    /// Adds a problem if `group` lacks an optional companion that the index of the model lists. A
-    /// shard that is parsed alone may lack it because it lies in another shard. The weight would be
-    /// decoded without it, and silently wrong.
+    /// Adds a problem if the index of the model has a companion of `group` in another shard. The
+    /// weight would be decoded without it, and silently wrong.
     fn check_whole(
         &mut self,
         t: &Tensor<'m>,
@@ -279,18 +303,14 @@ impl<'m> Resolution<'m> {
         all: &Index<'m>,
         registry: &Registry,
     ) {
-        if all.model.directory.is_some() {
-            // All shards are parsed: what is missing does not exist.
-            return;
-        }
-        let names = registry.optional(&group.name);
-        let missing: Vec<String> = names.filter(|name| all.get(name).is_none()).collect();
-        let error = match all.config.is_indexed(&missing) {
-            Ok(false) => return,
-            Ok(true) => wrong(
-                t,
-                "the index has a part of it in another shard; give the directory instead",
-            ),
+        let codes = group.parts[0].1;
+        // Codes that are read as values lack whatever there is.
+        let is_known = !matches!(group.scheme, QuantScheme::CastFp8 { .. });
+        let elsewhere = all.elsewhere();
+        let part = elsewhere.map(|found| found.part_of(codes.name(), is_known, all, registry));
+        let error = match part {
+            Ok(None) => return,
+            Ok(Some(part)) => in_other_shard(t, part),
             Err(error) => error,
         };
         self.problems.push(Problem {
@@ -343,15 +363,36 @@ impl<'m> Resolution<'m> {
         })
     }
 
-    /// The first problem, as an error.
-    pub(crate) fn into_result(mut self) -> Result<Self> {
-        if self.problems.is_empty() {
-            Ok(self)
-        } else {
-            // The other problems are discarded, so their order may change.
-            Err(self.problems.swap_remove(0).error)
+    /// Leaves out the tensors that have a problem and for which `is_asked` does not ask by their
+    /// stored names. Returns their names.
+    ///
+    /// # Errors
+    /// The first problem of another tensor, or of the whole model.
+    pub(crate) fn of_asked(
+        mut self,
+        is_asked: impl Fn(&str) -> bool,
+    ) -> Result<(Self, Vec<String>)> {
+        let mut left_out = Vec::new();
+        // Without a failed claim that counts, companions of other weights are no part of one.
+        for problem in self.problems.drain(..).chain(self.suspects.drain(..)) {
+            if problem.is_of_model() || is_asked(problem.tensor.name()) {
+                return Err(problem.error);
+            }
+            left_out.push(problem.tensor.name().to_owned());
         }
+        if !left_out.is_empty() {
+            let names: HashSet<&str> = left_out.iter().map(String::as_str).collect();
+            self.dropped.retain(|t| !names.contains(t.name()));
+        }
+        Ok((self, left_out))
     }
+}
+
+/// For each type and last part of the names of the codes of `groups`, one of these codes.
+fn codes_by_kind<'g, 'm: 'g>(groups: impl Iterator<Item = &'g Box<Group<'m>>>) -> CodesByKind<'m> {
+    let codes = groups.map(|group| group.parts[0].1);
+    let codes = codes.filter(|t| t.dtype().is_integer() || t.dtype().is_quantized());
+    codes.map(|t| ((t.dtype(), last_part(&t)), t)).collect()
 }
 
 /// A group with the scheme that claimed it, or the error of a claim with the scheme to show in

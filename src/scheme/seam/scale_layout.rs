@@ -5,11 +5,11 @@
 //! if the config contradicts the shapes, or if the shapes fit two grids and the config does not
 //! name one of them.
 
-use crate::Result;
 use crate::config::{QuantConfig, QuantMethod};
 use crate::containers::model::Tensor;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::seam::{Granularity, Index, module_of, wrong};
+use crate::{Dtype, Result};
 
 /// Rows and columns of a tensor of `shape` as one matrix: all dimensions but the last are rows.
 pub(crate) fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
@@ -72,7 +72,8 @@ pub(crate) fn fit(
     // From the most specific shape to the most general, so that no layout hides another.
     // FBGEMM's `[experts, out, 1]` has to be first: for twice as many inputs as outputs it would
     // pass for blocks of two rows.
-    let grid = by_column(shape, scale, all.config)
+    let grid = in_chunks(t, shape, scale.shape(), configured, all.config)
+        .or_else(|| by_column(shape, scale, all.config))
         .or_else(|| {
             // FBGEMM keeps the dimension that was reduced, so that its scales tell rows from
             // columns.
@@ -89,6 +90,15 @@ pub(crate) fn fit(
                 .into(),
         )
     })?;
+    let chunk = fused_chunk(t, shape, all.config);
+    let (rows, height) = (grid.matrix_rows, grid.block_rows);
+    if chunk
+        .is_some_and(|chunk| 1 < height && height < rows && rows != chunk && chunk % height != 0)
+    {
+        let what = "the rows of each head of keys lie together, and blocks begin anew in each; \
+                    the config's `weight_block_size` might tell their size";
+        return Err(misfit(what.into()));
+    }
     // Blocks have been inferred or taken from the config by now. Where the shape settled them
     // without asking the config, for instance one scale for a row, the config can still contradict.
     let (_, cols) = rows_and_cols(shape);
@@ -100,11 +110,62 @@ pub(crate) fn fit(
             found == configured || found.min(configured) >= dim
         };
         let rows = shape.iter().nth_back(1).copied().unwrap_or(1);
-        if !(same(rows, grid.block_rows, size[0]) && same(cols, grid.block_cols, size[1])) {
+        let is_same = same(rows, grid.block_rows, size[0]) && same(cols, grid.block_cols, size[1]);
+        if !(is_same || has_exponents_of_mx(scale, &grid)) {
             return Err(misfit(format!("{place} says blocks of {size:?}")));
         }
     }
     Ok(grid)
+}
+
+/// Whether `scale` has an exponent for 32 values of a row, as OCP's microscaling formats have:
+/// tables that are looked up by rows have no blocks of several rows, whatever the config says of
+/// layers (DeepSeek-V4.1's Engram; sglang `layers/engram.py`, `FP8_BLOCK_SIZE`).
+fn has_exponents_of_mx(scale: &Tensor<'_>, grid: &ScaleGrid) -> bool {
+    const VALUES: usize = 32;
+    scale.dtype() == Dtype::F8E8M0 && (grid.block_rows, grid.block_cols) == (1, VALUES)
+}
+
+/// Rows of each chunk of a fused projection of queries, keys and values, if the model has chunks.
+fn fused_chunk(t: &Tensor<'_>, w: &[usize], config: &QuantConfig) -> Option<usize> {
+    let is_fused = config.has_fused_heads() && module_of(t.name()).ends_with("qkv_proj");
+    let (&[n, _], chunks) = (w, config.key_value_heads()?) else {
+        return None;
+    };
+    (is_fused && n.is_multiple_of(chunks)).then(|| n / chunks)
+}
+
+/// The grid of a fused projection of queries, keys and values whose rows lie in a chunk for each
+/// head of keys. Blocks begin anew in each chunk, so that their last ones are short (MiMo-V2.5;
+/// sglang `mimo_v2.py`, `_resolve_deferred_qkv_scale_inv`).
+fn in_chunks(
+    t: &Tensor<'_>,
+    w: &[usize],
+    s: &[usize],
+    configured: Option<[usize; 2]>,
+    config: &QuantConfig,
+) -> Option<ScaleGrid> {
+    let (&[n, k], &[rows, cols], Some([height, width])) = (w, s, configured) else {
+        return None;
+    };
+    if !module_of(t.name()).ends_with("qkv_proj") || height == 0 || width == 0 {
+        return None;
+    }
+    let chunks = config
+        .key_value_heads()
+        .filter(|&chunks| n.is_multiple_of(chunks))?;
+    let chunk = n / chunks;
+    let fits =
+        chunks.checked_mul(chunk.div_ceil(height)) == Some(rows) && k.div_ceil(width) == cols;
+    // Where the numbers of blocks are the same, only the model tells.
+    let is_meant = config.has_fused_heads() || n.div_ceil(height) != rows;
+    (fits && is_meant).then_some(ScaleGrid {
+        matrix_rows: chunk.max(1),
+        block_rows: height,
+        block_cols: width,
+        rows_per_matrix: rows / chunks,
+        cols,
+    })
 }
 
 /// How listings describe `grid` over a weight of `cols` columns.

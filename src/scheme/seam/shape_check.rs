@@ -2,6 +2,7 @@
 //! several shapes.
 
 use crate::Result;
+use crate::containers::model::Tensor;
 use crate::scheme::seam::{CodeType, Group, Index, QuantScheme, base_of, module_of, wrong};
 
 /// Norms of the residual stream of a block, or behind its last block, by their names in the module
@@ -28,6 +29,18 @@ const NORMS: [&str; 21] = [
     ".ln1.weight",
     ".ln2.weight",
     ".model.norm.weight",
+];
+
+/// Norms behind the last block of a language model, which have the width of its residual stream.
+const FINAL_NORMS: [&str; 8] = [
+    "model.norm.weight",
+    "norm.weight",
+    "language_model.model.norm.weight",
+    "model.language_model.norm.weight",
+    "language_model.norm.weight",
+    "model.final_layernorm.weight",
+    "transformer.ln_f.weight",
+    "backbone.norm_f.weight",
 ];
 
 /// Modules above a layer among which that with the norms of its block is:
@@ -61,6 +74,15 @@ impl Index<'_> {
             }
         }
         false
+    }
+
+    /// The norm behind the last block of a language model, if it has another width than
+    /// `hidden_size` in `config.json`.
+    pub(crate) fn norm_of_other_width(&self) -> Option<Tensor<'_>> {
+        let hidden = self.config.hidden_size()?;
+        let norms = FINAL_NORMS.iter().filter_map(|name| self.get(name));
+        let mut norms = norms.filter(|norm| norm.shape().len() == 1);
+        norms.find(|norm| norm.elements() != hidden)
     }
 
     /// Whether the inputs of `module` are two residual streams side by side: those of the
@@ -99,16 +121,22 @@ fn check_bias(group: &Group<'_>, base: &str, all: &Index<'_>) -> Result<()> {
     let last = base.trim_end_matches('.').rsplit('.').next();
     let is_conv_1d = last.is_some_and(|part| part.starts_with("c_"));
     let n = bias.elements();
-    // ComfyUI pads the rows of blocks to whole tiles of the product, and not the bias.
-    let is_padded = matches!(
-        group.scheme,
+    // ComfyUI pads the rows of blocks to whole tiles of the product, and not the bias (comfy-kitchen
+    // `nvfp4` and `mxfp8`).
+    let tile = match group.scheme {
         QuantScheme::Grouped {
-            codes: CodeType::Mxfp8 | CodeType::Nvfp4,
+            family: "ComfyUI",
+            codes: CodeType::Nvfp4,
             ..
-        }
-    ) && [16, 32]
-        .iter()
-        .any(|tile| n.checked_next_multiple_of(*tile) == Some(*outputs));
+        } => 16,
+        QuantScheme::Grouped {
+            family: "ComfyUI",
+            codes: CodeType::Mxfp8,
+            ..
+        } => 32,
+        _ => 1,
+    };
+    let is_padded = n.checked_next_multiple_of(tile) == Some(*outputs);
     // exllamav2 and exllamav3 pad both, and the weight is without its padding.
     let pads_bias = match group.scheme {
         QuantScheme::Exl2 => outputs.checked_next_multiple_of(32) == Some(n),

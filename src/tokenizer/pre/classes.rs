@@ -429,6 +429,7 @@ pub(crate) static CLASSES: &[PreTokenizerClass] = &[
             name("default"),
             name("gemma4"),
             name("granite-embed-multi-311m"),
+            name("mmbert"),
             name("sarvam-moe"),
             name("whitespace"),
             name("chameleon").with_bos(),

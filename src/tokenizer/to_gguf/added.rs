@@ -126,7 +126,8 @@ impl<'a> AddedTokens<'a> {
                 )));
             }
             let id = out.add(token.clone());
-            if id != token.id {
+            // The library ignores what is stated of a token that the model has.
+            if id != token.id && !out.ids.contains_key(token.content.as_str()) {
                 return Err(AnamnesisError::parse(format!(
                     "{TOKENIZER_JSON}: `added_tokens[{i}]` (`{}`) has the id {}, and the `tokenizers` library gives it {id}",
                     token.content, token.id

@@ -19,7 +19,7 @@ use crate::{AnamnesisError, Result};
 pub(super) const TOKENIZER_JSON: &str = "tokenizer.json";
 
 /// Most merges. Gemma has 580,000.
-const MAX_MERGES: usize = 1 << 23;
+pub(super) const MAX_MERGES: usize = 1 << 23;
 
 /// A tokenizer.json.
 pub(super) struct HfTokenizerFile {
@@ -43,6 +43,8 @@ pub(super) struct TokenizerJsonModel {
     pub ignore_merges: bool,
     #[serde(default)]
     pub unk_id: Option<u64>,
+    #[serde(default)]
+    pub unk_token: Option<String>,
     #[serde(default)]
     pub continuing_subword_prefix: Option<String>,
     #[serde(default)]

@@ -7,6 +7,8 @@ use crate::{AnamnesisError, Result};
 #[derive(Debug, Default)]
 pub(super) struct KeyList {
     pub entries: Vec<(String, GgufMetadataValue)>,
+    /// What the keys cannot say of the tokenizer.
+    pub notes: Vec<String>,
 }
 
 impl KeyList {

@@ -4,6 +4,7 @@
 mod hostile;
 mod hostile_models;
 mod hostile_ranks;
+mod merges;
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,7 @@ fn convert(dir: &Path, expected: &Value) -> Result<TokenizerKeys> {
         config: &config,
         vocab_size: expected["vocab_size"].as_u64().unwrap() as usize,
         pre: None,
+        cuts_embedding: false,
         architecture: expected["architecture"].as_str().unwrap(),
     })
 }
@@ -130,6 +132,18 @@ fn every_tokenizer_of_full_size() {
     assert!(!failed);
 }
 
+/// Tokenizers of SentencePiece's kind without tokenizer.model, and the keys that the converter has
+/// otherwise: it gives each token one score and takes added tokens of the vocabulary for normal ones,
+/// with which llama.cpp makes other tokens than the library (`merges` has the right ones). Of Yi,
+/// which was cut down, no merges make some tokens.
+#[rustfmt::skip]
+const OTHERWISE: &[(&str, &[&str])] = &[
+    ("gemma2", &["keys", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"]),
+    ("gemma4", &["tokenizer.ggml.token_type"]),
+    ("llama2", &["tokenizer.ggml.scores"]),
+    ("yi", &["keys", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.token_type"]),
+];
+
 #[test]
 fn keys_are_those_of_the_converter() {
     let Some(data) = crate::test_utils::test_data() else {
@@ -139,7 +153,19 @@ fn keys_are_those_of_the_converter() {
     assert!(all.len() >= 30, "{}", all.len());
     let mut wrong = Vec::new();
     for dir in all {
-        for difference in differences(&dir) {
+        let known = OTHERWISE.iter().find(|(name, _)| dir.ends_with(name));
+        let known = known.map_or(&[][..], |(_, keys)| keys);
+        let differences = differences(&dir);
+        assert_eq!(
+            known.is_empty(),
+            differences.is_empty(),
+            "{}: {differences:?}",
+            dir.display()
+        );
+        for difference in differences {
+            if known.iter().any(|key| difference.starts_with(key)) {
+                continue;
+            }
             wrong.push(format!("{}: {difference}", dir.display()));
         }
     }
@@ -160,6 +186,7 @@ fn sizes_and_architectures_add_keys() {
             config: &config,
             vocab_size,
             pre: None,
+            cuts_embedding: false,
             architecture,
         })
         .unwrap()

@@ -8,6 +8,7 @@ use super::json::{
 use super::keys::GgufTokenizer;
 use super::merges::{parse_merges, stored_merges};
 use super::special::SpecialTokens;
+use super::spm::{self, MergeSource};
 use super::vocabulary::{StripRules, Vocabulary};
 use crate::tokenizer::pre::{self, PreStep};
 use crate::{AnamnesisError, Result};
@@ -22,6 +23,9 @@ pub(super) fn convert(keys: GgufTokenizer<'_>) -> Result<TokenizerParts> {
         let what = "is missing: the file does not say how text is cut before merging";
         unknown("none", what)
     })?;
+    if pre::ON_TEXT.contains(&name.as_str()) {
+        return spm::convert(keys, MergeSource::Stored);
+    }
     let Some((class, row)) = pre::find(&name) else {
         return Err(unknown(
             &name,

@@ -42,11 +42,12 @@ pub(super) fn convert(keys: GgufTokenizer<'_>, source: MergeSource) -> Result<To
     vocabulary.mark_control(special.named().map(|(_, id)| id));
     let architecture = keys.text("general.architecture")?.unwrap_or_default();
     let is_gemma = architecture.starts_with("gemma");
-    if is_gemma && source == MergeSource::Scores {
-        respell_gemma(&mut vocabulary);
+    let is_gpt2 = keys.text("tokenizer.ggml.model")?.as_deref() == Some("gpt2");
+    if is_gpt2 || is_gemma && source == MergeSource::Scores {
+        respell_gemma(&mut vocabulary, !is_gpt2);
     }
     let has_prefix = keys.flag("tokenizer.ggml.add_space_prefix")?;
-    let has_prefix = has_prefix.unwrap_or(!is_gemma);
+    let has_prefix = has_prefix.unwrap_or(!is_gemma) && source == MergeSource::Scores;
 
     let mut notes = Vec::new();
     let ids = vocabulary.ids()?;
@@ -102,9 +103,9 @@ pub(super) fn convert(keys: GgufTokenizer<'_>, source: MergeSource) -> Result<To
 /// runs of blanks as such, and SentencePiece has the tab as a byte.
 ///
 /// Source: transformers 4.57 `GemmaConverter.vocab`, llama.cpp `_create_vocab_sentencepiece`.
-fn respell_gemma(vocabulary: &mut Vocabulary) {
+fn respell_gemma(vocabulary: &mut Vocabulary, has_tab_as_byte: bool) {
     let respelled = |token: &str| {
-        if token == "<0x09>" {
+        if token == "<0x09>" && has_tab_as_byte {
             return Some("\t".to_owned());
         }
         let is_blank = token.bytes().all(|byte| byte == b' ');

@@ -109,7 +109,7 @@ fn types_that_cannot_be() {
         (
             &input,
             &["--to", "q8_0", "--tensor-type", "nothing=q4_k"],
-            3,
+            2,
             "`nothing`",
         ),
         (

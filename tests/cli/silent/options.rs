@@ -84,7 +84,7 @@ fn options_that_do_not_apply_are_refused() {
     ];
     refused(
         &arguments,
-        6,
+        2,
         &["--tokenizer-pre", "no whole model"],
         root.path(),
     );
@@ -92,7 +92,7 @@ fn options_that_do_not_apply_are_refused() {
         let arguments = ["remember", &input, option, "-o", &output];
         refused(
             &arguments,
-            6,
+            2,
             &["only a directory of safetensors"],
             root.path(),
         );
@@ -208,7 +208,7 @@ fn patterns_that_match_nothing() {
         (&["show", model, norm], "near are model.norm.weight"),
     ];
     for (arguments, words) in errors {
-        refused(arguments, 3, &[words], dir.path());
+        refused(arguments, 2, &[words], dir.path());
     }
     let notes: [&[&str]; 3] = [
         &["convert", model, "--to", "gguf", "--tensors-only"],
@@ -256,5 +256,5 @@ fn patterns_apply_to_copied_blocks() {
         "-o",
         "none.gguf",
     ];
-    refused(&arguments, 3, &["no tensor is left"], root.path());
+    refused(&arguments, 2, &["no tensor is left"], root.path());
 }

@@ -3,6 +3,7 @@
 
 mod computed;
 mod families;
+mod graphs;
 mod keys;
 
 use std::path::Path;

@@ -54,7 +54,9 @@ LATENT = dict(TIED, num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=24, 
               n_group=2, topk_group=1)
 LATENT_YARN = dict(rope_type="yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=128)
 MODELS.update({
-    "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None, n_group=1, topk_group=1, topk_method="greedy"), "deepseek_v3"),
+    # llama.cpp asks for a rank of queries unless there are 26 or 27 layers.
+    "deepseek_v2_lite": ("deepseek_v2", dict(LATENT, q_lora_rank=None, num_hidden_layers=26, hidden_size=16, intermediate_size=16, num_attention_heads=2,
+                                             num_key_value_heads=2, moe_intermediate_size=4, n_group=1, topk_group=1, topk_method="greedy"), "deepseek_v3"),
     "deepseek_v3": ("deepseek_v3", dict(LATENT, rope_scaling=LATENT_YARN, scoring_func="sigmoid", rope_theta=50000.0), "deepseek_v3"),
     "glm4": ("glm4", dict(TIED, head_dim=16, pad_token_id=0), "glm"),
     "glm4_moe_mtp": ("glm4_moe", dict(TIED, head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, n_group=1,
@@ -676,10 +678,10 @@ def nest(root, name, pre):
 FUSED = {"llama_bias": ["--fuse-qkv"], "gemma4": ["--fuse-qkv"], "qwen3_5_moe": ["--fuse-gate-up-exps"]}
 
 
-def convert(root, pre, out=None, options=()):
+def convert(root, pre, out=None, options=(), source=None):
     """Runs the converter. It knows a tokenizer by the ids of a text, and none that is cut, so its name is given."""
     paths = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
-    arguments = ["convert", str(root / "hf"), "--outfile", str(out or root / "canonical.gguf"), "--model-name", root.name, *options]
+    arguments = ["convert", str(source or root / "hf"), "--outfile", str(out or root / "canonical.gguf"), "--model-name", root.name, *options]
     if root.name in ("qwen3_next", "qwen3_5", "qwen3_5_moe") and root.parent.name not in ("whole_mtp", "whole_prediction"):
         arguments.append("--no-mtp")  # transformers writes no such layer, and the converter asks for one
     run = f"""

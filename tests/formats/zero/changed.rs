@@ -8,7 +8,7 @@ use super::{copied, refused};
 use crate::common::zip::{Member, Zip};
 
 /// Replaces bytes of the pickle in the archive `path`, the first behind `anchor`, with as many.
-fn edit(path: &Path, anchor: &str, from: &[u8], to: &[u8]) {
+pub(super) fn edit(path: &Path, anchor: &str, from: &[u8], to: &[u8]) {
     assert_eq!(from.len(), to.len());
     let bytes = std::fs::read(path).unwrap();
     let mut members = vec![];

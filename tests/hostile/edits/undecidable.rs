@@ -401,6 +401,10 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        reason: "an embedding that the config leaves out may be cast, and then has no scale",
+        applies: |edit| is_gone(edit) && edit.place.ends_with(".ngram_embedding.weight_scale"),
+    },
+    Rule {
         reason: "codes of vectors fit any number of inputs",
         applies: |edit| {
             edit.kind == "dimension changed"

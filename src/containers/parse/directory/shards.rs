@@ -69,14 +69,27 @@ const WEIGHTS: &[&str] = &[
     "mlmodel",
 ];
 
+/// Those of [`WEIGHTS`] in formats that are not read.
+const UNREAD: &[&str] = &[
+    "h5",
+    "msgpack",
+    "onnx",
+    "onnx_data",
+    "ot",
+    "tflite",
+    "mlmodel",
+];
+
 /// Whether a file of this name holds weights, or is an index of them.
 pub(crate) fn is_weights(name: &str) -> bool {
-    let ending = name
-        .rsplit_once('.')
-        .map(|(_, ending)| ending.to_ascii_lowercase());
-    name == DISTRIBUTED
-        || name.ends_with(".index.json")
-        || ending.is_some_and(|ending| WEIGHTS.contains(&ending.as_str()))
+    let is_index = name == DISTRIBUTED || name.ends_with(".index.json");
+    is_index || WEIGHTS.contains(&ending(name).as_str())
+}
+
+/// What follows the last dot of `name`, in small letters; empty without one.
+fn ending(name: &str) -> String {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+    ending.unwrap_or_default().to_ascii_lowercase()
 }
 
 /// What an index lists: the names of tensors, in order, each with the number of its file.
@@ -100,6 +113,8 @@ pub(super) struct FoundShards {
     /// The index, and its map, if there is one.
     pub index: Option<CompanionFile>,
     pub map: Option<WeightMap>,
+    /// What a user should know of the choice.
+    pub note: Option<String>,
 }
 
 impl From<Vec<String>> for FoundShards {
@@ -109,6 +124,7 @@ impl From<Vec<String>> for FoundShards {
             kind: ShardKind::Single,
             index: None,
             map: None,
+            note: None,
         }
     }
 }
@@ -154,7 +170,8 @@ pub(super) fn find_shards(
         None => only(names, |name| name.ends_with(".index.json"), "indexes")?,
     };
     if let Some(index) = index {
-        return find_indexed(dir, index, budget);
+        let found = find_indexed(dir, index, budget)?;
+        return Ok(without_stale_index(found, index, names).unwrap_or_else(|found| found));
     }
     if let Some(single) = preferred(SINGLE, names) {
         return Ok(vec![single.to_owned()].into());
@@ -167,9 +184,38 @@ pub(super) fn find_shards(
     }
     let is_model =
         |name: &str| is_weights(name) && numbering(name).is_none_or(|(_, no, _)| no == 1);
-    match only(names, is_model, "weight files")? {
+    // Beside a file that is read, those of other formats are the same model for other programs.
+    let is_read = |name: &str| is_model(name) && !UNREAD.contains(&ending(name).as_str());
+    let one = match names.iter().filter(|name| is_read(name)).count() {
+        0 => only(names, is_model, "weight files")?,
+        _ => only(names, is_read, "weight files")?,
+    };
+    match one {
         Some(single) => Ok(vec![single.to_owned()].into()),
         None => Err(no_weights(dir, names)),
+    }
+}
+
+/// The file beside an index whose shards are not all there, which is left of an earlier model:
+/// transformers takes the file, too. The index `found` if all its shards are there, or no file.
+fn without_stale_index(
+    found: FoundShards,
+    index: &str,
+    names: &[String],
+) -> std::result::Result<FoundShards, FoundShards> {
+    let is_there = |file: &str| names.iter().any(|name| name == file);
+    let single = index.strip_suffix(".index.json");
+    let single = single.filter(|single| SINGLE.contains(single) && is_there(single));
+    // Shards in directories below are looked for when they are opened.
+    let is_missing = |file: &&String| !file.contains('/') && !is_there(file);
+    match (single, found.files.iter().find(is_missing)) {
+        (Some(single), Some(missing)) => Ok(FoundShards {
+            note: Some(format!(
+                "`{index}` is of another model: `{missing}` is missing; {single} is read"
+            )),
+            ..vec![single.to_owned()].into()
+        }),
+        _ => Err(found),
     }
 }
 

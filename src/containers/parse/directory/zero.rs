@@ -79,6 +79,7 @@ fn found(states: String, index: PathBuf) -> FoundShards {
         kind: ShardKind::Zero,
         index: Some(CompanionFile::new(index)),
         map: None,
+        note: None,
     }
 }
 

@@ -80,7 +80,7 @@ fn wrong(key: &str, what: &impl std::fmt::Display) -> AnamnesisError {
 
 /// A JSON object in the order of the text. A repeated key is an error; `serde_json::Map` would sort
 /// and overwrite keys.
-struct MetadataObject(Vec<(String, Value)>);
+pub(super) struct MetadataObject(pub(super) Vec<(String, Value)>);
 
 impl<'de> serde::Deserialize<'de> for MetadataObject {
     fn deserialize<D: serde::Deserializer<'de>>(
@@ -115,7 +115,7 @@ impl<'de> serde::Deserialize<'de> for MetadataObject {
 
 type JsonResult<T> = std::result::Result<T, String>;
 
-fn from_json(value: &Value, depth: usize) -> JsonResult<GgufMetadataValue> {
+pub(super) fn from_json(value: &Value, depth: usize) -> JsonResult<GgufMetadataValue> {
     if depth > MAX_ARRAY_DEPTH {
         return Err(format!("arrays in more than {MAX_ARRAY_DEPTH} levels"));
     }
@@ -203,7 +203,7 @@ fn single(value: &Value) -> Option<f32> {
 
 macro_rules! kinds {
     ($($name:literal $variant:ident $read:expr, $show:expr;)*) => {
-        fn scalar(kind: &str, value: &Value) -> JsonResult<GgufMetadataValue> {
+        pub(super) fn scalar(kind: &str, value: &Value) -> JsonResult<GgufMetadataValue> {
             let found = match kind {
                 $($name => $read(value).map(GgufMetadataValue::$variant),)*
                 _ => return Err(format!("there is no type `{kind}`")),
@@ -211,7 +211,7 @@ macro_rules! kinds {
             found.ok_or_else(|| format!("`{value}` is no {kind}"))
         }
 
-        fn array(kind: &str, items: &[Value], depth: usize) -> JsonResult<GgufMetadataArray> {
+        pub(super) fn array(kind: &str, items: &[Value], depth: usize) -> JsonResult<GgufMetadataArray> {
             match kind {
                 $($name => {
                     let item = |v: &Value| $read(v).ok_or_else(|| format!("`{v}` is no {kind}"));

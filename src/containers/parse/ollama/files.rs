@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{OllamaLayer, find_blob};
+use crate::config::{Unwritten, folded, why_unwritten};
 use crate::containers::model::FileBeside;
 use crate::containers::parse::directory::is_inside;
 use crate::{AnamnesisError, Result};
@@ -18,7 +19,7 @@ const FILE_LAYER: &str = "application/vnd.ollama.image.json";
 /// Removes the layers that are files of the model from `layers`, and returns these files.
 ///
 /// # Errors
-/// `Parse` if a name leads out of a directory, two layers would be one file, or a digest or a size
+/// `Parse` if a name leads out of a directory or is one that no file can have, two layers would be one file, or a digest or a size
 /// is wrong; `Io` if a blob is missing.
 pub(super) fn take_files(
     layers: &mut Vec<OllamaLayer>,
@@ -26,7 +27,7 @@ pub(super) fn take_files(
     manifest: &Path,
 ) -> Result<Vec<FileBeside>> {
     let is_file = |layer: &OllamaLayer| layer.media_type == FILE_LAYER && !layer.name.is_empty();
-    // Upper and lower case are one name to some file systems.
+    // Names that are one to some file systems count as one.
     let (mut names, mut files) = (BTreeSet::new(), vec![]);
     for layer in layers.iter().filter(|layer| is_file(layer)) {
         let name = &layer.name;
@@ -41,7 +42,13 @@ pub(super) fn take_files(
                 "is to be a file outside of the model's directory, or one without a name",
             ));
         }
-        if !names.insert(name.to_lowercase()) {
+        // What programs obey is left out when files are written. A name that no conversion could
+        // write can be nothing but an attempt.
+        if let Some(why) = why_unwritten(name, false).filter(|why| *why != Unwritten::Obeyed) {
+            return Err(wrong(&format!("cannot be a file: {}", why.reason())));
+        }
+        let folded: Vec<String> = parts.iter().map(|part| folded(part)).collect();
+        if !names.insert(folded.join("/")) {
             return Err(wrong("is there twice"));
         }
         let path = find_blob(root, manifest, layer)?;

@@ -21,7 +21,6 @@ mod index;
 use std::path::Path;
 use std::sync::Arc;
 
-pub(super) use self::archive::collect_globals;
 use self::archive::{PieceTensor, read_piece};
 use self::index::{CheckpointIndex, LogicalTensor, Rectangle, read_index};
 use super::views::check_ratio;

@@ -8,6 +8,7 @@
 //! `torch/_utils.py`.
 
 use super::records::Record;
+use super::risk::{PickleRisk, risk_of};
 use super::value::{Node, NodeId, PickleValues, TensorView};
 use crate::{AnamnesisError, Dtype, Result};
 
@@ -51,6 +52,11 @@ pub(super) enum Global {
     Record(Record),
     /// A class whose objects are numbers, made of a number.
     Number,
+    /// `joblib.numpy_pickle.NumpyArrayWrapper` and `numpy.dtype`, in a lenient run.
+    JoblibArray,
+    NumpyDtype,
+    /// One that is not on the list, in a lenient run.
+    Unlisted,
     /// Allowed, and holds no tensor.
     Opaque,
 }
@@ -248,6 +254,16 @@ impl Global {
             .or_else(|| Record::find(module, name).map(Self::Record))
     }
 
+    /// The global that stands for one that is not on the list, in a lenient run.
+    pub(super) fn unlisted(module: &str, name: &str) -> Self {
+        match (module, name) {
+            ("joblib.numpy_pickle", "NumpyArrayWrapper") => Self::JoblibArray,
+            ("numpy", "dtype") => Self::NumpyDtype,
+            _ if risk_of(module, name) == PickleRisk::Safe => Self::Opaque,
+            _ => Self::Unlisted,
+        }
+    }
+
     /// The value that stands for a call of this global with `args`.
     ///
     /// # Errors
@@ -258,7 +274,8 @@ impl Global {
             Self::Set => Node::Set,
             Self::Sizes => match args.first().map(|&id| values.node(id)) {
                 Some(Node::Tuple(items) | Node::List(items)) => Node::Tuple(items.clone()),
-                _ => Node::Tuple(vec![]),
+                None => Node::Tuple(vec![]),
+                Some(_) => return Err(wrong("a size made of what is no list")),
             },
             Self::RebuildTensor if is_lazy(args.get(6), values)? => Node::Refused(LAZY),
             Self::RebuildTensorUntyped if is_lazy(args.get(7), values)? => Node::Refused(LAZY),
@@ -304,7 +321,7 @@ impl Global {
                 Some(&Node::Int(n)) => Node::Int(n),
                 _ => return Err(wrong("a number made of none")),
             },
-            Self::Opaque => Node::Opaque,
+            Self::Opaque | Self::JoblibArray | Self::NumpyDtype | Self::Unlisted => Node::Opaque,
             Self::Storage(_) | Self::Dtype(_) => {
                 return Err(wrong("a call of what is no function"));
             }

@@ -14,6 +14,9 @@ const FIRST_READ: u64 = 64 << 10;
 /// bytes.
 const FIRST_READ_AFTER_GAP: u64 = 512;
 
+/// Where ranges of decoded text begin: no input is as long.
+const DECODED: usize = usize::MAX / 2;
+
 /// Most bytes of pickles that are read of one file.
 const MAX_BYTES: u64 = 100 << 20;
 
@@ -35,11 +38,15 @@ pub(super) struct PickleInput<'a> {
     /// Bytes of the next read.
     step: u64,
     read: Vec<u8>,
+    /// Text that is written with escapes, as it is meant. Its ranges begin at [`DECODED`].
+    decoded: Vec<u8>,
     /// Index of the next byte in `read`.
     pub at: usize,
     /// Whether the next byte may be no opcode: the argument before it is of an unknown length or
     /// truncated.
     pub is_lost: bool,
+    /// Whether bytes were wanted behind the end.
+    pub is_truncated: bool,
 }
 
 impl<'a> PickleInput<'a> {
@@ -56,8 +63,10 @@ impl<'a> PickleInput<'a> {
             stored,
             step,
             read,
+            decoded: Vec::new(),
             at: 0,
             is_lost: false,
+            is_truncated: false,
         }
     }
 
@@ -79,8 +88,10 @@ impl<'a> PickleInput<'a> {
             stored,
             step: FIRST_READ,
             read,
+            decoded: Vec::new(),
             at: 0,
             is_lost: false,
+            is_truncated: false,
         }
     }
 
@@ -120,7 +131,7 @@ impl<'a> PickleInput<'a> {
     fn fill(&mut self, n: usize) -> Result<()> {
         let end = (self.at as u64).saturating_add(n as u64);
         if end > self.len {
-            self.is_lost = true;
+            (self.is_lost, self.is_truncated) = (true, true);
             let (at, len) = (self.at, self.len);
             return Err(AnamnesisError::parse(format!(
                 "pickle: it is truncated: {n} bytes at {at} of {len}"
@@ -180,7 +191,39 @@ impl<'a> PickleInput<'a> {
 
     /// The bytes of a range that [`take`](Self::take) or [`line`](Self::line) returned.
     pub(super) fn bytes(&self, range: &Range<usize>) -> &[u8] {
-        self.read.get(range.clone()).unwrap_or_default()
+        let bytes = match range.start.checked_sub(DECODED) {
+            Some(start) => self.decoded.get(start..range.end - DECODED),
+            None => self.read.get(range.clone()),
+        };
+        bytes.unwrap_or_default()
+    }
+
+    /// Keeps text that is not among the bytes of the input, and returns its range.
+    pub(super) fn add_decoded(&mut self, text: &[u8]) -> Range<usize> {
+        let start = DECODED + self.decoded.len();
+        self.decoded.extend_from_slice(text);
+        start..start + text.len()
+    }
+
+    /// Passes over the next `n` bytes without keeping them, unless the input is in memory as a whole.
+    ///
+    /// # Errors
+    /// `Parse` if the input ends before.
+    pub(super) fn pass_over(&mut self, n: usize) -> Result<bool> {
+        let end = (self.at as u64).saturating_add(n as u64);
+        if self.file.is_none() || end <= self.read.len() as u64 {
+            return Ok(false);
+        }
+        if end > self.len {
+            return self.fill(n).map(|()| false);
+        }
+        self.skip(n as u64);
+        Ok(true)
+    }
+
+    /// Whether all bytes have been consumed.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.at as u64 >= self.len
     }
 
     pub(super) fn text(&self, range: &Range<usize>) -> Result<&str> {

@@ -15,14 +15,20 @@
 //!
 //! Opcodes: CPython `Lib/pickle.py`, protocols 0 to 5.
 
+mod array;
 mod object;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::mem::take;
 
 use super::globals::Global;
 use super::input::PickleInput;
+use super::literal::python_integer;
 use super::value::{Node, NodeId, PickleValues};
 use crate::{AnamnesisError, Result};
+
+/// Most pickles that lie inside of each other.
+const MAX_NESTED: usize = 4;
 
 /// Most marks that are open at a time.
 const MAX_MARKS: usize = 256;
@@ -43,11 +49,11 @@ pub(super) struct PickleMachine<'a> {
     stack: Vec<NodeId>,
     /// Heights of the stack at the open marks, in ascending order.
     marks: Vec<usize>,
-    memo: HashMap<u32, NodeId>,
+    memo: HashMap<u64, NodeId>,
     /// Every global that was named, once each, in the order of the pickles.
     pub named: Vec<NamedGlobal>,
-    /// The globals in `named`, for look-ups.
-    seen: HashSet<NamedGlobal>,
+    /// The globals in `named` with their values, for look-ups.
+    seen: HashMap<NamedGlobal, Global>,
     /// Globals that two values on the stack have named, so that long texts are compared once.
     looked_up: HashMap<(NodeId, NodeId), Global>,
     /// Whether the machine only collects the names of globals: it goes on past errors as long as it
@@ -55,6 +61,28 @@ pub(super) struct PickleMachine<'a> {
     pub lenient: bool,
     /// Globals that are allowed besides those of all checkpoints.
     pub more_globals: MoreGlobals,
+    /// What a lenient run does besides, and what it has found.
+    pub trace: Trace,
+}
+
+/// What a lenient run does besides, and what it has found about the pickle.
+#[derive(Default)]
+pub(super) struct Trace {
+    /// Whether the run ends at the first error, as Python's does: for content that nothing says to
+    /// be a pickle.
+    pub stops_at_errors: bool,
+    /// Whether arrays lie behind the objects that stand for them, as joblib's unpickler reads them.
+    pub reads_arrays: bool,
+    /// The first error that was passed over.
+    pub error: Option<String>,
+    /// Whether a global was called, or its attributes set, that is not on the allow-list.
+    pub calls: bool,
+    /// Whether an object that stands for an array of joblib was made.
+    pub has_arrays: bool,
+    /// Pickles that lie where an array's elements would be, inside of each other.
+    pub depth: usize,
+    /// Whether Python may go on where the run had to end.
+    pub is_unclear: bool,
 }
 
 /// Looks up a global by its module and its name.
@@ -79,6 +107,7 @@ impl<'a> PickleMachine<'a> {
             looked_up,
             lenient,
             more_globals: |_, _| None,
+            trace: Trace::default(),
         }
     }
 
@@ -91,7 +120,13 @@ impl<'a> PickleMachine<'a> {
     pub(super) fn run(&mut self) -> Result<NodeId> {
         self.stack.clear();
         self.marks.clear();
-        self.memo.clear();
+        // Not cleared, which takes as long as the table of an earlier pickle is.
+        self.memo = HashMap::new();
+        self.run_on()
+    }
+
+    /// Executes opcodes up to the next `STOP`, and returns the value on the stack.
+    fn run_on(&mut self) -> Result<NodeId> {
         loop {
             let opcode = self.input.byte()?;
             if opcode == b'.' {
@@ -100,7 +135,10 @@ impl<'a> PickleMachine<'a> {
             match self.execute(opcode) {
                 // Where Python would raise an exception, any stack will do for the globals that
                 // follow.
-                Err(AnamnesisError::Parse { .. }) if self.lenient && !self.input.is_lost => {
+                Err(error @ AnamnesisError::Parse { .. })
+                    if self.lenient && !self.input.is_lost && !self.trace.stops_at_errors =>
+                {
+                    self.trace.error.get_or_insert_with(|| error.to_string());
                     self.push(Node::Opaque)?;
                 }
                 result => result?,
@@ -134,14 +172,14 @@ impl<'a> PickleMachine<'a> {
             b'2' => self.top().map(|id| self.stack.push(id)),
             b'p' => self.memo_line().and_then(|n| self.put(n)),
             b'q' => self.input.byte().and_then(|n| self.put(n.into())),
-            b'r' => self.input.u32().and_then(|n| self.put(n)),
-            0x94 => self.put(self.memo.len() as u32),
+            b'r' => self.input.u32().and_then(|n| self.put(n.into())),
+            0x94 => self.put(self.memo.len() as u64),
             b'g' => self.memo_line().and_then(|n| self.get(n)),
             b'h' => self.input.byte().and_then(|n| self.get(n.into())),
-            b'j' => self.input.u32().and_then(|n| self.get(n)),
+            b'j' => self.input.u32().and_then(|n| self.get(n.into())),
             // EXT1 to EXT4 take a global from a registry of the process: its name is not in the
-            // file.
-            0x82..=0x84 if self.lenient => {
+            // file. The registry is empty unless a program has filled it.
+            0x82..=0x84 if self.lenient && !self.trace.stops_at_errors => {
                 self.input.take([1, 2, 4][usize::from(opcode - 0x82)])?;
                 self.unwritten_global()
             }
@@ -294,14 +332,14 @@ impl<'a> PickleMachine<'a> {
     }
 
     /// Stores the top item in the memo under `n`.
-    fn put(&mut self, n: u32) -> Result<()> {
+    fn put(&mut self, n: u64) -> Result<()> {
         let top = self.top()?;
         self.memo.insert(n, top);
         Ok(())
     }
 
     /// Pushes the item that the memo has under `n`.
-    fn get(&mut self, n: u32) -> Result<()> {
+    fn get(&mut self, n: u64) -> Result<()> {
         let id = *self
             .memo
             .get(&n)
@@ -310,15 +348,39 @@ impl<'a> PickleMachine<'a> {
         Ok(())
     }
 
-    /// Consumes a line with an index of the memo.
-    fn memo_line(&mut self) -> Result<u32> {
+    /// Consumes a line with an index of the memo, as Python's `int` reads it.
+    fn memo_line(&mut self) -> Result<u64> {
         let range = self.input.line()?;
-        // Python's `int` ignores whitespace around a number.
-        self.input
-            .text(&range)?
-            .trim()
-            .parse()
-            .map_err(|_| wrong("a place in the memo that is no number"))
+        let digits = python_integer(self.input.bytes(&range));
+        let digits = digits.ok_or_else(|| wrong("a place in the memo that is no number"))?;
+        digits.parse().map_err(|_| {
+            // Python's two unpicklers differ in what they make of such a number.
+            self.input.is_lost = !digits.starts_with('-');
+            self.trace.is_unclear |= self.input.is_lost;
+            wrong("a place in the memo that is no index")
+        })
+    }
+
+    /// The error of a run that ends where Python may go on.
+    fn unclear(&mut self, what: &str) -> AnamnesisError {
+        self.input.is_lost = true;
+        self.trace.is_unclear = true;
+        wrong(what)
+    }
+
+    /// Runs a pickle of its own, which lies at the input's position, and goes on with the outer one
+    /// behind it.
+    fn run_nested(&mut self) -> Result<NodeId> {
+        if self.trace.depth == MAX_NESTED {
+            return Err(self.unclear("pickles inside of each other"));
+        }
+        let (stack, marks) = (take(&mut self.stack), take(&mut self.marks));
+        let memo = take(&mut self.memo);
+        self.trace.depth += 1;
+        let result = self.run_on();
+        self.trace.depth -= 1;
+        (self.stack, self.marks, self.memo) = (stack, marks, memo);
+        result
     }
 }
 

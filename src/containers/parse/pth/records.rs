@@ -32,6 +32,10 @@ pub(super) enum Record {
     Writer,
     /// `_MEM_FORMAT_ENCODING`, a number.
     MemoryFormat,
+    /// `NumpyArrayWrapper` of joblib, in a lenient run.
+    JoblibArray,
+    /// `fragment_address` of DeepSpeed: where a parameter lies in the part of a process.
+    Fragment,
 }
 
 const METADATA: &str = "torch.distributed.checkpoint.metadata";

@@ -1,12 +1,12 @@
 //! What a global could do to somebody who unpickles a file with Python. This crate itself calls
 //! none.
 //!
-//! The table has what is known to run code, to open files or connections, or to import by name.
-//! Sources: picklescan
-//! <https://github.com/mmaitre314/picklescan/blob/f15d54da3dec9aa28a87ede82f87882bb80f1023/src/picklescan/scanner.py#L122>,
-//! fickling
-//! <https://github.com/trailofbits/fickling/blob/608c181d06300b09bc25c846d9ef974fda5cf8a9/fickling/fickle.py>.
+//! The tables in [`names`] have what is known to run code, to open files or connections, or to
+//! import by name, and what is known to make plain values alone.
 
+mod names;
+
+use self::names::{DANGEROUS, DANGEROUS_ANYWHERE, HARMLESS, Names};
 use super::PickleGlobal;
 
 /// What a global could do to somebody who unpickles a file with Python.
@@ -14,7 +14,8 @@ use super::PickleGlobal;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PickleRisk {
-    /// Nothing: it is one of those that torch allows with `weights_only=True`.
+    /// Nothing: it is one of those that torch allows with `weights_only=True`, or makes plain values
+    /// such as numbers, dates and arrays.
     Safe,
     /// Unknown. Most are classes of training programs, such as `argparse.Namespace`; any could run
     /// code.
@@ -23,163 +24,25 @@ pub enum PickleRisk {
     Dangerous,
 }
 
-/// Modules with their dangerous names; all names, and those of modules below, if there is no list.
-const DANGEROUS: &[(&str, &[&str])] = &[
-    ("_aix_support", &[]),
-    ("_ctypes", &[]),
-    ("_io", &["FileIO", "open", "open_code"]),
-    ("_osx_support", &[]),
-    ("_pickle", &[]),
-    ("_posixsubprocess", &[]),
-    ("_pyrepl", &[]),
-    ("_socket", &[]),
-    ("_thread", &[]),
-    ("aiohttp", &[]),
-    ("asyncio", &[]),
-    ("bdb", &[]),
-    ("cProfile", &[]),
-    (
-        "cloudpickle",
-        &[
-            "_builtin_type",
-            "_function_setstate",
-            "_make_cell",
-            "_make_empty_cell",
-            "_make_function",
-            "load",
-            "loads",
-            "subimport",
-        ],
-    ),
-    ("code", &[]),
-    ("codeop", &[]),
-    ("commands", &[]),
-    ("concurrent", &[]),
-    ("ctypes", &[]),
-    ("dill", &[]),
-    ("distutils", &[]),
-    ("doctest", &["debug_script", "debug_src", "testsource"]),
-    ("ensurepip", &[]),
-    ("ftplib", &[]),
-    ("functools", &["partial", "partialmethod", "reduce"]),
-    ("http", &[]),
-    ("httplib", &[]),
-    ("httpx", &[]),
-    ("idlelib", &[]),
-    ("imaplib", &[]),
-    ("imp", &[]),
-    ("importlib", &[]),
-    ("io", &["FileIO", "open", "open_code"]),
-    ("joblib", &["load"]),
-    ("lib2to3", &[]),
-    ("logging", &["FileHandler", "config"]),
-    ("marshal", &[]),
-    ("multiprocessing", &[]),
-    ("nt", &[]),
-    (
-        "numpy",
-        &["load", "fromfile", "loadtxt", "genfromtxt", "memmap"],
-    ),
-    ("numpy.ctypeslib", &[]),
-    ("numpy.distutils", &[]),
-    ("numpy.f2py", &[]),
-    ("numpy.testing", &[]),
-    ("operator", &["attrgetter", "itemgetter", "methodcaller"]),
-    ("_operator", &["attrgetter", "itemgetter", "methodcaller"]),
-    ("os", &[]),
-    ("pandas", &["read_pickle", "eval"]),
-    ("pathlib", &[]),
-    ("pdb", &[]),
-    ("pickle", &[]),
-    ("cPickle", &[]),
-    ("pip", &[]),
-    ("pkgutil", &[]),
-    ("platform", &["popen"]),
-    ("popen2", &[]),
-    ("posix", &[]),
-    ("profile", &[]),
-    ("pty", &[]),
-    ("pydoc", &[]),
-    ("requests", &[]),
-    ("runpy", &[]),
-    ("setuptools", &[]),
-    ("shelve", &[]),
-    ("shutil", &[]),
-    ("signal", &[]),
-    ("smtplib", &[]),
-    ("socket", &[]),
-    ("sqlite3", &[]),
-    ("ssl", &[]),
-    ("subprocess", &[]),
-    ("sys", &[]),
-    ("telnetlib", &[]),
-    ("tempfile", &[]),
-    ("test", &[]),
-    ("threading", &[]),
-    ("timeit", &[]),
-    ("torch", &["load", "compile"]),
-    ("torch._dynamo", &[]),
-    ("torch._inductor", &[]),
-    ("torch.fx.experimental.symbolic_shapes", &[]),
-    ("torch.hub", &[]),
-    ("torch.jit", &["load", "unsupported_tensor_ops"]),
-    ("torch.package", &[]),
-    ("torch.serialization", &["load"]),
-    ("torch.storage", &["_load_from_bytes"]),
-    ("torch.utils._config_module", &[]),
-    ("torch.utils.bottleneck", &[]),
-    ("torch.utils.collect_env", &[]),
-    ("torch.utils.cpp_extension", &[]),
-    ("torch.utils.data.datapipes", &[]),
-    ("trace", &[]),
-    ("types", &["CodeType", "FunctionType", "LambdaType"]),
-    ("urllib", &[]),
-    ("urllib2", &[]),
-    ("uuid", &[]),
-    ("venv", &[]),
-    ("webbrowser", &[]),
-    ("zipimport", &[]),
-];
-
-/// Names of `builtins` that cannot run code: types, and functions of values.
-const HARMLESS_BUILTINS: &[&str] = &[
-    "Ellipsis",
-    "NotImplemented",
-    "bool",
-    "bytearray",
-    "bytes",
-    "complex",
-    "dict",
-    "float",
-    "frozenset",
-    "int",
-    "list",
-    "long",
-    "object",
-    "range",
-    "set",
-    "slice",
-    "str",
-    "tuple",
-    "unicode",
-    "xrange",
-];
-
-/// Names that run code or import in whatever module they are: a module can have them from another
-/// one.
-const DANGEROUS_ANYWHERE: &[&str] = &[
-    "eval",
-    "exec",
-    "execfile",
-    "system",
-    "popen",
-    "__import__",
-    "?",
-];
+/// Modules of Python's built-in names, of Python 2 and 3.
+const BUILTINS: &[&str] = &["__builtin__", "__builtins__", "builtins"];
 
 /// What the global `name` of `module` could do, if it is not on the allow-list.
 pub(super) fn risk_of(module: &str, name: &str) -> PickleRisk {
-    let is_builtin = matches!(module, "builtins" | "__builtin__" | "__builtins__");
+    let is_listed_in = |list: &[Names]| {
+        let has = |&(listed, names): &Names| listed == module && names.contains(&name);
+        list.iter().any(has)
+    };
+    let builtin = "builtins";
+    if is_listed_in(HARMLESS)
+        || (BUILTINS.contains(&module)
+            && HARMLESS
+                .iter()
+                .any(|&(m, names)| m == builtin && names.contains(&name)))
+        || is_layer(module, name)
+    {
+        return PickleRisk::Safe;
+    }
     // `STACK_GLOBAL` takes names with dots, which lead to attributes: `system` of `os` is
     // `path.os.system` of another module.
     let mut parts = name.split('.');
@@ -187,17 +50,48 @@ pub(super) fn risk_of(module: &str, name: &str) -> PickleRisk {
         let rest = module.strip_prefix(listed);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    let is_listed = |&(listed, names): &(&str, &[&str])| {
+    let is_listed = |&(listed, names): &Names| {
         is_below(listed) && (names.is_empty() || name.split('.').any(|part| names.contains(&part)))
     };
+    // A module that another one has imported is an attribute of that one, with an underscore before
+    // its name or without.
+    let is_module = |part: &str| {
+        let part = part.strip_prefix('_').unwrap_or(part);
+        IMPORTED_EVERYWHERE.contains(&part)
+    };
     let is_dangerous = module == "?"
-        || parts.any(|part| DANGEROUS_ANYWHERE.contains(&part))
-        || (is_builtin && !HARMLESS_BUILTINS.contains(&name))
+        || parts.any(|part| DANGEROUS_ANYWHERE.contains(&part) || is_module(part))
+        || BUILTINS.contains(&module)
         || DANGEROUS.iter().any(is_listed);
     match is_dangerous {
         true => PickleRisk::Dangerous,
         false => PickleRisk::Suspicious,
     }
+}
+
+/// Dangerous modules that many others import, and so have as attributes.
+const IMPORTED_EVERYWHERE: &[&str] = &[
+    "builtins",
+    "ctypes",
+    "importlib",
+    "nt",
+    "os",
+    "pickle",
+    "posix",
+    "pty",
+    "runpy",
+    "shutil",
+    "socket",
+    "subprocess",
+    "sys",
+];
+
+/// Whether a global is a class of torch's own layers, as a whole module that was saved names them.
+/// Their states are attributes, which are graded by themselves.
+fn is_layer(module: &str, name: &str) -> bool {
+    module.starts_with("torch.nn.modules.")
+        && name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 impl PickleGlobal {
@@ -241,15 +135,21 @@ mod tests {
             ("?", "x"),
             ("x", "?"),
             ("numpy", "load"),
+            ("pipes", "Template"),
+            ("_winapi", "CreateProcess"),
+            ("_bootsubprocess", "Popen"),
+            ("codecs", "open"),
+            ("jinja2", "Template"),
+            ("torch.serialization", "os.execv"),
+            ("collections", "_sys.modules.get"),
+            ("a", "B.__init__.__globals__"),
         ] {
             assert_eq!(risk(module, name), PickleRisk::Dangerous, "{module}.{name}");
         }
         for (module, name) in [
             ("argparse", "Namespace"),
-            ("numpy.core.multiarray", "scalar"),
-            ("numpy", "dtype"),
             ("__torch__.model", "Model"),
-            ("builtins", "int"),
+            ("torch.nn.modules.linear", "F.linear"),
             ("osmium", "x"),
             ("evaluate", "evaluation"),
         ] {
@@ -259,7 +159,19 @@ mod tests {
                 "{module}.{name}"
             );
         }
-        assert_eq!(risk("collections", "OrderedDict"), PickleRisk::Safe);
+        for (module, name) in [
+            ("collections", "OrderedDict"),
+            ("collections", "defaultdict"),
+            ("__builtin__", "long"),
+            ("builtins", "int"),
+            ("numpy", "dtype"),
+            ("numpy.core.multiarray", "scalar"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("_codecs", "encode"),
+            ("torch.nn.modules.linear", "Linear"),
+        ] {
+            assert_eq!(risk(module, name), PickleRisk::Safe, "{module}.{name}");
+        }
         assert_eq!(risk("torch._utils", "_rebuild_tensor_v2"), PickleRisk::Safe);
     }
 }

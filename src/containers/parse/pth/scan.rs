@@ -1,20 +1,29 @@
 //! [`scan_pickles`]: everything in a file that Python's unpickler would be given, graded.
+//!
+//! The content decides what is looked into, and a name only adds to it: whatever a file begins with,
+//! `pickle.load` takes its first byte for an opcode. So a pickle is run at the beginning of every
+//! file and of every member of an archive. Where it ends in an error of Python's before anything was
+//! called, nothing happens. What a program might follow and this module does not is a remark, which
+//! makes the file suspicious.
 
+mod archives;
+mod content;
+mod kinds;
+mod pickles;
+mod tar_files;
+mod unpack;
+
+use std::collections::HashSet;
 use std::path::Path;
 
-use super::{PickleGlobal, PickleRisk, collect_globals, distributed};
-use crate::containers::parse::detect_format;
-#[cfg(feature = "npz")]
-use crate::containers::parse::parse_with_limits;
-use crate::containers::parse::zip::ZipArchive;
-use crate::limits::Budget;
+use self::content::Item;
+use super::{PickleGlobal, PickleRisk};
+use crate::limits::{Budget, join_first};
 use crate::source::Source;
-use crate::{AnamnesisError, Container, ParseLimits, Result};
+use crate::{AnamnesisError, ParseLimits, Result};
 
-/// Endings of file names that programs unpickle without a look at the content.
-const PICKLE_ENDINGS: &[&str] = &[
-    "pkl", "pickle", "pt", "pth", "ckpt", "bin", "joblib", "dat", "data",
-];
+/// Most names that a remark lists.
+const MAX_LISTED: usize = 3;
 
 /// What a file holds for Python's unpickler.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -40,8 +49,9 @@ pub struct GradedGlobal {
 }
 
 /// Grades what a file could do to somebody who opens it with Python: the globals of its pickles,
-/// arrays of objects in NumPy files, code beside pickles in archives. A file of another kind, such
-/// as safetensors, holds nothing to unpickle and is safe. Nothing is imported or called.
+/// wherever they lie (arrays of objects, members of archives, compressed streams), programs, and
+/// content that cannot be looked into. A file of weights, such as safetensors, holds nothing to
+/// unpickle and is safe. Nothing is imported or called.
 ///
 /// ```
 /// use anamnesis::{PickleRisk, scan_pickles};
@@ -55,118 +65,101 @@ pub struct GradedGlobal {
 /// ```
 ///
 /// # Errors
-/// `LimitExceeded`, since globals behind a limit would stay hidden; `Io`.
+/// `LimitExceeded` by a limit of the caller's, since globals behind it would stay hidden; `Io`.
 pub fn scan_pickles(path: impl AsRef<Path>, limits: &ParseLimits) -> Result<PickleScan> {
     let path = path.as_ref();
-    let (mut named, mut remarks) = (Vec::new(), Vec::new());
     let source = Source::open(path)?;
-    // The content decides what is read. What torch and NumPy take for something else is not
-    // unpickled by them.
-    let format = detect_format(path);
-    let is_distributed = path.extension().is_some_and(|ending| ending == "distcp");
-    let begins_as_pickle = format.is_err() && begins_with(&source, &[0x80]);
-    if is_distributed {
-        match distributed::collect_globals(&source, &mut named, limits) {
-            Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => {
-                return Err(e);
-            }
-            Err(e) => remarks.push(format!("what its archives hold is unknown: {e}")),
-            Ok(()) => {}
-        }
-    } else if begins_as_pickle || matches!(format, Ok(Container::Pth)) {
-        match collect_globals(&source, &mut named, limits) {
-            Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => {
-                return Err(e);
-            }
-            Err(e) => remarks.push(format!("what follows in its pickle is unknown: {e}")),
-            Ok(()) => {}
-        }
-        remarks.extend(other_members(&source, limits)?);
-    } else {
-        match format {
-            Ok(Container::Npz | Container::Npy) => remarks.extend(object_arrays(path, limits)?),
-            Ok(_) => {}
-            Err(AnamnesisError::Io(e)) => return Err(AnamnesisError::Io(e)),
-            Err(e) => remarks.extend(has_pickle_ending(path).then(|| {
-                format!("a file of this name may be unpickled, and its content is unknown: {e}")
-            })),
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let budget = Budget::new(limits);
+    let mut scanner = Scanner {
+        budget: &budget,
+        globals: Vec::new(),
+        seen: HashSet::new(),
+        remarks: Vec::new(),
+        unpacked: 0,
+    };
+    scanner.content(&mut &source, &Item::file(&name))?;
+    Ok(scanner.finish())
+}
+
+/// Something that makes a file suspicious, and the members of which it is said.
+struct Remark {
+    what: String,
+    members: Vec<String>,
+}
+
+/// What has been found so far.
+struct Scanner<'a> {
+    budget: &'a Budget,
+    globals: Vec<GradedGlobal>,
+    /// Modules and names of `globals`.
+    seen: HashSet<(String, String)>,
+    remarks: Vec<Remark>,
+    /// Bytes that compressed content has become.
+    unpacked: u64,
+}
+
+impl Scanner<'_> {
+    /// Notes something that makes `item` suspicious.
+    fn remark(&mut self, what: impl Into<String>, item: &Item<'_>) {
+        let what = what.into();
+        let known = self.remarks.iter().position(|remark| remark.what == what);
+        let at = known.unwrap_or_else(|| {
+            let members = Vec::new();
+            self.remarks.push(Remark { what, members });
+            self.remarks.len() - 1
+        });
+        if item.depth > 0 {
+            self.remarks[at].members.push(item.label.clone());
         }
     }
-    let globals: Vec<_> = named
-        .into_iter()
-        .map(|global: PickleGlobal| {
+
+    /// Turns an error of content into a remark, which begins with `what`.
+    ///
+    /// # Errors
+    /// Those of the caller's limits and of the system.
+    fn tolerate<T>(&mut self, result: Result<T>, what: &str, item: &Item<'_>) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(AnamnesisError::Io(e)) => Err(AnamnesisError::Io(e)),
+            Err(AnamnesisError::LimitExceeded { limit, message })
+                if limit.starts_with(|c: char| c.is_ascii_lowercase()) =>
+            {
+                Err(AnamnesisError::LimitExceeded { limit, message })
+            }
+            Err(error) => {
+                self.remark(format!("{what}: {error}"), item);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Adds a global, unless it is there.
+    fn add(&mut self, global: PickleGlobal) {
+        if self
+            .seen
+            .insert((global.module.clone(), global.name.clone()))
+        {
             let risk = global.risk();
-            GradedGlobal { global, risk }
-        })
-        .collect();
-    let worst = globals.iter().map(|graded| graded.risk).max();
-    let remarked = (!remarks.is_empty()).then_some(PickleRisk::Suspicious);
-    Ok(PickleScan {
-        risk: worst.max(remarked).unwrap_or(PickleRisk::Safe),
-        globals,
-        remarks,
-    })
-}
-
-/// Whether the file begins with `bytes`, at most four.
-fn begins_with(source: &Source, bytes: &[u8]) -> bool {
-    let mut head = [0; 4];
-    let head = &mut head[..bytes.len().min(4)];
-    source.read_at(0, head).is_ok() && head == bytes
-}
-
-fn has_pickle_ending(path: &Path) -> bool {
-    let ending = path.extension().map(|e| e.to_ascii_lowercase());
-    ending.is_some_and(|ending| PICKLE_ENDINGS.iter().any(|known| ending == *known))
-}
-
-/// Members of a torch archive that hold code, or pickles that only some functions of torch open.
-fn other_members(source: &Source, limits: &ParseLimits) -> Result<Option<String>> {
-    if !begins_with(source, b"PK\x03\x04") {
-        return Ok(None);
+            self.globals.push(GradedGlobal { global, risk });
+        }
     }
-    let archive = match ZipArchive::read(&mut &*source, &Budget::new(limits)) {
-        Ok(archive) => archive,
-        Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => return Err(e),
-        // The pickle's own error says the same.
-        Err(_) => return Ok(None),
-    };
-    let main = archive.pickle().map(|member| member.name.as_str());
-    let is_other = |name: &&str| {
-        let ending = name.rsplit('.').next().unwrap_or_default();
-        Some(*name) != main && matches!(ending, "pkl" | "pickle" | "py")
-    };
-    let names = archive.members.iter().map(|member| member.name.as_str());
-    let others: Vec<_> = names.filter(is_other).take(3).collect();
-    Ok((!others.is_empty()).then(|| {
-        format!(
-            "the archive has code or pickles that were not looked into, as TorchScript has: {}, …",
-            others.join(", ")
-        )
-    }))
-}
 
-/// The arrays of objects, which NumPy unpickles with `allow_pickle=True`.
-#[cfg(feature = "npz")]
-fn object_arrays(path: &Path, limits: &ParseLimits) -> Result<Option<String>> {
-    let model = match parse_with_limits(path, limits) {
-        Ok(model) => model,
-        Err(e @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => return Err(e),
-        Err(e) => return Ok(Some(format!("its content is unknown: {e}"))),
-    };
-    let objects = model
-        .skipped_arrays()
-        .filter(|(_, what)| what.contains("|O"));
-    let names: Vec<_> = objects.map(|(name, _)| name).take(3).collect();
-    Ok((!names.is_empty()).then(|| {
-        format!(
-            "arrays of pickled objects, which were not looked into: {}, …",
-            names.join(", ")
-        )
-    }))
-}
-
-#[cfg(not(feature = "npz"))]
-fn object_arrays(_: &Path, _: &ParseLimits) -> Result<Option<String>> {
-    Ok(Some("this build cannot read arrays".to_owned()))
+    fn finish(self) -> PickleScan {
+        let remarks: Vec<String> = self
+            .remarks
+            .into_iter()
+            .map(|remark| match remark.members {
+                members if members.is_empty() => remark.what,
+                members => format!("{}: {}", remark.what, join_first(&members, MAX_LISTED)),
+            })
+            .collect();
+        let worst = self.globals.iter().map(|graded| graded.risk).max();
+        let remarked = (!remarks.is_empty()).then_some(PickleRisk::Suspicious);
+        PickleScan {
+            risk: worst.max(remarked).unwrap_or(PickleRisk::Safe),
+            globals: self.globals,
+            remarks,
+        }
+    }
 }

@@ -17,9 +17,12 @@ use super::{PickleGlobal, not_empty, record_globals};
 use crate::ParsedModel;
 use crate::containers::model::TensorInfo;
 use crate::containers::parse::read_at::ReadAt;
-use crate::limits::Budget;
+use crate::limits::{Budget, join_first};
 use crate::source::Source;
 use crate::{AnamnesisError, Container, Dtype, Result};
+
+/// Most names of files that an error lists.
+const MAX_LISTED: usize = 5;
 
 /// Most files of the archive. A checkpoint has three.
 const MAX_FILES: usize = 64;
@@ -31,6 +34,26 @@ fn wrong(what: &str) -> AnamnesisError {
 /// Whether `head`, the first bytes of a file, is the header of a tar archive.
 pub(crate) fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
+}
+
+/// Whether `head` begins with a header whose checksum is right, by which Python tells tar archives:
+/// those of the oldest kind have no other mark.
+pub(super) fn is_header(head: &[u8]) -> bool {
+    let Some(header) = head.first_chunk::<512>() else {
+        return false;
+    };
+    // The checksum counts as spaces.
+    let byte = |(at, &b): (usize, &u8)| if (148..156).contains(&at) { b' ' } else { b };
+    let bytes = || header.iter().enumerate().map(byte);
+    let unsigned: u32 = bytes().map(u32::from).sum();
+    let signed: i32 = bytes().map(|b| i32::from(b.cast_signed())).sum();
+    let digits = header[148..156]
+        .split(|&b| b == 0)
+        .next()
+        .unwrap_or_default();
+    let stored = std::str::from_utf8(digits.trim_ascii()).ok();
+    let stored = stored.and_then(|digits| u32::from_str_radix(digits, 8).ok());
+    stored.is_some_and(|n| n == unsigned || i64::from(n) == i64::from(signed))
 }
 
 /// A storage as the file `storages` describes it.
@@ -46,6 +69,18 @@ struct TarStorage {
 /// `LimitExceeded`; `Io`.
 pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Result<ParsedModel> {
     let files = list_files(file)?;
+    if ["storages", "tensors", "pickle"]
+        .iter()
+        .all(|name| !files.contains_key(*name))
+    {
+        let mut names: Vec<&String> = files.keys().collect();
+        names.sort_unstable();
+        let names = join_first(&names, MAX_LISTED);
+        let advice = format!(
+            "it holds {names}; unpack it with `tar -xf`, as `.nemo` and others are, and give the checkpoint in it"
+        );
+        return Err(AnamnesisError::unsupported("tar archive", advice));
+    }
     let mut reader = TarReader {
         lenient: false,
         keys: StorageKeys::default(),
@@ -83,27 +118,26 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
 /// Runs all pickles for the globals that they name, and appends those to `named`. An error in one
 /// file does not keep the others from being read; the first error is returned at the end.
 pub(super) fn collect_globals(
-    source: &Source,
+    file: &mut dyn ReadAt,
     named: &mut Vec<PickleGlobal>,
     budget: &Budget,
 ) -> Result<()> {
-    let mut file = source;
-    let files = list_files(&mut file)?;
+    let files = list_files(file)?;
     let mut reader = TarReader {
         lenient: true,
         keys: StorageKeys::default(),
         named,
         budget,
     };
-    let storages = part(&files, "storages").and_then(|part| reader.read_storages(&mut file, part));
+    let storages = part(&files, "storages").and_then(|part| reader.read_storages(file, part));
     let none = HashMap::new();
     let tensors = part(&files, "tensors").and_then(|part| {
         reader
-            .read_tensors(&mut file, part, storages.as_ref().unwrap_or(&none))
+            .read_tensors(file, part, storages.as_ref().unwrap_or(&none))
             .map(drop)
     });
     let pickle = part(&files, "pickle").and_then(|(start, len)| {
-        let mut machine = PickleMachine::new(PickleInput::new(&mut file, start, len, budget), true);
+        let mut machine = PickleMachine::new(PickleInput::new(file, start, len, budget), true);
         let result = machine.run().map(drop);
         record_globals(&machine, reader.named);
         result
@@ -132,8 +166,8 @@ fn list_files(file: &mut dyn ReadAt) -> Result<HashMap<String, (u64, u64)>> {
         if files.len() == MAX_FILES {
             return Err(wrong("it has more files than a checkpoint"));
         }
-        if !is_tar(&header) {
-            return Err(wrong("a header without its mark"));
+        if !is_header(&header) {
+            return Err(wrong("a header with a wrong checksum"));
         }
         let text = |range: std::ops::Range<usize>| {
             let field = &header[range];
@@ -151,12 +185,39 @@ fn list_files(file: &mut dyn ReadAt) -> Result<HashMap<String, (u64, u64)>> {
         else {
             return Err(wrong("it is truncated"));
         };
-        let name = text(0..100);
-        let name = name.strip_prefix("./").unwrap_or(&name).to_owned();
+        // The mark of POSIX, which has the beginning of long names in a field of its own.
+        let directory = match header.get(257..263) {
+            Some(b"ustar\0") => text(345..500),
+            _ => String::new(),
+        };
+        let name = match text(0..100) {
+            name if directory.is_empty() => name.strip_prefix("./").unwrap_or(&name).to_owned(),
+            name => format!("{directory}/{name}"),
+        };
+        match header[156] {
+            b'0' | 0 | b'5' => {}
+            b'x' | b'g' => check_extended_header(file, start, size)?,
+            // Further types hold content for Python, too: contiguous and sparse files, names of the
+            // next file, and unknown types.
+            _ => return Err(wrong(&format!("`{name}` is no plain file"))),
+        }
         if matches!(header[156], b'0' | 0) && files.insert(name.clone(), (start, size)).is_some() {
             return Err(wrong(&format!("`{name}` is there twice")));
         }
         at = next;
+    }
+}
+
+/// Checks that an extended header gives the next file no other name, size or place. Python writes
+/// one for times with fractions.
+fn check_extended_header(file: &mut dyn ReadAt, start: u64, size: u64) -> Result<()> {
+    let mut text = vec![0; size.min(64 << 10) as usize];
+    file.read_at(start, &mut text)?;
+    let has = |word: &&[u8]| text.windows(<[u8]>::len(word)).any(|at| at == *word);
+    let words: [&[u8]; 4] = [b" path=", b" size=", b" linkpath=", b"GNU.sparse"];
+    match size > text.len() as u64 || words.iter().any(has) {
+        true => Err(wrong("an extended header that renames or moves a file")),
+        false => Ok(()),
     }
 }
 

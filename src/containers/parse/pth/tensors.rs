@@ -164,7 +164,18 @@ impl TensorWalk<'_, '_> {
     ) -> Result<Vec<(NodeId, String)>> {
         let machine = self.machine;
         let (mut below, mut seen) = (Vec::new(), HashSet::new());
-        for &(key, value) in entries {
+        for (at, &(key, value)) in entries.iter().enumerate() {
+            // A class that the user has allowed, by which Lightning files the state of a callback.
+            // It has no name here, so that what is under it is left out and listed as such.
+            if matches!(machine.values.node(key), Node::Global(Global::Opaque)) {
+                if self.may_hold_tensors(value) {
+                    let name = join(name, &format!("<class, entry {at}>"));
+                    self.charge(TENSOR_BYTES + name.len())?;
+                    let tensor = Err("what is under a key that is a class");
+                    self.found.push(FoundTensor { name, tensor });
+                }
+                continue;
+            }
             // In Python the last value of a repeated key counts, in other readers the first; no
             // writer repeats one. The type is part of the key: 1 and "1" are two keys, although
             // their names are equal.

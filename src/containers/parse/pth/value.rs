@@ -37,6 +37,8 @@ pub(super) enum Node {
     Refused(&'static str),
     /// An object of a class of distributed checkpoints, with the state that `BUILD` has given it.
     Record(Record, Option<NodeId>),
+    /// A dtype of NumPy by its code, in a lenient run.
+    NumpyDtype(Range<usize>),
     /// An allowed value that holds no tensor.
     Opaque,
 }

@@ -17,6 +17,7 @@
 
 mod files;
 mod join;
+mod ranks;
 mod reader;
 mod states;
 
@@ -26,9 +27,8 @@ use std::sync::Arc;
 
 use self::files::CheckpointFiles;
 use self::join::{Joined, align_parts, join_frozen, join_groups, join_partitioned};
-use self::states::{
-    ModelState, OptimizerState, read_fragments, read_model_state, read_optimizer_state,
-};
+use self::ranks::Ranks;
+use self::states::{ModelState, read_fragments, read_model_state, read_optimizer_state};
 use super::not_empty;
 use super::pickle::PickleMachine;
 use super::value::{Node, NodeId};
@@ -92,7 +92,12 @@ pub(in crate::containers::parse) fn read(
         parts.push(part.map_err(|e| e.about(format_args!("`{name}`")))?);
     }
     let stage = files.require_complete(&parts)?;
-    let joined = join(stage, (&state, &others_fragments), &parts, budget)?;
+    let ranks = Ranks {
+        parts: &parts,
+        names: &files.optimizers,
+        opened: &opened,
+    };
+    let joined = join(stage, (&state, &others_fragments), &ranks, budget)?;
     let only_in_module = note_on_module(&state.module.parameters);
     let mut model = assemble(joined, state, &opened, budget)?;
     check_ratio(&model, places.iter())?;
@@ -140,10 +145,12 @@ fn note_on_module(names: &[String]) -> Option<String> {
 fn join(
     stage: u8,
     (state, others): (&ModelState, &[HashMap<String, TensorInfo>]),
-    parts: &[OptimizerState],
+    ranks: &Ranks<'_>,
     budget: &Budget,
 ) -> Result<Vec<Joined>> {
+    let parts = ranks.parts;
     let groups = align_parts(parts)?;
+    ranks.require_different_files()?;
     let fragments: Vec<_> = std::iter::once(&state.fragments).chain(others).collect();
     let mut joined = join_frozen((stage, parts.len()), &state.frozen, &fragments, budget)?;
     joined.extend(match stage {
@@ -154,7 +161,10 @@ fn join(
                 let what = "processes have different `param_alignment_paddings`";
                 return Err(AnamnesisError::parse(what));
             }
-            join_groups(&state.groups, &groups, paddings, budget)?
+            let joined = join_groups(&state.groups, &groups, paddings, budget)?;
+            ranks.require_fragments(&joined)?;
+            ranks.require_module_values(&joined, &state.weights)?;
+            joined.into_iter().flatten().collect()
         }
     });
     Ok(joined)

@@ -62,6 +62,13 @@ pub(super) fn find_end(file: &mut dyn ReadAt, tail: &[u8], tail_start: u64) -> R
         .rev()
         .find(ends_file)
         .ok_or_else(|| broken("it does not end in a directory"))?;
+    // Python and torch take the last record, whatever its comment is.
+    if tail[at + 4..]
+        .windows(4)
+        .any(|bytes| bytes == b"PK\x05\x06")
+    {
+        return Err(broken("it has two end records"));
+    }
     let record = &tail[at..at + 22];
     // 0xffff in both disk numbers says that the 64-bit record has them.
     if !matches!(

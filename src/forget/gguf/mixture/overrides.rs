@@ -20,13 +20,14 @@ impl TypeOverrides {
     /// `None` if no type is given.
     ///
     /// # Errors
-    /// `Unsupported` if an expression does not compile.
+    /// `Usage` if an expression does not compile.
     pub(crate) fn new(types: &GgufTypes) -> Result<Option<Self>> {
         if types.is_empty() {
             return Ok(None);
         }
         let compiled = types.tensors.iter().map(|(text, dtype)| {
-            let selection = Selection::new(std::slice::from_ref(text), &[])?;
+            let selection = Selection::of(std::slice::from_ref(text));
+            let selection = selection.map_err(|e| e.about("--tensor-type"))?;
             Ok((text.clone(), selection, *dtype))
         });
         Ok(Some(Self {
@@ -71,9 +72,9 @@ impl TypeOverrides {
                 let names = tensors.iter().map(|tensor| tensor.name.as_str());
                 let meant = what_was_meant(text, names);
                 let what = format!(
-                    "no tensor has a name like `{text}`, to which a type is given; {meant}"
+                    "--tensor-type: no tensor has a name like `{text}`, to which a type is given; {meant}"
                 );
-                return Err(AnamnesisError::parse(what));
+                return Err(AnamnesisError::usage(what));
             }
         }
         Ok(())

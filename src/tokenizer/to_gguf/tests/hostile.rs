@@ -31,6 +31,7 @@ pub(super) fn of_files(
         config: &json!({}),
         vocab_size,
         pre: None,
+        cuts_embedding: false,
         architecture,
     })
 }
@@ -181,6 +182,7 @@ fn sizes_that_files_claim_are_bounded() {
         config: &json!({}),
         vocab_size: 1 << 20,
         pre: None,
+        cuts_embedding: false,
         architecture: "gpt2",
     });
     assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
@@ -257,7 +259,7 @@ fn configs_that_are_wrong_are_refused_with_the_place() {
 }
 
 #[test]
-fn ids_with_gaps_are_refused_where_nothing_fills_them() {
+fn ids_without_tokens_are_filled_up_to_the_rows_of_the_embedding() {
     let json = |ids: [u64; 3]| {
         json!({
             "added_tokens": [], "decoder": { "type": "Sequence", "decoders": [] },
@@ -267,10 +269,11 @@ fn ids_with_gaps_are_refused_where_nothing_fills_them() {
         .to_string()
     };
     let convert = |ids| of_files(&[("tokenizer.json", json(ids).as_bytes())], "llama", 4);
-    assert_eq!(convert([0, 1, 2]).unwrap().tokens, 3);
-    assert!(
-        message(convert([0, 1, 3])).contains("the id of `<0x00>` is 3, and there are 3 tokens")
-    );
+    // Ids without a token, also behind the last one, are as many as the embedding has rows.
+    assert_eq!(convert([0, 1, 2]).unwrap().tokens, 4);
+    assert_eq!(convert([0, 1, 3]).unwrap().tokens, 4);
+    let error = message(convert([0, 1, 4]));
+    assert!(error.contains("the last id of its tokens is 4, and `vocab_size` of config.json is 4"));
     assert!(message(convert([0, 1, 1])).contains("has the id 1, which another token has"));
     let error = message(of_files(
         &[("tokenizer.json", json([0, 1, 2]).as_bytes())],
@@ -278,7 +281,7 @@ fn ids_with_gaps_are_refused_where_nothing_fills_them() {
         2,
     ));
     assert!(
-        error.contains("3 tokens, and `vocab_size` of config.json is 2"),
+        error.contains("the last id of its tokens is 2, and `vocab_size` of config.json is 2"),
         "{error}"
     );
     assert!(
@@ -298,6 +301,7 @@ fn a_chosen_pre_tokenizer_must_be_known() {
             config: &json!({}),
             vocab_size: 4,
             pre,
+            cuts_embedding: false,
             architecture: "gpt2",
         })
     };
@@ -315,7 +319,7 @@ fn a_chosen_pre_tokenizer_must_be_known() {
         "model": { "type": "BPE", "byte_fallback": true, "vocab": { "a": 0 }, "merges": [] }
     });
     std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-    assert_eq!(convert(None).unwrap().tokens, 1);
-    assert_eq!(convert(Some("default")).unwrap().tokens, 1);
+    assert_eq!(convert(None).unwrap().tokens, 4);
+    assert_eq!(convert(Some("default")).unwrap().tokens, 4);
     assert!(message(convert(Some("qwen2"))).contains("no pre-tokenizer to choose"));
 }

@@ -190,6 +190,7 @@ fn a_class_with_another_regex_is_refused() {
             config: &json!({}),
             vocab_size: 5,
             pre,
+            cuts_embedding: false,
             architecture: "deepseek2",
         })
     };

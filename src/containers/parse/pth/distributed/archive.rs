@@ -4,14 +4,14 @@
 use super::super::storage::{Storage, StorageKeys};
 use super::super::value::Node;
 use super::super::views::tensor_of;
-use super::super::{OpenedArchive, PickleGlobal, StoragePlace, run_archive};
+use super::super::{OpenedArchive, StoragePlace, run_archive};
 use super::PlaceOfPiece;
 use crate::containers::model::TensorInfo;
 use crate::containers::parse::read_at::SourceWindow;
-use crate::containers::parse::zip::{ZipArchive, archive_len};
+use crate::containers::parse::zip::ZipArchive;
 use crate::limits::Budget;
 use crate::source::Source;
-use crate::{AnamnesisError, ParseLimits, Result};
+use crate::{AnamnesisError, Result};
 
 /// The tensor of a piece.
 pub(super) struct PieceTensor {
@@ -81,33 +81,4 @@ pub(super) fn read_piece(
         info,
         place: stored,
     }))
-}
-
-/// Appends the globals that the archives of a file name to `named`. The archives lie behind each
-/// other, and each says how long it is in its last bytes, so that they are found from the end of
-/// the file on.
-///
-/// # Errors
-/// `Parse` if bytes of the file are in no archive; those of reading an archive.
-pub(in crate::containers::parse::pth) fn collect_globals(
-    source: &Source,
-    named: &mut Vec<PickleGlobal>,
-    limits: &ParseLimits,
-) -> Result<()> {
-    let budget = Budget::new(limits);
-    let mut end = source.len().unwrap_or(0);
-    while end > 0 {
-        let mut before = SourceWindow {
-            source,
-            start: 0,
-            len: end,
-        };
-        let len = archive_len(&mut before)?;
-        let start = end - len;
-        let mut window = SourceWindow { source, start, len };
-        let archive = ZipArchive::read_small(&mut window, &budget)?;
-        run_archive(&mut window, &archive, true, named, &budget)?;
-        end = start;
-    }
-    Ok(())
 }

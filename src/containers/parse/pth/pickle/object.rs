@@ -2,6 +2,7 @@
 //! values.
 
 use super::super::globals::Global;
+use super::super::records::Record;
 use super::super::risk::{PickleRisk, risk_of};
 use super::super::value::{Node, NodeId};
 use super::{NamedGlobal, PickleMachine, wrong};
@@ -53,6 +54,10 @@ impl PickleMachine<'_> {
             b'b' => self.build(),
             b'P' => {
                 let line = self.input.line()?;
+                if self.trace.stops_at_errors {
+                    // torch's ids are tuples, and Python's unpickler has none.
+                    return Err(wrong("a persistent id that is text"));
+                }
                 let id = self.values.add(Node::Str(line));
                 self.push(Node::Persistent(id))
             }
@@ -65,13 +70,46 @@ impl PickleMachine<'_> {
 
     /// `BUILD` sets the attributes of an object. Those of records are kept, and no others hold a
     /// tensor's data.
+    ///
+    /// # Errors
+    /// `Parse` where the attributes could make other tensors: those of a global, and those of a
+    /// tensor, to which `Tensor.__setstate__` gives another storage.
     fn build(&mut self) -> Result<()> {
         let (state, object) = (self.pop()?, self.top()?);
+        if self.lenient {
+            return self.build_leniently(state, object);
+        }
+        let is_harmless = |items: &Vec<NodeId>| {
+            let first = items.first().map(|&id| self.values.node(id));
+            items.len() == 3 && matches!(first, Some(Node::Bool(_)))
+        };
+        match (self.values.node(object), self.values.node(state)) {
+            (Node::Record(_, Some(_)), _) => return Err(wrong("an object with two states")),
+            (Node::Global(_), _) => return Err(wrong("attributes of a global")),
+            // `requires_grad`, `volatile` and hooks, as torch 0.3 and earlier wrote them.
+            (Node::Tensor(_), Node::Tuple(items)) if is_harmless(items) => {}
+            (Node::Tensor(_), _) => return Err(wrong("a tensor with a state of its own")),
+            _ => {}
+        }
+        if let Node::Record(_, kept) = self.values.node_mut(object) {
+            *kept = Some(state);
+        }
+        Ok(())
+    }
+
+    /// `BUILD` of a lenient run.
+    fn build_leniently(&mut self, state: NodeId, object: NodeId) -> Result<()> {
         match self.values.node_mut(object) {
-            Node::Record(_, Some(_)) if !self.lenient => Err(wrong("an object with two states")),
+            Node::Record(Record::JoblibArray, _) if self.trace.reads_arrays => {
+                self.pass_over_array(state)
+            }
             Node::Record(_, kept) => {
                 *kept = Some(state);
                 Ok(())
+            }
+            Node::Global(_) => {
+                self.trace.calls = true;
+                Err(wrong("attributes of a global"))
             }
             _ => Ok(()),
         }
@@ -80,10 +118,13 @@ impl PickleMachine<'_> {
     /// The first 16 arguments of a call. No allowed global takes more, and copying them all would
     /// make repeated calls with one long tuple quadratic.
     fn arguments(&self, args: NodeId) -> Result<Vec<NodeId>> {
-        let args = self
-            .values
-            .tuple(args)
-            .ok_or_else(|| wrong("arguments that are no tuple"))?;
+        let args = match self.values.node(args) {
+            Node::Tuple(args) => args,
+            // Python's unpickler in Python takes any iterable.
+            Node::List(args) if self.lenient => args,
+            _ if self.lenient => return Ok(vec![]),
+            _ => return Err(wrong("arguments that are no tuple")),
+        };
         Ok(args.iter().take(16).copied().collect())
     }
 
@@ -116,7 +157,8 @@ impl PickleMachine<'_> {
                 Ok(String::from_utf8_lossy(self.input.bytes(range)).into_owned())
             }
             Node::Str(range) => self.input.text(range).map(str::to_owned),
-            _ if self.lenient => Ok(COMPUTED.to_owned()),
+            Node::Opaque if self.lenient => Ok(COMPUTED.to_owned()),
+            _ if self.lenient && !self.trace.stops_at_errors => Ok(COMPUTED.to_owned()),
             _ => Err(wrong("a global whose name is no text")),
         };
         let texts = (text(module)?, text(name)?);
@@ -134,6 +176,9 @@ impl PickleMachine<'_> {
     /// `DisallowedGlobal` if it is not in the list, unless the run is lenient; `LimitExceeded` if
     /// the pickle has named too many.
     fn global(&mut self, module: String, name: String) -> Result<Global> {
+        if self.trace.stops_at_errors && !(is_importable(&module) && is_importable(&name)) {
+            return Err(wrong("a global that Python does not find"));
+        }
         let limits = self.input.budget.limits();
         // Usually the user has named none, and grading each global would take most of the time of a
         // long list.
@@ -146,27 +191,34 @@ impl PickleMachine<'_> {
             name,
             allowed: found.is_some(),
         };
-        if !self.seen.contains(&named) {
-            if self.named.len() == MAX_GLOBALS {
-                let message = format!("a pickle that names more than {MAX_GLOBALS} globals");
-                return Err(AnamnesisError::LimitExceeded {
-                    limit: "MAX_PICKLE_GLOBALS",
-                    message,
-                });
-            }
-            self.values
-                .charge(2 * (size_of::<NamedGlobal>() + named.module.len() + named.name.len()));
-            self.seen.insert(named.clone());
-            self.named.push(named.clone());
-        }
-        match found {
-            Some(global) => Ok(global),
-            None if self.lenient => Ok(Global::Opaque),
-            None => Err(AnamnesisError::DisallowedGlobal {
+        let value = match self.seen.get(&named) {
+            Some(&value) => value,
+            None => self.record(&named, found)?,
+        };
+        match found.is_some() || self.lenient {
+            true => Ok(value),
+            false => Err(AnamnesisError::DisallowedGlobal {
                 module: named.module,
                 name: named.name,
             }),
         }
+    }
+
+    /// Records a global that has not been named before, and returns what stands for it.
+    fn record(&mut self, named: &NamedGlobal, found: Option<Global>) -> Result<Global> {
+        if self.named.len() == MAX_GLOBALS {
+            let message = format!("a pickle that names more than {MAX_GLOBALS} globals");
+            return Err(AnamnesisError::LimitExceeded {
+                limit: "MAX_PICKLE_GLOBALS",
+                message,
+            });
+        }
+        self.values
+            .charge(2 * (size_of::<NamedGlobal>() + named.module.len() + named.name.len()));
+        let value = found.unwrap_or_else(|| Global::unlisted(&named.module, &named.name));
+        self.seen.insert(named.clone(), value);
+        self.named.push(named.clone());
+        Ok(value)
     }
 
     /// Pushes the value that stands for a call of `callable`, which must be a global.
@@ -183,11 +235,33 @@ impl PickleMachine<'_> {
 
     /// Pushes the value that stands for a call of `global`.
     fn call(&mut self, global: &Global, args: &[NodeId]) -> Result<()> {
-        let node = if self.lenient {
-            Node::Opaque
-        } else {
-            global.call(args, &self.values)?
+        if !self.lenient {
+            return self.push(global.call(args, &self.values)?);
+        }
+        self.trace.calls |= *global == Global::Unlisted;
+        let first = args.first().map(|&id| self.values.node(id));
+        let node = match (global, first) {
+            (Global::JoblibArray, _) => {
+                self.trace.has_arrays = true;
+                Node::Record(Record::JoblibArray, None)
+            }
+            (Global::NumpyDtype, Some(Node::Str(code))) => Node::NumpyDtype(code.clone()),
+            _ => Node::Opaque,
         };
         self.push(node)
     }
 }
+
+/// Whether Python can find a module or an attribute of this name, without a file of a name that no
+/// program has.
+fn is_importable(name: &str) -> bool {
+    let is_letter = |c: char| c.is_alphanumeric() || c == '_';
+    name == COMPUTED
+        || name.len() <= MAX_NAME
+            && name
+                .split('.')
+                .all(|part| !part.is_empty() && part.chars().all(is_letter))
+}
+
+/// Longest name of a module or of an attribute that Python is believed to find.
+const MAX_NAME: usize = 1024;

@@ -121,7 +121,7 @@ pub(super) fn align_parts(processes: &[OptimizerState]) -> Result<Vec<Parts<'_>>
     Ok(parts)
 }
 
-/// The parameters of stages 1 and 2: the parts of a group are one vector, with padding at its end
+/// The parameters of each group in stages 1 and 2: the parts of a group are one vector, with padding at its end
 /// and, where `paddings` say so, behind each parameter.
 ///
 /// # Errors
@@ -132,16 +132,17 @@ pub(super) fn join_groups(
     parts: &[Parts<'_>],
     paddings: &[Vec<usize>],
     budget: &Budget,
-) -> Result<Vec<Joined>> {
+) -> Result<Vec<Vec<Joined>>> {
     require_same_number(groups, parts)?;
     let is_like = |of: &[Vec<usize>]| of.iter().map(Vec::len).eq(groups.iter().map(Vec::len));
     if !paddings.is_empty() && !is_like(paddings) {
         let what = "`param_alignment_paddings` are of other parameters";
         return Err(AnamnesisError::parse(what));
     }
-    let mut joined = vec![];
+    let mut all = vec![];
     for (number, (group, parts)) in groups.iter().zip(parts).enumerate() {
         let padding = |at: usize| paddings.get(number).map_or(0, |of_group| of_group[at]);
+        let mut joined = vec![];
         let Some(first) = parts.first() else {
             continue;
         };
@@ -174,8 +175,9 @@ pub(super) fn join_groups(
             let name = group.last().map_or("", |(name, _)| name);
             return Err(wrong_sum(name, consumed, available));
         }
+        all.push(joined);
     }
-    Ok(joined)
+    Ok(all)
 }
 
 /// The parameters of stage 3: each process has an equal part of each, with padding at the end of

@@ -5,9 +5,11 @@ use std::collections::{HashMap, HashSet};
 use super::super::OpenedArchive;
 use super::super::StoragePlace;
 use super::super::pickle::{PickleMachine, wrong};
+use super::super::records::Record;
 use super::super::storage::{Storage, StorageKeys};
 use super::super::value::{Node, NodeId};
 use super::super::views::tensor_of;
+use super::states::Fragment;
 use crate::containers::model::{Skipped, TensorInfo};
 use crate::containers::parse::zip::{ZipArchive, ZipMember};
 use crate::limits::Budget;
@@ -169,6 +171,54 @@ impl<'a, 'b> StateReader<'a, 'b> {
             }
         }
         Ok(fragments)
+    }
+
+    /// Where parameters lie in a process's part of each group (`param_slice_mappings`); nothing if
+    /// they are written in another form than that of a dataclass.
+    pub(super) fn fragment_lists(&self, id: NodeId) -> Result<Vec<HashMap<String, Fragment>>> {
+        let is_known = |&(_, value): &(NodeId, NodeId)| {
+            matches!(self.machine.values.node(value), Node::Record(_, Some(_)))
+        };
+        let mut lists = vec![];
+        for &group in self.items(id)? {
+            let entries = self.entries(group)?;
+            if !entries.iter().all(is_known) {
+                return Ok(vec![]);
+            }
+            let fragment = |&(key, value): &(NodeId, NodeId)| {
+                let name = self.name(key)?;
+                let number = |field| -> Result<usize> {
+                    let value = self.machine.required(value, Record::Fragment, field)?;
+                    let what = || wrong(&format!("`param_slice_mappings` of `{name}` are none"));
+                    self.machine.values.size(value).ok_or_else(what)
+                };
+                let (start, len) = (number("start")?, number("numel")?);
+                Ok((name, Fragment { start, len }))
+            };
+            lists.push(entries.iter().map(fragment).collect::<Result<_>>()?);
+        }
+        Ok(lists)
+    }
+
+    /// The weights of `parameters` that the module has as well, in 16 bits.
+    pub(super) fn module_weights(
+        &mut self,
+        root: NodeId,
+        parameters: &HashSet<&str>,
+    ) -> Result<HashMap<String, TensorInfo>> {
+        let mut weights = HashMap::new();
+        let module = self.required(root, "module")?;
+        for &(key, value) in self.entries(module)? {
+            let is_tensor = matches!(self.machine.values.node(value), Node::Tensor(_));
+            if !is_tensor || !parameters.contains(self.text(key)?) {
+                continue;
+            }
+            let name = self.name(key)?;
+            if let Ok(info) = self.tensor(&name, value)? {
+                weights.insert(name, info);
+            }
+        }
+        Ok(weights)
     }
 
     /// What the module alone has: buffers, and parameters that are not `elsewhere`, in groups or

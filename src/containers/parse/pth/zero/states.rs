@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::super::globals::Global;
 use super::super::pickle::wrong;
+use super::super::records::Record;
 use super::super::{OpenedArchive, StoragePlace, run_archive_allowing};
 use super::reader::{ModuleTensors, Shapes, StateReader};
 use crate::Result;
@@ -20,6 +21,8 @@ pub(super) struct ModelState {
     pub frozen: Shapes,
     pub fragments: HashMap<String, TensorInfo>,
     pub module: ModuleTensors,
+    /// The trained parameters as the module has them.
+    pub weights: HashMap<String, TensorInfo>,
     /// Names of parameters that share the values of another, and that.
     pub shared: Vec<(String, String)>,
     /// Bytes of the pickle.
@@ -36,6 +39,18 @@ pub(super) struct OptimizerState {
     /// Elements behind each parameter of each group that belong to none; empty where there are
     /// none.
     pub paddings: Vec<Vec<usize>>,
+    /// Where parameters lie in the process's part of each group; empty if the file does not say.
+    pub fragments: Vec<HashMap<String, Fragment>>,
+    /// Elements at the end of the process's part of each group that belong to no parameter; empty
+    /// if the file does not say.
+    pub ends: Vec<usize>,
+}
+
+/// The elements of a process's part of a group that are of one parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Fragment {
+    pub start: usize,
+    pub len: usize,
 }
 
 /// Globals of DeepSpeed in the states of optimizers.
@@ -45,8 +60,10 @@ fn globals_of_deepspeed(module: &str, name: &str) -> Option<Global> {
         (
             "deepspeed.runtime.fp16.loss_scaler",
             "LossScaler" | "DynamicLossScaler" | "LossScaleConfig" | "LossScaleProfile",
-        )
-        | ("deepspeed.utils.tensor_fragment", "fragment_address") => Some(Global::Opaque),
+        ) => Some(Global::Opaque),
+        ("deepspeed.utils.tensor_fragment", "fragment_address") => {
+            Some(Global::Record(Record::Fragment))
+        }
         _ => None,
     }
 }
@@ -89,11 +106,14 @@ pub(super) fn read_model_state(
         .iter()
         .map(|(name, _): &(String, String)| name.as_str());
     let module = reader.module(root, &parameters.chain(others).collect())?;
+    let trained = groups.iter().flatten().map(|(name, _)| name.as_str());
+    let weights = reader.module_weights(root, &trained.collect())?;
     Ok(ModelState {
         groups,
         frozen,
         fragments,
         module,
+        weights,
         shared,
         header_size: opened.machine.input.at,
     })
@@ -163,11 +183,19 @@ pub(super) fn read_optimizer_state(
             paddings.push(values.sizes(group).ok_or_else(|| wrong(what))?);
         }
     }
+    let fragments = match reader.optional(state, "param_slice_mappings")? {
+        Some(found) => reader.fragment_lists(found)?,
+        None => vec![],
+    };
+    let ends = reader.optional(state, "group_paddings")?;
+    let ends = ends.and_then(|id| values.sizes(id)).unwrap_or_default();
     Ok(OptimizerState {
         stage,
         processes,
         groups,
         paddings,
+        fragments,
+        ends,
     })
 }
 

@@ -1,0 +1,105 @@
+//! Which tensors llama.cpp loads of an architecture, of which sizes, and which keys it needs. Whoever
+//! writes a file that it cannot load notices when the original weights are gone, so every GGUF model is
+//! compared with these tables before anything is written.
+//!
+//! A table is what `load_arch_tensors` and `load_arch_hparams` of the architecture do: a row is a call of
+//! `create_tensor`, with the sizes in llama.cpp's order, the contiguous one first.
+//!
+//! Source: `src/models/*.cpp` and `src/llama-model.cpp` of llama.cpp
+//! (<https://github.com/ggml-org/llama.cpp/tree/master/src/models>), as of llama-cpp-python 0.3.36.
+
+mod attention;
+mod compare;
+mod dense;
+mod encoders;
+mod experts;
+mod feed_forward;
+mod hybrid;
+mod latent;
+mod sizes;
+#[cfg(test)]
+mod tests;
+
+pub(super) use self::compare::problems_in;
+pub(crate) use self::compare::{GraphProblem, problems};
+use self::sizes::{Size, When};
+
+/// What llama.cpp loads of an architecture.
+pub(super) struct Graph {
+    /// The value of `general.architecture`.
+    pub name: &'static str,
+    /// Keys that it needs, without the architecture's name.
+    pub keys: &'static [(When, &'static [&'static str])],
+    /// Sizes that it asserts to be equal.
+    pub equal: &'static [(When, [Size; 2])],
+    pub tensors: &'static [(When, &'static [&'static [Row]])],
+}
+
+impl Graph {
+    /// Whether layers have queries.
+    fn has_attention(&self) -> bool {
+        let mut rows = self
+            .tensors
+            .iter()
+            .flat_map(|(_, rows)| rows.iter())
+            .flat_map(|rows| rows.iter());
+        rows.any(|row| row.name.contains(".attn_q"))
+    }
+}
+
+/// A tensor, or those of its name in all layers.
+pub(super) struct Row {
+    /// Name; `{i}` is the layer.
+    pub name: &'static str,
+    pub sizes: &'static [Size],
+    pub need: Need,
+}
+
+/// Whether a file must have a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    Required,
+    /// As `TENSOR_NOT_REQUIRED` says.
+    Optional,
+    /// The file must have either this one or the other, and not both.
+    Unless(&'static str),
+}
+
+/// Rows, one a line: `"name" [sizes];`, with `optional` or `unless "other"` in front of the semicolon.
+macro_rules! rows {
+    (@ need) => { $crate::arch::graphs::Need::Required };
+    (@ need optional) => { $crate::arch::graphs::Need::Optional };
+    (@ need unless $other:literal) => { $crate::arch::graphs::Need::Unless($other) };
+    ($($name:literal [$($size:expr),*] $($need:ident $($other:literal)?)?;)*) => {
+        &[$($crate::arch::graphs::Row {
+            name: $name,
+            sizes: &[$($size),*],
+            need: $crate::arch::graphs::rows!(@ need $($need $($other)?)?),
+        }),*]
+    };
+}
+
+/// Tables: `"name" [keys] sizes { when => rows; }`.
+macro_rules! graphs {
+    ($($name:literal [$($key:expr),*] $equal:ident { $($when:expr => $($rows:ident)+;)+ })*) => {
+        pub(super) const GRAPHS: &[$crate::arch::graphs::Graph] = &[$($crate::arch::graphs::Graph {
+            name: $name,
+            keys: &[$($key),*],
+            equal: $equal,
+            tensors: &[$(($when, &[$($rows),+])),+],
+        }),*];
+    };
+}
+use {graphs, rows};
+
+/// The table of the architecture `name`.
+fn graph_of(name: &str) -> Option<&'static Graph> {
+    let all = [
+        dense::GRAPHS,
+        experts::GRAPHS,
+        latent::GRAPHS,
+        hybrid::GRAPHS,
+        encoders::GRAPHS,
+    ];
+    all.into_iter().flatten().find(|graph| graph.name == name)
+}

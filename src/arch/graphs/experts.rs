@@ -1,0 +1,256 @@
+//! Decoders with experts, and those that may have some.
+
+use super::attention::{
+    ATTN_NORM, EMBEDDING, FUSED_QKV, HEAD_NORMS, LONG_FACTORS, LONGROPE, MAYBE_HEAD_NORMS,
+    MAYBE_OUT_BIAS, MAYBE_OUTPUT, NARROW_OUT, NARROW_QKV, OUT, OUTPUT, POST_ATTENTION_NORM,
+    PREDICTION, QKV, RMS, ROPE_FREQS, ROTATING_HEADS, SAME_HEADS, SECTIONS, WINDOW, projections,
+};
+use super::feed_forward::{
+    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, MAYBE_CHOICE_BIAS,
+    MAYBE_MLP_BIASES, MLP, POST_FFW_NORM, ROUTER, SHARED_COUNT, expert_stacks, shared_experts,
+};
+use super::sizes::When::{
+    Above0, All, Always, Every, From, Has, MayPredict, Not, Predicting, Somewhere, Window,
+};
+use super::sizes::{EMBD, EXPERTS, FF, HEAD, HEADS, KEYS, QUERIES, Size, VALUES, VOCAB, When};
+use super::{Row, graphs, rows};
+
+const HAS_EXPERTS: When = Above0(EXPERTS);
+const HAS_SHARED: When = All(&[HAS_EXPERTS, Above0(FF_SHARED)]);
+
+const EXPERT_WIDTH: (When, &[&str]) = (Always, &["expert_feed_forward_length"]);
+const USED_EXPERTS: (When, &[&str]) = (Always, &["expert_count", "expert_used_count"]);
+const GATING: (When, &[&str]) = (Always, &["expert_gating_func"]);
+const SHARED_EXPERTS: (When, &[&str]) = (Always, &["expert_shared_count"]);
+
+/// Experts as wide as the feed-forward layer, without gates if there are none.
+const PLAIN_EXPERTS: &[Row] = rows! {
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF, EXPERTS];
+};
+/// The same, as wide as experts are.
+const GATELESS_STACKS: &[Row] = rows! {
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS];
+};
+const WIDE_STACKS: &[Row] = expert_stacks!(FF);
+const STACKS: &[Row] = expert_stacks!(FF_EXPERT);
+const SHARE_STACKS: &[Row] = expert_stacks!(FF_SHARE);
+
+const SHARED: &[Row] = shared_experts!(FF_SHARED);
+const SHARED_OR_WIDE: &[Row] = shared_experts!(Size::Or(&[FF_SHARED, FF]));
+const ONE_SHARED: &[Row] = shared_experts!(FF_EXPERT);
+const ALL_SHARED: &[Row] = shared_experts!(Size::Product(&[FF_EXPERT, SHARED_COUNT]));
+const ALL_SHARED_SHARE: &[Row] = shared_experts!(Size::Product(&[FF_SHARE, SHARED_COUNT]));
+const ALL_SHARED_OWN: &[Row] = shared_experts!(Size::Product(&[
+    Size::Or(&[FF_SHARED, FF_EXPERT]),
+    SHARED_COUNT
+]));
+
+const SHARED_GATE: &[Row] = rows! {
+    "blk.{i}.ffn_gate_inp_shexp.weight" [EMBD];
+};
+
+/// Norms of all queries and of all keys.
+const OLMOE_NORMS: &[Row] = rows! {
+    "blk.{i}.attn_q_norm.weight" [EMBD];
+    "blk.{i}.attn_k_norm.weight" [EMBD];
+};
+
+const MINIMAX_NORMS: &[Row] = rows! {
+    "blk.{i}.attn_q_norm.weight" [QUERIES];
+    "blk.{i}.attn_k_norm.weight" [KEYS];
+};
+
+/// llama.cpp has as many heads of keys as of queries here.
+const ALL_HEADS: &[Row] = projections!(unless, QUERIES, QUERIES, QUERIES);
+
+const TURNING: Size = Size::Product(&[HEADS, Size::Rotating]);
+const TURNING_KEYS: Size = Size::Product(&[Size::KvHeads, Size::Rotating]);
+const OSS_QKV: &[Row] = projections!(unless, TURNING, TURNING_KEYS, TURNING_KEYS);
+
+const OSS: &[Row] = rows! {
+    "blk.{i}.attn_output.weight" [TURNING, EMBD];
+    "blk.{i}.attn_output.bias" [EMBD];
+    "blk.{i}.attn_sinks.weight" [HEADS];
+    "blk.{i}.ffn_gate_inp.bias" [EXPERTS];
+    "blk.{i}.ffn_gate_exps.bias" [FF_EXPERT, EXPERTS];
+    "blk.{i}.ffn_down_exps.bias" [EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.bias" [FF_EXPERT, EXPERTS];
+};
+
+const BAILING_PREDICTION: &[Row] = rows! {
+    "blk.{i}.layer_output_norm.weight" [EMBD];
+};
+
+/// In every so many layers.
+const STEP: Size = Size::Key("interleave_moe_layer_step");
+
+const INPUT: Size = Size::Key("embedding_length_per_layer_input");
+const ALL_INPUTS: Size = Size::Product(&[INPUT, Size::Layers]);
+const HAS_INPUT: When = Above0(INPUT);
+
+/// Inputs of each layer.
+const GEMMA4_INPUTS: &[Row] = rows! {
+    "per_layer_token_embd.weight" [ALL_INPUTS, VOCAB];
+    "per_layer_model_proj.weight" [EMBD, ALL_INPUTS];
+    "per_layer_proj_norm.weight" [INPUT];
+    "blk.{i}.inp_gate.weight" [EMBD, INPUT];
+    "blk.{i}.proj.weight" [INPUT, EMBD];
+    "blk.{i}.post_norm.weight" [EMBD];
+};
+
+const FULL_HEAD: Size = Size::Or(&[
+    Size::Key("attention.key_length"),
+    Size::Quotient(&[EMBD, HEADS]),
+]);
+
+const GEMMA4_ROPE: &[Row] = rows! {
+    "rope_freqs.weight" [Size::Quotient(&[FULL_HEAD, Size::N(2)])];
+};
+
+const GEMMA4_LAYERS: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, Size::Sum(&[QUERIES, KEYS, VALUES])] optional;
+    "blk.{i}.attn_q.weight" [EMBD, QUERIES] unless "blk.{i}.attn_qkv.weight";
+    "blk.{i}.attn_v.weight" [EMBD, VALUES] optional;
+    "blk.{i}.attn_q_norm.weight" [HEAD];
+    "blk.{i}.layer_output_scale.weight" [Size::N(1)] optional;
+};
+
+/// Layers behind these use the keys of earlier ones.
+const OWN_KEYS: When = Not(&From(Size::Minus(&[
+    Size::Key("block_count"),
+    Size::Key("attention.shared_kv_layers"),
+])));
+
+const GEMMA4_KEYS: &[Row] = rows! {
+    "blk.{i}.attn_k.weight" [EMBD, KEYS] unless "blk.{i}.attn_qkv.weight";
+    "blk.{i}.attn_k_norm.weight" [HEAD];
+};
+
+const GEMMA4_UNUSED_KEYS: &[Row] = rows! {
+    "blk.{i}.attn_k.weight" [EMBD, KEYS] optional;
+    "blk.{i}.attn_k_norm.weight" [HEAD] optional;
+};
+
+const GEMMA4_EXPERTS: &[Row] = rows! {
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS];
+    "blk.{i}.ffn_gate_inp.scale" [EMBD];
+    "blk.{i}.pre_ffw_norm_2.weight" [EMBD];
+    "blk.{i}.post_ffw_norm_1.weight" [EMBD];
+    "blk.{i}.post_ffw_norm_2.weight" [EMBD];
+    "blk.{i}.ffn_gate_up_exps.weight" [EMBD, Size::Product(&[Size::N(2), FF_EXPERT]), EXPERTS] optional;
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] unless "blk.{i}.ffn_gate_up_exps.weight";
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF_EXPERT, EXPERTS] unless "blk.{i}.ffn_gate_up_exps.weight";
+    "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS];
+};
+
+const GEMMA4_KEY_NAMES: (When, &[&str]) = (
+    Always,
+    &[
+        "attention.sliding_window_pattern",
+        "embedding_length_per_layer_input",
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+    ],
+);
+
+graphs! {
+    "llama" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
+        LONGROPE => LONG_FACTORS;
+        Not(&LONGROPE) => ROPE_FREQS;
+        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
+        HAS_EXPERTS => ROUTER PLAIN_EXPERTS;
+        HAS_SHARED => SHARED;
+    }
+    "mistral3" [RMS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
+        LONGROPE => LONG_FACTORS;
+        Not(&LONGROPE) => ROPE_FREQS;
+        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
+        HAS_EXPERTS => ROUTER PLAIN_EXPERTS;
+        HAS_SHARED => SHARED;
+    }
+    "granite" [RMS, (Always, &["logit_scale"])] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
+        LONGROPE => LONG_FACTORS;
+        Not(&LONGROPE) => ROPE_FREQS;
+        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
+        HAS_EXPERTS => ROUTER PLAIN_EXPERTS;
+        HAS_SHARED => SHARED;
+    }
+    "granitemoe" [RMS, (Always, &["logit_scale"])] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
+        LONGROPE => LONG_FACTORS;
+        Not(&LONGROPE) => ROPE_FREQS;
+        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
+        HAS_EXPERTS => ROUTER PLAIN_EXPERTS;
+        HAS_SHARED => SHARED;
+    }
+    "qwen2moe" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT FFN_NORM ROUTER SHARE_STACKS
+            SHARED_GATE SHARED_OR_WIDE;
+    }
+    "qwen3moe" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER SHARE_STACKS;
+    }
+    "qwen3vlmoe" [RMS, USED_EXPERTS, SECTIONS] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER SHARE_STACKS;
+    }
+    "olmoe" [RMS, USED_EXPERTS] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM NARROW_QKV NARROW_OUT OLMOE_NORMS FFN_NORM ROUTER
+            WIDE_STACKS;
+    }
+    "gpt-oss" [RMS, USED_EXPERTS, EXPERT_WIDTH, WINDOW] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM POST_ATTENTION_NORM OSS_QKV OSS ROUTER STACKS;
+    }
+    "glm4moe" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_HEAD_NORMS POST_ATTENTION_NORM;
+        From(DENSE) => ROUTER CHOICE_BIAS SHARE_STACKS;
+        All(&[From(DENSE), Above0(SHARED_COUNT)]) => ALL_SHARED_SHARE;
+        Not(&From(DENSE)) => MLP;
+        MayPredict => PREDICTION;
+    }
+    "dots1" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS, GATING] ROTATING_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM ALL_HEADS OUT HEAD_NORMS FFN_NORM;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS ALL_SHARED;
+    }
+    "minimax-m2" [RMS, USED_EXPERTS, EXPERT_WIDTH, GATING] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM QKV OUT MINIMAX_NORMS FFN_NORM ROUTER WIDE_STACKS
+            CHOICE_BIAS;
+    }
+    "bailingmoe2" [RMS, USED_EXPERTS, EXPERT_WIDTH, SHARED_EXPERTS, GATING] SAME_HEADS {
+        Always => EMBEDDING OUTPUT ATTN_NORM FUSED_QKV OUT HEAD_NORMS FFN_NORM;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS ALL_SHARED_OWN;
+        Not(&From(DENSE)) => MLP;
+        Predicting => PREDICTION BAILING_PREDICTION;
+    }
+    "hunyuan-moe" [RMS, USED_EXPERTS, EXPERT_WIDTH] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT HEAD_NORMS FFN_NORM ROUTER WIDE_STACKS
+            SHARED_OR_WIDE;
+    }
+    "ernie4_5-moe" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["interleave_moe_layer_step"])] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS GATELESS_STACKS;
+        All(&[From(DENSE), Above0(FF_SHARED)]) => SHARED;
+        Not(&From(DENSE)) => MLP;
+    }
+    "llama4" [RMS, USED_EXPERTS, EXPERT_WIDTH, (Always, &["interleave_moe_layer_step"])] ROTATING_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT FFN_NORM ROPE_FREQS;
+        Every(STEP) => ROUTER STACKS ONE_SHARED;
+        Not(&Every(STEP)) => MLP;
+    }
+    "gemma4" [RMS, WINDOW, GEMMA4_KEY_NAMES] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM GEMMA4_LAYERS OUT POST_ATTENTION_NORM FFN_NORM MLP
+            POST_FFW_NORM;
+        HAS_INPUT => GEMMA4_INPUTS;
+        OWN_KEYS => GEMMA4_KEYS;
+        Not(&OWN_KEYS) => GEMMA4_UNUSED_KEYS;
+        Somewhere(&Not(&Window)) => GEMMA4_ROPE;
+        Has("blk.{i}.ffn_gate_inp.weight") => GEMMA4_EXPERTS;
+    }
+}

@@ -1,0 +1,245 @@
+//! Decoders with state spaces, linear attention or short convolutions, in some layers or in all.
+
+use super::attention::{
+    ATTN_NORM, EMBEDDING, FREE_HEADS, HEAD_NORMS, LAYER_NORM, MAYBE_OUT_BIAS, MAYBE_OUTPUT,
+    NARROW_OUT, NARROW_QKV, OUT, POST_ATTENTION_NORM, PREDICTION, QKV, RMS, ROPE_FREQS, SAME_HEADS,
+    SECTIONS, projections,
+};
+use super::feed_forward::{
+    CHOICE_BIAS, DENSE, FF_EXPERT, FF_SHARE, FF_SHARED, FFN_NORM, MAYBE_MLP_BIASES,
+    MAYBE_UNGATED_BIASES, MLP, ROUTER, UNGATED, expert_stacks, fused_expert_stacks, shared_experts,
+};
+use super::sizes::When::{Above0, All, Always, From, Has, Is, Linear, Not, Predicting};
+use super::sizes::{EMBD, EXPERTS, FF, KEYS, QUERIES, Size, VALUES, VOCAB, When};
+use super::{Row, graphs, rows};
+
+const INNER: Size = Size::Key("ssm.inner_size");
+const STATE: Size = Size::Key("ssm.state_size");
+const RANK: Size = Size::Key("ssm.time_step_rank");
+const GROUPS: Size = Size::Key("ssm.group_count");
+const KERNEL: Size = Size::Key("ssm.conv_kernel");
+
+const SSM: (When, &[&str]) = (
+    Always,
+    &[
+        "ssm.conv_kernel",
+        "ssm.inner_size",
+        "ssm.state_size",
+        "ssm.time_step_rank",
+    ],
+);
+const SSM_GROUPS: (When, &[&str]) = (Always, &["ssm.group_count"]);
+
+const TWICE_EMBD: Size = Size::Product(&[Size::N(2), EMBD]);
+const TWICE_INNER: Size = Size::Product(&[Size::N(2), INNER]);
+/// State spaces are twice as wide as the hidden state.
+const TWICE: &[(When, [Size; 2])] = &[(Always, [TWICE_EMBD, INNER])];
+const TWICE_AND_HEADS: &[(When, [Size; 2])] = &[TWICE[0], SAME_HEADS[0]];
+
+/// A mixer of Mamba.
+const MAMBA: &[Row] = rows! {
+    "blk.{i}.ssm_in.weight" [EMBD, TWICE_INNER];
+    "blk.{i}.ssm_conv1d.weight" [KERNEL, INNER];
+    "blk.{i}.ssm_conv1d.bias" [INNER];
+    "blk.{i}.ssm_x.weight" [INNER, Size::Sum(&[RANK, STATE, STATE])];
+    "blk.{i}.ssm_dt.weight" [RANK, INNER];
+    "blk.{i}.ssm_dt.bias" [INNER];
+    "blk.{i}.ssm_a" [STATE, INNER];
+    "blk.{i}.ssm_d" [INNER];
+    "blk.{i}.ssm_out.weight" [INNER, EMBD];
+};
+
+const MAMBA_NORMS: &[Row] = rows! {
+    "blk.{i}.ssm_dt_norm.weight" [RANK];
+    "blk.{i}.ssm_b_norm.weight" [STATE];
+    "blk.{i}.ssm_c_norm.weight" [STATE];
+};
+
+const STATES: Size = Size::Product(&[Size::N(2), GROUPS, STATE]);
+
+/// A mixer of Mamba 2.
+const MAMBA2: &[Row] = rows! {
+    "blk.{i}.ssm_in.weight" [EMBD, Size::Sum(&[TWICE_INNER, STATES, RANK])];
+    "blk.{i}.ssm_conv1d.weight" [KERNEL, Size::Sum(&[INNER, STATES])];
+    "blk.{i}.ssm_dt.bias" [RANK];
+    "blk.{i}.ssm_a" [Size::N(1), RANK];
+    "blk.{i}.ssm_d" [Size::N(1), RANK];
+    "blk.{i}.ssm_norm.weight" [Size::Quotient(&[INNER, GROUPS]), GROUPS];
+    "blk.{i}.ssm_out.weight" [INNER, EMBD];
+};
+
+const MAMBA2_BIAS: &[Row] = rows! {
+    "blk.{i}.ssm_conv1d.bias" [Size::Sum(&[INNER, STATES])];
+};
+
+const LINEAR_KEYS: Size = Size::Product(&[STATE, GROUPS]);
+const LINEAR_VALUES: Size = Size::Product(&[STATE, RANK]);
+const LINEAR_ALL: Size = Size::Sum(&[LINEAR_KEYS, LINEAR_KEYS, LINEAR_VALUES]);
+
+/// Linear attention.
+const DELTA: &[Row] = rows! {
+    "blk.{i}.ssm_conv1d.weight" [KERNEL, LINEAR_ALL];
+    "blk.{i}.ssm_dt.bias" [RANK];
+    "blk.{i}.ssm_a" [RANK];
+    "blk.{i}.ssm_norm.weight" [STATE];
+    "blk.{i}.ssm_out.weight" [LINEAR_VALUES, EMBD];
+};
+
+const DELTA_NEXT: &[Row] = rows! {
+    "blk.{i}.ssm_in.weight" [EMBD, Size::Sum(&[LINEAR_ALL, LINEAR_VALUES])] optional;
+    "blk.{i}.attn_qkv.weight" [EMBD, LINEAR_ALL] unless "blk.{i}.ssm_in.weight";
+    "blk.{i}.attn_gate.weight" [EMBD, LINEAR_VALUES] unless "blk.{i}.ssm_in.weight";
+    "blk.{i}.ssm_ba.weight" [EMBD, Size::Product(&[Size::N(2), RANK])];
+};
+
+const DELTA_3_5: &[Row] = rows! {
+    "blk.{i}.attn_qkv.weight" [EMBD, LINEAR_ALL];
+    "blk.{i}.attn_gate.weight" [EMBD, LINEAR_VALUES];
+    "blk.{i}.ssm_beta.weight" [EMBD, RANK];
+    "blk.{i}.ssm_alpha.weight" [EMBD, RANK];
+};
+
+/// Queries have gates.
+const GATED_QKV: &[Row] = projections!(unless, Size::Product(&[Size::N(2), QUERIES]), KEYS, VALUES);
+
+const STACKS: &[Row] = expert_stacks!(FF_EXPERT);
+const WIDE_STACKS: &[Row] = expert_stacks!(FF);
+const FUSED_STACKS: &[Row] = fused_expert_stacks!(FF_SHARE);
+const SHARED: &[Row] = shared_experts!(FF_SHARED);
+const SHARED_OR_WIDE: &[Row] = shared_experts!(Size::Or(&[FF_SHARED, FF]));
+
+const SHARED_GATE: &[Row] = rows! {
+    "blk.{i}.ffn_gate_inp_shexp.weight" [EMBD];
+};
+
+const HAS_EXPERTS: When = Above0(EXPERTS);
+/// Without heads of keys and values, a layer has no attention.
+const ATTENDS: When = Above0(Size::KvHeads);
+
+const GRANITE_EXPERTS: &[Row] = rows! {
+    "blk.{i}.ffn_gate_exps.weight" [EMBD, FF, EXPERTS] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF, EMBD, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [EMBD, FF, EXPERTS];
+};
+
+const ROUTED: When = Has("blk.{i}.ffn_gate_inp.weight");
+
+/// The width of what experts see.
+const LATENT: Size = Size::Or(&[Size::Key("moe_latent_size"), EMBD]);
+
+const NEMOTRON_EXPERTS: &[Row] = rows! {
+    "blk.{i}.ffn_gate_inp.weight" [EMBD, EXPERTS];
+    "blk.{i}.exp_probs_b.bias" [EXPERTS];
+    "blk.{i}.ffn_latent_down.weight" [EMBD, LATENT] optional;
+    "blk.{i}.ffn_latent_up.weight" [LATENT, EMBD] optional;
+    "blk.{i}.ffn_down_exps.weight" [FF_SHARE, LATENT, EXPERTS];
+    "blk.{i}.ffn_up_exps.weight" [LATENT, FF_SHARE, EXPERTS];
+    "blk.{i}.ffn_down_shexp.weight" [FF_SHARED, EMBD];
+    "blk.{i}.ffn_up_shexp.weight" [EMBD, FF_SHARED];
+};
+
+const NEMOTRON_PREDICTION: &[Row] = rows! {
+    "blk.{i}.nextn.enorm.weight" [EMBD];
+    "blk.{i}.nextn.hnorm.weight" [EMBD];
+    "blk.{i}.nextn.eh_proj.weight" [TWICE_EMBD, EMBD];
+    "blk.{i}.nextn.shared_head_norm.weight" [EMBD];
+};
+
+const RECURRENT: When = All(&[Not(&Predicting), Not(&ATTENDS), Is(FF, 0)]);
+const NEMOTRON_ATTENDS: When = All(&[Not(&Predicting), Is(FF, 0), ATTENDS]);
+const FEEDS: When = All(&[Not(&Predicting), Above0(FF)]);
+const ROUTES: When = All(&[FEEDS, HAS_EXPERTS]);
+const FEEDS_PLAIN: When = All(&[FEEDS, Not(&HAS_EXPERTS)]);
+
+const CACHE: Size = Size::Key("shortconv.l_cache");
+
+const SHORT_ENDS: &[Row] = rows! {
+    "token_embd.weight" [EMBD, VOCAB];
+    "token_embd_norm.weight" [EMBD];
+    "dense_2.weight" [EMBD, Size::Or(&[Size::Key("embedding_length_out"), EMBD])] optional;
+    "dense_2.bias" [Size::Or(&[Size::Key("embedding_length_out"), EMBD])] optional;
+};
+
+const SHORT_CONV: &[Row] = rows! {
+    "blk.{i}.shortconv.conv.weight" [CACHE, EMBD];
+    "blk.{i}.shortconv.in_proj.weight" [EMBD, Size::Product(&[Size::N(3), EMBD])];
+    "blk.{i}.shortconv.out_proj.weight" [EMBD, EMBD];
+};
+
+const SHORT: (When, &[&str]) = (Always, &["shortconv.l_cache"]);
+const MOE: (When, &[&str]) = (
+    Always,
+    &["expert_feed_forward_length", "expert_gating_func"],
+);
+
+graphs! {
+    "qwen3next" [RMS, SSM, SSM_GROUPS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM POST_ATTENTION_NORM ROUTER FUSED_STACKS
+            SHARED_GATE SHARED_OR_WIDE;
+        Linear => DELTA DELTA_NEXT;
+        Not(&Linear) => GATED_QKV OUT HEAD_NORMS;
+        Predicting => PREDICTION;
+    }
+    "qwen35" [RMS, SECTIONS, SSM, SSM_GROUPS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM POST_ATTENTION_NORM MLP;
+        Linear => DELTA DELTA_3_5;
+        Not(&Linear) => GATED_QKV OUT HEAD_NORMS;
+        Predicting => PREDICTION;
+    }
+    "qwen35moe" [RMS, SECTIONS, SSM, SSM_GROUPS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM POST_ATTENTION_NORM ROUTER FUSED_STACKS
+            SHARED_GATE SHARED_OR_WIDE;
+        Linear => DELTA DELTA_3_5;
+        Not(&Linear) => GATED_QKV OUT HEAD_NORMS;
+        Predicting => PREDICTION;
+    }
+    "granitehybrid" [RMS, SSM, SSM_GROUPS] TWICE_AND_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM ROPE_FREQS;
+        Not(&ATTENDS) => MAMBA2 MAMBA2_BIAS;
+        ATTENDS => QKV OUT MAYBE_OUT_BIAS;
+        HAS_EXPERTS => ROUTER GRANITE_EXPERTS;
+        All(&[HAS_EXPERTS, Above0(FF_SHARED)]) => SHARED;
+        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
+    }
+    "lfm2" [RMS, SHORT] FREE_HEADS {
+        Always => SHORT_ENDS MAYBE_OUTPUT FFN_NORM MLP ATTN_NORM;
+        ATTENDS => HEAD_NORMS NARROW_QKV NARROW_OUT;
+        Not(&ATTENDS) => SHORT_CONV;
+    }
+    "lfm2moe" [RMS, SHORT, MOE] FREE_HEADS {
+        Always => SHORT_ENDS MAYBE_OUTPUT FFN_NORM ATTN_NORM;
+        ATTENDS => HEAD_NORMS NARROW_QKV NARROW_OUT;
+        Not(&ATTENDS) => SHORT_CONV;
+        From(DENSE) => ROUTER STACKS CHOICE_BIAS;
+        Not(&From(DENSE)) => MLP;
+    }
+    "mamba" [RMS, SSM] TWICE {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA;
+    }
+    "mamba2" [RMS, SSM, SSM_GROUPS] FREE_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM MAMBA2 MAMBA2_BIAS;
+    }
+    "jamba" [RMS, SSM] TWICE {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM FFN_NORM;
+        Not(&ATTENDS) => MAMBA MAMBA_NORMS;
+        ATTENDS => NARROW_QKV NARROW_OUT;
+        ROUTED => ROUTER WIDE_STACKS;
+        Not(&ROUTED) => MLP;
+    }
+    "nemotron_h" [LAYER_NORM, SSM, SSM_GROUPS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM;
+        RECURRENT => MAMBA2 MAMBA2_BIAS;
+        NEMOTRON_ATTENDS => QKV OUT MAYBE_OUT_BIAS;
+        ROUTES => NEMOTRON_EXPERTS;
+        FEEDS_PLAIN => UNGATED MAYBE_UNGATED_BIASES;
+        Predicting => NEMOTRON_PREDICTION QKV OUT MAYBE_OUT_BIAS POST_ATTENTION_NORM NEMOTRON_EXPERTS;
+    }
+    "nemotron_h_moe" [LAYER_NORM, SSM, SSM_GROUPS] SAME_HEADS {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM;
+        RECURRENT => MAMBA2 MAMBA2_BIAS;
+        NEMOTRON_ATTENDS => QKV OUT MAYBE_OUT_BIAS;
+        ROUTES => NEMOTRON_EXPERTS;
+        FEEDS_PLAIN => UNGATED MAYBE_UNGATED_BIASES;
+        Predicting => NEMOTRON_PREDICTION QKV OUT MAYBE_OUT_BIAS POST_ATTENTION_NORM NEMOTRON_EXPERTS;
+    }
+}

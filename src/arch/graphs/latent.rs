@@ -1,0 +1,121 @@
+//! Decoders whose keys and values are made of a latent vector.
+
+use super::attention::{ATTN_NORM, EMBEDDING, MAYBE_OUTPUT, PREDICTION, RMS};
+use super::feed_forward::{
+    DENSE, FF_EXPERT, FFN_NORM, MAYBE_CHOICE_BIAS, MLP, ROUTER, SHARED_COUNT, expert_stacks,
+    fused_expert_stacks, shared_experts,
+};
+use super::sizes::When::{Above0, All, Always, Any, From, Is, MayPredict, Not};
+use super::sizes::{EMBD, EXPERTS, HEADS, Size, VOCAB, When};
+use super::{Row, graphs, rows};
+
+const Q_RANK: Size = Size::Key("attention.q_lora_rank");
+const KV_RANK: Size = Size::Key("attention.kv_lora_rank");
+const MLA_KEY: Size = Size::Key("attention.key_length_mla");
+const MLA_VALUE: Size = Size::Key("attention.value_length_mla");
+const KEY: Size = Size::Or(&[MLA_KEY, Size::HeadK]);
+const VALUE: Size = Size::Or(&[MLA_VALUE, Size::HeadV]);
+/// The part of a head that does not rotate.
+const FIXED: Size = Size::Minus(&[KEY, Size::Rotating]);
+const ALL_VALUES: Size = Size::Product(&[HEADS, VALUE]);
+
+/// Models that llama.cpp tells by their number of layers as those whose queries are made of the hidden
+/// state.
+const LITE: When = Any(&[
+    Is(Size::Layers, 27),
+    Is(Size::Layers, 26),
+    All(&[Is(Size::Layers, 48), Is(VOCAB, 128_256)]),
+]);
+const LATENT_QUERIES: When = All(&[Not(&LITE), Above0(Q_RANK)]);
+const SPLIT: When = All(&[Above0(MLA_KEY), Above0(MLA_VALUE)]);
+
+/// All heads read one latent vector, as wide as its rank and what rotates.
+const ONE_HEAD: &[(When, [Size; 2])] = &[
+    (SPLIT, [Size::HeadK, Size::Sum(&[KV_RANK, Size::Rotating])]),
+    (SPLIT, [Size::KvHeads, Size::N(1)]),
+];
+
+const QUERIES: &[Row] = rows! {
+    "blk.{i}.attn_q_a_norm.weight" [Q_RANK];
+    "blk.{i}.attn_q_a.weight" [EMBD, Q_RANK];
+    "blk.{i}.attn_q_b.weight" [Q_RANK, Size::Product(&[HEADS, KEY])];
+};
+
+const PLAIN_QUERIES: &[Row] = rows! {
+    "blk.{i}.attn_q.weight" [EMBD, Size::Product(&[HEADS, KEY])];
+};
+
+const LATENT: &[Row] = rows! {
+    "blk.{i}.attn_kv_a_norm.weight" [KV_RANK];
+    "blk.{i}.attn_kv_a_mqa.weight" [EMBD, Size::Sum(&[KV_RANK, Size::Rotating])];
+    "blk.{i}.attn_output.weight" [ALL_VALUES, EMBD];
+};
+
+const SPLIT_KV: &[Row] = rows! {
+    "blk.{i}.attn_k_b.weight" [FIXED, KV_RANK, HEADS];
+    "blk.{i}.attn_v_b.weight" [KV_RANK, VALUE, HEADS];
+};
+
+const WHOLE_KV: &[Row] = rows! {
+    "blk.{i}.attn_kv_b.weight" [KV_RANK, Size::Product(&[HEADS, Size::Sum(&[FIXED, VALUE])])];
+};
+
+const INDEX_HEAD: Size = Size::Key("attention.indexer.key_length");
+const INDEX_HEADS: Size = Size::Key("attention.indexer.head_count");
+
+/// The indexer that chooses the tokens that are seen.
+const INDEXER: &[Row] = rows! {
+    "blk.{i}.indexer.k_norm.weight" [INDEX_HEAD];
+    "blk.{i}.indexer.k_norm.bias" [INDEX_HEAD];
+    "blk.{i}.indexer.proj.weight" [EMBD, INDEX_HEADS];
+    "blk.{i}.indexer.attn_k.weight" [EMBD, INDEX_HEAD];
+    "blk.{i}.indexer.attn_q_b.weight" [Q_RANK, Size::Product(&[INDEX_HEADS, INDEX_HEAD])];
+};
+
+const STACKS: &[Row] = expert_stacks!(FF_EXPERT);
+const FUSED_STACKS: &[Row] = fused_expert_stacks!(FF_EXPERT);
+const SHARED: &[Row] = shared_experts!(Size::Product(&[FF_EXPERT, SHARED_COUNT]));
+
+const EXPERT_KEYS: (When, &[&str]) = (
+    Always,
+    &["expert_feed_forward_length", "expert_shared_count"],
+);
+const KV_KEYS: (When, &[&str]) = (Always, &["attention.kv_lora_rank"]);
+const Q_KEYS: (When, &[&str]) = (Not(&LITE), &["attention.q_lora_rank"]);
+const INDEX_KEYS: (When, &[&str]) = (
+    Always,
+    &[
+        "attention.q_lora_rank",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "attention.indexer.head_count",
+        "attention.indexer.key_length",
+        "attention.indexer.top_k",
+    ],
+);
+const GATING: (When, &[&str]) = (Always, &["expert_gating_func"]);
+
+graphs! {
+    "deepseek2" [RMS, EXPERT_KEYS, KV_KEYS, Q_KEYS] ONE_HEAD {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM;
+        LATENT_QUERIES => QUERIES;
+        Not(&LATENT_QUERIES) => PLAIN_QUERIES;
+        SPLIT => SPLIT_KV;
+        Not(&SPLIT) => WHOLE_KV;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS FUSED_STACKS SHARED;
+        MayPredict => PREDICTION;
+    }
+    "deepseek32" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS, GATING] ONE_HEAD {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV INDEXER;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
+        MayPredict => PREDICTION;
+    }
+    "glm-dsa" [RMS, EXPERT_KEYS, KV_KEYS, INDEX_KEYS] ONE_HEAD {
+        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM LATENT FFN_NORM QUERIES SPLIT_KV INDEXER;
+        Not(&From(DENSE)) => MLP;
+        From(DENSE) => ROUTER MAYBE_CHOICE_BIAS STACKS SHARED;
+        MayPredict => PREDICTION;
+    }
+}

@@ -1,0 +1,94 @@
+//! Outputs that a config ties to the embedding, and that are stored all the same.
+//!
+//! transformers 4 ignores such a tensor, and transformers 5 takes it if it differs from the
+//! embedding (`tie_weights` in `modeling_utils.py`).
+
+use serde_json::Value;
+
+use super::families;
+use super::fields::Fields;
+use super::names::is_of_tower;
+use super::to_gguf::class_name;
+use super::values::have_same_values;
+use crate::Result;
+use crate::config::TEXT_CONFIGS;
+use crate::scheme::ResolvedItem;
+
+/// Ends of the names of embeddings.
+const EMBEDDINGS: &[&str] = &[
+    "embed_tokens.weight",
+    "wte.weight",
+    "embed_in.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "shared.weight",
+    "backbone.embeddings.weight",
+    "backbone.embedding.weight",
+];
+
+/// Ends of the names of outputs.
+const HEADS: &[&str] = &["lm_head.weight", "embed_out.weight", "output.weight"];
+
+/// Field of whether the output is the embedding.
+const TIED: &str = "tie_word_embeddings";
+
+/// What is wrong with the output among the tensors `items` of a model with the config `config`:
+/// it is the embedding by the config, and another one is stored. `None` if nothing is.
+///
+/// # Errors
+/// Those of reading.
+pub(crate) fn other_output(items: &[ResolvedItem<'_>], config: &Value) -> Result<Option<String>> {
+    if !is_tied(config) {
+        return Ok(None);
+    }
+    let find = |ends: &[&str]| {
+        let is_it = |item: &&ResolvedItem<'_>| {
+            let name = item.name();
+            let is_end = ends.iter().any(|end| ends_with(name, end));
+            is_end && !is_of_tower(name) && !name.contains("layers.")
+        };
+        items.iter().find(is_it)
+    };
+    let (Some(embedding), Some(head)) = (find(EMBEDDINGS), find(HEADS)) else {
+        return Ok(None);
+    };
+    let what = || {
+        format!(
+            "tensor `{}`: it differs from the embedding `{}`, which it is by config.json (`{TIED}`): transformers 4 takes the embedding, and transformers 5 the tensor",
+            head.name(),
+            embedding.name()
+        )
+    };
+    let differs = !have_same_values(embedding, head)?;
+    Ok(differs.then(what))
+}
+
+/// Whether the output of a model is the embedding by its config, or by its class where the config
+/// does not say it.
+fn is_tied(config: &Value) -> bool {
+    let nested = TEXT_CONFIGS.iter().filter_map(|key| config.get(key));
+    let places = std::iter::once(config).chain(nested);
+    let stated: Vec<bool> = places
+        .filter_map(|place| place.get(TIED)?.as_bool())
+        .collect();
+    let class = class_name(config).and_then(|name| families::class_of(name, config));
+    let completed = class.and_then(|class| {
+        let mut fields = Fields::new(config).ok()?;
+        fields.complete(class).ok()?;
+        fields.boolean(TIED).ok()?
+    });
+    match (&stated[..], class) {
+        // What other fields say of T5 goes before what it says itself.
+        ([_], Some(_)) => completed == Some(true),
+        ([], Some(class)) => completed.unwrap_or(class.traits.ties_output),
+        // Of a nested config and the one around it, transformers goes by one or the other, by its
+        // version.
+        _ => stated.contains(&true),
+    }
+}
+
+/// Whether `name` is `end`, or that below a module.
+fn ends_with(name: &str, end: &str) -> bool {
+    let rest = name.strip_suffix(end);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}

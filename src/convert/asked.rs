@@ -1,0 +1,205 @@
+//! [`Asked`]: which stored tensors the options ask for. What is wrong with any other one does not
+//! count.
+
+use super::names::NameChanges;
+use super::options::ConvertOptions;
+use crate::Result;
+use crate::config::{RenameRule, Selection};
+use crate::limits::join_first;
+
+/// Most names in a note.
+const MAX_NAMED: usize = 5;
+
+/// The tensors that options ask for, by the names of stored ones.
+pub(crate) struct Asked {
+    include: Selection,
+    has_include: bool,
+    exclude: Selection,
+    has_exclude: bool,
+    /// Patterns of tensors that are left out.
+    drop: Selection,
+    has_drop: bool,
+    rename: Vec<RenameRule>,
+    /// Whether tensors that cannot be decoded are left out.
+    skips: bool,
+}
+
+impl Asked {
+    /// # Errors
+    /// `Usage` if a pattern does not compile.
+    pub(crate) fn new(options: &ConvertOptions) -> Result<Self> {
+        Self::of(
+            &options.include,
+            &options.exclude,
+            &options.names,
+            options.skip_unsupported,
+        )
+    }
+
+    /// The tensors whose names have one of the patterns `include`, if there are any, and none of
+    /// `exclude`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn of_names(include: &[String], exclude: &[String]) -> Result<Self> {
+        Self::of(include, exclude, &NameChanges::default(), false)
+    }
+
+    fn of(
+        include: &[String],
+        exclude: &[String],
+        names: &NameChanges,
+        skips: bool,
+    ) -> Result<Self> {
+        let about = |option| move |e: crate::AnamnesisError| e.about(option);
+        let rules = names
+            .rename
+            .iter()
+            .map(|(old, new)| RenameRule::new(old, new));
+        Ok(Self {
+            include: Selection::of(include).map_err(about("--include"))?,
+            has_include: !include.is_empty(),
+            exclude: Selection::of(exclude).map_err(about("--exclude"))?,
+            has_exclude: !exclude.is_empty(),
+            drop: Selection::of(&names.drop).map_err(about("--drop"))?,
+            has_drop: !names.drop.is_empty(),
+            rename: rules.collect::<Result<_>>().map_err(about("--rename"))?,
+            skips,
+        })
+    }
+
+    /// Whether the options ask for a tensor that the stored tensor `name` is, or is a part of, and
+    /// that cannot be decoded.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        if self.skips {
+            return false;
+        }
+        let sure = likely_names(name);
+        if self.has_drop && sure.iter().any(|name| self.drop.has(name)) {
+            return false;
+        }
+        // Patterns are compared with new names.
+        let sure: Vec<String> = sure.iter().map(|name| self.renamed(name)).collect();
+        if self.has_exclude && sure.iter().any(|name| self.exclude.has(name)) {
+            return false;
+        }
+        // What may be meant counts as asked for: an error too many is better than a tensor that is
+        // missing.
+        let possible = possible_names(name)
+            .into_iter()
+            .map(|name| self.renamed(&name));
+        !self.has_include || possible.into_iter().any(|name| self.include.has(&name))
+    }
+
+    /// `name` as it is called in the output.
+    fn renamed(&self, name: &str) -> String {
+        // A match that is given up is an error where names are changed.
+        let found = self
+            .rename
+            .iter()
+            .find_map(|rule| rule.apply(name).ok().flatten());
+        found.unwrap_or_else(|| name.to_owned())
+    }
+}
+
+/// The note on tensors that cannot be decoded and were not asked for.
+pub(crate) fn note_on(names: &[String]) -> Option<String> {
+    (!names.is_empty()).then(|| {
+        let n = names.len();
+        let names = join_first(names, MAX_NAMED);
+        format!("{n} stored tensors cannot be decoded and are left out: {names}")
+    })
+}
+
+/// Endings of the names of companions, and of codes, behind the name of a parameter.
+const ENDINGS: &[&str] = &[
+    "_blocks",
+    "_scales",
+    "_scale",
+    "_scale_inv",
+    "_scale_2",
+    "_bias",
+    "_packed",
+    "_shape",
+    "_zero_point",
+];
+
+/// The names that the tensor probably has that the stored tensor `name` is, or is a part of.
+pub(super) fn likely_names(name: &str) -> Vec<String> {
+    let mut names = vec![name.to_owned()];
+    if let Some((weight, _)) = name.split_once(".weight.") {
+        names.push(format!("{weight}.weight"));
+    }
+    let (module, last) = name
+        .rsplit_once('.')
+        .map_or(("", name), |(module, last)| (module, last));
+    let is_stacked = last.starts_with("gate_up_proj") || last.starts_with("down_proj");
+    if !is_stacked && last != "bias" {
+        names.push(match module {
+            "" => "weight".to_owned(),
+            module => format!("{module}.weight"),
+        });
+    }
+    let stems = ENDINGS
+        .iter()
+        .filter_map(|ending| name.strip_suffix(ending));
+    names.extend(stems.map(str::to_owned));
+    names
+}
+
+/// All names that such a tensor may have.
+fn possible_names(name: &str) -> Vec<String> {
+    let mut names = likely_names(name);
+    if let Some((module, last)) = name.rsplit_once('.') {
+        names.push(module.to_owned());
+        let ends = last.match_indices('_').map(|(at, _)| &last[..at]);
+        names.extend(ends.map(|stem| format!("{module}.{stem}")));
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(include: &[&str], exclude: &[&str], drop: &[&str], name: &str) -> bool {
+        let texts = |all: &[&str]| {
+            all.iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let names = NameChanges {
+            drop: texts(drop),
+            ..NameChanges::default()
+        };
+        let asked = Asked::of(&texts(include), &texts(exclude), &names, false).unwrap();
+        asked.has(name)
+    }
+
+    #[test]
+    fn parts_are_asked_for_with_their_weights() {
+        let parts = [
+            ("a.b.weight", "a.b.weight"),
+            ("a.b.qweight", "a.b.weight"),
+            ("a.b.weight_scale_inv", "a.b.weight"),
+            ("a.b.weight_packed", "a.b.weight"),
+            ("a.b.weight.absmax", "a.b.weight"),
+            ("a.b.weight.quant_state.bitsandbytes__nf4", "a.b.weight"),
+            ("a.experts.gate_up_proj_blocks", "a.experts.gate_up_proj"),
+            ("a.experts.down_proj_scales", "a.experts.down_proj"),
+        ];
+        for (stored, name) in parts {
+            assert!(asked(&[name], &[], &[], stored), "{stored}");
+            assert!(asked(&["a.*"], &[], &[], stored), "{stored}");
+            assert!(!asked(&["c.*"], &[], &[], stored), "{stored}");
+            assert!(!asked(&[], &[name], &[], stored), "{stored}");
+            assert!(asked(&[], &["c.*"], &[], stored), "{stored}");
+            assert!(!asked(&[], &[], &[name], stored), "{stored}");
+            assert!(!asked(&[], &[], &[stored], stored), "{stored}");
+            assert!(asked(&[], &[], &["c.*"], stored), "{stored}");
+        }
+        // The weight stays if its scale alone is dropped.
+        assert!(asked(&[], &[], &["*scale_inv"], "a.b.weight"));
+        assert!(asked(&[], &["*scale_inv"], &[], "a.b.qweight"));
+    }
+}

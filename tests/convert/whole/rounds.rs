@@ -1,0 +1,283 @@
+//! From GGUF to a directory and back, and from a directory to GGUF and back, whatever rope is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anamnesis::{
+    ConvertOptions, ConvertTarget, GgufMetadataValue, ModelScope, Result, TargetDtype, parse,
+};
+use serde_json::{Value, json};
+
+use super::{copy, is_same, json, metadata, models, tensors};
+use crate::common::data;
+
+type Settings = BTreeMap<String, GgufMetadataValue>;
+
+/// The settings of a GGUF file: its metadata without names, licences and the tokenizer.
+fn settings(path: &Path) -> Settings {
+    let mut all = metadata(path);
+    all.retain(|key, _| !key.starts_with("tokenizer.") && !key.starts_with("general."));
+    all
+}
+
+fn number(value: &GgufMetadataValue) -> Option<u32> {
+    match value {
+        GgufMetadataValue::U32(number) => Some(*number),
+        _ => None,
+    }
+}
+
+/// Whether the key `key` says what llama.cpp takes for granted in a file with the settings `first`,
+/// which does not have it.
+fn says_nothing_new(key: &str, value: &GgufMetadataValue, first: &Settings) -> bool {
+    let (architecture, key) = key.split_once('.').unwrap();
+    let get = |key: &str| first.get(&format!("{architecture}.{key}"));
+    let count = |key: &str| get(key).and_then(number);
+    match key {
+        // Classes of transformers state the size of a head, which old configs do not.
+        "attention.key_length" | "attention.value_length" => {
+            let head = count("embedding_length").unwrap() / count("attention.head_count").unwrap();
+            number(value) == Some(head)
+        }
+        // The softmax.
+        "expert_gating_func" => number(value) == Some(1),
+        // llama.cpp has one epsilon for both kinds of norms of Nemotron H.
+        "attention.layer_norm_rms_epsilon" => Some(value) == get("attention.layer_norm_epsilon"),
+        // transformers 5 has a base of its own for layers with a window, unless it is stated.
+        "rope.freq_base_swa" => Some(value) == get("rope.freq_base"),
+        // No cap. llama.cpp has one of 30 in models whose files do not say it.
+        "final_logit_softcapping" => *value == GgufMetadataValue::F32(0.0),
+        _ => false,
+    }
+}
+
+/// What the GGUF file `second` has otherwise than `first`.
+fn difference(second: &Path, first: &Path) -> Option<String> {
+    let (found, expected) = (settings(second), settings(first));
+    for key in found.keys().chain(expected.keys()) {
+        let (value, other) = (found.get(key), expected.get(key));
+        let is_same = match (value, other) {
+            (Some(value), None) => says_nothing_new(key, value, &expected),
+            _ => value == other,
+        };
+        if !is_same {
+            return Some(format!("`{key}`: {value:?}, {other:?}"));
+        }
+    }
+    let (found, expected) = (tensors(second), tensors(first));
+    let mut names = found.keys().chain(expected.keys());
+    let differs = names.find(|name| match (found.get(*name), expected.get(*name)) {
+        // Rows that stand for no token are gone.
+        (Some(found), Some(expected)) if *name == "token_embd.weight" => {
+            !expected.2.starts_with(&found.2) || found.2.len() * 2 < expected.2.len()
+        }
+        (Some(found), Some(expected)) => !is_same(name, found, expected),
+        _ => true,
+    });
+    differs.map(|name| format!("tensor `{name}`"))
+}
+
+fn to_gguf(from: &Path, to: &Path) -> Result<()> {
+    parse(from)?.convert(to, ConvertTarget::Gguf).map(drop)
+}
+
+/// Makes a directory of the GGUF file `first`, and a GGUF file of that. Returns what is different
+/// then.
+fn around(first: &Path, directory: &Path) -> Result<Option<String>> {
+    let (back, second) = (directory.join("back"), directory.join("second.gguf"));
+    let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+    parse(first)?.convert(&back, options)?;
+    to_gguf(&back, &second)?;
+    Ok(difference(&second, first))
+}
+
+/// Adds what is wrong on the way around from `first` to `wrong`.
+fn check(name: &str, first: &Path, directory: &Path, wrong: &mut Vec<String>) {
+    match around(first, directory) {
+        Ok(None) => {}
+        Ok(Some(difference)) => wrong.push(format!("{name}: {difference}")),
+        Err(error) => wrong.push(format!("{name}: {error}")),
+    }
+}
+
+#[test]
+fn files_of_llama_cpp_come_back() {
+    let mut wrong = vec![];
+    let mut files: Vec<_> = models().iter().map(|m| m.join("canonical.gguf")).collect();
+    files.push(data().join("whole_mtp/qwen3_5.gguf"));
+    for file in files {
+        let directory = tempfile::tempdir().unwrap();
+        check(
+            &file.display().to_string(),
+            &file,
+            directory.path(),
+            &mut wrong,
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What configs say of rope, of a head of which `pairs` of dimensions rotate.
+fn ropes(pairs: usize) -> Vec<Value> {
+    let yarn = |field: &str, value: Value| {
+        let mut yarn = json!({
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16
+        });
+        yarn[field] = value;
+        yarn
+    };
+    let mut scaled = yarn("mscale", 1.0.into());
+    scaled["mscale_all_dim"] = 1.0.into();
+    let dynamic = |original: u32| {
+        json!({
+            "rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": original
+        })
+    };
+    vec![
+        json!({"rope_type": "default"}),
+        json!({"rope_type": "linear", "factor": 4.0}),
+        json!({"rope_type": "dynamic", "factor": 4.0}),
+        dynamic(1 << 20),
+        dynamic(16),
+        json!({"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}),
+        yarn("factor", 2.0.into()),
+        yarn("truncate", false.into()),
+        yarn("truncate", true.into()),
+        yarn("beta_fast", 32.0.into()),
+        yarn("beta_slow", 2.0.into()),
+        yarn("attention_factor", 1.138_629_4.into()),
+        scaled,
+        json!({
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64
+        }),
+        json!({
+            "rope_type": "longrope", "short_factor": vec![1.5; pairs],
+            "long_factor": vec![3.0; pairs], "original_max_position_embeddings": 16
+        }),
+        json!({"rope_type": "proportional", "partial_rotary_factor": 0.5}),
+        json!({"rope_type": "mrope", "mrope_section": [1, 1, 0, 0]}),
+    ]
+}
+
+/// Fields of rope that are none of a scaling.
+const KEPT: &[&str] = &[
+    "rope_theta",
+    "partial_rotary_factor",
+    "mrope_section",
+    "mrope_interleaved",
+];
+
+/// A copy of the directory `from` in `directory` whose config has the rope `rope`, where it has its
+/// rope.
+fn with_rope(from: &Path, rope: &Value, directory: &Path) -> PathBuf {
+    let to = directory.join("edited");
+    copy(from, &to);
+    let path = to.join("config.json");
+    let mut config = json(&path);
+    let fields = config.as_object_mut().unwrap();
+    let object = match fields.contains_key("rope_parameters") {
+        true => "rope_parameters",
+        false => "rope_scaling",
+    };
+    let mut stated = fields.entry(object).or_insert(Value::Null);
+    if stated.get("full_attention").is_some() {
+        stated = &mut stated["full_attention"];
+    }
+    let mut new = rope.as_object().unwrap().clone();
+    for field in KEPT {
+        if let Some(value) = stated.get(*field) {
+            new.entry(*field).or_insert(value.clone());
+        }
+    }
+    *stated = Value::Object(new);
+    std::fs::write(&path, config.to_string()).unwrap();
+    to
+}
+
+/// Whatever a config says of rope, either it is refused, or what GGUF says of it comes back, and
+/// GGUF says the same then.
+#[test]
+fn all_kinds_of_rope_come_back() {
+    let (mut wrong, mut taken) = (vec![], BTreeMap::new());
+    for model in models() {
+        for rope in ropes(2)
+            .into_iter()
+            .chain(ropes(4).into_iter().filter(is_long))
+        {
+            let directory = tempfile::tempdir().unwrap();
+            let edited = with_rope(&model.join("hf"), &rope, directory.path());
+            let first = directory.path().join("first.gguf");
+            if to_gguf(&edited, &first).is_err() {
+                continue;
+            }
+            *taken
+                .entry(rope["rope_type"].as_str().unwrap().to_owned())
+                .or_insert(0) += 1;
+            let name = format!("{} {rope}", model.display());
+            check(&name, &first, directory.path(), &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let least = [
+        ("default", 84),
+        ("linear", 56),
+        ("dynamic", 120),
+        ("yarn", 60),
+        ("llama3", 12),
+    ];
+    for (kind, count) in least
+        .into_iter()
+        .chain([("longrope", 1), ("proportional", 2)])
+    {
+        assert!(
+            taken.get(kind) >= Some(&count),
+            "{kind}: {:?}",
+            taken.get(kind)
+        );
+    }
+}
+
+fn is_long(rope: &Value) -> bool {
+    rope["rope_type"] == "longrope"
+}
+
+/// transformers 5 drops `rope_parameters` where there is `rope_scaling` as well.
+#[test]
+fn one_object_says_all_of_rope() {
+    for model in ["qwen3_5", "qwen3_5_moe"] {
+        let directory = tempfile::tempdir().unwrap();
+        let rope = json!({
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16
+        });
+        let from = data().join("whole").join(model).join("hf");
+        let stated = json(&from.join("config.json"))["rope_parameters"].clone();
+        let edited = with_rope(&from, &rope, directory.path());
+        let first = directory.path().join("first.gguf");
+        to_gguf(&edited, &first).unwrap();
+        assert_eq!(around(&first, directory.path()).unwrap(), None);
+        let config = json(&directory.path().join("back/config.json"));
+        assert_eq!(config.get("rope_scaling"), None);
+        let found = &config["rope_parameters"];
+        for field in ["rope_theta", "mrope_section", "partial_rotary_factor"] {
+            let is_near = found[field].as_f64() == stated[field].as_f64();
+            assert!(is_near || found[field] == stated[field], "{field}");
+        }
+        for (field, value) in rope.as_object().unwrap() {
+            assert_eq!(found[field], *value, "{field}");
+        }
+    }
+}
+
+/// A config without a scaling has that of published models of gpt-oss.
+#[test]
+fn gpt_oss_says_that_rope_is_not_scaled() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = data().join("whole/gpt_oss/hf");
+    let edited = with_rope(&from, &json!({"rope_type": "default"}), directory.path());
+    let first = directory.path().join("first.gguf");
+    to_gguf(&edited, &first).unwrap();
+    assert_eq!(around(&first, directory.path()).unwrap(), None);
+    let config = json(&directory.path().join("back/config.json"));
+    assert_eq!(config["rope_scaling"]["rope_type"], "default");
+}
