@@ -257,6 +257,7 @@ fn wrong_metadata_are_errors() {
             Kind::Parse => ErrorKind::Parse,
             Kind::Unsupported => ErrorKind::Unsupported,
             Kind::Limit => ErrorKind::LimitExceeded,
+            Kind::Usage => ErrorKind::Usage,
         };
         assert_eq!(error.kind(), expected, "{what}: {error}");
         let message = error.to_string();
