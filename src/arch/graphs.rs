@@ -52,12 +52,12 @@ pub(super) struct Row {
     /// Name; `{i}` is the layer.
     pub name: &'static str,
     pub sizes: &'static [Size],
-    pub need: Need,
+    pub need: TensorNeed,
 }
 
 /// Whether a file must have a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum TensorNeed {
     Required,
     /// As `TENSOR_NOT_REQUIRED` says.
     Optional,
@@ -67,9 +67,9 @@ pub(super) enum Need {
 
 /// Rows, one a line: `"name" [sizes];`, with `optional` or `unless "other"` in front of the semicolon.
 macro_rules! rows {
-    (@ need) => { $crate::arch::graphs::Need::Required };
-    (@ need optional) => { $crate::arch::graphs::Need::Optional };
-    (@ need unless $other:literal) => { $crate::arch::graphs::Need::Unless($other) };
+    (@ need) => { $crate::arch::graphs::TensorNeed::Required };
+    (@ need optional) => { $crate::arch::graphs::TensorNeed::Optional };
+    (@ need unless $other:literal) => { $crate::arch::graphs::TensorNeed::Unless($other) };
     ($($name:literal [$($size:expr),*] $($need:ident $($other:literal)?)?;)*) => {
         &[$($crate::arch::graphs::Row {
             name: $name,

@@ -265,6 +265,7 @@ fn exit_codes_by_kind_of_error() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     assert_eq!(code_of(b"junk", "junk", at), Some(3));
+    assert_eq!(code_of(b"a line of text\n", "text", at), Some(6));
     let orphan = file(&[raw("x.weight_scale", "F32", &[], f32s(&[1.0]))], &[]);
     assert_eq!(code_of(&orphan, "orphan", at), Some(3));
     assert_eq!(code_of(b"GGUF\x09\0\0\0", "gguf", at), Some(6));

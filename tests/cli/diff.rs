@@ -262,6 +262,6 @@ fn errors() {
     let text = data().join("README.md");
     assert_eq!(
         amn(&["diff", demo, text.to_str().unwrap()]).status.code(),
-        Some(3)
+        Some(6)
     );
 }

@@ -115,7 +115,7 @@ fn several_inputs_that_cannot_be() {
         ),
         (
             &["a.safetensors", "c.safetensors", "-o", "out/"],
-            3,
+            6,
             "c.safetensors",
         ),
     ];
@@ -241,7 +241,7 @@ fn models_in_the_cache_of_hugging_face() {
     // A path of that name comes first.
     fs::create_dir(dir.path().join("org")).unwrap();
     fs::write(dir.path().join("org/tiny"), b"no model").unwrap();
-    assert_eq!(run(&["parse", "org/tiny"]).status.code(), Some(3));
+    assert_eq!(run(&["parse", "org/tiny"]).status.code(), Some(6));
     fs::remove_dir_all(dir.path().join("org")).unwrap();
     // What is not fetched to its end, is refused.
     fs::write(folder.join("blobs/4567.incomplete"), b"").unwrap();

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
 
 use super::sizes::{EXPERTS, GgufFacts, KeyFacts, MOST_LAYERS, Size, USED, When, name_in_layer};
-use super::{Graph, Need, Row, graph_of};
+use super::{Graph, Row, TensorNeed, graph_of};
 use crate::containers::model::gguf::GgufMetadataValue;
 
 /// Keys that llama.cpp needs of every model.
@@ -282,9 +282,9 @@ impl Comparison<'_> {
                 .contains_key(name_in_layer(other, layer).as_str())
         };
         let (is_needed, has_place) = match row.need {
-            Need::Required => (true, true),
-            Need::Optional => (false, true),
-            Need::Unless(other) => (!is_in_place(other), !is_in_place(other)),
+            TensorNeed::Required => (true, true),
+            TensorNeed::Optional => (false, true),
+            TensorNeed::Unless(other) => (!is_in_place(other), !is_in_place(other)),
         };
         match self.facts.tensors.get(name.as_str()) {
             None if is_needed => {

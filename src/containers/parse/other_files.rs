@@ -286,7 +286,7 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: Some("PDF, which was not looked into"),
     },
     OtherFile {
-        matches: |head| !head.is_empty() && is_text(head),
+        matches: |head| head.len() >= MIN_TEXT && is_text(head),
         name: "text",
         advice: "give the file of weights, or the directory",
         hides: None,
@@ -302,6 +302,9 @@ fn behind_spaces(head: &[u8]) -> &[u8] {
         .unwrap_or(head)
         .trim_ascii_start()
 }
+
+/// Shortest file that is called text, in bytes: the first letters of a kind of file are text, too.
+const MIN_TEXT: usize = 8;
 
 /// Whether the beginning of a file is text: UTF-8, perhaps cut off, or UTF-16 with its mark,
 /// without control characters other than spaces, ends of lines and escapes of terminals.

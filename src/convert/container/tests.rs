@@ -102,7 +102,7 @@ fn shards() {
             (Ok(recovery), Some(_)) => recovery,
             (Err(e), None) => {
                 let (e, title) = (e.to_string(), container.title);
-                assert!(e.starts_with("unsupported format `sharding`: only "), "{e}");
+                assert!(e.starts_with("--max-shard-size: only "), "{e}");
                 assert!(!e.contains(title), "{e}");
                 continue;
             }
@@ -233,7 +233,8 @@ fn file_names_are_plain() {
         "../a", "a/b", "a\\b", "c:a", ".git", "..", "", "a\0b", "a\nb", &long,
     ] {
         let said = check(&["a.safetensors", name]).unwrap_err();
-        assert!(said.contains("cannot be the name of a file"), "{said}");
+        let is_refused = ["cannot be the name of a file", "is no name of weights"];
+        assert!(is_refused.iter().any(|what| said.contains(what)), "{said}");
     }
     let said = check(&["a.safetensors", "A.safetensors"]).unwrap_err();
     assert!(said.contains("would be the name of two files"), "{said}");

@@ -154,6 +154,12 @@ pub const TABLE: &[Case] = &[
     ),
     // E2M1 with floats for 32 inputs.
     ("fp8_dirs", "experts_fp4", "", 0, Whole, NoEncoder),
+    ("fp8_dirs", "engram", "", 0, Whole, NoEncoder),
+    ("fp8_dirs", "fused_qkv", "", 0, Whole, NoEncoder),
+    ("fp8_dirs", "fused_qkv_layout", "", 0, Whole, NoEncoder),
+    ("fp8_dirs", "ngram_fp8", "", 0, Whole, NoEncoder),
+    ("fp8_dirs", "ngram_modelopt", "", 0, Whole, NoEncoder),
+    ("fp8_dirs", "ngram_scalar", "", 0, Whole, NoEncoder),
     // Code 8 is a second zero in ModelOpt's layout, a negative zero in compressed-tensors'.
     (
         "nvfp4",

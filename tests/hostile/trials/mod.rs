@@ -18,7 +18,7 @@ use anamnesis::{
 use safetensors::SafeTensors;
 
 use crate::common::Random;
-use crate::common::verdict::{Kind, Parse, verdict};
+use crate::common::verdict::{Kind, Parse, Unsupported, verdict};
 use crate::monitor::Monitor;
 
 /// What is wrong, the file, the kind of the error, and words of its message.
@@ -157,7 +157,11 @@ impl Trial {
             self.fail(what, format!("it is read when cut at {read:?}"));
         }
         for end in [0, 1, 21, whole.len() - 1] {
-            self.refused(vec![(what, whole[..end].to_vec(), Kind::Parse, &[])]);
+            // The beginning of a header may be text.
+            let cut = &whole[..end];
+            let is_text = cut.len() >= 8 && cut.iter().all(u8::is_ascii_graphic);
+            let kind = if is_text { Unsupported } else { Parse };
+            self.refused(vec![(what, cut.to_vec(), kind, &[])]);
         }
     }
 

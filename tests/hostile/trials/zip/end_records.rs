@@ -14,10 +14,18 @@ fn end_records() {
         ("as it is", whole.clone()),
         ("64-bit", wide(End64::default())),
         (
-            "a comment like a directory",
-            changed(|z| z.end.comment = b"PK\x01\x02PK\x05\x06".to_vec()),
+            "a comment like an entry",
+            changed(|z| z.end.comment = b"PK\x01\x02".to_vec()),
         ),
     ]);
+    // Readers that search from the end take the second for the end.
+    let two_ends = changed(|z| z.end.comment = b"PK\x01\x02PK\x05\x06".to_vec());
+    trial.refused(vec![(
+        "a comment like an end",
+        two_ends,
+        Parse,
+        &["two end records"],
+    )]);
     let end = [&b"PK\x05\x06"[..], &[0; 18]].concat();
     let comment =
         |n| changed(|z| (z.end.comment, z.end.comment_len) = (b"abc".to_vec(), Some(n as u16)));

@@ -17,13 +17,13 @@ const MAX_CHAINED: usize = 1 << 20;
 const MAX_LOCAL: usize = 1024;
 
 /// A part of a file, read as if it were a file of its own.
-pub(super) struct Window<'a> {
+pub(super) struct MemberBytes<'a> {
     pub file: &'a mut dyn ReadAt,
     pub start: u64,
     pub len: u64,
 }
 
-impl ReadAt for Window<'_> {
+impl ReadAt for MemberBytes<'_> {
     fn len(&self) -> u64 {
         self.len
     }
@@ -46,7 +46,7 @@ impl Scanner<'_> {
             Err(error) => {
                 if let Some(archives) = chained(file) {
                     for (start, len) in archives {
-                        let mut window = Window {
+                        let mut window = MemberBytes {
                             file: &mut *file,
                             start,
                             len,
@@ -94,7 +94,7 @@ impl Scanner<'_> {
     ) -> Result<()> {
         match is_deflated {
             true => self.packed(file, (start, len), Method::Deflate, item),
-            false => self.content(&mut Window { file, start, len }, item),
+            false => self.content(&mut MemberBytes { file, start, len }, item),
         }
     }
 
@@ -131,7 +131,7 @@ impl Scanner<'_> {
             .map_or(0, |len| usize::from(len[0]) | usize::from(len[1]) << 8);
         let end = (end + 22 + comment as u64).min(file.len());
         let len = end - start;
-        let mut window = Window { file, start, len };
+        let mut window = MemberBytes { file, start, len };
         self.zip(&mut window, item)
     }
 
@@ -198,7 +198,7 @@ fn chained(file: &mut dyn ReadAt) -> Option<Vec<(u64, u64)>> {
         if archives.len() == MAX_CHAINED {
             return None;
         }
-        let mut before = Window {
+        let mut before = MemberBytes {
             file: &mut *file,
             start: 0,
             len: end,

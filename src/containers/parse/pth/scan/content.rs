@@ -2,7 +2,7 @@
 
 use super::super::PickleGlobal;
 use super::Scanner;
-use super::kinds::{self, Kind};
+use super::kinds::{self, ContentKind};
 use crate::Result;
 use crate::containers::parse::read_at::ReadAt;
 
@@ -74,32 +74,34 @@ impl Scanner<'_> {
         let mut head = vec![0; file.len().min(HEAD) as usize];
         file.read_at(0, &mut head)?;
         let kind = kinds::kind_of(&head);
-        let is_pickle = self.pickles(file, 0, kind == Kind::Pickle, item)?;
+        let is_pickle = self.pickles(file, 0, kind == ContentKind::Pickle, item)?;
         match kind {
-            Kind::Zip => self.zip(file, item)?,
-            Kind::Tar => self.tar(file, item)?,
-            Kind::Gzip | Kind::Zlib => self.compressed(file, kind, item)?,
-            Kind::Npy => self.array(file, &head, item)?,
-            Kind::Hides(what) => self.remark(what, item),
-            Kind::Text | Kind::Unknown if is_pickle || item.is_storage => {}
-            Kind::Unknown if kinds::is_unpickled(item.name) => self.remark(
+            ContentKind::Zip => self.zip(file, item)?,
+            ContentKind::Tar => self.tar(file, item)?,
+            ContentKind::Gzip | ContentKind::Zlib => self.compressed(file, kind, item)?,
+            ContentKind::Npy => self.array(file, &head, item)?,
+            ContentKind::Hides(what) => self.remark(what, item),
+            ContentKind::Text | ContentKind::Unknown if is_pickle || item.is_storage => {}
+            ContentKind::Unknown if kinds::is_unpickled(item.name) => self.remark(
                 "a file of this name may be unpickled, and its content is unknown",
                 item,
             ),
-            Kind::Unknown => self.remark("content of an unknown kind, not looked into", item),
-            Kind::Text if kinds::is_always_unpickled(item.name) => self.remark(
+            ContentKind::Unknown => {
+                self.remark("content of an unknown kind, not looked into", item)
+            }
+            ContentKind::Text if kinds::is_always_unpickled(item.name) => self.remark(
                 "a file of this name may be unpickled, and its content is text",
                 item,
             ),
-            Kind::Pickle | Kind::Text | Kind::Weights => {}
+            ContentKind::Pickle | ContentKind::Text | ContentKind::Weights => {}
         }
-        if kind != Kind::Zip && !item.is_cut {
+        if kind != ContentKind::Zip && !item.is_cut {
             self.zip_at_end(file, item)?;
         }
         if let Some(what) = kinds::program(item.name, &head) {
             self.remark(what, item);
         }
-        if kind == Kind::Text
+        if kind == ContentKind::Text
             && let Some(what) = kinds::names_code(item.name, file, &head)?
         {
             self.remark(what, item);

@@ -11,7 +11,7 @@ use crate::containers::parse::{detect, other_files};
 
 /// What content is, as far as scanning is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ContentKind {
     Pickle,
     Zip,
     Tar,
@@ -27,33 +27,33 @@ pub(super) enum Kind {
 }
 
 /// The kind of content with the first bytes `head`.
-pub(super) fn kind_of(head: &[u8]) -> Kind {
+pub(super) fn kind_of(head: &[u8]) -> ContentKind {
     // The length that safetensors begins with can be the mark of another kind.
     if detect::is_weights(head) {
-        return Kind::Weights;
+        return ContentKind::Weights;
     }
     match head {
-        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => return Kind::Zip,
-        [0x80, 0..=5, ..] => return Kind::Pickle,
-        [0x1f, 0x8b, ..] => return Kind::Gzip,
-        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => return Kind::Npy,
-        _ if is_header(head) => return Kind::Tar,
+        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => return ContentKind::Zip,
+        [0x80, 0..=5, ..] => return ContentKind::Pickle,
+        [0x1f, 0x8b, ..] => return ContentKind::Gzip,
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => return ContentKind::Npy,
+        _ if is_header(head) => return ContentKind::Tar,
         _ if is_executable(head) => {
-            return Kind::Hides("a program, which runs when it is started or loaded");
+            return ContentKind::Hides("a program, which runs when it is started or loaded");
         }
         _ => {}
     }
     match other_files::known(head) {
         Some(file) => match file.hides {
-            Some(what) => Kind::Hides(what),
-            None if other_files::is_text(head) => Kind::Text,
-            None => Kind::Weights,
+            Some(what) => ContentKind::Hides(what),
+            None if other_files::is_text(head) => ContentKind::Text,
+            None => ContentKind::Weights,
         },
         // The method and the size of the window, with their check.
         None if matches!(head, [0x78, flags, ..] if (0x7800 + u16::from(*flags)).is_multiple_of(31)) => {
-            Kind::Zlib
+            ContentKind::Zlib
         }
-        None => Kind::Unknown,
+        None => ContentKind::Unknown,
     }
 }
 
@@ -72,7 +72,7 @@ fn is_executable(head: &[u8]) -> bool {
 
 /// Whether an array's elements may be objects: its type is none of numbers.
 pub(super) fn may_be_pickled_array(head: &[u8]) -> bool {
-    kind_of(head) == Kind::Npy && head.iter().take(1024).any(|&b| b == b'O' || b == b'[')
+    kind_of(head) == ContentKind::Npy && head.iter().take(1024).any(|&b| b == b'O' || b == b'[')
 }
 
 /// Endings of names of files that programs unpickle without a look at the content.

@@ -2,7 +2,7 @@
 
 use super::super::tar::{self, is_header};
 use super::Scanner;
-use super::archives::Window;
+use super::archives::MemberBytes;
 use super::content::Item;
 use crate::Result;
 use crate::containers::parse::read_at::ReadAt;
@@ -64,7 +64,7 @@ impl Scanner<'_> {
                         ..inner
                     };
                     self.content(
-                        &mut Window {
+                        &mut MemberBytes {
                             file: &mut *file,
                             start,
                             len,

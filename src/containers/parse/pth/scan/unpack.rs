@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read};
 
 use super::Scanner;
 use super::content::{HEAD, Item};
-use super::kinds::{self, Kind};
+use super::kinds::{self, ContentKind};
 use crate::containers::parse::read_at::ReadAt;
 use crate::{AnamnesisError, Result};
 
@@ -27,11 +27,11 @@ impl Scanner<'_> {
     pub(super) fn compressed(
         &mut self,
         file: &mut dyn ReadAt,
-        kind: Kind,
+        kind: ContentKind,
         item: &Item<'_>,
     ) -> Result<()> {
         let method = match kind {
-            Kind::Gzip => Method::Gzip,
+            ContentKind::Gzip => Method::Gzip,
             _ => Method::Zlib,
         };
         let len = file.len();
@@ -110,7 +110,11 @@ impl Scanner<'_> {
 fn needs_more(head: &[u8], item: &Item<'_>) -> bool {
     let is_container = matches!(
         kinds::kind_of(head),
-        Kind::Pickle | Kind::Zip | Kind::Tar | Kind::Gzip | Kind::Zlib
+        ContentKind::Pickle
+            | ContentKind::Zip
+            | ContentKind::Tar
+            | ContentKind::Gzip
+            | ContentKind::Zlib
     );
     is_container || kinds::is_unpickled(item.name) || kinds::may_be_pickled_array(head)
 }
