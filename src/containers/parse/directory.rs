@@ -61,7 +61,13 @@ pub(super) fn read(path: &Path, budget: &Budget) -> Result<ParsedModel> {
     for (number, file) in files.iter().enumerate() {
         let source = open_shard(&pool, number, &dir, file)?;
         let shard = read_shard(source, kind, &dir.join(file), budget);
-        let shard = shard.map_err(|e| e.about(format_args!("`{file}`")))?;
+        let shard = shard.map_err(|e| match e {
+            // A file of another kind among the shards.
+            AnamnesisError::Unsupported { format, detail } => {
+                AnamnesisError::unsupported(format, format!("`{file}`: {detail}"))
+            }
+            e => e.about(format_args!("`{file}`")),
+        })?;
         if files.len() > 1 && describes_itself(&shard) {
             return Err(AnamnesisError::parse(format!(
                 "`{file}` is no shard, but a model of its own format"

@@ -53,6 +53,8 @@ pub(super) fn kind_of(head: &[u8]) -> ContentKind {
         None if matches!(head, [0x78, flags, ..] if (0x7800 + u16::from(*flags)).is_multiple_of(31)) => {
             ContentKind::Zlib
         }
+        // A few letters, which `known` does not name.
+        None if !head.is_empty() && other_files::is_text(head) => ContentKind::Text,
         None => ContentKind::Unknown,
     }
 }
