@@ -222,7 +222,7 @@ impl Mapping<'_> {
                 sources: vec![(0, source)],
             });
         }
-        for tensor in stacks.values().map(|at| *at).collect::<Vec<_>>() {
+        for tensor in stacks.values().copied().collect::<Vec<_>>() {
             let stack = &mut tensors[tensor];
             stack.sources.sort_by_key(|(expert, _)| *expert);
             self.check_experts(stack)?;

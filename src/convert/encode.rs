@@ -226,7 +226,7 @@ impl<'m> Encoding<'m> {
                 && let (RelayDecision::AfterSurvey(_), Some(source)) = (&self.relay, &input.relayed)
             {
                 let tile = input.cut.tile(tile);
-                let found = input.survey_codes(&tile, &**source, buffers, scratch)?;
+                let found = input.survey_codes(&tile, source, buffers, scratch)?;
                 if let Some(found) = found {
                     self.surveyed.add(no, found);
                     return Ok(());

@@ -34,7 +34,7 @@ const PAYLOADS: &[(&str, &[u8])] = &[
     ),
     (
         "U and bytes before",
-        b"U\x07QNAT\0\0\00cos\nsystem\n(S'true'\ntR.",
+        b"U\x07QNAT\0\0\x000cos\nsystem\n(S'true'\ntR.",
     ),
     (
         "an underscore in the memo",

@@ -150,7 +150,7 @@ fn scale(name: &str) -> Raw {
 }
 
 fn bf16(name: &str) -> Raw {
-    raw(name, "BF16", &[2, 2], vec![0x80, 0x3f].repeat(4))
+    raw(name, "BF16", &[2, 2], [0x80, 0x3f].repeat(4))
 }
 
 /// Scales that are left over can be dropped. A scale that a weight needs cannot be dropped alone.
@@ -165,7 +165,7 @@ fn scales_are_dropped() {
     let stale = parse_bytes(file(&tensors[..2], &[])).unwrap();
     assert!(stale.recovery(options()).is_err());
     let found = outputs(&stale, with(&[], &[], &["*scale_inv"])).unwrap();
-    assert_eq!(found["a.weight"], vec![0x80, 0x3f].repeat(4));
+    assert_eq!(found["a.weight"], [0x80, 0x3f].repeat(4));
     assert_eq!(found.len(), 1);
 
     let whole = parse_bytes(file(&tensors[2..], &[])).unwrap();

@@ -89,11 +89,9 @@ fn conversions() -> Vec<(&'static str, ConvertOptions)> {
         ("directory", ConvertOptions::from(TargetDtype::BF16)),
     ];
     if cfg!(feature = "lethe") {
-        for scheme in ["mlx-8bit"] {
-            let forget =
-                anamnesis::Forget::from(scheme.parse::<anamnesis::ForgetScheme>().unwrap());
-            all.push((scheme, ConvertOptions::from(forget)));
-        }
+        let scheme = "mlx-8bit";
+        let forget = anamnesis::Forget::from(scheme.parse::<anamnesis::ForgetScheme>().unwrap());
+        all.push((scheme, ConvertOptions::from(forget)));
     }
     all
 }

@@ -56,7 +56,7 @@ fn metadata_names_the_matrix_as_llama_quantize_does() {
         let text = path.to_string_lossy().into_owned();
         assert_eq!(
             key("file"),
-            Some(GgufMetadataValue::String(text.into())),
+            Some(GgufMetadataValue::String(text)),
             "{scheme}"
         );
         assert_eq!(

@@ -446,9 +446,7 @@ pub(crate) fn known_type(key: &str) -> Option<GgufKeyType> {
         Some(known) => of_architecture == Some(known),
         None => *known == key,
     };
-    let found = KEYS
-        .iter()
-        .find(|(_, keys)| keys.iter().any(|known| is_key(known)));
+    let found = KEYS.iter().find(|(_, keys)| keys.iter().any(&is_key));
     let is_numbered = || NUMBERED.iter().any(|beginning| key.starts_with(beginning));
     match found {
         Some((kind, _)) => Some(*kind),

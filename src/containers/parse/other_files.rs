@@ -424,7 +424,7 @@ fn is_part(name: &str) -> bool {
     };
     let letters = |text: &str| {
         let letters = text.trim_start_matches(['-', '_']);
-        matches!(letters.len(), 1..=3) && letters.bytes().all(|b| matches!(b, b'a'..=b'z'))
+        matches!(letters.len(), 1..=3) && letters.bytes().all(|b| b.is_ascii_lowercase())
     };
     let is_counted = |text: &str| number(text) || letters(text);
     let behind = |word: &str| {

@@ -256,7 +256,7 @@ fn add_head<'m>(items: &mut Vec<ResolvedItem<'m>>, embedding: usize, head: Strin
             let half = |decoder: &Arc<dyn Decode + 'm>| Group {
                 name: group.name.clone(),
                 shape: group.shape.clone(),
-                scheme: group.scheme.clone(),
+                scheme: group.scheme,
                 parts: group.parts.clone(),
                 rest: None,
                 module: None,

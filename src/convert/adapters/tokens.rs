@@ -160,6 +160,8 @@ impl Collector<'_, '_> {
 
     /// Fails if the settings name the tokens of a module, and the adapter has no rows for it. A
     /// head that is the embedding has those of the embedding.
+    // By value, as other iterators are passed.
+    #[allow(clippy::needless_pass_by_value)]
     pub(super) fn require_rows<'a>(
         &self,
         weights: impl Iterator<Item = &'a String> + Clone,

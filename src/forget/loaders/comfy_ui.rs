@@ -249,13 +249,13 @@ impl ComfyUiModel {
             None => Some(name),
         };
         let names: HashSet<&str> = names.filter_map(below).collect();
-        let is_there = |mark: &&str| names.contains(mark);
         let rows = KEPT
             .iter()
-            .filter(|row| row.marks.iter().all(|mark| is_there(&mark)));
+            .filter(|row| row.marks.iter().all(|mark| names.contains(mark)));
         Self {
             prefix,
-            is_autoencoder: prefix.is_none() && OF_AUTOENCODER.iter().any(|mark| is_there(&mark)),
+            is_autoencoder: prefix.is_none()
+                && OF_AUTOENCODER.iter().any(|mark| names.contains(mark)),
             kept: rows.flat_map(|row| row.kept).copied().collect(),
         }
     }

@@ -209,6 +209,7 @@ fn stored_heads_of_tied_models() {
 }
 
 /// The error of merging `tensors` with `settings` into a base of two embeddings and a layer.
+#[allow(clippy::needless_pass_by_value)]
 fn refusal(head_rows: Option<usize>, settings: serde_json::Value, tensors: &[Raw]) -> String {
     let root = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(root.path().join(name), bytes).unwrap();

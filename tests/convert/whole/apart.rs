@@ -177,7 +177,7 @@ fn experts_of_early_gguf_files() {
 fn early_files_without_an_expert_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let early = early_mixtral(directory.path(), |all| {
-        drop(all.remove("blk.1.ffn_up.2.weight"))
+        drop(all.remove("blk.1.ffn_up.2.weight"));
     });
     let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
     let converted = parse(&early)

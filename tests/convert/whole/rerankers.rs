@@ -51,7 +51,7 @@ fn made(name: &str, directory: &Path) -> PathBuf {
             let made = model("other", directory);
             with_output(&made);
             edit(&made, "config.json", |config| {
-                config["tie_word_embeddings"] = false.into()
+                config["tie_word_embeddings"] = false.into();
             });
             std::fs::write(made.join("README.md"), "text\n# Qwen3-Reranker-4B\n").unwrap();
             made
@@ -63,7 +63,7 @@ fn made(name: &str, directory: &Path) -> PathBuf {
                 all.into_iter().map(|(name, t)| (short(name), t)).collect()
             });
             edit(&made, "config.json", |config| {
-                config["architectures"] = json!(["Qwen3Model"])
+                config["architectures"] = json!(["Qwen3Model"]);
             });
             made
         }
@@ -166,7 +166,7 @@ fn what_is_no_reranker_is_refused() {
     assert!(error.contains("id2label"), "{error}");
     let untied = model("qwen3-reranker-untied", directory.path());
     edit(&untied, "config.json", |config| {
-        config["tie_word_embeddings"] = false.into()
+        config["tie_word_embeddings"] = false.into();
     });
     let error = refusal(&untied, directory.path());
     assert!(error.contains("lm_head.weight"), "{error}");

@@ -171,7 +171,7 @@ pub(super) fn find_shards(
     };
     if let Some(index) = index {
         let found = find_indexed(dir, index, budget)?;
-        return Ok(without_stale_index(found, index, names).unwrap_or_else(|found| found));
+        return Ok(without_stale_index(found, index, names));
     }
     if let Some(single) = preferred(SINGLE, names) {
         return Ok(vec![single.to_owned()].into());
@@ -198,24 +198,20 @@ pub(super) fn find_shards(
 
 /// The file beside an index whose shards are not all there, which is left of an earlier model:
 /// transformers takes the file, too. The index `found` if all its shards are there, or no file.
-fn without_stale_index(
-    found: FoundShards,
-    index: &str,
-    names: &[String],
-) -> std::result::Result<FoundShards, FoundShards> {
+fn without_stale_index(found: FoundShards, index: &str, names: &[String]) -> FoundShards {
     let is_there = |file: &str| names.iter().any(|name| name == file);
     let single = index.strip_suffix(".index.json");
     let single = single.filter(|single| SINGLE.contains(single) && is_there(single));
     // Shards in directories below are looked for when they are opened.
     let is_missing = |file: &&String| !file.contains('/') && !is_there(file);
     match (single, found.files.iter().find(is_missing)) {
-        (Some(single), Some(missing)) => Ok(FoundShards {
+        (Some(single), Some(missing)) => FoundShards {
             note: Some(format!(
                 "`{index}` is of another model: `{missing}` is missing; {single} is read"
             )),
             ..vec![single.to_owned()].into()
-        }),
-        _ => Err(found),
+        },
+        _ => found,
     }
 }
 

@@ -160,7 +160,7 @@ impl PickleMachine<'_> {
             return Ok(Node::Str(inner));
         }
         let text = unescaped(bytes).ok_or_else(|| wrong("text with an escape that is none"))?;
-        Ok(Node::Str(self.decoded(text)))
+        Ok(Node::Str(self.decoded(&text)))
     }
 
     /// Text on a line of its own: Latin-1 with the escapes `\u` and `\U`.
@@ -171,7 +171,7 @@ impl PickleMachine<'_> {
             return Ok(Node::Str(line));
         }
         match raw_unescaped(bytes) {
-            Some(text) => Ok(Node::Str(self.decoded(text.into_bytes()))),
+            Some(text) => Ok(Node::Str(self.decoded(text.as_bytes()))),
             // Python takes half a surrogate pair.
             None if self.lenient => Ok(Node::Opaque),
             None => Err(wrong("text with an escape that is none")),
@@ -179,9 +179,9 @@ impl PickleMachine<'_> {
     }
 
     /// Keeps text that is not in the input as it is meant, and returns its range.
-    fn decoded(&mut self, text: Vec<u8>) -> Range<usize> {
+    fn decoded(&mut self, text: &[u8]) -> Range<usize> {
         self.values.charge(text.len());
-        self.input.add_decoded(&text)
+        self.input.add_decoded(text)
     }
 }
 

@@ -95,6 +95,8 @@ pub(super) fn note<'n>(
 }
 
 /// What the tensors are, with the tensor or the file that shows it.
+// By value, as other iterators are passed.
+#[allow(clippy::needless_pass_by_value)]
 fn part_of<'n>(
     model: &ParsedModel,
     names: impl Iterator<Item = &'n str> + Clone,

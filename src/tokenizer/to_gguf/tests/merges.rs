@@ -160,9 +160,17 @@ impl LlamaVocabulary {
     }
 }
 
+/// A directory, the kind of tokenizer, types of tokens, and parts of notes.
+type Case = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, i32)],
+    &'static [&'static str],
+);
+
 /// Cases with the tokenizer that llama.cpp gets, the types of some tokens, and a part of each note.
 #[rustfmt::skip]
-const CASES: &[(&str, &str, &[(&str, i32)], &[&str])] = &[
+const CASES: &[Case] = &[
     ("gemma3", "llama", &[("<start_of_turn>", 3), ("<unused0>", 3), ("\n\n", 4), ("▁▁", 1), ("<0x0A>", 6), ("[multimodal]", 4)], &[]),
     ("llama2", "llama", &[("<s>", 3), ("<unk>", 3), ("▁▁", 1), ("<0x0A>", 6)], &[]),
     ("llama2_transformers5", "llama", &[("<s>", 3), ("<0x0A>", 6)], &["Metaspace puts no blank in front of a text that begins with one"]),

@@ -117,7 +117,7 @@ fn biases_that_are_needed() {
                 && (model == "starcoder2" || name.contains("attention"))
         };
         let edit = changed(json!({field: false}), |all| {
-            all.retain(|name, _| !is_gone(name))
+            all.retain(|name, _| !is_gone(name));
         });
         let error = refusal(model, edit);
         assert!(

@@ -87,7 +87,7 @@ impl Scanner<'_> {
                 item,
             ),
             ContentKind::Unknown => {
-                self.remark("content of an unknown kind, not looked into", item)
+                self.remark("content of an unknown kind, not looked into", item);
             }
             ContentKind::Text if kinds::is_always_unpickled(item.name) => self.remark(
                 "a file of this name may be unpickled, and its content is text",

@@ -53,7 +53,7 @@ impl Scanner<'_> {
                 b'S' => self.remark("a tar archive with sparse files, not looked into", &inner),
                 // Headers of GNU and of POSIX for the next file, which can give it another size.
                 b'x' | b'g' | b'X' => {
-                    self.extended_header(file, (start, size.min(left)), &inner)?
+                    self.extended_header(file, (start, size.min(left)), &inner)?;
                 }
                 b'L' | b'K' | b'V' => {}
                 _ => {

@@ -37,7 +37,7 @@ impl Scanner<'_> {
         let len = file.len();
         // The name of the content, for names tell what programs do with it.
         let name = match item.name.rsplit_once('.') {
-            Some((name, ending)) if matches!(ending, "gz" | "z" | "Z" | "gzip" | "zlib") => name,
+            Some((name, "gz" | "z" | "Z" | "gzip" | "zlib")) => name,
             _ => item.name,
         };
         let inner = Item {
