@@ -58,6 +58,7 @@ pub(crate) use self::transform::{
     TargetedBy, TransformConfig, TransformKind, TransformLocation, TransformScheme, TransformUse,
 };
 use self::unique_json::UniqueJson;
+#[cfg_attr(not(feature = "ollama"), allow(unused_imports))]
 pub(crate) use self::unwritten::{
     MARKER_FILE, RECORD_PREFIX, Unwritten, folded, is_usual, why_unwritten,
 };

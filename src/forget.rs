@@ -35,6 +35,7 @@ pub(crate) mod seam;
 mod tests_support;
 
 pub(crate) use self::decision::{Candidate, Decision, Decisions, decide};
+#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
 pub(crate) use self::gguf::ALREADY;
 pub use self::scheme::{Forget, ForgetScheme, GgufTypes};
 pub(crate) use self::seam::names::{fused, is_embedding, unstored_head};

@@ -21,7 +21,7 @@ mod ggml;
 mod gptq;
 mod higgs;
 mod hqq;
-#[cfg(feature = "gguf")]
+#[cfg_attr(not(feature = "gguf"), allow(dead_code))]
 pub(crate) mod image_models;
 mod int8;
 pub(crate) mod layout;

@@ -21,6 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::claim::Claimant;
+#[cfg_attr(not(feature = "cli"), allow(unused_imports))]
 pub(crate) use self::finish::finish;
 use self::finish::finish_claimed;
 pub use self::finish::finish_parts;

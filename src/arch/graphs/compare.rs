@@ -53,6 +53,7 @@ impl GraphProblem {
     }
 
     /// Whether `other` is the same fault in another place.
+    #[cfg_attr(not(feature = "check"), allow(dead_code))]
     pub(crate) fn is_alike(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }

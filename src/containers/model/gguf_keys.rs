@@ -5,6 +5,7 @@
 pub(crate) const PREFIX: &str = "gguf.";
 
 /// What kind of model a file holds: programs that run models load no file without it.
+#[cfg_attr(not(feature = "gguf"), allow(dead_code))]
 pub(crate) const ARCHITECTURE: &str = "general.architecture";
 
 /// The type of most tensors, a number of llama.cpp's `enum llama_ftype`.

@@ -16,6 +16,7 @@ pub(super) struct OtherFile {
     /// What the user can do.
     advice: &'static str,
     /// What a program may find in it that `scan_pickles` does not look into.
+    #[cfg_attr(not(feature = "pth"), allow(dead_code))]
     pub hides: Option<&'static str>,
 }
 

@@ -151,6 +151,7 @@ impl OutputFile {
     /// # Errors
     /// `Io` if the file cannot be synced or renamed, or another file is under its temporary name;
     /// without `force`, also if a file has appeared under its name.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub(crate) fn commit(self) -> Result<()> {
         self.sync()?;
         self.rename()

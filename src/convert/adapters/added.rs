@@ -23,6 +23,7 @@ pub(super) fn modules<'m>(
     let mut names: HashSet<String> = items.iter().map(|item| item.name().to_owned()).collect();
     let mut added = vec![];
     for (adapter, sorted) in adapters {
+        #[cfg_attr(not(feature = "gguf"), allow(irrefutable_let_patterns))]
         let Settings::Peft(config) = &adapter.files.settings else {
             continue;
         };

@@ -191,6 +191,7 @@ fn own_head<'a>(
     sorted: &'a SortedTensors<'_>,
     embedding: &str,
 ) -> Result<Option<&'a str>> {
+    #[cfg_attr(not(feature = "gguf"), allow(irrefutable_let_patterns))]
     let Settings::Peft(config) = &adapter.files.settings else {
         return Ok(None);
     };

@@ -166,6 +166,7 @@ impl Collector<'_, '_> {
         &self,
         weights: impl Iterator<Item = &'a String> + Clone,
     ) -> Result<()> {
+        #[cfg_attr(not(feature = "gguf"), allow(irrefutable_let_patterns))]
         let Settings::Peft(config) = &self.adapter.files.settings else {
             return Ok(());
         };
