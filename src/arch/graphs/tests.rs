@@ -2,7 +2,6 @@
 //! differ in one thing, as `generate/check_graphs.py` makes them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use super::{GraphProblem, graph_of, problems};
 use crate::GgufMetadataValue;
