@@ -26,8 +26,8 @@ use self::sizes::{Size, When};
 
 /// What llama.cpp loads of an architecture.
 pub(super) struct Graph {
-    /// The value of `general.architecture`.
-    pub name: &'static str,
+    /// Values of `general.architecture`.
+    pub names: &'static [&'static str],
     /// Keys that it needs, without the architecture's name.
     pub keys: &'static [(When, &'static [&'static str])],
     /// Sizes that it asserts to be equal.
@@ -79,11 +79,12 @@ macro_rules! rows {
     };
 }
 
-/// Tables: `"name" [keys] sizes { when => rows; }`.
+/// Tables: `"name" [keys] sizes { when => rows; }`; a bar divides the names of architectures that are
+/// loaded alike.
 macro_rules! graphs {
-    ($($name:literal [$($key:expr),*] $equal:ident { $($when:expr => $($rows:ident)+;)+ })*) => {
+    ($($($name:literal)|+ [$($key:expr),*] $equal:ident { $($when:expr => $($rows:ident)+;)+ })*) => {
         pub(super) const GRAPHS: &[$crate::arch::graphs::Graph] = &[$($crate::arch::graphs::Graph {
-            name: $name,
+            names: &[$($name),+],
             keys: &[$($key),*],
             equal: $equal,
             tensors: &[$(($when, &[$($rows),+])),+],
@@ -101,5 +102,7 @@ fn graph_of(name: &str) -> Option<&'static Graph> {
         hybrid::GRAPHS,
         encoders::GRAPHS,
     ];
-    all.into_iter().flatten().find(|graph| graph.name == name)
+    all.into_iter()
+        .flatten()
+        .find(|graph| graph.names.contains(&name))
 }

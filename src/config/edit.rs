@@ -243,13 +243,16 @@ fn collect(
     }
     for m in kept {
         let (key, value) = (&json[m.key.clone()], &json[m.value.clone()]);
+        let is_text = value.starts_with('"');
         // A `dtype` that is an object or a list is about something else than the weights.
-        if DTYPE.contains(&key) && (value.starts_with('"') || value == "null") {
-            let dtype = stored.dtype.map(|dtype| format!("\"{dtype}\""));
-            edits.extend(dtype.map(|dtype| (m.value.clone(), dtype)));
-        } else if key == EXPERT_DTYPE && value.starts_with('"') {
-            let experts = stored.experts.map(|dtype| format!("\"{dtype}\""));
-            edits.extend(experts.map(|dtype| (m.value.clone(), dtype)));
+        let is_dtype = DTYPE.contains(&key) && (is_text || value == "null");
+        if is_dtype || key == EXPERT_DTYPE && is_text {
+            let dtype = if is_dtype {
+                stored.dtype
+            } else {
+                stored.experts
+            };
+            edits.extend(dtype.map(|dtype| (m.value.clone(), format!("\"{dtype}\""))));
         } else if key == "model_type" && value == ROTATED_TYPE[0] {
             edits.push((m.value.clone(), ROTATED_TYPE[1].to_owned()));
         } else if value.starts_with('{')

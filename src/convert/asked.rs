@@ -12,13 +12,12 @@ const MAX_NAMED: usize = 5;
 
 /// The tensors that options ask for, by the names of stored ones.
 pub(crate) struct Asked {
+    /// Without patterns, all tensors.
     include: Selection,
-    has_include: bool,
-    exclude: Selection,
-    has_exclude: bool,
-    /// Patterns of tensors that are left out.
-    drop: Selection,
-    has_drop: bool,
+    /// `None`: no tensor.
+    exclude: Option<Selection>,
+    /// Patterns of tensors that are left out. `None`: no tensor.
+    drop: Option<Selection>,
     rename: Vec<RenameRule>,
     /// Whether tensors that cannot be decoded are left out.
     skips: bool,
@@ -52,17 +51,18 @@ impl Asked {
         skips: bool,
     ) -> Result<Self> {
         let about = |option| move |e: crate::AnamnesisError| e.about(option);
+        let some_of = |patterns: &[String], option| {
+            let compiled = (!patterns.is_empty()).then(|| Selection::of(patterns));
+            compiled.transpose().map_err(about(option))
+        };
         let rules = names
             .rename
             .iter()
             .map(|(old, new)| RenameRule::new(old, new));
         Ok(Self {
             include: Selection::of(include).map_err(about("--include"))?,
-            has_include: !include.is_empty(),
-            exclude: Selection::of(exclude).map_err(about("--exclude"))?,
-            has_exclude: !exclude.is_empty(),
-            drop: Selection::of(&names.drop).map_err(about("--drop"))?,
-            has_drop: !names.drop.is_empty(),
+            exclude: some_of(exclude, "--exclude")?,
+            drop: some_of(&names.drop, "--drop")?,
             rename: rules.collect::<Result<_>>().map_err(about("--rename"))?,
             skips,
         })
@@ -74,21 +74,23 @@ impl Asked {
         if self.skips {
             return false;
         }
+        let has_any = |patterns: &Option<Selection>, names: &[String]| {
+            let patterns = patterns.as_ref();
+            patterns.is_some_and(|patterns| names.iter().any(|name| patterns.has(name)))
+        };
         let sure = likely_names(name);
-        if self.has_drop && sure.iter().any(|name| self.drop.has(name)) {
+        if has_any(&self.drop, &sure) {
             return false;
         }
         // Patterns are compared with new names.
         let sure: Vec<String> = sure.iter().map(|name| self.renamed(name)).collect();
-        if self.has_exclude && sure.iter().any(|name| self.exclude.has(name)) {
+        if has_any(&self.exclude, &sure) {
             return false;
         }
         // What may be meant counts as asked for: an error too many is better than a tensor that is
         // missing.
-        let possible = possible_names(name)
-            .into_iter()
-            .map(|name| self.renamed(&name));
-        !self.has_include || possible.into_iter().any(|name| self.include.has(&name))
+        let mut possible = possible_names(name).into_iter();
+        possible.any(|name| self.include.has(&self.renamed(&name)))
     }
 
     /// `name` as it is called in the output.

@@ -19,16 +19,13 @@ use crate::containers::parse::directory::is_weights;
 use crate::limits::Budget;
 use crate::scheme::is_sidecar;
 use crate::source::directory::OpenDirectory;
-use crate::source::inputs::place_at;
+use crate::source::inputs::{MAX_DEPTH, place_at};
 use crate::source::platform::{allocated, copy_contents, is_executable, open_unlinked};
 use crate::source::sha256_of_file;
 use crate::{AnamnesisError, Result, TargetDtype};
 
-/// Levels of directories below the input that are copied. Links are not followed to directories, so
-/// this only bounds the recursion.
-const MAX_DEPTH: usize = 8;
-
 /// Changes to the input's config for the output.
+#[derive(Default)]
 pub(super) struct ConfigEdits<'a> {
     /// Element type to set; `None` if no weight was decoded.
     pub dtype: Option<TargetDtype>,
@@ -167,11 +164,7 @@ fn edited(path: &Path, below: &Path, edits: &ConfigEdits<'_>) -> Result<Option<S
     let is_main = below == Path::new("config.json");
     let edits = match is_main {
         true => edits,
-        false => &ConfigEdits {
-            dtype: None,
-            quantization: None,
-            fields: &[],
-        },
+        false => &ConfigEdits::default(),
     };
     let text = read_small(path, &Budget::unbounded())?;
     let text = text.and_then(|text| String::from_utf8(text).ok());

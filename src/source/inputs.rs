@@ -13,8 +13,9 @@ use super::Source;
 use super::platform::place;
 use crate::{AnamnesisError, Result};
 
-/// Levels of directories below an input whose files count: as many as are copied.
-const MAX_DEPTH: usize = 8;
+/// Levels of directories below an input whose files count, and are copied. Links to directories are not
+/// followed, so this only bounds the recursion.
+pub(crate) const MAX_DEPTH: usize = 8;
 
 /// Device and inode of a file or directory.
 pub(crate) type FilePlace = (u64, u64);

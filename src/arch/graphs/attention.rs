@@ -60,7 +60,7 @@ pub(super) const NARROW_QKV: &[Row] = projections!(unless, EMBD, VALUES, VALUES)
 /// Heads have any size.
 pub(super) const QKV: &[Row] = projections!(unless, QUERIES, KEYS, VALUES);
 
-/// As [`NARROW_QKV`], of which there is always one matrix.
+/// [`NARROW_QKV`] of architectures that always have queries, keys and values in one matrix.
 pub(super) const FUSED_QKV: &[Row] = rows! {
     "blk.{i}.attn_qkv.weight" [EMBD, Size::Sum(&[EMBD, VALUES, VALUES])];
 };

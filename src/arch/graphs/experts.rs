@@ -29,7 +29,7 @@ const PLAIN_EXPERTS: &[Row] = rows! {
     "blk.{i}.ffn_down_exps.weight" [FF, EMBD, EXPERTS];
     "blk.{i}.ffn_up_exps.weight" [EMBD, FF, EXPERTS];
 };
-/// The same, as wide as experts are.
+/// Experts of a width of their own, without gates if there are none.
 const GATELESS_STACKS: &[Row] = rows! {
     "blk.{i}.ffn_gate_exps.weight" [EMBD, FF_EXPERT, EXPERTS] optional;
     "blk.{i}.ffn_down_exps.weight" [FF_EXPERT, EMBD, EXPERTS];
@@ -158,7 +158,7 @@ const GEMMA4_KEY_NAMES: (When, &[&str]) = (
 );
 
 graphs! {
-    "llama" [RMS] ROTATING_HEADS {
+    "llama" | "mistral3" [RMS] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
         LONGROPE => LONG_FACTORS;
         Not(&LONGROPE) => ROPE_FREQS;
@@ -166,23 +166,7 @@ graphs! {
         HAS_EXPERTS => ROUTER PLAIN_EXPERTS;
         HAS_SHARED => SHARED;
     }
-    "mistral3" [RMS] ROTATING_HEADS {
-        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
-        LONGROPE => LONG_FACTORS;
-        Not(&LONGROPE) => ROPE_FREQS;
-        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
-        HAS_EXPERTS => ROUTER PLAIN_EXPERTS;
-        HAS_SHARED => SHARED;
-    }
-    "granite" [RMS, (Always, &["logit_scale"])] ROTATING_HEADS {
-        Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
-        LONGROPE => LONG_FACTORS;
-        Not(&LONGROPE) => ROPE_FREQS;
-        Not(&HAS_EXPERTS) => MLP MAYBE_MLP_BIASES;
-        HAS_EXPERTS => ROUTER PLAIN_EXPERTS;
-        HAS_SHARED => SHARED;
-    }
-    "granitemoe" [RMS, (Always, &["logit_scale"])] ROTATING_HEADS {
+    "granite" | "granitemoe" [RMS, (Always, &["logit_scale"])] ROTATING_HEADS {
         Always => EMBEDDING MAYBE_OUTPUT ATTN_NORM QKV OUT MAYBE_OUT_BIAS FFN_NORM;
         LONGROPE => LONG_FACTORS;
         Not(&LONGROPE) => ROPE_FREQS;

@@ -54,7 +54,7 @@ pub(in crate::arch) enum When {
     Window,
     /// In layers that predict further tokens.
     Predicting,
-    /// The same, of an architecture of which llama.cpp also loads files without these layers.
+    /// In layers that predict further tokens, if the file has them: llama.cpp loads it without, too.
     MayPredict,
     /// If there is a tensor of this name.
     Has(&'static str),
@@ -96,7 +96,7 @@ pub(super) enum KeyFacts {
     Number(u64),
     Numbers(Vec<u64>),
     Text(String),
-    /// So many texts.
+    /// A list of texts, by its length.
     Texts(u64),
     Other,
 }

@@ -16,7 +16,7 @@ use crate::scheme::{EncodedAs, Group, QuantScheme, Resolution, ResolvedItem};
 use crate::{Dtype, Result, TargetDtype};
 
 /// Keys of the metadata of a GGUF file.
-pub(super) type GgufKeys = Vec<(String, GgufMetadataValue)>;
+pub(super) type MetadataKeys = Vec<(String, GgufMetadataValue)>;
 
 /// Decides for each item whether it is encoded, and reports it. Items that are encoded in another
 /// layout than the model's are in `resolution` as they are encoded. Returns also what the metadata of a
@@ -27,7 +27,7 @@ pub(super) fn decide_all(
     forget: &Forget,
     options: &ConvertOptions,
     report: &mut Report,
-) -> Result<(Vec<Decision>, GgufKeys)> {
+) -> Result<(Vec<Decision>, MetadataKeys)> {
     let to = options.run.to;
     let method = forget.scheme.method(to);
     let transposed = match method.is_some_and(|(method, _)| method.transposes_conv1d()) {
@@ -64,7 +64,7 @@ fn decide_in_layouts(
     transposed: &[Option<[usize; 2]>],
     forget: &Forget,
     (to, report): (TargetDtype, &mut Report),
-) -> Result<(Vec<Decision>, GgufKeys)> {
+) -> Result<(Vec<Decision>, MetadataKeys)> {
     let items = resolution.items.iter().zip(transposed);
     let modules: Vec<_> = items
         .clone()

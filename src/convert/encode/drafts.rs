@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::vec;
 
-use super::decisions::{GgufKeys, config_of_class, decide_all, dtype_of, quantization_config};
+use super::decisions::{MetadataKeys, config_of_class, decide_all, dtype_of, quantization_config};
 use super::{EncodeBody, Encoding, RelayDecision, WrittenWithAnother};
 #[cfg(feature = "gguf")]
 use crate::containers::model::gguf::Gguf;
@@ -25,7 +25,7 @@ pub(in crate::convert) struct Encodings {
     choices: vec::IntoIter<Decision>,
     quantization: Option<(Vec<&'static str>, serde_json::Value)>,
     /// What the metadata of a GGUF file says of the encoding.
-    gguf_keys: GgufKeys,
+    gguf_keys: MetadataKeys,
     to: TargetDtype,
     /// Whether blocks that are not encoded again are copied.
     copies_blocks: bool,
@@ -116,7 +116,7 @@ impl Encodings {
     }
 
     /// Takes what the metadata of a GGUF file says of the encoding.
-    pub(in crate::convert) fn take_gguf_keys(&mut self) -> GgufKeys {
+    pub(in crate::convert) fn take_gguf_keys(&mut self) -> MetadataKeys {
         std::mem::take(&mut self.gguf_keys)
     }
 

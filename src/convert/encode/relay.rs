@@ -7,6 +7,8 @@ use super::{Encoding, Scratch};
 use crate::element::Out;
 use crate::forget::{Encode, Put, RelayTarget};
 use crate::kernels::lethe::distance::{DistanceSums, compare};
+use crate::kernels::remember::fp8::f32_from_e8m0;
+use crate::kernels::remember::nvfp4::e2m1;
 use crate::scheme::{Buffers, CodeFamily, Decode, Grid, GroupCodes, RelaySource, Tile};
 use crate::simd::Level;
 use crate::{AnamnesisError, Result};
@@ -95,9 +97,8 @@ impl ExponentRange {
             if largest > 0 {
                 range.least = range.least.min(exponent);
             }
-            // Exact, in F64 and as an F32: a code has two significant bits.
-            let power = 2f64.powi(i32::from(exponent) - 127);
-            max_abs = max_abs.max((E2M1[usize::from(largest)] * power) as f32);
+            // Exact: a code has two significant bits.
+            max_abs = max_abs.max(E2M1[usize::from(largest)] * f32_from_e8m0(exponent));
         }
         Some((range, max_abs))
     }
@@ -119,8 +120,7 @@ impl ExponentRange {
     }
 }
 
-/// Magnitudes of the codes of E2M1.
-const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+const E2M1: [f32; 16] = e2m1(false);
 
 impl Encoding<'_> {
     /// Moves the codes of tile number `no` from `source` to `target`, whose tiles have whole

@@ -6,6 +6,7 @@ use crate::config::Selection;
 use crate::containers::model::ParsedModel;
 use crate::convert::report::Report;
 use crate::forget::{Decision, Forget, decide};
+use crate::limits::join_first;
 use crate::scheme::{Resolution, ResolvedItem};
 use crate::{Result, TargetDtype};
 
@@ -55,7 +56,7 @@ pub(super) fn encode_as_modules(
         }
     }
     if !renamed.is_empty() {
-        let what = listed(&renamed);
+        let what = join_first(&renamed, NAMED);
         report.notes.push(format!(
             "{what}: weights of modules are called so, and the scheme has no other names"
         ));
@@ -91,9 +92,12 @@ pub(super) fn note_left(
         }
     }
     selection.check()?;
-    let notes = reasons
-        .iter()
-        .map(|(reason, names)| format!("asked for and not encoded: {} ({reason})", listed(names)));
+    let notes = reasons.iter().map(|(reason, names)| {
+        format!(
+            "asked for and not encoded: {} ({reason})",
+            join_first(names, NAMED)
+        )
+    });
     report.notes.extend(notes);
     Ok(())
 }
@@ -103,14 +107,5 @@ fn requested(forget: &Forget) -> Result<Option<Selection>> {
     match forget.include.is_empty() {
         true => Ok(None),
         false => Selection::new(&forget.include, &forget.exclude).map(Some),
-    }
-}
-
-/// The first of `names`, and how many follow.
-fn listed(names: &[String]) -> String {
-    let first = names[..names.len().min(NAMED)].join(", ");
-    match names.len() - names.len().min(NAMED) {
-        0 => first,
-        more => format!("{first} and {more} more"),
     }
 }

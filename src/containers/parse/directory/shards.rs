@@ -46,7 +46,7 @@ pub(super) const DISTRIBUTED: &str = ".metadata";
 
 const DISTRIBUTED_ENDING: &str = ".distcp";
 
-/// Extensions of files that hold weights, in formats that are read and in others.
+/// Endings of files of weights in formats that are read.
 const WEIGHTS: &[&str] = &[
     "safetensors",
     "bin",
@@ -59,17 +59,10 @@ const WEIGHTS: &[&str] = &[
     "npz",
     "npy",
     "qnat",
-    "h5",
-    "msgpack",
-    "onnx",
-    "onnx_data",
-    "ot",
-    "tflite",
     "uqff",
-    "mlmodel",
 ];
 
-/// Those of [`WEIGHTS`] in formats that are not read.
+/// Endings of files of weights in formats that are not read.
 const UNREAD: &[&str] = &[
     "h5",
     "msgpack",
@@ -83,7 +76,8 @@ const UNREAD: &[&str] = &[
 /// Whether a file of this name holds weights, or is an index of them.
 pub(crate) fn is_weights(name: &str) -> bool {
     let is_index = name == DISTRIBUTED || name.ends_with(".index.json");
-    is_index || WEIGHTS.contains(&ending(name).as_str())
+    let ending = &*ending(name);
+    is_index || WEIGHTS.contains(&ending) || UNREAD.contains(&ending)
 }
 
 /// What follows the last dot of `name`, in small letters; empty without one.

@@ -8,7 +8,7 @@ use crate::containers::model::gguf_keys::ARCHITECTURE;
 use crate::convert::options::{ConvertOptions, ModelScope};
 use crate::{AnamnesisError, ParsedModel, Result};
 
-/// Tensors of which there is a GGUF file with an architecture, made in another way.
+/// A kind of tensors that a GGUF file with an architecture has to be made of in another way.
 struct PartOfModel {
     title: &'static str,
     /// File beside the weights that shows it; it is enough where no tensor has to.
