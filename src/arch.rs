@@ -41,8 +41,7 @@ mod transform;
 mod values;
 
 pub(crate) use self::apart::stack_experts;
-#[cfg_attr(not(feature = "check"), allow(unused_imports))]
-pub(crate) use self::graphs::{GraphProblem, problems};
+pub(crate) use self::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::tied::other_output;
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};

@@ -19,10 +19,12 @@ mod latent;
 mod sizes;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 pub(super) use self::compare::problems_in;
 pub(crate) use self::compare::{GraphProblem, problems};
 use self::sizes::{Size, When};
+pub(crate) use self::whole::is_whole_model;
 
 /// What llama.cpp loads of an architecture.
 pub(super) struct Graph {

@@ -11,7 +11,9 @@ use crate::{amn, check};
 fn edited(name: &str, keys: Vec<(&str, GgufMetadataValue)>, directory: &Path) -> PathBuf {
     let model = parse(data().join("whole").join(name).join("canonical.gguf")).unwrap();
     let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
-    let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(keys.collect());
+    let options = ConvertOptions::new(ConvertTarget::Gguf)
+        .with_gguf_metadata(keys.collect())
+        .with_scope(anamnesis::ModelScope::Tensors);
     let path = directory.join("edited.gguf");
     _ = std::fs::remove_file(&path);
     model.convert(&path, options).unwrap();

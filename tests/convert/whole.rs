@@ -6,6 +6,7 @@ mod cards;
 mod edits;
 mod inputs;
 mod kept;
+mod loading;
 mod nested;
 mod predictions;
 mod refused;

@@ -15,7 +15,7 @@ const ALL_NEED: &[&str] = &["context_length", "embedding_length", "block_count"]
 const HEADS_NEED: &[&str] = &["attention.head_count"];
 
 /// Why llama.cpp does not load a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum GraphProblem {
     /// A key is missing.
     Key(String),

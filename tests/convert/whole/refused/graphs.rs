@@ -303,7 +303,9 @@ fn keys_that_tensors_refute() {
         let canonical = parse(data().join("whole/llama/canonical.gguf")).unwrap();
         let value = GgufMetadataValue::U32(number);
         let options = ConvertOptions::new(ConvertTarget::Gguf);
-        let options = options.with_gguf_metadata(vec![(key.to_owned(), value)]);
+        let options = options
+            .with_gguf_metadata(vec![(key.to_owned(), value)])
+            .with_scope(ModelScope::Tensors);
         canonical.convert(&edited, options).unwrap();
         let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
         let converted = parse(&edited).and_then(|model| model.convert(&output, options));
