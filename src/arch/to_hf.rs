@@ -28,6 +28,7 @@ use super::rope::{
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
 use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
+use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
@@ -66,6 +67,7 @@ pub(crate) fn to_hf<'m>(
     }
     let shapes = loadable::shapes_of(&items);
     let mut config = config_of(class, metadata)?;
+    let other_output = take_output(class, &mut items)?;
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| is_factors(item.name()));
@@ -136,6 +138,7 @@ pub(crate) fn to_hf<'m>(
     let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
     let kept = kept::write(metadata, &tokenizer.files);
     tokenizer.files.push((kept::GGUF_METADATA, kept));
+    tokenizer.notes.extend(other_output);
     tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));

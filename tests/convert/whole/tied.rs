@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ModelScope, TargetDtype, parse};
 
-use super::{Tensors, copy, json, models, tensors, write};
+use super::{Tensors, copy, json, metadata, models, tensors, to_hf, write};
 use crate::common::data;
 
 /// Embedding and output in the models of all families, by the ends of their names.
@@ -178,4 +178,81 @@ fn other_outputs_of_classes_that_are_tied() {
         let found = gguf(&made, directory.path());
         assert_eq!(found.contains(DIFFERS), is_tied, "{model}: {found}");
     }
+}
+
+/// The GGUF file of `model` with an output beside the embedding, whose last value is another one if
+/// `differs`.
+fn gguf_with_output(model: &str, differs: bool, directory: &Path) -> PathBuf {
+    let canonical = data().join("whole").join(model).join("canonical.gguf");
+    let mut all = tensors(&canonical);
+    let mut output = all["token_embd.weight"].clone();
+    if differs {
+        let last = output.2.len() - 1;
+        output.2[last] ^= 1;
+    }
+    all.insert("output.weight".to_owned(), output);
+    write(&all, directory);
+    let made = directory.join("made.gguf");
+    let options = ConvertOptions::new(ConvertTarget::Gguf)
+        .with_gguf_metadata(metadata(&canonical).into_iter().collect());
+    let plain = parse(directory.join("model.safetensors")).unwrap();
+    plain.convert(&made, options).unwrap();
+    made
+}
+
+/// Classes whose output is the embedding in all published models. transformers 5.24 loads an output
+/// beside it if the config is not tied, and so does llama.cpp, of the last two.
+#[test]
+fn outputs_of_gguf() {
+    for (model, is_loaded) in [
+        ("gemma", false),
+        ("gemma2", false),
+        ("cohere", false),
+        ("cohere2", false),
+        ("gemma3", true),
+        ("gemma3n", true),
+    ] {
+        for differs in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path();
+            let made = gguf_with_output(model, differs, path);
+            let back = path.join("back");
+            let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
+            let notes = converted(&made, &back, options).unwrap();
+            assert_eq!(notes.contains(DIFFERS), differs, "{model}: {notes}");
+            let config = json(&back.join("config.json"));
+            assert_eq!(config["tie_word_embeddings"], !differs, "{model}");
+            let found = tensors(&back);
+            assert_eq!(found.contains_key("lm_head.weight"), differs, "{model}");
+            let again = path.join("again.gguf");
+            let result = parse(&back).unwrap().convert(&again, ConvertTarget::Gguf);
+            match result {
+                Err(error) => {
+                    assert!(differs && !is_loaded, "{model}: {error}");
+                    assert!(error.to_string().contains("tie_word_embeddings"), "{error}");
+                }
+                Ok(_) => {
+                    assert!(!differs || is_loaded, "{model}");
+                    let mut expected = tensors(&made);
+                    if !differs {
+                        expected.remove("output.weight");
+                    }
+                    assert!(tensors(&again) == expected, "{model}");
+                }
+            }
+        }
+    }
+}
+
+/// An output that is missing although the config has one.
+#[test]
+fn untied_models_have_an_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = gguf_with_output("gemma3", true, directory.path());
+    let back = to_hf(&made, directory.path());
+    let mut all = tensors(&back);
+    all.remove("lm_head.weight");
+    write(&all, &back);
+    let error = gguf(&back, directory.path());
+    assert!(error.contains("`lm_head.weight`: there is none"), "{error}");
 }
