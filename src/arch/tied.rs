@@ -11,10 +11,9 @@ use super::graphs::{OUTPUT, has_output};
 use super::names::is_of_tower;
 use super::table::ModelClass;
 use super::to_gguf::class_name;
-use super::values::have_same_values;
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
-use crate::scheme::ResolvedItem;
+use crate::scheme::{ResolvedItem, have_same_values};
 
 /// Ends of the names of embeddings.
 const EMBEDDINGS: &[&str] = &[
@@ -67,7 +66,7 @@ pub(crate) fn other_output(items: &[ResolvedItem<'_>], config: &Value) -> Result
 
 /// Whether the output of a model is the embedding by its config, or by its class where the config
 /// does not say it.
-fn is_tied(config: &Value) -> bool {
+pub(crate) fn is_tied(config: &Value) -> bool {
     let nested = TEXT_CONFIGS.iter().filter_map(|key| config.get(key));
     let places = std::iter::once(config).chain(nested);
     let stated: Vec<bool> = places

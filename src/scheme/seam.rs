@@ -20,6 +20,7 @@ pub(crate) mod scale_layout;
 pub(crate) mod scale_matrix;
 mod shape_check;
 mod table;
+mod values;
 pub(crate) mod widening;
 
 use std::any::Any;
@@ -41,6 +42,9 @@ pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredPiece, StoredRecta
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
 pub(crate) use self::table::{TableOwner, TileTable};
+pub(crate) use self::values::have_same_values;
+#[cfg(feature = "models")]
+pub(crate) use self::values::{PIECE, values_of_rows};
 #[cfg(feature = "lethe")]
 pub(crate) use self::widening::is_kept;
 pub(crate) use self::widening::{Widening, aligned, covering};
