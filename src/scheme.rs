@@ -62,6 +62,7 @@ pub(crate) use self::seam::EncodedAs;
 pub(crate) use self::seam::Widening;
 #[cfg(feature = "models")]
 pub(crate) use self::seam::Window;
+pub(crate) use self::seam::assumptions::Assumption;
 pub(crate) use self::seam::{
     BlockPool, Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle,
     StoredRows, Tile, count, lcm,
