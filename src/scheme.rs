@@ -60,6 +60,7 @@ pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
 pub(crate) use self::seam::EncodedAs;
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::Widening;
+pub(crate) use self::seam::assumptions::Assumption;
 pub(crate) use self::seam::have_same_values;
 pub(crate) use self::seam::{
     BlockPool, Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle,
