@@ -139,12 +139,15 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &t5::UMT5_ENCODER,
     &t5::T5_ENCODER,
     &t5::T5_UNGATED_ENCODER,
+    &modern_bert::MODERN_BERT_CLASSIFIER,
     &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,
     &bert::ROBERTA_CLASSIFIER,
     &bert::ROBERTA,
+    &bert::BERT_CLASSIFIER,
     &bert::BERT,
+    &distilbert::DISTILBERT_CLASSIFIER,
     &distilbert::DISTILBERT,
 ];
 
