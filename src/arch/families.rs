@@ -83,6 +83,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &glm_vl::GLM_OCR,
     &glm_vl::GLM4V,
     &glm_vl::GLM4V_MOE,
+    &glm::GLM,
     &glm::GLM4,
     &glm::GLM4_MOE,
     &qwen_next::QWEN3_NEXT,

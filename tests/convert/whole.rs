@@ -5,6 +5,7 @@ mod bases;
 mod cards;
 mod classifiers;
 mod edits;
+mod glm;
 mod inputs;
 mod kept;
 mod nested;
@@ -36,7 +37,7 @@ pub fn models() -> Vec<PathBuf> {
     });
     let mut all: Vec<_> = entries.collect();
     all.sort();
-    assert!(all.len() >= 95);
+    assert!(all.len() >= 96);
     all
 }
 

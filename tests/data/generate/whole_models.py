@@ -255,6 +255,8 @@ MODELS.update({
                                      layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 5,
                                      bos_token_id=2, eos_token_id=1, pad_token_id=0), "sentencepiece"),
 })
+# The converter of GLM's class takes fields of its older config: a context of the hidden size, an epsilon of 1e-5 and a base of 10000 are what it writes.
+MODELS["glm"] = ("glm", dict(BASE, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-5, pad_token_id=0), "glm")
 # Classes of models that are no causal language models.
 AUTO = {**dict.fromkeys(["bert_rank", "distilbert_rank", "modern_bert_rank"], "AutoModelForSequenceClassification"), "distilbert": "AutoModel", "roberta": "AutoModel", "roberta_rank": "AutoModelForSequenceClassification", "umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "t5_ungated": "AutoModelForSeq2SeqLM", "t5_ungated_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
         "t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}

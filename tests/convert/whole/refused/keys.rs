@@ -152,6 +152,9 @@ fn keys_that_are_missing() {
             "id2label",
             json!({"0": "LABEL_0"}),
         ),
+        // GGUF has no size of heads, and transformers has 128.
+        ("glm", "chatglm.rope.freq_base", "head_dim", json!(8)),
+        ("glm4", "glm4.rope.freq_base", "head_dim", json!(16)),
         (
             "xlm_roberta_rank",
             "bert.classifier.output_labels",
