@@ -143,6 +143,8 @@ pub(crate) fn to_hf<'m>(
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
     tokenizer.notes.extend(image_note(class));
+    let other_scores = class.traits.other_scores.map(|[_, what]| what.to_owned());
+    tokenizer.notes.extend(other_scores);
     let ids = token_ids(metadata);
     config.extend(ids.clone());
     Ok(DirectoryModel {
