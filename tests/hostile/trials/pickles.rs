@@ -11,6 +11,10 @@ use crate::common::verdict::{Limit, Parse, Unsupported, verdict};
 use crate::common::zip::{Member, Zip};
 use crate::trials::{Trial, try_everything};
 
+/// Opcodes that end behind their frame, and a frame in a frame.
+const FRAMES: &[u8] = b"\x95\x01\0\0\0\0\0\0\0K\x01|\x95\x03\0\0\0\0\0\0\0Vxxxx\n|\
+    \x95\x0b\0\0\0\0\0\0\0N0\x95\x02\0\0\0\0\0\0\0NN0";
+
 #[test]
 fn opcodes() {
     let mut trial = Trial::new();
@@ -71,6 +75,9 @@ fn opcodes() {
         Unsupported,
         "protocol",
     )]);
+    trial.refused_pickles("frame", FRAMES, &|opcodes| {
+        archive(&[opcodes, b"0."].concat())
+    });
     let cut = b"|\x80|N|I123|S'a'|ctorch\n|ctorch\nSize|J\0\0\0|G\0|\x95\0|\x8b\xff\xff\xff\x7f.|T\xff\xff\xff\xff.|\x8c\x09a.";
     trial.refused_pickles("truncated", cut, &archive);
     trial.refused_pickles(
