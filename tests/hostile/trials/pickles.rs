@@ -36,7 +36,7 @@ fn opcodes() {
         archive(&[opcode, b"0."].concat())
     });
     // Some of them pop the mark and continue; the result has no tensors.
-    let marks = b"0|1|l|t|d|\x90|\x91|itorch\nSize\n";
+    let marks = b"0|1|l|t|d|\x91|itorch\nSize\n";
     let is_mark = |opcode: &[u8]| marks.split(|&b| b == b'|').any(|mark| mark == opcode);
     let others: Vec<_> = taking
         .split(|&b| b == b'|')
@@ -120,6 +120,26 @@ fn values() {
     trial.refused_pickles("no function", b"Float|Byte|QInt8", &|x| {
         one(&[b"ctorch\n", x, b"Storage\n)R"].concat())
     });
+    // The state of an object of a class of tensors is a view of a storage of its type.
+    let state = |storage: &[u8], rest: &[u8]| [b"(", storage, rest, b"t"].concat();
+    let (whole, longs) = (
+        b"K\0K\x06\x85K\x01\x85",
+        storage("LongStorage", &text("0"), 3),
+    );
+    for state in [
+        b"N".to_vec(),
+        b")".to_vec(),
+        state(&floats(), b"K\0K\x06\x85"),
+        state(&floats(), b"K\0K\x06\x85K\x01\x85N"),
+        state(b"N", whole),
+        state(&longs, whole),
+        state(&floats(), b"J\xff\xff\xff\xffK\x06\x85K\x01\x85"),
+    ] {
+        for made in [&b")R"[..], b")\x81"] {
+            let object = [&b"ctorch\nFloatTensor\n"[..], made, &state, b"b"].concat();
+            trial.refused(vec![("a state", one(&object), Parse, &["a tensor"])]);
+        }
+    }
     // torch sets what a tensor is a view of to such a state.
     for state in [&b"N"[..], b"}", b"]", b"(}}t"] {
         let pickle = [b"}", &text("x")[..], &tensor, state, b"bs."].concat();

@@ -232,7 +232,7 @@ impl<'a> PickleMachine<'a> {
 
     /// Notes what Python's unpicklers read in different ways. A lenient run goes on as if there were
     /// no frames.
-    fn crossed_frame(&mut self) -> Result<()> {
+    pub(super) fn crossed_frame(&mut self) -> Result<()> {
         // Behind an error Python reads nothing.
         self.trace.crosses_frames |= self.trace.error.is_none();
         match self.lenient {
@@ -249,7 +249,7 @@ impl<'a> PickleMachine<'a> {
             b']' => self.push(Node::List(vec![])),
             b')' => self.push(Node::Tuple(vec![])),
             b'}' => self.push(Node::Dict(vec![])),
-            0x8f => self.push(Node::Set),
+            0x8f => self.push(Node::Set(vec![])),
             b'l' => self
                 .pop_mark()
                 .and_then(|items| self.push(Node::List(items))),
@@ -261,8 +261,10 @@ impl<'a> PickleMachine<'a> {
                 let pairs = pairs(&items)?;
                 self.push(Node::Dict(pairs))
             }
-            0x91 => self.pop_mark().and_then(|_| self.push(Node::Set)),
-            0x90 => self.pop_mark().map(drop),
+            0x91 => self
+                .pop_mark()
+                .and_then(|items| self.push(Node::Set(items))),
+            0x90 => self.pop_mark().and_then(|items| self.add_items(items)),
             0x85..=0x87 => {
                 let n = usize::from(opcode - 0x84);
                 let at = self.floor(n)?;
@@ -283,13 +285,25 @@ impl<'a> PickleMachine<'a> {
         }
     }
 
-    /// Appends to the list at the top of the stack. Items of sets and of opaque objects are
-    /// dropped.
+    /// Adds to the set at the top of the stack.
+    fn add_items(&mut self, items: Vec<NodeId>) -> Result<()> {
+        let top = self.floor(1).map(|at| self.stack[at]);
+        match top.map(|top| self.values.node_mut(top)) {
+            Ok(Node::Set(set)) => set.extend(items),
+            Ok(Node::Opaque) => {}
+            _ if self.lenient => {}
+            _ => return Err(wrong("an item is added to what is no set")),
+        }
+        Ok(())
+    }
+
+    /// Appends to the list at the top of the stack. Items of opaque objects are dropped.
     fn extend(&mut self, items: Vec<NodeId>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
             Node::List(list) => list.extend(items),
-            Node::Opaque | Node::Set => {}
+            Node::Opaque => {}
+            Node::Set(set) => set.extend(items),
             // Python accepts any object with a method `append` or `extend`.
             _ if self.lenient => {}
             _ => return Err(wrong("an item is added to what is no list")),
