@@ -29,11 +29,14 @@ fn convert(files: &[(&str, &str)], model_type: &str) -> Result<TokenizerKeys> {
     })
 }
 
+/// Files by name, the model's type, and words of the error.
+type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str);
+
 #[test]
 fn what_the_files_do_not_say_is_refused_with_the_file() {
     assert_eq!(convert(&[], "gpt2").unwrap().tokens, 8);
     let class = "tokenizer_config.json";
-    let rows: &[(&[(&str, &str)], &str, &str)] = &[
+    let rows: &[Refusal<'_>] = &[
         (
             &[],
             "llama",
