@@ -27,8 +27,8 @@ many lines or all:
     mistral-common 1.13.1: tokenizer.model.v1 against `sentencepiece` 511/511, v3 568/568; v1 as transformers 5.24.0 saves it 378/520, v3 and v7
     492/748: blank in front
 
-What differs does so with the files of llama.cpp's converter as well, which has the same names and flags there:
-NFC: llama.cpp does not normalize. marks: its regex of `gpt-4o` lacks \\p{M}; `PRE=granite-embed-multi-97m` has it (newer llama.cpp).
+What differs are steps that llama.cpp does not have (of the goldens in models/tokenizers, its converter writes the same names):
+NFC: llama.cpp does not normalize. marks: its regex of `gpt-4o` lacks \\p{M}; `PRE=granite-embed-multi-97m` has it (592/592 of gptoss).
 NFD and marks: of WordPiece llama.cpp drops all marks, BERT those of the category Mn, and it takes no syllables of Korean apart.
 blank in front: Metaspace `first` puts none behind special tokens nor before a blank, llama.cpp always.
 """
