@@ -41,6 +41,15 @@ pub(super) struct ModelClass {
 }
 
 impl ModelClass {
+    /// The class with an output that is no embedding, although all published models tie the two.
+    pub(super) fn untied(&self) -> Self {
+        let traits = Traits {
+            ties_output: false,
+            ..self.traits
+        };
+        Self { traits, ..*self }
+    }
+
     /// The architecture's own settings.
     pub(super) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
         self.settings.iter().flat_map(|settings| settings.iter())
@@ -185,6 +194,9 @@ pub(super) struct Traits {
     /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these,
     /// too. A note says so.
     pub lost_epsilon: Option<[&'static str; 2]>,
+    /// Why scores of the classifier differ: what a note says of a GGUF file, and of a model that was
+    /// one.
+    pub other_scores: Option<[&'static str; 2]>,
     /// It is the image tower of a multimodal model, and not its language model.
     pub is_tower: bool,
     /// What tells this class from others of the same name in GGUF.
@@ -304,6 +316,7 @@ impl Traits {
         lost_windows: LostWindows::Nowhere,
         default_window: None,
         lost_epsilon: None,
+        other_scores: None,
         is_tower: false,
         sign: Sign::Rest,
     };

@@ -61,7 +61,9 @@ fn attention_that_is_not_causal() {
             let place = |name: &str| directory.path().join(format!("{name}-{flag}"));
             let [edited, output, again] = ["edited.gguf", "out", "again.gguf"].map(place);
             let options = ConvertOptions::new(ConvertTarget::Gguf);
-            let options = options.with_gguf_metadata(vec![(key.clone(), Bool(flag))]);
+            let options = options
+                .with_gguf_metadata(vec![(key.clone(), Bool(flag))])
+                .with_scope(ModelScope::Tensors);
             parse(&canonical)
                 .unwrap()
                 .convert(&edited, options)
@@ -140,6 +142,27 @@ fn keys_that_are_missing() {
             "routed_scaling_factor",
             json!(1.0),
         ),
+        (
+            "modern_bert_rank",
+            "modern-bert.classifier.pooling_type",
+            "classifier_pooling",
+            json!("mean"),
+        ),
+        (
+            "modern_bert_rank",
+            "modern-bert.classifier.output_labels",
+            "id2label",
+            json!({"0": "LABEL_0"}),
+        ),
+        // GGUF has no size of heads, and transformers has 128.
+        ("glm", "chatglm.rope.freq_base", "head_dim", json!(8)),
+        ("glm4", "glm4.rope.freq_base", "head_dim", json!(16)),
+        (
+            "xlm_roberta_rank",
+            "bert.classifier.output_labels",
+            "id2label",
+            json!({"0": "LABEL_0"}),
+        ),
     ];
     for (model, key, field, expected) in rows {
         assert_eq!(config_without(model, key)[field], expected, "{model} {key}");
@@ -164,7 +187,9 @@ fn base_of_gpt_neox() {
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let canonical = data().join("whole/gpt_neox/canonical.gguf");
     let base = ("gptneox.rope.freq_base".to_owned(), F32(555.0));
-    let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(vec![base]);
+    let options = ConvertOptions::new(ConvertTarget::Gguf)
+        .with_gguf_metadata(vec![base])
+        .with_scope(ModelScope::Tensors);
     parse(&canonical)
         .unwrap()
         .convert(&edited, options)
