@@ -33,7 +33,7 @@ mod unwritten;
 mod values;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
@@ -111,6 +111,8 @@ pub struct QuantConfig {
     /// The files that configs are read from, whether they exist or not, with their states before
     /// that.
     companions: Vec<CompanionFile>,
+    /// Names of those that are links out of the model's directory.
+    linked: Vec<String>,
     /// Limits for reading the index of shards.
     limits: ParseLimits,
     /// `quant_method`, parsed at the first [`quant_method`](Self::quant_method).
@@ -146,6 +148,17 @@ impl QuantConfig {
     /// The files that configs were read from, and those that would have been if they existed.
     pub(crate) fn companions(&self) -> &[CompanionFile] {
         &self.companions
+    }
+
+    /// A note on the files that are links out of the model's directory: what they say counts, for codes
+    /// cannot be decoded without it, and gets into no output.
+    pub(crate) fn note_on_links(&self) -> Option<String> {
+        (!self.linked.is_empty()).then(|| {
+            format!(
+                "links out of the model's directory say how it is decoded: {}",
+                self.linked.join(", ")
+            )
+        })
     }
 
     /// Whether two configs say the same in the same places, about quantization and about the
@@ -261,11 +274,18 @@ impl QuantConfig {
             }
         }
         place::leave_only_mlx(&mut places);
+        let confined = Confined::new(dir);
+        let is_outside = |path: &Path| path.is_file() && !confined.has(path);
+        let linked = companions.iter().map(|companion| &companion.path);
+        let linked = linked.filter(|path| is_outside(path));
+        let name = |path: &PathBuf| path.file_name().map(|n| n.to_string_lossy().into_owned());
+        let linked = linked.filter_map(name).collect();
         let patterns = ordered::OrderedPatterns::new(&places)?;
         let limits = budget.limits().clone();
         Ok(Self {
             places,
             companions,
+            linked,
             sizes,
             model_types,
             patterns,

@@ -201,10 +201,13 @@ impl ParsedModel {
         path: Option<&Path>,
         limits: &ParseLimits,
     ) -> Self {
+        let mut notes = self.notes;
+        notes.extend(config.note_on_links());
         Self {
             config,
             path: path.map(Path::to_path_buf),
             limits: limits.clone(),
+            notes,
             ..self
         }
     }

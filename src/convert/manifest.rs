@@ -43,6 +43,20 @@ pub(super) struct InputRecord {
     crc: Option<u32>,
 }
 
+impl InputRecord {
+    /// Whether the file that `now` is of is this one, wherever it lies: it has the same times to the
+    /// nanosecond, which only the system sets. Where it sets none, nothing can tell.
+    pub(super) fn is_file_of(&self, now: &FileState) -> bool {
+        let FileState {
+            len,
+            modified,
+            changed,
+            ..
+        } = self.state;
+        changed != 0 && (len, modified, changed) == (now.len, now.modified, now.changed)
+    }
+}
+
 /// The record of a shard that is durable under its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct FinishedShard {

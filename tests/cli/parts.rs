@@ -73,6 +73,49 @@ fn parts_name_what_they_write() {
     assert_same_tree(&parts.want, &tree(&parts.out), "two parts");
 }
 
+/// An input that was moved to the output's place since the parts were made stays; another output
+/// does not.
+#[cfg(unix)]
+#[test]
+fn the_input_is_not_replaced_at_the_end() {
+    for place in ["out", "out/sub", "out/a/b/input"] {
+        let parts = Parts::new();
+        for part in ["1/2", "2/2"] {
+            assert_eq!(parts.make(&["--part", part]).0, Some(0));
+        }
+        let before = tree(&parts.input);
+        let place = parts.root.path().join(place);
+        if place != parts.out {
+            std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+            std::fs::write(parts.out.join("model.safetensors"), "weights").unwrap();
+        }
+        std::fs::rename(&parts.input, &place).unwrap();
+        let finish = || {
+            run(&[
+                "remember",
+                parts.out.to_str().unwrap(),
+                "--finish",
+                "--force",
+            ])
+        };
+        let (code, _, error) = finish();
+        assert_eq!(code, Some(7), "{error}");
+        assert!(error.contains("is a file of the input"), "{error}");
+        assert_same_tree(&before, &tree(&place), "the input");
+        // A copy of it is an output like any other.
+        std::fs::rename(&place, &parts.input).unwrap();
+        std::fs::create_dir_all(&place).unwrap();
+        for (name, bytes) in &before {
+            let path = place.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        let (code, _, error) = finish();
+        assert_eq!(code, Some(0), "{error}");
+        assert_same_tree(&parts.want, &tree(&parts.out), "two parts");
+    }
+}
+
 #[test]
 fn parts_that_count_from_0() {
     let parts = Parts::new();

@@ -301,21 +301,65 @@ fn files_are_made_like_any_other() {
             assert_eq!(there, mode, "{writer}: {there:o}");
             std::fs::remove_file(&output).unwrap();
         }
+        // Another file under the output's name: the name is replaced, and the file stays.
         let target = elsewhere.join("target");
-        std::fs::write(&target, "precious").unwrap();
-        symlink(&target, &output).unwrap();
-        let more = match text.contains("--force") {
-            true => &[][..],
-            false => &["--force"],
-        };
-        let end = scene.run(text, "in/model.safetensors", &output, more);
-        let error = String::from_utf8_lossy(&end.stderr);
-        assert!(end.status.success(), "{writer}: {error}");
-        assert!(output.symlink_metadata().unwrap().is_file(), "{writer}");
-        assert_eq!(std::fs::read(&target).unwrap(), b"precious", "{writer}");
-        std::fs::remove_file(&output).unwrap();
-        std::fs::remove_file(&target).unwrap();
+        for is_hard in [false, true] {
+            std::fs::write(&target, "precious").unwrap();
+            match is_hard {
+                true => std::fs::hard_link(&target, &output).unwrap(),
+                false => symlink(&target, &output).unwrap(),
+            }
+            let more = match text.contains("--force") {
+                true => &[][..],
+                false => &["--force"],
+            };
+            let end = scene.run(text, "in/model.safetensors", &output, more);
+            let error = String::from_utf8_lossy(&end.stderr);
+            assert!(end.status.success(), "{writer}: {error}");
+            let there = output.symlink_metadata().unwrap();
+            assert!(there.is_file() && there.nlink() == 1, "{writer}");
+            assert_eq!(std::fs::read(&target).unwrap(), b"precious", "{writer}");
+            std::fs::remove_file(&output).unwrap();
+            std::fs::remove_file(&target).unwrap();
+        }
         assert_eq!(tree(&elsewhere).len(), 0, "{writer}");
+    }
+}
+
+/// Files of a directory that is replaced may have other names, which keep their content.
+#[test]
+fn other_names_of_replaced_files_keep_their_content() {
+    let scene = Scene::new();
+    std::fs::create_dir(scene.at("elsewhere")).unwrap();
+    for text in [
+        "remember DIR -o OUT",
+        "forget DIR --to nf4 -o OUT",
+        "merge DIR adapter -o OUT",
+    ] {
+        let output = scene.at("out");
+        let run = |more: &[&str]| {
+            let end = scene.run(text, "in", &output, more);
+            let error = String::from_utf8_lossy(&end.stderr).into_owned();
+            assert!(end.status.success(), "{text}: {error}");
+        };
+        run(&[]);
+        for name in ["model.safetensors", "config.json"] {
+            let other = scene.at("elsewhere").join(name);
+            std::fs::write(output.join(name), "precious").unwrap();
+            std::fs::hard_link(output.join(name), other).unwrap();
+        }
+        run(&["--force"]);
+        for name in ["model.safetensors", "config.json"] {
+            let other = scene.at("elsewhere").join(name);
+            assert_eq!(
+                std::fs::read(&other).unwrap(),
+                b"precious",
+                "{text}: {name}"
+            );
+            assert_ne!(std::fs::read(output.join(name)).unwrap(), b"precious");
+            std::fs::remove_file(other).unwrap();
+        }
+        std::fs::remove_dir_all(&output).unwrap();
     }
 }
 

@@ -271,3 +271,57 @@ fn links_of_the_model_are_followed() {
     }
     assert_eq!(gguf(&plain).len(), expected);
 }
+
+/// A config that is a link out of the directory says how codes are decoded, and a note tells so,
+/// of a directory and of a file by itself.
+#[test]
+fn configs_that_are_links_are_told() {
+    let root = tempfile::tempdir().unwrap();
+    let [plain, linked] = ["plain", "linked"].map(|name| root.path().join(name));
+    copy(&data().join("gptq_more/ar_plain_b6/model"), &plain);
+    copy(&plain, &linked);
+    std::fs::rename(linked.join("config.json"), root.path().join("c.json")).unwrap();
+    symlink("../c.json", linked.join("config.json")).unwrap();
+    let of = |path: PathBuf| {
+        let model = parse(path).unwrap();
+        let tensors = model.inspect();
+        let output = root.path().join("out.safetensors");
+        std::fs::remove_file(&output).ok();
+        let options = ConvertOptions::from(TargetDtype::BF16);
+        let notes = model.convert(&output, &options).unwrap().notes;
+        (
+            tensors.notes.join("\n"),
+            notes.join("\n"),
+            std::fs::read(&output).unwrap(),
+        )
+    };
+    let words = "links out of the model's directory say how it is decoded: config.json";
+    let file = "model.safetensors";
+    let (shown, noted, bytes) = of(plain.join(file));
+    assert!(
+        !shown.contains(words) && !noted.contains(words),
+        "{shown}{noted}"
+    );
+    let (shown, noted, same) = of(linked.join(file));
+    assert!(
+        shown.contains(words) && noted.contains(words),
+        "{shown}{noted}"
+    );
+    assert_eq!(bytes, same);
+    assert!(
+        parse(&linked)
+            .unwrap()
+            .inspect()
+            .notes
+            .join("")
+            .contains(words)
+    );
+    assert!(
+        !parse(&plain)
+            .unwrap()
+            .inspect()
+            .notes
+            .join("")
+            .contains(words)
+    );
+}

@@ -15,8 +15,10 @@ use crate::convert::checksum::checksum_of_file;
 use crate::convert::container::{index_name, is_weights_of_output};
 use crate::convert::destination::{check_destination, partial_path, replaced_path};
 use crate::convert::manifest::{
-    ConversionParameters, Manifest, has_manifest_prefix, is_manifest, name as manifest_name,
+    ConversionParameters, InputRecord, Manifest, has_manifest_prefix, is_manifest,
+    name as manifest_name,
 };
+use crate::source::FileState;
 use crate::{AnamnesisError, CancelToken, Result};
 
 /// Gives an output directory its name, once all its parts are done.
@@ -91,6 +93,7 @@ pub(super) fn finish_claimed(
     let Some(first) = first.transpose()?.flatten() else {
         return Err(nothing_to_finish(directory.path()));
     };
+    require_no_input(output, &first.inputs)?;
     // Any manifest says how many parts there are. All of them must agree, because shards that were
     // made with different parameters do not belong to one model.
     let parameters = &first.parameters;
@@ -131,6 +134,36 @@ pub(super) fn finish_claimed(
     }
     remove_leftovers(directory, parameters)?;
     publish(directory, output)
+}
+
+/// Deepest directory of an output that is searched for the input.
+const MAX_DEPTH: usize = 8;
+
+/// Refuses an output that would be replaced and has a file of the input, which may have been moved
+/// there since the parts were made.
+fn require_no_input(output: &Path, inputs: &[InputRecord]) -> Result<()> {
+    let mut left = vec![(output.to_path_buf(), 0)];
+    while let Some((directory, depth)) = left.pop() {
+        let entries = std::fs::read_dir(&directory).into_iter().flatten();
+        for entry in entries.flatten() {
+            let Ok(there) = entry.metadata() else {
+                continue;
+            };
+            if there.is_dir() && depth < MAX_DEPTH {
+                left.push((entry.path(), depth + 1));
+            }
+            let state = FileState::of(&there);
+            if there.is_file() && inputs.iter().any(|input| input.is_file_of(&state)) {
+                let what = format!(
+                    "`{}` in it is a file of the input, which is not replaced",
+                    entry.path().display()
+                );
+                let error = Error::new(ErrorKind::InvalidInput, what);
+                return Err(AnamnesisError::io_at(output, &error));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether the files of `input`, a directory or a file, are those that the unfinished directory

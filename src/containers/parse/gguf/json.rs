@@ -245,14 +245,14 @@ macro_rules! kinds {
 }
 
 kinds! {
-    "u8" U8 integer, <u8 as Clone>::clone;
-    "i8" I8 integer, <i8 as Clone>::clone;
-    "u16" U16 integer, <u16 as Clone>::clone;
-    "i16" I16 integer, <i16 as Clone>::clone;
-    "u32" U32 integer, <u32 as Clone>::clone;
-    "i32" I32 integer, <i32 as Clone>::clone;
-    "u64" U64 integer, <u64 as Clone>::clone;
-    "i64" I64 integer, <i64 as Clone>::clone;
+    "u8" U8 integer::<u8>, <u8 as Clone>::clone;
+    "i8" I8 integer::<i8>, <i8 as Clone>::clone;
+    "u16" U16 integer::<u16>, <u16 as Clone>::clone;
+    "i16" I16 integer::<i16>, <i16 as Clone>::clone;
+    "u32" U32 integer::<u32>, <u32 as Clone>::clone;
+    "i32" I32 integer::<i32>, <i32 as Clone>::clone;
+    "u64" U64 integer::<u64>, <u64 as Clone>::clone;
+    "i64" I64 integer::<i64>, <i64 as Clone>::clone;
     "f32" F32 single, show_single;
     "f64" F64 float, show_float;
     "bool" Bool Value::as_bool, <bool as Clone>::clone;
