@@ -303,6 +303,7 @@ pub(super) fn notes(
     if class.traits.group_method.is_some() && has_groups(fields) {
         notes.push("`topk_method`: transformers scores a group of experts by the best of them, llama.cpp by the sum of the best two".to_owned());
     }
+    notes.extend(class.traits.other_scores.map(|[what, _]| what.to_owned()));
     Ok(notes)
 }
 

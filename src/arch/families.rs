@@ -83,6 +83,7 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &glm_vl::GLM_OCR,
     &glm_vl::GLM4V,
     &glm_vl::GLM4V_MOE,
+    &glm::GLM,
     &glm::GLM4,
     &glm::GLM4_MOE,
     &qwen_next::QWEN3_NEXT,
@@ -139,12 +140,15 @@ pub(super) const CLASSES: &[&ModelClass] = &[
     &t5::UMT5_ENCODER,
     &t5::T5_ENCODER,
     &t5::T5_UNGATED_ENCODER,
+    &modern_bert::MODERN_BERT_CLASSIFIER,
     &modern_bert::MODERN_BERT,
     &bert::XLM_ROBERTA_CLASSIFIER,
     &bert::XLM_ROBERTA,
     &bert::ROBERTA_CLASSIFIER,
     &bert::ROBERTA,
+    &bert::BERT_CLASSIFIER,
     &bert::BERT,
+    &distilbert::DISTILBERT_CLASSIFIER,
     &distilbert::DISTILBERT,
 ];
 

@@ -13,6 +13,9 @@ use crate::{AnamnesisError, Result};
 /// transformers knows no such field.
 pub(super) const POOLING: &str = "pooling_type";
 
+/// The number in GGUF of a classifier whose scores llama.cpp turns into probabilities.
+pub(super) const RANK: u32 = 4;
+
 /// The fields of sentence-transformers with the names that later versions have, and their numbers
 /// in GGUF (`LLAMA_POOLING_TYPE_*`), in the order in which llama.cpp's converter looks for them.
 const MODES: &[(&str, &str, u64)] = &[

@@ -10,9 +10,10 @@ use super::families::CLASSES;
 use super::fields::{Fields, wrong};
 use super::general::directory_name;
 use super::mapping::refused;
+use super::pooling::RANK;
 use super::settings::{KeyValue, LABELS};
 use super::source::SourceTensor;
-use super::table::{ModelClass, Sign};
+use super::table::{Kind, ModelClass};
 use super::to_gguf::GgufRequest;
 use crate::config::Texts;
 use crate::containers::model::gguf::{GgufMetadataArray, GgufMetadataValue};
@@ -27,8 +28,7 @@ const ANSWERS: [&str; 2] = ["yes", "no"];
 /// A longer card is not read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The tensor of the classifier in GGUF, and that of transformers.
-const CLASSIFIER: &str = "cls.output.weight";
+/// The tensor of the classifier in transformers.
 const SCORE: &str = "score.weight";
 
 /// Name and text of the template of queries with documents, as llama.cpp's converter has it.
@@ -83,7 +83,7 @@ fn is_in_card(texts: &Texts) -> Result<bool> {
 
 /// Whether the output of `class` is a classifier, whose scores llama.cpp turns into probabilities.
 fn is_classifier(class: &ModelClass) -> bool {
-    class.traits.sign == Sign::Tensor(CLASSIFIER)
+    class.has_setting(Kind::Fixed(RANK))
 }
 
 /// Names the answers in the config of a reranker.

@@ -229,7 +229,7 @@ fn value(
         Kind::FixedFlag(flag) => Some(GgufMetadataValue::Bool(flag)),
         Kind::Labels(is_needed) => match labels(fields)? {
             None if is_needed => {
-                let what = "llama.cpp takes it for one class if there are no names of classes";
+                let what = "llama.cpp takes it for one class if there are no names of classes but the two that transformers makes up; name the classes there";
                 return Err(wrong(LABELS, what));
             }
             labels => labels.map(|all| array(GgufMetadataArray::String(all))),

@@ -194,6 +194,9 @@ pub(super) struct Traits {
     /// A field of the epsilon of some norms, and that of the epsilon that llama.cpp has in these,
     /// too. A note says so.
     pub lost_epsilon: Option<[&'static str; 2]>,
+    /// Why scores of the classifier differ: what a note says of a GGUF file, and of a model that was
+    /// one.
+    pub other_scores: Option<[&'static str; 2]>,
     /// It is the image tower of a multimodal model, and not its language model.
     pub is_tower: bool,
     /// What tells this class from others of the same name in GGUF.
@@ -313,6 +316,7 @@ impl Traits {
         lost_windows: LostWindows::Nowhere,
         default_window: None,
         lost_epsilon: None,
+        other_scores: None,
         is_tower: false,
         sign: Sign::Rest,
     };

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use self::class::class_of;
 use super::checks::{WINDOW, check_yarn};
 use super::dims::{Dims, HEADS, KV_HEADS};
+use super::families;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::fused;
 use super::keyed::tensors_of_keys;
@@ -136,13 +137,16 @@ pub(crate) fn to_hf<'m>(
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
     let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
-    let kept = kept::write(metadata, &tokenizer.files);
+    let becomes = written_class(class, &config);
+    let kept = kept::write(metadata, becomes.gguf, &tokenizer.files);
     tokenizer.files.push((kept::GGUF_METADATA, kept));
     tokenizer.notes.extend(other_output);
     tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
     tokenizer.notes.extend(image_note(class));
+    let other_scores = class.traits.other_scores.map(|[_, what]| what.to_owned());
+    tokenizer.notes.extend(other_scores);
     let ids = token_ids(metadata);
     config.extend(ids.clone());
     Ok(DirectoryModel {
@@ -150,6 +154,13 @@ pub(crate) fn to_hf<'m>(
         files: files_of(config, ids, tokenizer.files),
         notes: tokenizer.notes,
     })
+}
+
+/// The class of a directory with the `config` of `class`: models for images are written as classes
+/// without them.
+fn written_class(class: &'static ModelClass, config: &Map<String, Value>) -> &'static ModelClass {
+    let name = class.classes.first().copied().unwrap_or_default();
+    families::class_of(name, &Value::Object(config.clone())).unwrap_or(class)
 }
 
 /// The tensors of Hugging Face that are made of those in `mapped`. `main` is the type of weights,

@@ -88,6 +88,13 @@ const LATER_POSITIONS: TensorRule = TensorRule {
     ..POSITIONS
 };
 
+/// A classifier of one layer.
+const SHORT_CLASSIFIER: &[TensorRule] = &[same(
+    "cls.output",
+    "classifier",
+    &[Dim::Labels, Dim::Hidden],
+)];
+
 const CLASSIFIER: &[TensorRule] = &[
     same("cls", "classifier.dense", &[Dim::Hidden, Dim::Hidden]),
     same(
@@ -123,8 +130,11 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Kind::Omitted, "attention.head_count_kv", &[]),
 ];
 
+/// The place of the names of classes in them.
+pub(super) const LABELS: usize = 2;
+
 /// As [`SETTINGS`], of a class that must name its classes.
-const RANK_SETTINGS: &[Setting] = &[
+pub(super) const RANK_SETTINGS: &[Setting] = &[
     SETTINGS[0],
     SETTINGS[1],
     setting(
@@ -176,6 +186,27 @@ pub(super) const BERT: ModelClass = ModelClass {
     other_tensors: &[],
     settings: &[SETTINGS],
     traits: TRAITS,
+};
+
+/// BERT that ranks or classifies texts.
+pub(super) const BERT_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["BertForSequenceClassification"],
+    biases: &[("", BIASES), ("", &["cls.output"])],
+    tensors: &[encoder!("bert.", POSITIONS), SHORT_CLASSIFIER],
+    settings: &[RANK_SETTINGS],
+    traits: Traits {
+        sign: Sign::All(&[
+            Sign::Tokenizer("bert"),
+            Sign::Tensor("token_types.weight"),
+            Sign::Tensor("cls.output.weight"),
+        ]),
+        other_scores: Some([
+            "`bert.pooler.dense` is left out, as llama.cpp's converter does: llama.cpp classifies the state of the first token as it is, and its scores are not those of transformers",
+            "`bert.pooler.dense` is missing, which llama.cpp's converter leaves out: transformers makes one up, and its scores mean nothing until the original's is added",
+        ]),
+        ..TRAITS
+    },
+    ..BERT
 };
 
 pub(super) const XLM_ROBERTA: ModelClass = ModelClass {

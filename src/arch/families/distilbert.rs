@@ -2,63 +2,72 @@
 //!
 //! Source: `DistilBertModel` in `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
-use super::bert::{BERT, SETTINGS};
+use super::bert::{BERT, RANK_SETTINGS, SETTINGS};
 use crate::arch::dims::Dim;
-use crate::arch::table::{Default, ModelClass, Sign, TensorRule, Traits, number, same};
+use crate::arch::table::{Default, ModelClass, Setting, Sign, TensorRule, Traits, number, same};
 
-const TENSORS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "embeddings.word_embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
-    same(
-        "position_embd",
-        "embeddings.position_embeddings",
-        &[Dim::Field("max_position_embeddings"), Dim::Hidden],
-    ),
-    same("token_embd_norm", "embeddings.LayerNorm", &[Dim::Hidden]),
-    same(
-        "blk.{i}.attn_q",
-        "transformer.layer.{i}.attention.q_lin",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_k",
-        "transformer.layer.{i}.attention.k_lin",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_v",
-        "transformer.layer.{i}.attention.v_lin",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_output",
-        "transformer.layer.{i}.attention.out_lin",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_output_norm",
-        "transformer.layer.{i}.sa_layer_norm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_up",
-        "transformer.layer.{i}.ffn.lin1",
-        &[Dim::Inner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "transformer.layer.{i}.ffn.lin2",
-        &[Dim::Hidden, Dim::Inner],
-    ),
-    same(
-        "blk.{i}.layer_output_norm",
-        "transformer.layer.{i}.output_layer_norm",
-        &[Dim::Hidden],
-    ),
-];
+/// Tensors whose names in transformers begin with a prefix.
+macro_rules! encoder {
+    ($prefix:literal) => {
+        &[
+            same(
+                "token_embd",
+                concat!($prefix, "embeddings.word_embeddings"),
+                &[Dim::Vocab, Dim::Hidden],
+            ),
+            same(
+                "position_embd",
+                concat!($prefix, "embeddings.position_embeddings"),
+                &[Dim::Field("max_position_embeddings"), Dim::Hidden],
+            ),
+            same(
+                "token_embd_norm",
+                concat!($prefix, "embeddings.LayerNorm"),
+                &[Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_q",
+                concat!($prefix, "transformer.layer.{i}.attention.q_lin"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_k",
+                concat!($prefix, "transformer.layer.{i}.attention.k_lin"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_v",
+                concat!($prefix, "transformer.layer.{i}.attention.v_lin"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_output",
+                concat!($prefix, "transformer.layer.{i}.attention.out_lin"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_output_norm",
+                concat!($prefix, "transformer.layer.{i}.sa_layer_norm"),
+                &[Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_up",
+                concat!($prefix, "transformer.layer.{i}.ffn.lin1"),
+                &[Dim::Inner, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_down",
+                concat!($prefix, "transformer.layer.{i}.ffn.lin2"),
+                &[Dim::Hidden, Dim::Inner],
+            ),
+            same(
+                "blk.{i}.layer_output_norm",
+                concat!($prefix, "transformer.layer.{i}.output_layer_norm"),
+                &[Dim::Hidden],
+            ),
+        ]
+    };
+}
 
 pub(super) const DISTILBERT: ModelClass = ModelClass {
     classes: &["DistilBertModel", "DistilBertForMaskedLM"],
@@ -83,11 +92,8 @@ pub(super) const DISTILBERT: ModelClass = ModelClass {
         ("hidden_size", "dim"),
         ("intermediate_size", "hidden_dim"),
     ],
-    tensors: &[TENSORS],
-    settings: &[
-        SETTINGS,
-        &[number("attention.layer_norm_epsilon", &["layer_norm_eps"])],
-    ],
+    tensors: &[encoder!("")],
+    settings: &[SETTINGS, NORMS],
     traits: Traits {
         prefix: Some("distilbert."),
         left_out: &["vocab_transform.", "vocab_layer_norm.", "vocab_projector."],
@@ -96,5 +102,29 @@ pub(super) const DISTILBERT: ModelClass = ModelClass {
     },
     ..BERT
 };
+
+/// DistilBERT that ranks or classifies texts.
+pub(super) const DISTILBERT_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["DistilBertForSequenceClassification"],
+    biases: &[BERT.biases[0], ("", &["cls", "cls.output"])],
+    tensors: &[encoder!("distilbert."), CLASSIFIER],
+    settings: &[RANK_SETTINGS, NORMS],
+    traits: Traits {
+        sign: Sign::All(&[Sign::Tokenizer("bert"), Sign::Tensor("cls.output.weight")]),
+        other_scores: Some([OTHER_FUNCTION, OTHER_FUNCTION]),
+        ..DISTILBERT.traits
+    },
+    ..DISTILBERT
+};
+
+const CLASSIFIER: &[TensorRule] = &[
+    same("cls", "pre_classifier", &[Dim::Hidden, Dim::Hidden]),
+    same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
+];
+
+const OTHER_FUNCTION: &str =
+    "behind `pre_classifier` llama.cpp has tanh, and transformers ReLU: their scores differ";
+
+const NORMS: &[Setting] = &[number("attention.layer_norm_epsilon", &["layer_norm_eps"])];
 
 const EPSILON: Default = Default::Float(1e-12);

@@ -1,15 +1,15 @@
 //! GLM 4, dense and with experts.
 //!
-//! Source: `conversion/glm.py` of llama.cpp; defaults of transformers 4.57.6.
+//! Source: `conversion/glm.py` and `conversion/chatglm.py` of llama.cpp; defaults of transformers 4.57.6.
 
 use super::{
-    DENSE_MLP, ENDS, F32_CHOICE_BIAS, FUSED_MLP, HEAD_NORMS, POST_NORMS, QUERIES, SPARSE_MLP,
-    VALUES,
+    DENSE_MLP, ENDS, F32_CHOICE_BIAS, FUSED_MLP, HEAD_NORMS, NORMS, POST_NORMS, QUERIES,
+    SPARSE_MLP, VALUES,
 };
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count, number, only,
-    optional, same, setting,
+    Default, HeadDim, Kind, ModelClass, Need, Prediction, Setting, TensorRule, Traits, count,
+    number, only, optional, same, setting,
 };
 
 /// Norms before and behind both halves of a layer.
@@ -133,6 +133,20 @@ pub(super) const GLM4: ModelClass = ModelClass {
         partial_rotary: Some(0.5),
         ..Traits::PLAIN
     },
+};
+
+/// GLM 4 of 2024 (glm-4-9b-chat-hf), whose architecture llama.cpp calls by the name of the models in
+/// front of it.
+pub(super) const GLM: ModelClass = ModelClass {
+    gguf: "chatglm",
+    classes: &["GlmForCausalLM"],
+    model_type: "glm",
+    tensors: &[ENDS, NORMS, QUERIES, VALUES, FUSED_MLP],
+    traits: Traits {
+        head_dim: HeadDim::Derived,
+        ..GLM4.traits
+    },
+    ..GLM4
 };
 
 pub(super) const GLM4_MOE: ModelClass = ModelClass {

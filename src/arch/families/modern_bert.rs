@@ -2,54 +2,72 @@
 //!
 //! Source: `conversion/bert.py` of llama.cpp; defaults of transformers 4.57.6.
 
+use super::bert::{LABELS, RANK_SETTINGS, SETTINGS};
 use crate::arch::dims::Dim;
 use crate::arch::table::{
-    Default, HeadDim, Kind, ModelClass, Need, Setting, TensorRule, Traits, count, number, only,
-    same, setting,
+    Default, HeadDim, Kind, ModelClass, Need, Setting, Sign, TensorRule, Traits, count, number,
+    only, same, setting,
 };
 
-const TENSORS: &[TensorRule] = &[
-    same(
-        "token_embd",
-        "embeddings.tok_embeddings",
-        &[Dim::Vocab, Dim::Hidden],
-    ),
-    same("token_embd_norm", "embeddings.norm", &[Dim::Hidden]),
-    same("output_norm", "final_norm", &[Dim::Hidden]),
-    // The first layer follows the norm of the embedding.
-    only(
-        Need::AllButFirst,
-        "blk.{i}.attn_norm",
-        "layers.{i}.attn_norm",
-        &[Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.attn_qkv",
-        "layers.{i}.attn.Wqkv",
+/// Tensors whose names in transformers begin with a prefix.
+macro_rules! encoder {
+    ($prefix:literal) => {
         &[
-            Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]),
-            Dim::Hidden,
-        ],
-    ),
-    same(
-        "blk.{i}.attn_output",
-        "layers.{i}.attn.Wo",
-        &[Dim::Hidden, Dim::Hidden],
-    ),
-    same("blk.{i}.ffn_norm", "layers.{i}.mlp_norm", &[Dim::Hidden]),
-    same(
-        "blk.{i}.ffn_up",
-        "layers.{i}.mlp.Wi",
-        &[Dim::TwoInner, Dim::Hidden],
-    ),
-    same(
-        "blk.{i}.ffn_down",
-        "layers.{i}.mlp.Wo",
-        &[Dim::Hidden, Dim::Inner],
-    ),
-];
+            same(
+                "token_embd",
+                concat!($prefix, "embeddings.tok_embeddings"),
+                &[Dim::Vocab, Dim::Hidden],
+            ),
+            same(
+                "token_embd_norm",
+                concat!($prefix, "embeddings.norm"),
+                &[Dim::Hidden],
+            ),
+            same(
+                "output_norm",
+                concat!($prefix, "final_norm"),
+                &[Dim::Hidden],
+            ),
+            // The first layer follows the norm of the embedding.
+            only(
+                Need::AllButFirst,
+                "blk.{i}.attn_norm",
+                concat!($prefix, "layers.{i}.attn_norm"),
+                &[Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.attn_qkv",
+                concat!($prefix, "layers.{i}.attn.Wqkv"),
+                &[
+                    Dim::Sum(&[Dim::Hidden, Dim::Hidden, Dim::Hidden]),
+                    Dim::Hidden,
+                ],
+            ),
+            same(
+                "blk.{i}.attn_output",
+                concat!($prefix, "layers.{i}.attn.Wo"),
+                &[Dim::Hidden, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_norm",
+                concat!($prefix, "layers.{i}.mlp_norm"),
+                &[Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_up",
+                concat!($prefix, "layers.{i}.mlp.Wi"),
+                &[Dim::TwoInner, Dim::Hidden],
+            ),
+            same(
+                "blk.{i}.ffn_down",
+                concat!($prefix, "layers.{i}.mlp.Wo"),
+                &[Dim::Hidden, Dim::Inner],
+            ),
+        ]
+    };
+}
 
-const SETTINGS: &[Setting] = &[
+const POOLING: &[Setting] = &[
     setting(Kind::FixedFlag(false), "attention.causal", &[]),
     count("pooling_type", &["pooling_type"]),
     setting(
@@ -57,11 +75,9 @@ const SETTINGS: &[Setting] = &[
         "classifier.pooling_type",
         &["classifier_pooling"],
     ),
-    setting(
-        Kind::Labels(false),
-        "classifier.output_labels",
-        &["id2label"],
-    ),
+];
+
+const SIZES: &[Setting] = &[
     // llama.cpp reads this one, and no RMS norm is in the model.
     number(
         "attention.layer_norm_epsilon",
@@ -100,9 +116,9 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
     ],
     equal_fields: &[("layer_norm_eps", "norm_eps")],
     biases: &[],
-    tensors: &[TENSORS],
+    tensors: &[encoder!("")],
     other_tensors: &[],
-    settings: &[SETTINGS],
+    settings: &[POOLING, &[SETTINGS[LABELS]], SIZES],
     traits: Traits {
         head_dim: HeadDim::Derived,
         // An encoder has no `lm_head`.
@@ -120,3 +136,26 @@ pub(super) const MODERN_BERT: ModelClass = ModelClass {
         ..Traits::PLAIN
     },
 };
+
+/// ModernBERT that ranks or classifies texts.
+pub(super) const MODERN_BERT_CLASSIFIER: ModelClass = ModelClass {
+    classes: &["ModernBertForSequenceClassification"],
+    biases: &[("", &["cls.output"])],
+    tensors: &[encoder!("model."), CLASSIFIER],
+    settings: &[POOLING, &[RANK_SETTINGS[LABELS]], SIZES],
+    implied: &[
+        MODERN_BERT.implied[0],
+        ("classifier_activation", Default::Text("gelu")),
+    ],
+    traits: Traits {
+        sign: Sign::Tensor("cls.output.weight"),
+        ..MODERN_BERT.traits
+    },
+    ..MODERN_BERT
+};
+
+const CLASSIFIER: &[TensorRule] = &[
+    same("cls", "head.dense", &[Dim::Hidden, Dim::Hidden]),
+    same("cls.norm", "head.norm", &[Dim::Hidden]),
+    same("cls.output", "classifier", &[Dim::Labels, Dim::Hidden]),
+];

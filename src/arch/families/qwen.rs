@@ -4,7 +4,7 @@
 
 use super::{ATTENTION_BIASES, ENDS, HEAD_NORMS, MLP, NORMS, QUERIES, VALUES};
 use crate::arch::dims::Dim;
-use crate::arch::pooling::POOLING;
+use crate::arch::pooling::{POOLING, RANK};
 use crate::arch::table::{
     Default, Kind, LostWindows, ModelClass, Setting, Sign, TensorRule, Traits, Transform, count,
     experts, parameter, same, setting,
@@ -135,7 +135,7 @@ pub(super) const QWEN3: ModelClass = ModelClass {
 
 /// Settings of classifiers, which llama.cpp makes rerankers.
 const RANK_SETTINGS: &[Setting] = &[
-    setting(Kind::Fixed(4), POOLING, &[]),
+    setting(Kind::Fixed(RANK), POOLING, &[]),
     setting(
         Kind::Labels(true),
         "classifier.output_labels",

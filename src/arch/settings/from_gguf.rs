@@ -153,6 +153,12 @@ impl ConfigFields {
             }
             Kind::FlagIfTrue => false.into(),
             Kind::Nullable => Value::Null,
+            // llama.cpp has one class then.
+            Kind::Labels(true) => json!({"0": "LABEL_0"}),
+            // llama.cpp takes the first then, of which classifiers alone make something.
+            Kind::Choice(names) if self.class.has_setting(Kind::Labels(true)) => {
+                names.first().map(|(name, _)| *name).into()
+            }
             // llama.cpp turns whole heads then.
             Kind::Rotating => return self.set(ROTATING, 1.0.into(), key),
             _ => return Ok(()),

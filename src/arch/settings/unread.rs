@@ -107,7 +107,7 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     }
     let key = "rope.dimension_count";
     if let (Some(value), Some(head)) = (get(key).filter(|_| !is_own(key)), head_size(get))
-        && number(&value) != Some(head)
+        && number(&value) != Some(head as f64)
     {
         return Err(refused(key, &value));
     }
@@ -130,14 +130,15 @@ pub(super) fn refuse(class: &ModelClass, metadata: &GgufMetadata) -> Result<()> 
     }
 }
 
+/// Field of the size of a head.
+const HEAD: &str = "head_dim";
+
 /// The size of a head, by the keys that `get` gets; `None` if they do not say it, or not for all
 /// layers.
-fn head_size(get: impl Fn(&str) -> Option<GgufMetadataValue>) -> Option<f64> {
+fn head_size(get: impl Fn(&str) -> Option<GgufMetadataValue>) -> Option<u64> {
     let count = |key: &str| get(key)?.as_unsigned();
     let derived = || count("embedding_length")?.checked_div(count("attention.head_count")?);
-    count("attention.key_length")
-        .or_else(derived)
-        .map(|head| head as f64)
+    count("attention.key_length").or_else(derived)
 }
 
 /// Adds to the `config` of a class that reads it that tokens see those behind them. What all
@@ -187,13 +188,19 @@ pub(super) fn add_missing(
             config.entry(field).or_insert(value.into());
         }
     }
+    // Where transformers has a size of heads, llama.cpp divides the hidden size among them.
+    let get = |key: &str| metadata.get(&format!("{}.{key}", class.gguf));
+    let mut defaults = class.defaults.iter();
+    if let Some(head) = head_size(get).filter(|_| defaults.any(|(field, _)| *field == HEAD)) {
+        config.entry(HEAD).or_insert(head.into());
+    }
     // Without a scale of scores, or with 0, llama.cpp divides them by the root of the size of a
     // head.
-    let get = |key: &str| metadata.get(&format!("{}.{key}", class.gguf));
     let is_unscaled = || get(SCALE).is_none_or(|scale| number(&scale) == Some(0.0));
     if let Some(setting) = class.settings().find(|setting| setting.key == SCALE)
         && let Some(head) = head_size(get).filter(|_| is_unscaled())
     {
+        let head = head as f64;
         config.insert(setting.fields[0].to_owned(), head.sqrt().recip().into());
     }
 }

@@ -94,7 +94,8 @@ pub(in crate::arch) enum Kind {
     SharedWidth,
     /// Not written: the field is -1 or the last layer.
     LastLayer,
-    /// UINT32: the number of the name that the field has.
+    /// UINT32: the number of the name that the field has. Of a classifier llama.cpp takes the first
+    /// where there is none.
     Choice(&'static [(&'static str, u32)]),
     /// UINT32: the second of the pair of lengths whose first the field is.
     Trained(&'static [(u32, u32)]),

@@ -238,6 +238,12 @@ MODELS.update({
     "roberta_rank": ("roberta", dict(ROBERTA, num_labels=1), "roberta"),
     "apertus": ("apertus", dict(BASE, pad_token_id=0, rope_parameters=dict(LLAMA3, rope_theta=12e6)), "llama3"),
 })
+# Classifiers. Of BERT and ModernBERT they are rerankers, with one class.
+MODELS.update({
+    "bert_rank": ("bert", dict(ENCODER, pad_token_id=0, num_labels=1), "wordpiece"),
+    "distilbert_rank": ("distilbert", dict(MODELS["distilbert"][1], id2label={0: "negative", 1: "neutral", 2: "positive"}), "wordpiece"),
+    "modern_bert_rank": ("modernbert", dict(MODELS["modern_bert"][1], num_labels=1, classifier_pooling="mean"), "llama3"),
+})
 MODELS.update({
     "olmo": ("olmo", dict(BASE, clip_qkv=0.25, pad_token_id=0), "llama3"),
     "gpt_bigcode": ("gpt_bigcode", dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1), "llama3"),
@@ -249,8 +255,10 @@ MODELS.update({
                                      layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 5,
                                      bos_token_id=2, eos_token_id=1, pad_token_id=0), "sentencepiece"),
 })
+# The converter of GLM's class takes fields of its older config: a context of the hidden size, an epsilon of 1e-5 and a base of 10000 are what it writes.
+MODELS["glm"] = ("glm", dict(BASE, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-5, pad_token_id=0), "glm")
 # Classes of models that are no causal language models.
-AUTO = {"distilbert": "AutoModel", "roberta": "AutoModel", "roberta_rank": "AutoModelForSequenceClassification", "umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "t5_ungated": "AutoModelForSeq2SeqLM", "t5_ungated_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
+AUTO = {**dict.fromkeys(["bert_rank", "distilbert_rank", "modern_bert_rank"], "AutoModelForSequenceClassification"), "distilbert": "AutoModel", "roberta": "AutoModel", "roberta_rank": "AutoModelForSequenceClassification", "umt5": "AutoModelForSeq2SeqLM", "t5_encoder": "T5EncoderModel", "t5_ungated": "AutoModelForSeq2SeqLM", "t5_ungated_encoder": "T5EncoderModel", "gemma_embedding": "AutoModel",
         "t5": "AutoModelForSeq2SeqLM", "bert": "AutoModel", "modern_bert": "AutoModel", "xlm_roberta": "AutoModel", "xlm_roberta_rank": "AutoModelForSequenceClassification"}
 # Pooling of sentence-transformers.
 POOLING = {"gemma_embedding": "pooling_mode_mean_tokens", "nomic_bert": "pooling_mode_mean_tokens", "modern_bert": "pooling_mode_cls_token", "bert": "pooling_mode_mean_tokens", "xlm_roberta": "pooling_mode_cls_token"}

@@ -90,7 +90,7 @@ fn named(options: &ConvertOptions) -> String {
     let mut keys: Vec<&str> = keys.collect();
     let is_of_model = |key: &&str| *key == ARCHITECTURE || !key.starts_with("general.");
     if keys.iter().any(is_of_model) {
-        keys.retain(|key| is_of_model(&key));
+        keys.retain(|key| is_of_model(key));
     }
     keys.dedup();
     let more = match keys.len().saturating_sub(MOST_NAMED) {

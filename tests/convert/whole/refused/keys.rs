@@ -142,6 +142,27 @@ fn keys_that_are_missing() {
             "routed_scaling_factor",
             json!(1.0),
         ),
+        (
+            "modern_bert_rank",
+            "modern-bert.classifier.pooling_type",
+            "classifier_pooling",
+            json!("mean"),
+        ),
+        (
+            "modern_bert_rank",
+            "modern-bert.classifier.output_labels",
+            "id2label",
+            json!({"0": "LABEL_0"}),
+        ),
+        // GGUF has no size of heads, and transformers has 128.
+        ("glm", "chatglm.rope.freq_base", "head_dim", json!(8)),
+        ("glm4", "glm4.rope.freq_base", "head_dim", json!(16)),
+        (
+            "xlm_roberta_rank",
+            "bert.classifier.output_labels",
+            "id2label",
+            json!({"0": "LABEL_0"}),
+        ),
     ];
     for (model, key, field, expected) in rows {
         assert_eq!(config_without(model, key)[field], expected, "{model} {key}");
