@@ -19,6 +19,7 @@ mod latent;
 mod sizes;
 #[cfg(test)]
 mod tests;
+mod towers;
 mod whole;
 
 pub(super) use self::compare::problems_in;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::dims::{Dims, HEADS, HIDDEN, INNER, KV_HEADS};
 use super::fields::{Fields, wrong};
 use super::general::identity;
+use super::graphs::problems;
 use super::mapping::{Mapped, Mapping};
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
@@ -88,6 +89,7 @@ pub(crate) fn to_mmproj<'m>(
     }
     metadata.extend(own);
     metadata.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
+    require_loadable(&metadata, &out)?;
     let is_exact = fields
         .0
         .get("hidden_act")
@@ -106,6 +108,19 @@ pub(crate) fn to_mmproj<'m>(
             .collect(),
         companions: texts.companions(),
     })
+}
+
+/// Fails if llama.cpp would not load the tower.
+///
+/// # Errors
+/// `Parse` that names the tensor or the key.
+fn require_loadable(metadata: &[KeyValue], tensors: &[Group<'_>]) -> Result<()> {
+    let keys = metadata.iter().map(|(key, value)| (key.as_str(), value));
+    let tensors = tensors.iter().map(|group| (&*group.name, &group.shape[..]));
+    match problems("clip", keys, tensors).first() {
+        None => Ok(()),
+        Some(problem) => Err(AnamnesisError::parse(format!("in GGUF, {problem}"))),
+    }
 }
 
 /// The fields of the tower, with the defaults of its class.

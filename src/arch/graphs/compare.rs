@@ -7,6 +7,7 @@ use std::fmt::{self, Display};
 use super::sizes::{
     EXPERTS, GgufFacts, KeyFacts, MOST_LAYERS, Size, USED, When, name_in_layer, row_and_layer,
 };
+use super::towers::{self, CLIP};
 use super::{Graph, Row, TensorNeed, graph_of};
 use crate::containers::model::gguf::GgufMetadataValue;
 
@@ -130,14 +131,17 @@ fn of_facts<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
     tokens: u64,
 ) -> Vec<GraphProblem> {
-    let Some(graph) = graph_of(architecture) else {
-        return vec![];
-    };
     let facts = GgufFacts {
         architecture,
         tokens,
         keys,
         tensors: tensors.collect(),
+    };
+    if architecture == CLIP {
+        return towers::problems(&facts);
+    }
+    let Some(graph) = graph_of(architecture) else {
+        return vec![];
     };
     let of_keys = key_problems(graph, &facts);
     // Without a key, all tensors that follow from it would be wrong.

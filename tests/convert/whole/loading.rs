@@ -148,3 +148,43 @@ fn changes_of_what_is_not_loaded() {
     assert_eq!(found, "");
     assert!(notes(&fork, &path("fork-wider.gguf"), wider).contains(NOTE));
 }
+
+/// Image towers, from a directory and from GGUF.
+#[test]
+fn towers() {
+    for entry in std::fs::read_dir(data().join("towers")).unwrap() {
+        let tower = entry.unwrap().path();
+        let directory = tempfile::tempdir().unwrap();
+        let output = directory.path().join("out.gguf");
+        let scopes = [
+            ("canonical.gguf", ModelScope::Auto),
+            ("hf", ModelScope::ImageTower),
+        ];
+        for (from, scope) in scopes {
+            let from = tower.join(from);
+            for (key, text) in [
+                ("clip.vision.block_count", "77"),
+                ("clip.vision.patch_size", "null"),
+                ("clip.has_vision_encoder", "null"),
+            ] {
+                let options = edits(&[(key, text)]).with_scope(scope);
+                let error = converted(&from, &output, options).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Usage, "{} {error}", from.display());
+                let error = error.to_string();
+                let begin = format!("GGUF metadata `{key}`: llama.cpp would not load the output: ");
+                assert!(error.starts_with(&begin), "{} {error}", from.display());
+            }
+            let options = edits(&[("general.name", "x")]).with_scope(scope);
+            let found = notes(&from, &output, options);
+            assert!(!found.contains(NOTE), "{} {found}", from.display());
+            std::fs::remove_file(&output).unwrap();
+        }
+        let drop = NameChanges::default().with_drop("v.blk.0.ffn_up.weight");
+        let options = ConvertOptions::new(ConvertTarget::Gguf).with_names(drop);
+        let found = notes(&tower.join("canonical.gguf"), &output, options);
+        assert!(
+            found.contains("`v.blk.0.ffn_up.weight` is missing"),
+            "{found}"
+        );
+    }
+}

@@ -8,6 +8,8 @@ a tensor has a row or a column more. llama.cpp loads each in a process of its ow
 builds the graph. Prints each file on which both differ, and counts. With RECORD=FILE, the names of the files that llama.cpp loads
 are written to FILE, which is tests/data/graphs.json.
 
+WHOLE may be tests/data/towers: llama.cpp's `clip_init` loads them, and RECORD is tests/data/tower_graphs.json.
+
     python check_graphs.py --hf AMN WHOLE SCRATCH [NAME...]
 
 The other way round: of each directory `hf`, copies are made that differ in one field of the config (another number, a flag turned,
@@ -53,8 +55,35 @@ def library():
     return api
 
 
-def loads(api, path):
+class TowerParams(ctypes.Structure):
+    """`clip_context_params`."""
+    _fields_ = [("use_gpu", ctypes.c_bool), ("device", ctypes.c_void_p), ("flash_attn_type", ctypes.c_int), ("image_min_tokens", ctypes.c_int),
+                ("image_max_tokens", ctypes.c_int), ("warmup", ctypes.c_bool), ("cb_eval", ctypes.c_void_p), ("cb_data", ctypes.c_void_p),
+                ("no_alloc", ctypes.c_bool), ("progress", ctypes.c_void_p), ("progress_data", ctypes.c_void_p)]
+
+
+class Towers(ctypes.Structure):
+    """`clip_init_result`."""
+    _fields_ = [(name, ctypes.c_void_p) for name in ("vision", "audio", "generated_audio")]
+
+
+def loads_tower(api, path):
+    """Whether llama.cpp loads the image tower, and, with WARMUP=1, computes an image."""
+    child = os.fork()
+    if child == 0:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1), os.dup2(null, 2)
+        init = api._Z9clip_initPKc19clip_context_params
+        init.restype, init.argtypes = Towers, [ctypes.c_char_p, TowerParams]
+        params = TowerParams(image_min_tokens=-1, image_max_tokens=-1, warmup="WARMUP" in os.environ)
+        os._exit(0 if init(str(path).encode(), params).vision else 2)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def loads(api, path, is_tower=False):
     """Whether llama.cpp loads the file and makes a context."""
+    if is_tower:
+        return loads_tower(api, path)
     child = os.fork()
     if child == 0:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -200,7 +229,7 @@ elif __name__ == "__main__":
         done = subprocess.run([amn, "check", "--json", *files], capture_output=True, text=True)
         for model in json.loads(done.stdout)["models"]:
             found = model["findings"]
-            in_llama = loads(api, model["path"])
+            in_llama = loads(api, model["path"], "clip.has_vision_encoder" in reader.fields)
             if in_llama:
                 record.setdefault(name, []).append(files[model["path"]])
             verdict = {(True, True): "both load", (False, False): "both refuse", (True, False): "only amn refuses",
