@@ -40,7 +40,7 @@ mod towers;
 mod transform;
 mod values;
 
-pub(crate) use self::apart::stack_experts;
+pub(crate) use self::apart::{is_early_expert, stack_early_experts, stack_experts};
 #[cfg_attr(not(feature = "check"), allow(unused_imports))]
 pub(crate) use self::graphs::{GraphProblem, problems};
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
