@@ -41,10 +41,9 @@ mod transform;
 mod values;
 
 pub(crate) use self::apart::{is_early_expert, stack_early_experts, stack_experts};
-#[cfg_attr(not(feature = "check"), allow(unused_imports))]
-pub(crate) use self::graphs::{GraphProblem, problems};
+pub(crate) use self::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
-pub(crate) use self::tied::other_output;
+pub(crate) use self::tied::{is_tied, other_output};
 pub(crate) use self::to_gguf::{GgufRequest, to_gguf};
 pub(crate) use self::to_hf::to_hf;
 pub(crate) use self::to_mmproj::to_mmproj;

@@ -2,6 +2,7 @@
 //! SHA-256 of its files.
 
 mod digest;
+mod input_scales;
 #[cfg(feature = "models")]
 mod loading;
 mod tally;
@@ -223,6 +224,13 @@ impl ParsedModel {
             ..Finding::of_error(&problem.error)
         });
         let mut findings: Vec<Finding> = problems.collect();
+        for assumption in &resolution.assumptions {
+            let first = assumption.tensors.first();
+            findings.extend(
+                first.map(|t| Finding::of_tensor(Severity::Warning, t, assumption.to_string())),
+            );
+        }
+        input_scales::check(self, &resolution, &mut findings);
         findings.extend(self.skipped_arrays().map(|(name, what)| Finding {
             tensor: Some(name.to_owned()),
             ..Finding::new(Severity::Warning, format!("no tensor can hold it: {what}"))

@@ -142,6 +142,7 @@ impl ParsedModel {
         // `max_by_key` returns the last of several maxima. Reversed, that is the scheme that
         // appears first in the file.
         let most_used = schemes.iter().rev().max_by_key(|s| s.tensors);
+        let assumed = resolution.assumptions.iter().map(ToString::to_string);
         let info = InspectInfo {
             container: self.container,
             format: most_used.map_or(QuantScheme::Unquantized, |s| s.scheme),
@@ -174,7 +175,7 @@ impl ParsedModel {
             output_dtype,
             output_dtypes: recovered,
             modules: modules::classes(&resolution),
-            notes: self.notes.clone(),
+            notes: self.notes.iter().cloned().chain(assumed).collect(),
             problems: problems(self, &resolution),
             schemes,
         };

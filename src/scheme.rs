@@ -60,8 +60,8 @@ pub(crate) use self::mlx::experts::{ExpertCount, MAX_EXPERTS};
 pub(crate) use self::seam::EncodedAs;
 #[cfg(any(feature = "lethe", feature = "models"))]
 pub(crate) use self::seam::Widening;
-#[cfg(feature = "models")]
-pub(crate) use self::seam::Window;
+pub(crate) use self::seam::assumptions::Assumption;
+pub(crate) use self::seam::have_same_values;
 pub(crate) use self::seam::{
     BlockPool, Buffers, Decode, Grid, Group, ReadAhead, Resolution, ResolvedItem, StoredRectangle,
     StoredRows, Tile, count, lcm,
@@ -69,6 +69,8 @@ pub(crate) use self::seam::{
 #[cfg(feature = "lethe")]
 pub(crate) use self::seam::{CodeFamily, GroupCodes, RelaySource, TopExponent};
 pub use self::seam::{CodeType, Fp8Format, Granularity, QuantScheme, SchemeCount, TensorRole};
+#[cfg(feature = "models")]
+pub(crate) use self::seam::{PIECE, Window, values_of_rows};
 pub(crate) use self::seam::{PlainFloats, is_plain_float};
 use self::seam::{Registry, Scheme};
 #[cfg(feature = "lethe")]

@@ -9,6 +9,7 @@ use super::kinds::check_kinds;
 use super::rope::{PARAMETERS, Rope, SCALING, yarn_attention_factor};
 use super::settings::may_have_groups;
 use super::table::{Kind, LostWindows, ModelClass};
+use super::tied::{TIED, is_untied};
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
 
@@ -41,13 +42,9 @@ pub(super) fn check(
     fields.check_values(class.traits.also_implied, &owner)?;
     let mut rules = class.tensors.iter().flat_map(|rules| rules.iter());
     let has_output = rules.any(|rule| rule.gguf == "output");
-    let tied = "tie_word_embeddings";
-    // Of a nested config and the one around it, transformers goes by one or the other, by its
-    // version.
-    let is_untied = fields.boolean(tied)? == Some(false) || config.get(tied) == Some(&false.into());
-    if class.traits.ties_output && has_output && is_untied {
+    if class.traits.ties_output && has_output && is_untied(config, fields)? {
         let what = format!("it is false, and {owner} takes the embedding for `lm_head`");
-        return Err(wrong(tied, what));
+        return Err(wrong(TIED, what));
     }
     let bidirectional = "use_bidirectional_attention";
     if fields.0.get(bidirectional).is_some_and(|x| x == "all") {

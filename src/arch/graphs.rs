@@ -19,10 +19,15 @@ mod latent;
 mod sizes;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 pub(super) use self::compare::problems_in;
 pub(crate) use self::compare::{GraphProblem, problems};
 use self::sizes::{Size, When};
+pub(crate) use self::whole::is_whole_model;
+
+/// The output, which is the embedding of many models.
+pub(super) const OUTPUT: &str = "output.weight";
 
 /// What llama.cpp loads of an architecture.
 pub(super) struct Graph {
@@ -105,4 +110,13 @@ fn graph_of(name: &str) -> Option<&'static Graph> {
     all.into_iter()
         .flatten()
         .find(|graph| graph.names.contains(&name))
+}
+
+/// Whether llama.cpp's `architecture` loads an output beside the embedding.
+pub(super) fn has_output(architecture: &str) -> bool {
+    let rows = graph_of(architecture)
+        .into_iter()
+        .flat_map(|graph| graph.tensors)
+        .flat_map(|(_, rows)| rows.iter().copied().flatten());
+    rows.into_iter().any(|row| row.name == OUTPUT)
 }

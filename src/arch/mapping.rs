@@ -11,7 +11,7 @@ use crate::{AnamnesisError, Result};
 
 /// The tensors of a model, compared with the table of its class.
 pub(super) struct Mapping<'a> {
-    pub class: &'static ModelClass,
+    pub class: &'a ModelClass,
     pub dims: &'a Dims,
 }
 

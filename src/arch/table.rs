@@ -41,6 +41,15 @@ pub(super) struct ModelClass {
 }
 
 impl ModelClass {
+    /// The class with an output that is no embedding, although all published models tie the two.
+    pub(super) fn untied(&self) -> Self {
+        let traits = Traits {
+            ties_output: false,
+            ..self.traits
+        };
+        Self { traits, ..*self }
+    }
+
     /// The architecture's own settings.
     pub(super) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
         self.settings.iter().flat_map(|settings| settings.iter())

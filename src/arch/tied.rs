@@ -7,12 +7,13 @@ use serde_json::Value;
 
 use super::families;
 use super::fields::Fields;
+use super::graphs::{OUTPUT, has_output};
 use super::names::is_of_tower;
+use super::table::ModelClass;
 use super::to_gguf::class_name;
-use super::values::have_same_values;
 use crate::Result;
 use crate::config::TEXT_CONFIGS;
-use crate::scheme::ResolvedItem;
+use crate::scheme::{ResolvedItem, have_same_values};
 
 /// Ends of the names of embeddings.
 const EMBEDDINGS: &[&str] = &[
@@ -30,7 +31,7 @@ const EMBEDDINGS: &[&str] = &[
 const HEADS: &[&str] = &["lm_head.weight", "embed_out.weight", "output.weight"];
 
 /// Field of whether the output is the embedding.
-const TIED: &str = "tie_word_embeddings";
+pub(super) const TIED: &str = "tie_word_embeddings";
 
 /// What is wrong with the output among the tensors `items` of a model with the config `config`:
 /// it is the embedding by the config, and another one is stored. `None` if nothing is.
@@ -65,7 +66,7 @@ pub(crate) fn other_output(items: &[ResolvedItem<'_>], config: &Value) -> Result
 
 /// Whether the output of a model is the embedding by its config, or by its class where the config
 /// does not say it.
-fn is_tied(config: &Value) -> bool {
+pub(crate) fn is_tied(config: &Value) -> bool {
     let nested = TEXT_CONFIGS.iter().filter_map(|key| config.get(key));
     let places = std::iter::once(config).chain(nested);
     let stated: Vec<bool> = places
@@ -91,4 +92,43 @@ fn is_tied(config: &Value) -> bool {
 fn ends_with(name: &str, end: &str) -> bool {
     let rest = name.strip_suffix(end);
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// Whether the output of a model is another matrix than the embedding, by its config, which may nest
+/// that of the language model, with the `fields`. Of the two, transformers goes by one or the other,
+/// by its version.
+pub(super) fn is_untied(config: &Value, fields: &Fields) -> Result<bool> {
+    Ok(fields.boolean(TIED)? == Some(false) || config.get(TIED) == Some(&false.into()))
+}
+
+/// The name of an output of GGUF, and of the embedding.
+const ENDS: [&str; 2] = [OUTPUT, "token_embd.weight"];
+
+/// Compares the output among the tensors `items` of a GGUF model with the embedding, if the class
+/// `class` ties the two in all published models. One that is the embedding once more is removed. Of
+/// another one, returns a note.
+///
+/// # Errors
+/// Those of reading.
+pub(super) fn take_output(
+    class: &ModelClass,
+    items: &mut Vec<ResolvedItem<'_>>,
+) -> Result<Option<String>> {
+    let [output, embedding] = ENDS.map(|name| items.iter().position(|item| item.name() == name));
+    let (true, Some(output), Some(embedding)) = (class.traits.ties_output, output, embedding)
+    else {
+        return Ok(None);
+    };
+    if have_same_values(&items[output], &items[embedding])? {
+        items.remove(output);
+        return Ok(None);
+    }
+    let name = class.gguf;
+    let others = match has_output(name) {
+        true => "mlx-lm takes".to_owned(),
+        false => format!("llama.cpp's {name} and mlx-lm take"),
+    };
+    Ok(Some(format!(
+        "tensor `{OUTPUT}`: it differs from the embedding, which it is in all published models of the class; config.json gets `{TIED}` false, by which transformers loads it, and {others} the embedding"
+    )))
 }

@@ -12,7 +12,7 @@ use super::dims::Dims;
 use super::families::{class_of, is_base};
 use super::fields::{Fields, wrong};
 use super::general::identity;
-use super::graphs::problems;
+use super::graphs::{has_output, problems};
 use super::keyed::take_keys;
 use super::mapping::{Mapped, Mapping};
 use super::names::of_language_model;
@@ -22,7 +22,8 @@ use super::reranker;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{computed, sources_of};
-use super::table::{HeadDim, ModelClass};
+use super::table::{HeadDim, Kind, ModelClass};
+use super::tied::is_untied;
 use super::towers;
 use super::transform;
 use crate::config::Texts;
@@ -79,7 +80,7 @@ pub(crate) fn to_gguf<'m>(
     let Some(name) = class_name(&config) else {
         return Ok(None);
     };
-    let mut class = find_class(name, &config)?;
+    let mut class: &ModelClass = find_class(name, &config)?;
     checks::check_nulls(class, &config)?;
     let mut fields = Fields::new(&config)?;
     let ranking = reranker::class_of(class, (&config, &fields), request, &texts)?;
@@ -93,6 +94,14 @@ pub(crate) fn to_gguf<'m>(
     // transformers.
     Rope::new(&fields)?.check_bases(class)?;
     fields.complete(class)?;
+    // llama.cpp's converter leaves the output out, and the program loads it.
+    let untied;
+    let is_classifier = class.has_setting(Kind::Labels(true));
+    let may_have_output = !is_classifier && has_output(class.gguf);
+    if class.traits.ties_output && may_have_output && is_untied(&config, &fields)? {
+        untied = class.untied();
+        class = &untied;
+    }
     let mut lost_modules = None;
     if class.settings().any(|setting| setting.key == POOLING) {
         lost_modules = pooling::add_to(&mut fields, &texts)?;

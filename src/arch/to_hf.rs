@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use self::class::class_of;
 use super::checks::{WINDOW, check_yarn};
 use super::dims::{Dims, HEADS, KV_HEADS};
+use super::families;
 use super::fields::{Fields, LAYER_KINDS, LETTERS, attention_scalar};
 use super::fused;
 use super::keyed::tensors_of_keys;
@@ -28,6 +29,7 @@ use super::rope::{
 use super::settings::{FULL_ATTENTION, causal_note, config_of};
 use super::source::SourceTensor;
 use super::table::{Kind, ModelClass, Need, Prediction, TensorRule};
+use super::tied::take_output;
 use super::to_gguf::has_offset;
 use super::transform::{self, WaitingParts};
 use super::values::{is_exact, values_of};
@@ -66,6 +68,7 @@ pub(crate) fn to_hf<'m>(
     }
     let shapes = loadable::shapes_of(&items);
     let mut config = config_of(class, metadata)?;
+    let other_output = take_output(class, &mut items)?;
     let left_out = prediction::leave_out(class, metadata, &mut config, &mut items)?;
     let (made, items): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| is_factors(item.name()));
@@ -134,8 +137,10 @@ pub(crate) fn to_hf<'m>(
         .get("max_position_embeddings")
         .and_then(Value::as_u64);
     let mut tokenizer = tokenizer::from_gguf(metadata, context)?;
-    let kept = kept::write(metadata, &tokenizer.files);
+    let becomes = written_class(class, &config);
+    let kept = kept::write(metadata, becomes.gguf, &tokenizer.files);
     tokenizer.files.push((kept::GGUF_METADATA, kept));
+    tokenizer.notes.extend(other_output);
     tokenizer.notes.extend(left_out);
     tokenizer.notes.extend(pooling::note(&config));
     tokenizer.notes.extend(causal_note(&config));
@@ -149,6 +154,13 @@ pub(crate) fn to_hf<'m>(
         files: files_of(config, ids, tokenizer.files),
         notes: tokenizer.notes,
     })
+}
+
+/// The class of a directory with the `config` of `class`: models for images are written as classes
+/// without them.
+fn written_class(class: &'static ModelClass, config: &Map<String, Value>) -> &'static ModelClass {
+    let name = class.classes.first().copied().unwrap_or_default();
+    families::class_of(name, &Value::Object(config.clone())).unwrap_or(class)
 }
 
 /// The tensors of Hugging Face that are made of those in `mapped`. `main` is the type of weights,

@@ -1,9 +1,9 @@
 //! Whether llama.cpp loads a GGUF model.
 
 use super::{Finding, Severity};
-use crate::arch::{GraphProblem, problems};
+use crate::ParsedModel;
+use crate::arch::{GraphProblem, is_whole_model, problems};
 use crate::containers::model::gguf::Gguf;
-use crate::{GgufMetadataValue, ParsedModel};
 
 /// Adds why llama.cpp does not load the model `gguf`, each kind of fault once.
 pub(super) fn check(model: &ParsedModel, gguf: &Gguf, findings: &mut Vec<Finding>) {
@@ -11,13 +11,7 @@ pub(super) fn check(model: &ParsedModel, gguf: &Gguf, findings: &mut Vec<Finding
         return;
     };
     let metadata = gguf.metadata();
-    let prefix = format!("{architecture}.");
-    let is_kind = |kind: &str| matches!(metadata.get("general.type"), Some(GgufMetadataValue::String(found)) if found == kind);
-    // Files with tensors alone, parts of models and adapters have no architecture's keys.
-    let has_keys = metadata.keys().any(|key| key.starts_with(&prefix));
-    let is_end = |name: &str| matches!(name, "token_embd.weight" | "output_norm.weight");
-    let has_ends = model.tensors().any(|t| is_end(t.name()));
-    if !has_keys || !has_ends || is_kind("adapter") || is_kind("mmproj") {
+    if !is_whole_model(metadata.iter(), model.tensors().map(|t| t.name())) {
         return;
     }
     let tensors = model.tensors().map(|t| (t.name(), t.shape()));

@@ -30,7 +30,7 @@ pub(super) fn check(
 ) -> Result<ProgressSum> {
     let floats: Vec<Tensor<'_>> = model
         .tensors()
-        .filter(|t| Tally::supports(t.dtype()) && is_numbers(t.role()))
+        .filter(|t| Tally::supports(t.dtype()) && (is_numbers(t.role()) || is_input_scale(t)))
         .collect();
     let resolution = model.resolve();
     let recovery = model.recovery(ConvertOptions::for_values(&RememberOptions {
@@ -56,7 +56,7 @@ pub(super) fn check(
     let signed = signed_scales(&resolution);
     for (t, outcome) in floats.iter().zip(outcomes) {
         match (outcome, t.role()) {
-            (Ok(tally), TensorRole::Scale | TensorRole::NestedScale) => {
+            (Ok(tally), TensorRole::Scale | TensorRole::NestedScale | TensorRole::Activation) => {
                 judge_scales(t, signed.contains(&t.index), &tally, findings);
             }
             (Ok(tally), _) => judge(t, "values", &tally, findings),
@@ -76,6 +76,11 @@ fn signed_scales(resolution: &Resolution<'_>) -> HashSet<usize> {
     groups
         .flat_map(|group| group.parts.iter().map(|(_, t)| t.index))
         .collect()
+}
+
+/// Whether `t` is a scale of activations. Their zero points may be 0.
+fn is_input_scale(t: &Tensor<'_>) -> bool {
+    t.role() == TensorRole::Activation && t.name().ends_with("scale")
 }
 
 /// Whether a tensor of this role has values to be judged by themselves.

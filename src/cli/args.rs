@@ -262,7 +262,7 @@ pub(super) struct RememberArgs {
     pub to: TargetDtype,
     /// Give the directory FILE its name, now that all its parts are made (see --part)
     #[arg(long, help_heading = RUN, conflicts_with_all = [
-        "to", "cast", "part", "part_index", "resume", "output", "json", "include", "exclude", "skip_unsupported", "max_shard_size",
+        "to", "cast", "part", "part_index", "resume", "output", "json", "include", "exclude", "skip_unsupported", "strict", "max_shard_size",
         "tensors_only", "mmproj", "tokenizer_pre", "dry_run", "root",
         "drop", "rename", "rename_file", "gguf_metadata", "gguf_kv",
     ])]

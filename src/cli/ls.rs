@@ -26,6 +26,7 @@ struct Listing<'a> {
     tensor_count: usize,
     parameters: u64,
     bytes: u64,
+    notes: &'a [String],
     #[serde(flatten)]
     texts: Option<&'a ModelTexts<'a>>,
 }
@@ -55,6 +56,8 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
         true => Some(ModelTexts::of(&model)?),
         false => None,
     };
+    let assumptions = model.resolve().assumptions;
+    let notes: Vec<String> = assumptions.iter().map(ToString::to_string).collect();
     if args.json {
         let listing = Listing {
             container: model.container(),
@@ -62,6 +65,7 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
             tensor_count: tensors.len(),
             parameters: parameters(&tensors),
             bytes: tensors.iter().fold(0, |sum, t| t.bytes.saturating_add(sum)),
+            notes: &notes,
             texts: texts.as_ref(),
         };
         print_json(&listing, out)?;
@@ -76,6 +80,9 @@ pub(super) fn ls(args: &LsArgs, out: &mut impl Write) -> Result<()> {
         false => print_table(&model, &tensors, out)?,
     }
     print_total(&tensors, out)?;
+    for note in &notes {
+        writeln!(out, "Note: {}", printable(note))?;
+    }
     Ok(out.flush()?)
 }
 

@@ -90,6 +90,7 @@ impl WriteRequest<'_> {
     fn full_options(&self, model: &ParsedModel) -> ConvertOptions {
         let (mut options, args) = (self.options.clone(), self.args);
         options.skip_unsupported = args.select.skip_unsupported;
+        options.strict = args.select.strict;
         options.max_shard_size = args.output.max_shard_size;
         options.part = args.part();
         options.resume = args.resume;

@@ -17,7 +17,7 @@ use super::whole::{self, WholeModel};
 use crate::config::Selection;
 use crate::containers::model::{ParsedModel, Tensor};
 use crate::records::debug;
-use crate::scheme::{Group, QuantScheme, Resolution, ResolvedItem};
+use crate::scheme::{Assumption, Group, QuantScheme, Resolution, ResolvedItem};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
 /// The drafts of all output tensors, in the order of the model, and the report on them.
@@ -66,6 +66,11 @@ pub(super) fn draft_outputs<'m>(
     }
     let left_out = options.names.apply(&mut resolution, &undecoded)?;
     let unmatched = select(&mut resolution, model, options)?;
+    resolution.keep_assumptions_of_items();
+    let mut assumed = resolution.assumptions.iter().filter(|_| options.strict);
+    if let Some(error) = assumed.find_map(Assumption::error) {
+        return Err(error);
+    }
     log_items(&resolution);
     let mut report = summary(model, &resolution, options);
     report.dropped.extend(left_out);

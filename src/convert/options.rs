@@ -57,6 +57,10 @@ pub struct ConvertOptions {
     /// Whether arrays that no tensor can hold (text, objects, …) are left out, and tensors that
     /// cannot be decoded. By default they are an error, unless other options leave them out.
     pub skip_unsupported: bool,
+    /// Whether it is an error that something is taken for granted of a tensor: that integers are
+    /// no codes, or which of two layouts of the same names and shapes a weight has. By default the
+    /// report has a note.
+    pub strict: bool,
     /// Most bytes of tensor data in a file of the output; a larger tensor gets a file of its own.
     /// With a limit, safetensors files are written to a directory with an index. `None`: a
     /// directory of safetensors is split as the input is, and everything else is one file.
@@ -153,6 +157,13 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_skip_unsupported(mut self, skip: bool) -> Self {
         self.skip_unsupported = skip;
+        self
+    }
+
+    /// Sets whether it is an error that something is taken for granted of a tensor.
+    #[must_use]
+    pub fn with_strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
         self
     }
 

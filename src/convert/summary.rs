@@ -44,6 +44,7 @@ pub(super) fn summary(
     }
     let gptq = report.schemes.iter().any(|s| s.scheme == QuantScheme::Gptq);
     if gptq
+        && model.config.is_quantized()
         && model
             .config
             .text(&["checkpoint_format", "format", "packing_format"])
@@ -53,6 +54,8 @@ pub(super) fn summary(
             .notes
             .push("nothing says the version of GPTQ's zero points: read as version 1".to_owned());
     }
+    let assumptions = resolution.assumptions.iter();
+    report.notes.extend(assumptions.map(ToString::to_string));
     if !report.dropped.is_empty() {
         let n = report.dropped.len();
         report.notes.push(format!(

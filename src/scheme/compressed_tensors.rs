@@ -101,6 +101,19 @@ impl Scheme for CompressedTensors {
             _ => Ok(None),
         }
     }
+
+    fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
+        let is_mxfp4 = matches!(
+            group.scheme,
+            QuantScheme::Grouped {
+                codes: CodeType::Fp4,
+                scales: Granularity::Group(_),
+                ..
+            }
+        );
+        let is_open = is_mxfp4 && !all.config.is_quantized();
+        is_open.then_some("nothing says whose four bits with exponents these are: read as MXFP4, while AutoRound's MXINT4 has the same names and shapes")
+    }
 }
 
 /// Claims codes of MXFP4 or MXFP6.

@@ -125,6 +125,11 @@ impl Scheme for Exl3 {
         let group = Group::new(name, shape.as_slice(), scheme, parts, Box::new(decoder));
         Ok(Some(group.with_others(others)))
     }
+
+    fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
+        let is_open = group.parts[0].1.shape().len() == 2 && all.config.hidden_size().is_none();
+        is_open.then_some("no `hidden_size` says how long rows of an embedding are: read with the padding to whole groups of 256")
+    }
 }
 
 /// Inputs and outputs of a layer as they are stored, and bits of a value.

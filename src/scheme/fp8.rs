@@ -10,6 +10,7 @@ use super::mxfp4::BLOCK as MX_BLOCK;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::scale_grid::ScaleGrid;
+use crate::scheme::layout::tiled::fills_tiles;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, Grouped};
 use crate::scheme::seam::scale_layout::{granularity, per_tensor, rows_and_cols};
@@ -81,6 +82,8 @@ struct HasScales {
     /// ComfyUI's markers: the prefix of the names that each is about, and the dtype of the weights
     /// there.
     markers: Vec<(String, Dtype)>,
+    /// Whether exponents of some weight fill no tiles, and so lie in rows.
+    has_row_exponents: bool,
     /// For each weight that is stored in several modules, the number of the first one's codes: a
     /// tensor belongs to one weight, and the scale of all to the first of them.
     first_shards: HashMap<String, usize>,
@@ -113,6 +116,11 @@ impl HasScales {
         }
         Self {
             markers: markers.collect(),
+            has_row_exponents: model.tensors().any(|t| {
+                matches!(t.dtype(), Dtype::U8 | Dtype::F8E8M0)
+                    && t.name().ends_with(".weight_scale")
+                    && !fills_tiles(t.shape())
+            }),
             first_shards,
         }
     }
@@ -300,6 +308,28 @@ impl Scheme for Fp8 {
             parts,
             Box::new(decoder),
         )))
+    }
+
+    fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
+        let (_, scale) = group.parts.get(1)?;
+        let is_in_rows = || {
+            all.prepared::<HasScales>()
+                .is_some_and(|prepared| prepared.has_row_exponents)
+        };
+        match group.scheme {
+            _ if all.config.is_quantized() => None,
+            QuantScheme::FineGrainedFp8 {
+                rows: 1,
+                cols: MX_BLOCK,
+                ..
+            } if scale.name().ends_with(".weight_scale") && !is_in_rows() => Some(
+                "nothing says whose MXFP8 it is: read as ModelOpt's, while ComfyUI's without its description `comfy_quant` has the same names and shapes, and exponents in another order",
+            ),
+            _ if scale.name().ends_with("weight_scale_inv") => Some(
+                "nothing says whose FP8 it is: read as DeepSeek's, which `weight_scale_inv` multiplies, while it divides GPTQModel's",
+            ),
+            _ => None,
+        }
     }
 }
 

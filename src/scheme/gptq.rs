@@ -131,6 +131,14 @@ impl Scheme for Gptq {
             decoder,
         )))
     }
+
+    fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
+        let mut roles = group.parts.iter().map(|(role, _)| *role);
+        let is_open = group.scheme == QuantScheme::Gptq
+            && roles.any(|role| role == TensorRole::ZeroPoint)
+            && !all.config.is_quantized();
+        is_open.then_some("nothing says the version of GPTQ's zero points: read as version 1, which stores them one too low, while version 2 does not")
+    }
 }
 
 /// The source of a layer's zero points.

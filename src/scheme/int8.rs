@@ -7,6 +7,7 @@ use super::modelopt::pre_quant_scale;
 use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 use crate::kernels::remember::grouped::Int;
+use crate::kernels::remember::rotated::LEAST_GROUP;
 use crate::scheme::seam::NamePattern::Ends;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, GroupFormula, GroupOffsets, Grouped};
 use crate::scheme::seam::scale_layout::{fit, granularity, rows_and_cols};
@@ -134,5 +135,18 @@ impl Scheme for Int8 {
             parts,
             Box::new(decoder),
         )))
+    }
+
+    fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
+        // ComfyUI rotates columns in groups of at least so many, and has one scale or one for each
+        // row.
+        let [(_, codes), (_, scale)] = &*group.parts else {
+            return None;
+        };
+        let (rows, cols) = rows_and_cols(codes.shape());
+        let is_open = !all.config.is_quantized()
+            && [1, rows].contains(&scale.elements())
+            && cols.is_multiple_of(LEAST_GROUP);
+        is_open.then_some("nothing says whose INT8 it is: read as compressed-tensors', while ComfyUI's rotated INT8 and INT4 (`convrot`) without their description `comfy_quant` have the same names and shapes")
     }
 }

@@ -27,18 +27,22 @@ use crate::kernels::remember::low_rank::ColumnStep;
 use crate::kernels::remember::nvfp4::BLOCK;
 use crate::kernels::remember::scale_grid::ScaleGrid;
 use crate::scheme::layout::low_rank::{LowRankFactors, LowRankSum};
+use crate::scheme::layout::tiled::fills_tiles;
 use crate::scheme::seam::NamePattern::{Ends, Is};
 use crate::scheme::seam::Sibling;
 use crate::scheme::seam::grouped::{CodeFormat, Codes, Grouped, row_groups};
 use crate::scheme::seam::scale_layout::rows_and_cols;
 use crate::scheme::seam::scale_matrix::{Matrix, NestedOp, NestedScales};
 use crate::scheme::seam::{
-    CodeType, Decode, Floats, Granularity, Group, Identity, Index, QuantScheme, Scheme, TensorRole,
-    wrong,
+    CodeType, Decode, Floats, Granularity, Group, Identity, Index, Prepared, QuantScheme, Scheme,
+    TensorRole, wrong,
 };
 use crate::{Dtype, Result};
 
 pub(super) struct Nvfp4;
+
+/// Prepared if the scales of some weight fill no tiles, and so lie in rows.
+struct RowScales;
 
 static IDENTITY: Identity = Identity {
     name: "NVFP4",
@@ -148,6 +152,23 @@ impl Scheme for Nvfp4 {
             parts,
             decoder,
         )))
+    }
+
+    fn assumption(&self, group: &Group<'_>, all: &Index<'_>) -> Option<&'static str> {
+        let is_open = group.scheme == QuantScheme::Nvfp4 { divides: false }
+            && !all.config.is_quantized()
+            && group.name.ends_with(".weight")
+            && all.prepared::<RowScales>().is_none();
+        is_open.then_some("nothing says whose NVFP4 it is: read as ModelOpt's, while ComfyUI's without its description `comfy_quant` has the same names and shapes, and codes and scales in another order")
+    }
+
+    fn prepare(&self, all: &Index<'_>) -> Option<Prepared> {
+        let mut scales = all
+            .model
+            .tensors()
+            .filter(|t| t.dtype() == Dtype::F8E4M3 && t.name().ends_with(".weight_scale"));
+        let is_of_rows = scales.any(|scale| !fills_tiles(scale.shape()));
+        is_of_rows.then(|| Box::new(RowScales) as Prepared)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The seam between stored tensors and the pipeline: what every scheme implements and what they
 //! share.
 
+pub(crate) mod assumptions;
 mod code_bytes;
 pub(crate) mod codes;
 mod config_check;
@@ -20,6 +21,7 @@ pub(crate) mod scale_layout;
 pub(crate) mod scale_matrix;
 mod shape_check;
 mod table;
+mod values;
 pub(crate) mod widening;
 
 use std::any::Any;
@@ -41,6 +43,9 @@ pub(crate) use self::read_ahead::{BlockPool, ReadAhead, StoredPiece, StoredRecta
 pub(crate) use self::registry::Registry;
 pub(crate) use self::resolve::{Problem, Resolution, ResolvedItem};
 pub(crate) use self::table::{TableOwner, TileTable};
+pub(crate) use self::values::have_same_values;
+#[cfg(feature = "models")]
+pub(crate) use self::values::{PIECE, values_of_rows};
 #[cfg(feature = "lethe")]
 pub(crate) use self::widening::is_kept;
 pub(crate) use self::widening::{Widening, aligned, covering};
@@ -233,6 +238,12 @@ pub(crate) trait Scheme: Sync {
     /// them. Then a config with a method that no scheme knows outweighs the claim.
     fn has_common_names(&self, group: &Group<'_>) -> bool {
         group.scheme.has_common_names()
+    }
+
+    /// What the claim takes for granted of `group`, because nothing in the model tells it from
+    /// another layout of the same names and shapes.
+    fn assumption(&self, _group: &Group<'_>, _all: &Index<'_>) -> Option<&'static str> {
+        None
     }
 
     /// Whether the unclaimed tensor `t`, which has the name and the dtype of an ordinary weight,

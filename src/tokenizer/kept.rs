@@ -64,8 +64,13 @@ fn is_tokenizer(key: &str) -> bool {
     key.starts_with("tokenizer.")
 }
 
-/// The text of the file for the `metadata` of a GGUF file whose tokenizer became `files`.
-pub(crate) fn write(metadata: &GgufMetadata, files: &[(&'static str, String)]) -> String {
+/// The text of the file for the `metadata` of a GGUF file whose tokenizer became `files`, beside a
+/// model that becomes GGUF of `architecture` again.
+pub(crate) fn write(
+    metadata: &GgufMetadata,
+    architecture: &str,
+    files: &[(&'static str, String)],
+) -> String {
     let sums: BTreeMap<_, _> = files
         .iter()
         .filter(|(name, _)| TOKENIZER_FILES.contains(name))
@@ -92,8 +97,6 @@ pub(crate) fn write(metadata: &GgufMetadata, files: &[(&'static str, String)]) -
             format!("    {}: {typed}", Value::from(key))
         })
         .collect();
-    let architecture = metadata.get("general.architecture");
-    let architecture = architecture.as_ref().and_then(GgufMetadataValue::as_string);
     format!(
         "{{\n  \"architecture\": {},\n  \"files\": {},\n  \"derived\": {},\n  \"metadata\": {{\n{}\n  }}\n}}\n",
         json!(architecture),

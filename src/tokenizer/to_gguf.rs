@@ -21,6 +21,7 @@ mod template;
 mod text_steps;
 mod tiktoken;
 mod unigram;
+mod vocab_merges;
 mod word_piece;
 
 use serde_json::{Map, Value};
@@ -64,7 +65,7 @@ pub(crate) struct TokenizerKeys {
 /// A model's tokenizer files, read.
 struct TokenizerFiles<'a> {
     request: &'a TokenizerRequest<'a>,
-    /// tokenizer.json.
+    /// tokenizer.json, or what transformers makes of vocab.json and merges.txt.
     json: Option<HfTokenizerFile>,
     /// The object in tokenizer_config.json; empty if there is none.
     config: Map<String, Value>,
@@ -97,7 +98,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
     request
         .texts
         .charge(vocab_size as u64 * 64, "the tokens of the tokenizer")?;
-    let files = TokenizerFiles {
+    let mut files = TokenizerFiles {
         json: HfTokenizerFile::read(request.texts)?,
         request,
         config,
@@ -125,7 +126,7 @@ pub(crate) fn to_gguf(request: &TokenizerRequest<'_>) -> Result<TokenizerKeys> {
 
 impl TokenizerFiles<'_> {
     /// Writes the keys of the tokenizer's kind, and returns the number of tokens.
-    fn write(&self, keys: &mut KeyList) -> Result<usize> {
+    fn write(&mut self, keys: &mut KeyList) -> Result<usize> {
         if self.json.is_none()
             && let Some(n) = tekken::write(self, keys)?
         {
@@ -136,6 +137,9 @@ impl TokenizerFiles<'_> {
             return ranks.write(self, keys);
         }
         let model = SentencePieceModel::read(self)?;
+        if model.is_none() && self.json.is_none() {
+            self.json = vocab_merges::read(self)?;
+        }
         let kind = self.json.as_ref().map(HfTokenizerFile::kind).transpose()?;
         match (model, &self.json, kind) {
             (Some(model), _, None | Some("BPE" | "Unigram")) => {
@@ -149,7 +153,7 @@ impl TokenizerFiles<'_> {
             (None, Some(json), Some("Unigram")) => unigram::write(self, json, keys),
             (None, None, _) => Err(AnamnesisError::unsupported(
                 "tokenizer",
-                "there is neither tokenizer.json nor tokenizer.model nor tekken.json beside the model",
+                "there is neither tokenizer.json nor tokenizer.model nor tekken.json nor vocab.json with merges.txt beside the model",
             )),
             (Some(_), _, Some(kind)) => Err(AnamnesisError::parse(format!(
                 "tokenizer.model is of SentencePiece, and {TOKENIZER_JSON} of the kind {kind}"

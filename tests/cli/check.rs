@@ -68,7 +68,7 @@ fn values() {
         raw("dead", "BF16", &[2, 2], vec![0, 0, 0, 0x80, 0, 0, 0, 0]),
         raw("w.weight", "F8_E4M3", &[128, 512], vec![0x38; 128 * 512]),
         raw(
-            "w.weight_scale_inv",
+            "w.weight_scale",
             "F32",
             &[1, 4],
             f32s(&[-1.0, 0.0, 1e-40, 1.0]),
@@ -82,11 +82,55 @@ fn values() {
         "error bad: 2 of 4 values are NaN",
         "warning bad: 1 of 4 values are infinite",
         "warning dead: all 4 values are zero",
-        "warning w.weight_scale_inv: 1 of 4 scales are negative",
-        "warning w.weight_scale_inv: 1 of 4 scales are subnormal",
-        "warning w.weight_scale_inv: 1 of 4 scales are zero",
+        "warning w.weight_scale: 1 of 4 scales are negative",
+        "warning w.weight_scale: 1 of 4 scales are subnormal",
+        "warning w.weight_scale: 1 of 4 scales are zero",
     ];
     assert_eq!((code, findings), (1, expected.map(str::to_owned).to_vec()));
+}
+
+/// Scales of activations that one of several experts lacks, or that are zero. Layers of another kind
+/// need none.
+#[test]
+fn scales_of_activations() {
+    let directory = tempfile::tempdir().unwrap();
+    let expert = |i: usize, scale: Option<f32>| {
+        let name = format!("layers.0.experts.{i}.up_proj");
+        let mut tensors = vec![
+            raw(
+                &format!("{name}.weight"),
+                "F8_E4M3",
+                &[4, 8],
+                vec![0x38; 32],
+            ),
+            raw(&format!("{name}.weight_scale"), "F32", &[], f32s(&[1.0])),
+        ];
+        let scale = scale.map(|x| raw(&format!("{name}.input_scale"), "F32", &[], f32s(&[x])));
+        tensors.extend(scale);
+        tensors
+    };
+    let other = [
+        raw("head.weight", "F8_E4M3", &[4, 8], vec![0x38; 32]),
+        raw("head.weight_scale", "F32", &[], f32s(&[1.0])),
+    ];
+    let checked = |second: Option<f32>| {
+        let experts = [
+            expert(0, Some(0.5)),
+            expert(1, second),
+            expert(2, Some(0.5)),
+        ];
+        let tensors = [experts.concat(), other.to_vec()].concat();
+        let model = save(directory.path().join("m.safetensors"), &file(&tensors, &[]));
+        check(&model, &["--data"])
+    };
+    assert_eq!(checked(Some(0.25)), (0, vec![]));
+    let name = "layers.0.experts.1.up_proj";
+    let expected = format!("warning {name}.input_scale: 1 of 1 scales are zero");
+    assert_eq!(checked(Some(0.0)), (1, vec![expected]));
+    let expected = format!(
+        "warning {name}.weight: `{name}.input_scale` is missing, and other layers have one, such as `layers.0.experts.0.up_proj.input_scale`"
+    );
+    assert_eq!(checked(None), (1, vec![expected]));
 }
 
 /// A code that decodes to NaN, and a group index out of range: only the data shows them.
@@ -97,7 +141,7 @@ fn decoded_values() {
     codes[7] = 0x7f;
     let tensors = [
         raw("w.weight", "F8_E4M3", &[128, 128], codes),
-        raw("w.weight_scale_inv", "F32", &[1, 1], f32s(&[1.0])),
+        raw("w.weight_scale", "F32", &[1, 1], f32s(&[1.0])),
     ];
     let model = save(directory.path().join("m.safetensors"), &file(&tensors, &[]));
     let expected = "error w.weight: 1 of 16384 decoded values are NaN";
@@ -123,8 +167,11 @@ fn decoded_values() {
         raw("x", "F32", &[1], f32s(&[f32::NAN])),
     ];
     let model = save(directory.path().join("g.safetensors"), &file(&tensors, &[]));
-    assert_eq!(check(&model, &[]), (0, vec![]));
-    let (code, findings) = check(&model, &["--data"]);
+    let (code, findings) = check(&model, &[]);
+    assert_eq!((code, findings.len()), (1, 1), "{findings:?}");
+    assert!(findings[0].contains("version of GPTQ"), "{findings:?}");
+    let (code, mut findings) = check(&model, &["--data"]);
+    findings.remove(0);
     assert_eq!((code, findings.len()), (1, 2), "{findings:?}");
     assert_eq!(findings[0], "error x: 1 of 1 values are NaN");
     assert!(

@@ -11,7 +11,9 @@ use crate::{amn, check};
 fn edited(name: &str, keys: Vec<(&str, GgufMetadataValue)>, directory: &Path) -> PathBuf {
     let model = parse(data().join("whole").join(name).join("canonical.gguf")).unwrap();
     let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
-    let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(keys.collect());
+    let options = ConvertOptions::new(ConvertTarget::Gguf)
+        .with_gguf_metadata(keys.collect())
+        .with_scope(anamnesis::ModelScope::Tensors);
     let path = directory.join("edited.gguf");
     _ = std::fs::remove_file(&path);
     model.convert(&path, options).unwrap();
@@ -76,6 +78,30 @@ fn keys_and_tensors() {
     let (code, text) = said(&path);
     let expected = "the key `llama.attention.layer_norm_rms_epsilon` is missing";
     assert!(code == 1 && text.contains(expected), "{text}");
+}
+
+/// A key without which llama.cpp has no place for tensors that are there.
+#[test]
+fn keys_of_shared_experts() {
+    let directory = tempfile::tempdir().unwrap();
+    for (model, architecture) in [
+        ("ernie4_5_moe", "ernie4_5-moe"),
+        ("granite_hybrid_moe", "granitehybrid"),
+    ] {
+        let key = format!("{architecture}.expert_shared_feed_forward_length");
+        let mut bytes =
+            std::fs::read(data().join("whole").join(model).join("canonical.gguf")).unwrap();
+        let at = bytes
+            .windows(key.len())
+            .position(|at| at == key.as_bytes())
+            .unwrap();
+        bytes[at + key.len() - 1] = b'_';
+        let path = directory.path().join("without.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        let (code, text) = said(&path);
+        let expected = format!("the key `{key}` is missing");
+        assert!(code == 1 && text.contains(&expected), "{text}");
+    }
 }
 
 #[test]

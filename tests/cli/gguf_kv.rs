@@ -108,6 +108,47 @@ fn keys_are_removed() {
     }
 }
 
+/// A value for which llama.cpp would not load the output, from a file and from a directory.
+#[test]
+fn what_makes_a_model_unloadable_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let output = root.path().join("out.gguf").to_string_lossy().into_owned();
+    let json = root.path().join("kv.json");
+    std::fs::write(&json, r#"{"llama.block_count": 7}"#).unwrap();
+    let json = json.to_string_lossy().into_owned();
+    let mut all = commands();
+    let directory = data().join("whole/llama/hf").to_string_lossy().into_owned();
+    for to in [
+        &["convert", "--to", "gguf"][..],
+        &["convert", "--to", "gguf", "--out-dtype", "f32"],
+        &["forget", "--to", "gguf:q8_0"],
+    ] {
+        let words = to.iter().map(|word| (*word).to_owned());
+        all.push(words.chain([directory.clone()]).collect());
+    }
+    for arguments in all {
+        for option in [
+            ["--gguf-kv", "llama.block_count=7"],
+            ["--gguf-metadata", &json],
+        ] {
+            let mut texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            texts.extend(option);
+            texts.extend(["-o", &output]);
+            let done = amn(&texts);
+            let error = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert_eq!(done.status.code(), Some(2), "{texts:?}: {error}");
+            assert!(
+                error.contains("GGUF metadata `llama.block_count`: llama.cpp would not load"),
+                "{error}"
+            );
+            texts.push("--tensors-only");
+            let done = amn(&texts);
+            assert!(done.status.success(), "{texts:?}");
+            std::fs::remove_file(&output).unwrap();
+        }
+    }
+}
+
 /// A value of another type, and a key that is not for callers.
 #[test]
 fn what_does_not_fit_is_refused() {

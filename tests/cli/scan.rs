@@ -113,6 +113,51 @@ fn directories_and_what_cannot_be_read() {
     assert_eq!(scan(&[]).0, Some(2));
 }
 
+/// An opcode that ends behind its frame: Python's unpickler in C drops the rest of a frame that lies
+/// in its buffer, so it runs other opcodes than those that stand in the file.
+#[test]
+fn opcodes_end_in_their_frames() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("m.pkl");
+    let framed = |len: u64, body: &[u8]| {
+        let len = len.to_le_bytes();
+        [&b"\x80\x05\x95"[..], &len, body, b"."].concat()
+    };
+    let outer = |len: u64, inner: u64| {
+        let inner = inner.to_le_bytes();
+        framed(len, &[&b"N\x95"[..], &inner, b"0N"].concat())
+    };
+    let buried = [&b"NB\x20\0\0\0cos\nsystem\nV"[..], &[b' '; 18], b"\n\x85R0"].concat();
+    for pickle in [
+        framed(3, &buried),
+        framed(1, b"K\x07"),
+        framed(3, b"\x8c\x03abc"),
+        framed(4, b"Vhello\n"),
+        framed(5, b"ccollections\nOrderedDict\n"),
+        outer(30, 2),
+        outer(11, 3),
+    ] {
+        std::fs::write(&path, &pickle).unwrap();
+        let (code, text) = scan(&[path.to_str().unwrap()]);
+        assert_eq!(code, Some(1), "{pickle:?}: {text}");
+        assert!(text.contains("the end of its frame"), "{text}");
+        // Behind other beginnings, too.
+        std::fs::write(&path, [&b"GGUF\0\0\0\0\x000"[..], &pickle].concat()).unwrap();
+        let (code, text) = scan(&[path.to_str().unwrap()]);
+        assert_eq!(code, Some(1), "{pickle:?}: {text}");
+    }
+    for pickle in [
+        framed(3, b"K\x07"),
+        framed(1, b"N0K\x07"),
+        framed(2, b"NN\x95\x02\0\0\0\0\0\0\x000\x94"),
+        framed(99, b"N"),
+    ] {
+        std::fs::write(&path, &pickle).unwrap();
+        let (code, text) = scan(&[path.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{pickle:?}: {text}");
+    }
+}
+
 /// What is not followed in a directory is told.
 #[cfg(unix)]
 #[test]

@@ -8,6 +8,7 @@ mod edits;
 mod glm;
 mod inputs;
 mod kept;
+mod loading;
 mod nested;
 mod predictions;
 mod refused;

@@ -320,3 +320,62 @@ fn archives_of_other_files_are_named() {
     let gzip = error(b"\x1f\x8b\x08\0aaaaaaaa".to_vec());
     assert!(gzip.contains("gzip") && gzip.contains(".nemo"), "{gzip}");
 }
+
+/// What holds numbers and is no entry is told of: attributes of tensors and of other values, and
+/// storages alone. Cycles among attributes end.
+#[test]
+fn what_is_no_entry_is_told() {
+    let whole = view(&storage("FloatStorage", &text("0"), 6), 0, &[6], &[1]);
+    let bare = storage("FloatStorage", &text("0"), 6);
+    let ordered = |state: &[u8]| [b"ccollections\nOrderedDict\n)R", state, b"b"].concat();
+    let pair = |name: &str, value: &[u8]| [b"}", &text(name)[..], value, b"s"].concat();
+    let of_type = [
+        &b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\nctorch\nTensor\n("[..],
+        &bare,
+        b"K\0K\x06\x85K\x01\x85\x89Nt",
+        &pair("scale", &whole),
+        b"tR",
+    ]
+    .concat();
+    let parameter = [
+        &b"ctorch._utils\n_rebuild_parameter_with_state\n("[..],
+        &whole,
+        b"\x88N",
+        &pair("scale", &[&b"]"[..], &whole, b"a"].concat()),
+        b"tR",
+    ]
+    .concat();
+    let rows = [
+        ("attributes of other values: `x.scale`", of_type),
+        ("attributes of other values: `x.scale.0`", parameter),
+        (
+            "attributes of other values: `x.extra`",
+            ordered(&pair("extra", &whole)),
+        ),
+        (
+            "attributes of other values: `x.<entry 0>`",
+            ordered(&[b"}}", &whole[..], b"s"].concat()),
+        ),
+        ("storages without a tensor: `x`", bare.clone()),
+        // The state of a dict is the dict.
+        ("storages without a tensor: `x.extra`", {
+            let dict = ordered(b"h\x07")[..].to_vec();
+            let dict = dict.strip_suffix(b"h\x07b").unwrap();
+            [dict, b"q\x07", &text("extra"), &bare, b"sh\x07b"].concat()
+        }),
+    ];
+    for (expected, value) in rows {
+        let pickle = pickle_of(&[("kept", whole.clone()), ("x", value)]);
+        let members = [
+            Member::stored("m/data.pkl", &pickle),
+            Member::stored("m/data/0", &[0; 24]),
+        ];
+        let model = parse_bytes(Zip::of(&members).file()).unwrap();
+        let notes = model.inspect().notes;
+        assert!(
+            notes.iter().any(|note| note.contains(expected)),
+            "{expected}: {notes:?}"
+        );
+        assert!(model.tensors().any(|tensor| tensor.name() == "kept"));
+    }
+}

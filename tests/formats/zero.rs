@@ -13,12 +13,15 @@ use safetensors::SafeTensors;
 use crate::common::{assert_same, data};
 
 /// The cases, and the number of tensors whose parts lie in several files.
-const CASES: [(&str, usize); 7] = [
+const CASES: [(&str, usize); 10] = [
     ("stage1", 2),
     ("stage1-frozen", 3),
     ("stage2", 4),
     ("stage2-one", 0),
     ("stage2-aligned", 4),
+    ("stage1-fp16-reordered", 2),
+    ("stage2-fp16-offload", 2),
+    ("stage3-fp16-offload", 7),
     ("stage3", 7),
     ("stage3-frozen", 7),
 ];

@@ -1,8 +1,12 @@
 //! Numbers that tensors, configs and descriptions state of one weight. Where two of them say
 //! different things, the weight is refused, however well the number of its bytes fits.
 
+use std::path::{Path, PathBuf};
+
+use anamnesis::parse;
+
 use crate::common::verdict::{Parse, check, parse_beside, recover, tensors, verdict};
-use crate::common::{Raw, file};
+use crate::common::{Raw, case_directories, data, file, find_dtype, raw};
 
 /// Groups and axes of scales.
 #[test]
@@ -215,4 +219,234 @@ fn groups_of_hqq() {
         let result = recover(weight(rows, group), "");
         assert_eq!(verdict(result, Parse, &words), None, "groups of {group}");
     }
+}
+
+/// The tensors of `model` as they are stored; `None` if test files cannot have one.
+fn stored(model: &anamnesis::ParsedModel) -> Option<Vec<Raw>> {
+    let one = |t: anamnesis::Tensor<'_>| {
+        let (dtype, _) = find_dtype(&t.dtype().to_string())?;
+        Some(raw(t.name(), dtype, t.shape(), t.bytes().unwrap().to_vec()))
+    };
+    model.tensors().map(one).collect()
+}
+
+/// The small models of the test data that are of safetensors files, with their directories.
+fn small_models() -> impl Iterator<Item = (PathBuf, anamnesis::ParsedModel)> {
+    let models = case_directories().into_iter();
+    models.filter_map(|dir| {
+        let model = parse(&dir).ok()?;
+        let is_fit = model.container() == anamnesis::Container::Safetensors
+            && model.inspect().problems.is_empty()
+            && model.tensor_bytes() < 1 << 18;
+        is_fit.then_some((dir, model))
+    })
+}
+
+/// Decodes `tensors` beside the config of `dir`, with the metadata of `model`.
+fn recover_beside(
+    dir: &Path,
+    model: &anamnesis::ParsedModel,
+    tensors: &[Raw],
+) -> anamnesis::Result<Vec<u8>> {
+    let metadata: Vec<(&str, &str)> = model
+        .metadata()
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
+    let config = std::fs::read_to_string(dir.join("config.json"));
+    let configs: Vec<_> = config
+        .iter()
+        .map(|text| ("config.json", text.as_str()))
+        .collect();
+    parse_beside(&file(tensors, &metadata), &configs)?
+        .remember_to_bytes(anamnesis::TargetDtype::F32)
+}
+
+/// Every model of the test data with a bias of another length beside its first weight.
+#[test]
+fn biases_of_other_lengths() {
+    let (mut failures, mut tried) = (String::new(), 0);
+    for (dir, model) in small_models() {
+        let Some(mut tensors) = stored(&model) else {
+            continue;
+        };
+        let Ok(recovery) = model.recovery(anamnesis::TargetDtype::F32) else {
+            continue;
+        };
+        let names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+        let weight = recovery.outputs().find_map(|output| {
+            let base = output.name.strip_suffix("weight")?;
+            // Experts that are taken apart have the bias of their stack.
+            let is_quantized = match model.tensor(output.name) {
+                Some(t) => t.role() == anamnesis::TensorRole::Quantized,
+                None => names.iter().any(|name| name.starts_with(base)),
+            };
+            let &[rows, cols] = output.shape else {
+                return None;
+            };
+            let bias = format!("{base}bias");
+            let is_free = !names.contains(&bias.as_str());
+            (is_quantized && is_free).then_some((bias, rows.max(cols) + 200))
+        });
+        let Some((bias, values)) = weight else {
+            continue;
+        };
+        if recover_beside(&dir, &model, &tensors).is_err() {
+            continue;
+        }
+        tried += 1;
+        tensors.push(raw(&bias, "F32", &[values], vec![0; values * 4]));
+        if recover_beside(&dir, &model, &tensors).is_ok() {
+            failures += &format!("{}: {bias}\n", dir.display());
+        }
+    }
+    assert!(failures.is_empty(), "accepted:\n{failures}");
+    assert!(tried > 100, "{tried}");
+}
+
+/// Every model of the test data without the factors of one of several layers of one input.
+#[test]
+fn factors_of_some_layers() {
+    let mut tried = 0;
+    for (dir, model) in small_models() {
+        let Some(tensors) = stored(&model) else {
+            continue;
+        };
+        let is_factor = |t: &&Raw| {
+            let layers = ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"];
+            let layer = t.name.strip_suffix(".pre_quant_scale");
+            layer.is_some_and(|layer| layers.iter().any(|end| layer.ends_with(end)))
+        };
+        let factors: Vec<&Raw> = tensors.iter().filter(is_factor).collect();
+        let module = |t: &Raw| t.name.rsplitn(3, '.').last().unwrap_or_default().to_owned();
+        for factor in &factors {
+            if factors
+                .iter()
+                .filter(|other| module(other) == module(factor))
+                .count()
+                < 2
+            {
+                continue;
+            }
+            let rest: Vec<Raw> = tensors
+                .iter()
+                .filter(|t| t.name != factor.name)
+                .cloned()
+                .collect();
+            let result = recover_beside(&dir, &model, &rest);
+            let words = [factor.name.as_str(), "is missing"];
+            assert_eq!(verdict(result, Parse, &words), None, "{}", dir.display());
+            tried += 1;
+        }
+    }
+    assert!(tried >= 5, "{tried}");
+}
+
+/// A width in `config.json` that the last norm refutes: by it MLX's bits would be told.
+#[test]
+fn mlx_width_of_another_model() {
+    let name = "model.layers.0.mlp.up_proj";
+    let config = r#"{"model_type":"llama","hidden_size":128,"intermediate_size":4,"quantization":{"bits":4,"group_size":64}}"#;
+    for (norm, is_right) in [(128, true), (64, false)] {
+        let list = format!(
+            "{name}.weight U32 4,16; {name}.scales BF16 4,2; {name}.biases BF16 4,2; model.norm.weight BF16 {norm}"
+        );
+        let model = parse_beside(&file(&tensors(&list), &[]), &[("config.json", config)]).unwrap();
+        let result = model.remember_to_bytes(anamnesis::TargetDtype::F32);
+        let words = ["`hidden_size` 128", "`model.norm.weight` has 64"];
+        assert_eq!(verdict(result, Parse, &words).is_some(), is_right, "{norm}");
+    }
+}
+
+/// Every model of Quark whose companions have the names of its quantizers, as checkpoints that were
+/// not exported have them.
+#[test]
+fn companions_in_quantizers() {
+    let mut tried = 0;
+    for (dir, model) in small_models() {
+        let Some(tensors) = stored(&model).filter(|_| dir.starts_with(data().join("quark"))) else {
+            continue;
+        };
+        let renamed = |t: &Raw| {
+            let mut t = t.clone();
+            for (exported, own) in [
+                (".weight_scale", ".weight_quantizer.scale"),
+                (".weight_zero_point", ".weight_quantizer.zero_point"),
+            ] {
+                if let Some(module) = t.name.strip_suffix(exported) {
+                    t.name = format!("{module}{own}");
+                }
+            }
+            t
+        };
+        let others: Vec<Raw> = tensors.iter().map(renamed).collect();
+        let is_renamed = others.iter().zip(&tensors).any(|(a, b)| a.name != b.name);
+        let want = recover_beside(&dir, &model, &tensors);
+        let (true, Ok(want)) = (is_renamed, want) else {
+            continue;
+        };
+        // Two scales of one weight have no names in quantizers.
+        let Ok(got) = recover_beside(&dir, &model, &others) else {
+            assert!(
+                dir.to_string_lossy().contains("fp8_scales"),
+                "{}",
+                dir.display()
+            );
+            continue;
+        };
+        assert!(got == want, "{}", dir.display());
+        tried += 1;
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+/// Two groups of compressed-tensors that are both for all linear layers: the stored shape tells
+/// which of them a layer is of.
+#[test]
+fn two_groups_for_one_layer() {
+    let mut tried = 0;
+    for (dir, model) in small_models() {
+        let Ok(config) = std::fs::read_to_string(dir.join("config.json")) else {
+            continue;
+        };
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let is_stored = model.tensors().any(|t| t.name().ends_with(".weight_shape"));
+        let groups = config.pointer_mut("/quantization_config/config_groups");
+        let Some(groups) = groups
+            .and_then(|groups| groups.as_object_mut())
+            .filter(|_| is_stored)
+        else {
+            continue;
+        };
+        let [(_, own)] = &groups.iter().collect::<Vec<_>>()[..] else {
+            continue;
+        };
+        let own = (*own).clone();
+        let Some(bits) = own["weights"]["num_bits"].as_u64() else {
+            continue;
+        };
+        let mut other = own.clone();
+        other["weights"]["num_bits"] = (if bits == 8 { 4 } else { 8 }).into();
+        let Some(tensors) = stored(&model) else {
+            continue;
+        };
+        let want = recover_beside(&dir, &model, &tensors).unwrap();
+        for order in [[&own, &other], [&other, &own]] {
+            let groups = serde_json::json!({ "group_0": order[0], "group_1": order[1] });
+            *config
+                .pointer_mut("/quantization_config/config_groups")
+                .unwrap() = groups;
+            let metadata: Vec<(&str, &str)> = vec![];
+            let text = config.to_string();
+            let parsed =
+                parse_beside(&file(&tensors, &metadata), &[("config.json", &text)]).unwrap();
+            let got = parsed.remember_to_bytes(anamnesis::TargetDtype::F32);
+            match got {
+                Ok(got) => assert!(got == want, "{}", dir.display()),
+                Err(error) => panic!("{}: {error}", dir.display()),
+            }
+        }
+        tried += 1;
+    }
+    assert!(tried > 5, "{tried}");
 }

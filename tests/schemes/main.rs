@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod assumptions;
 mod contradictions;
 mod dfloat11;
 mod errors;

@@ -4,7 +4,9 @@ use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
 
-use super::sizes::{EXPERTS, GgufFacts, KeyFacts, MOST_LAYERS, Size, USED, When, name_in_layer};
+use super::sizes::{
+    EXPERTS, GgufFacts, KeyFacts, MOST_LAYERS, Size, USED, When, name_in_layer, row_and_layer,
+};
 use super::{Graph, Row, TensorNeed, graph_of};
 use crate::containers::model::gguf::GgufMetadataValue;
 
@@ -15,7 +17,7 @@ const ALL_NEED: &[&str] = &["context_length", "embedding_length", "block_count"]
 const HEADS_NEED: &[&str] = &["attention.head_count"];
 
 /// Why llama.cpp does not load a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum GraphProblem {
     /// A key is missing.
     Key(String),
@@ -245,7 +247,7 @@ fn tensor_problems(graph: &Graph, facts: &GgufFacts<'_>) -> Vec<GraphProblem> {
             }
         }
     }
-    comparison.add_unknown();
+    comparison.add_unknown(graph);
     comparison.problems
 }
 
@@ -317,8 +319,9 @@ impl Comparison<'_> {
         }
     }
 
-    /// Adds the tensors that no row is about. llama.cpp takes scales of weights in all architectures.
-    fn add_unknown(&mut self) {
+    /// Adds the tensors that no row is about, or the key that is missing for the row that is. llama.cpp
+    /// takes scales of weights in all architectures.
+    fn add_unknown(&mut self, graph: &Graph) {
         let experts = self.facts.size(EXPERTS, 0) as usize;
         let is_scale = |name: &str, shape: &[usize]| {
             let base = name
@@ -337,11 +340,29 @@ impl Comparison<'_> {
             tensors.filter(|(name, shape)| !self.known.contains(**name) && !is_scale(name, shape));
         let mut unknown: Vec<_> = unknown.map(|(name, _)| *name).collect();
         unknown.sort_unstable();
-        self.problems
-            .extend(unknown.into_iter().map(|name| GraphProblem::NoPlace {
-                tensor: name.to_owned(),
-                architecture: self.facts.architecture.to_owned(),
-            }));
+        let mut whens: HashMap<&str, Vec<When>> = HashMap::new();
+        for (when, rows) in graph.tensors {
+            for row in rows.iter().flat_map(|rows| rows.iter()) {
+                whens.entry(row.name).or_default().push(*when);
+            }
+        }
+        let mut keys = HashSet::new();
+        for name in unknown {
+            let (row, layer) = row_and_layer(name);
+            let whens = whens.get(row.as_str()).into_iter().flatten();
+            let mut missing = whens.filter_map(|when| self.facts.missing_key(*when, layer));
+            match missing.next() {
+                Some(key) if keys.insert(key) => {
+                    let key = format!("{}.{key}", self.facts.architecture);
+                    self.problems.push(GraphProblem::Key(key));
+                }
+                Some(_) => {}
+                None => self.problems.push(GraphProblem::NoPlace {
+                    tensor: name.to_owned(),
+                    architecture: self.facts.architecture.to_owned(),
+                }),
+            }
+        }
     }
 }
 

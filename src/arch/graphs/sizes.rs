@@ -236,6 +236,24 @@ impl GgufFacts<'_> {
         }
     }
 
+    /// The key that is missing, if that is why `when` is not true in layer `layer`.
+    pub(super) fn missing_key(&self, when: When, layer: usize) -> Option<&'static str> {
+        match when {
+            When::Above0(Size::Key(key)) | When::AtLeast(Size::Key(key), _) => {
+                self.key(key).is_none().then_some(key)
+            }
+            When::Any(all) => all.iter().find_map(|when| self.missing_key(*when, layer)),
+            When::All(all) => {
+                let mut false_ones = all.iter().filter(|when| !self.is(**when, layer));
+                let key = self.missing_key(*false_ones.next()?, layer)?;
+                false_ones
+                    .all(|when| self.missing_key(*when, layer).is_some())
+                    .then_some(key)
+            }
+            _ => None,
+        }
+    }
+
     fn is_linear(&self, layer: usize) -> bool {
         if let Some(KeyFacts::Numbers(all)) = self.key("attention.recurrent_layers") {
             return all.get(layer) == Some(&1);
@@ -249,6 +267,15 @@ impl GgufFacts<'_> {
 /// The name of a row in layer `layer`.
 pub(super) fn name_in_layer(name: &str, layer: usize) -> String {
     name.replace("{i}", &layer.to_string())
+}
+
+/// The row of the tensor `name`, and its layer.
+pub(super) fn row_and_layer(name: &str) -> (String, usize) {
+    let found = name.split_once("blk.").and_then(|(stack, rest)| {
+        let (layer, rest) = rest.split_once('.')?;
+        Some((format!("{stack}blk.{{i}}.{rest}"), layer.parse().ok()?))
+    });
+    found.unwrap_or_else(|| (name.to_owned(), 0))
 }
 
 /// The expression, in terms of keys.

@@ -90,6 +90,11 @@ pub(in crate::cli) struct SelectArgs {
     /// Leave out arrays that no tensor can hold (text, objects, …), and tensors that cannot be decoded
     #[arg(long, help_heading = SELECTION)]
     pub skip_unsupported: bool,
+    /// Refuse a model of which something is taken for granted: integers that look like codes of a
+    /// quantization that is not recognised, or weights that could be in another layout; by default
+    /// a note says so
+    #[arg(long, help_heading = SELECTION)]
+    pub strict: bool,
 }
 
 /// Where the output goes, and what it is made of.

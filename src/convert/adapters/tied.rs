@@ -13,7 +13,7 @@ use crate::config::Texts;
 use crate::containers::model::Tensor;
 use crate::convert::whole::WholeModel;
 use crate::scheme::seam::wrong;
-use crate::scheme::{Decode, Group, ResolvedItem};
+use crate::scheme::{Decode, Group, ResolvedItem, have_same_values};
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// Name of a model's config.
@@ -97,7 +97,7 @@ impl TiedHead {
         let tie = read_tie(model, whole)?;
         match (&*heads, tie) {
             ([], Tie::Stated(true) | Tie::Default) => {}
-            (&[head], Tie::Stated(true)) if are_once_more(&items[embedding], &items[head])? => {
+            (&[head], Tie::Stated(true)) if have_same_values(&items[embedding], &items[head])? => {
                 let removed = items.remove(head);
                 tied.notes.push(format!(
                     "tensor `{}` is `{}` once more, to which config.json ties it, and was left out",
@@ -230,14 +230,6 @@ fn own_head<'a>(
     Err(wrong(&of_head, what))
 }
 
-/// Whether two items are stored tensors with the same floats.
-fn are_once_more(a: &ResolvedItem<'_>, b: &ResolvedItem<'_>) -> Result<bool> {
-    match (a, b) {
-        (ResolvedItem::Plain(a), ResolvedItem::Plain(b)) => are_same(&a.stored, &b.stored),
-        _ => Ok(false),
-    }
-}
-
 /// Puts a copy of item `embedding` behind it, under the name `head`.
 ///
 /// # Errors
@@ -286,13 +278,22 @@ fn read_tie(model: &ParsedModel, whole: Option<&WholeModel>) -> Result<Tie> {
     let mut files = whole.into_iter().flat_map(WholeModel::files);
     if let Some((_, text)) = files.find(|(name, _)| name == CONFIG) {
         let config = serde_json::from_str(text).ok();
-        return Ok(config.as_ref().map_or(Tie::Unknown, tie_of));
+        return Ok(config.as_ref().map_or(Tie::Unknown, tie_by_class));
     }
     let Some(directory) = model.model_directory() else {
         return Ok(Tie::Unknown);
     };
     let config = Texts::following(&directory, &model.limits).json(CONFIG)?;
-    Ok(config.as_ref().map_or(Tie::Unknown, tie_of))
+    Ok(config.as_ref().map_or(Tie::Unknown, tie_by_class))
+}
+
+/// What `config` says, or its class where it is silent.
+fn tie_by_class(config: &Value) -> Tie {
+    match tie_of(config) {
+        #[cfg(feature = "models")]
+        Tie::Default if crate::arch::is_tied(config) => Tie::Stated(true),
+        tie => tie,
+    }
 }
 
 fn tie_of(config: &Value) -> Tie {

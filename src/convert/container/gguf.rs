@@ -1,17 +1,25 @@
 //! GGUF outputs: their metadata, and how they are split into files.
 
+#[cfg(feature = "models")]
+mod loading;
+#[cfg(not(feature = "models"))]
+#[path = "gguf/no_loading.rs"]
+mod loading;
+mod output_keys;
 mod without_architecture;
 
 use std::ops::Range;
 
+use self::output_keys::OutputKeys;
+
 use super::split::{numbered_names, split_by_size};
 use super::{ContainerWriter, LayoutRequest, Sharding};
-use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadata, GgufMetadataValue};
+use crate::containers::model::gguf::{GGML_QNT_VERSION, GgufMetadataValue};
 use crate::containers::model::gguf_keys::{
     ARCHITECTURE, FILE_TYPE, PREFIX, VERSION, is_rotation_key, is_split_key,
 };
-use crate::containers::parse::gguf::{MAX_PARTS, ResolvedEdits, from_text, resolve_edits};
-use crate::containers::write::gguf::{GGML_MAX_DIMS, GgufKeys, layout as lay_out, stored_dtype};
+use crate::containers::parse::gguf::{MAX_PARTS, from_text};
+use crate::containers::write::gguf::{GGML_MAX_DIMS, layout as lay_out, stored_dtype};
 use crate::containers::write::{OutputEntry, OutputLayout};
 use crate::convert::encode;
 use crate::convert::options::ConvertOptions;
@@ -90,14 +98,15 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
         report.notes.push(note);
     }
     let shards = split_by_size(drafts, options.max_shard_size);
-    let keys = match whole {
+    let made = match whole {
         // The metadata of a whole model is complete; only the caller's keys replace some.
-        Some(whole) => {
-            let all = [whole.metadata(), gguf_keys, &options.gguf_metadata].concat();
-            with_edits(None, |_| false, all, options)?
-        }
-        None => keys(model, drafts, gguf_keys, options)?,
+        Some(whole) => OutputKeys::new([whole.metadata(), gguf_keys].concat()),
+        None => keys(model, drafts, gguf_keys, options),
     };
+    let edited = made.with_changes_of(options)?;
+    let note = loading::note(model, &entries, (&made, edited.as_ref()), options)?;
+    report.notes.extend(note);
+    let keys = edited.as_ref().unwrap_or(&made).encode()?;
     if !keys.has_architecture() {
         let names = drafts.iter().map(|draft| &*draft.name);
         report
@@ -134,18 +143,16 @@ fn layout(request: &mut LayoutRequest<'_, '_>) -> Result<Vec<OutputLayout>> {
 ///
 /// From GGUF it is the input's. From another container it is what an earlier conversion from GGUF
 /// kept there under prefixed keys, and the architecture of an image model. Keys of a split and of
-/// rotations are dropped, the file type and quantization version are set to what the output holds,
-/// and the caller's keys replace all others.
-fn keys(
-    model: &ParsedModel,
+/// rotations are dropped, the file type and quantization version are set to what the output holds.
+fn keys<'a>(
+    model: &'a ParsedModel,
     drafts: &[BoxedOutput<'_>],
     of_encoding: &[(String, GgufMetadataValue)],
     options: &ConvertOptions,
-) -> Result<GgufKeys> {
+) -> OutputKeys<'a> {
     // Blocks that are copied unchanged are still what the input's metadata says.
     if options.carries_blocks(model) {
-        let source = model.gguf().map(|source| &source.metadata);
-        return with_edits(source, is_split_key, options.gguf_metadata.clone(), options);
+        return OutputKeys::new(vec![]).with_those_of(model, is_split_key);
     }
     let quantized = drafts.iter().any(|d| d.dtype.block_size() > 1);
     let mut all = Vec::new();
@@ -182,49 +189,11 @@ fn keys(
         all.push((VERSION.to_owned(), GgufMetadataValue::U32(GGML_QNT_VERSION)));
     }
     all.extend_from_slice(of_encoding);
-    all.extend_from_slice(&options.gguf_metadata);
     let stale = |key: &str| {
         let is_untrue = key == VERSION && !quantized && !options.encodes();
         is_split_key(key) || is_rotation_key(key) || is_untrue
     };
-    with_edits(
-        model.gguf().map(|source| &source.metadata),
-        stale,
-        all,
-        options,
-    )
-}
-
-/// The metadata of `source` without the keys that `leave_out` selects, with those of `all`, and with
-/// the caller's edits.
-///
-/// # Errors
-/// `Usage` if an edit does not fit its key, or sets a key that is not for callers; those of
-/// [`GgufKeys::new`].
-fn with_edits(
-    source: Option<&GgufMetadata>,
-    leave_out: impl Fn(&str) -> bool,
-    mut all: Vec<(String, GgufMetadataValue)>,
-    options: &ConvertOptions,
-) -> Result<GgufKeys> {
-    if options.gguf_edits.is_empty() {
-        return GgufKeys::new(source, leave_out, &all);
-    }
-    let existing = |key: &str| {
-        // Of several values for a key the last one counts.
-        let made = all.iter().rev().find(|(other, _)| other == key);
-        let kept = || source.filter(|_| !leave_out(key))?.get(key);
-        made.map(|(_, value)| value.clone()).or_else(kept)
-    };
-    let ResolvedEdits { set, removed } = resolve_edits(&options.gguf_edits, &existing)?;
-    // What is wrong with the edits alone is no fault of the input.
-    GgufKeys::new(None, |_| false, &set).map_err(|error| match error {
-        AnamnesisError::Parse { reason } => AnamnesisError::usage(reason),
-        error => error,
-    })?;
-    all.retain(|(key, _)| !removed.contains(key));
-    all.extend(set);
-    GgufKeys::new(source, |key| leave_out(key) || removed.contains(key), &all)
+    OutputKeys::new(all).with_those_of(model, stale)
 }
 
 /// The number of the output's file type in llama.cpp's `enum llama_ftype`.

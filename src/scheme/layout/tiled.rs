@@ -37,6 +37,15 @@ pub(crate) fn stored_len(rows: usize, cols: usize) -> Option<usize> {
         .checked_mul(TILE_LEN)
 }
 
+/// Whether scales of this shape fill whole tiles, so that nothing tells those in tiles from those in
+/// rows.
+pub(crate) fn fills_tiles(shape: &[usize]) -> bool {
+    match *shape {
+        [.., rows, cols] => rows.is_multiple_of(TILE_ROWS) && cols.is_multiple_of(TILE_COLS),
+        _ => false,
+    }
+}
+
 /// Index in its tile of the scale at `row` and `col` of the matrix.
 fn offset_in_tile(row: usize, col: usize) -> usize {
     // A tile is 32 lines of 16 scales, and line r is | row r | row r + 32 | row r + 64 | row r + 96

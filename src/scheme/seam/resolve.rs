@@ -8,6 +8,7 @@ use crate::config::QuantMethod;
 use crate::containers::model::Tensor;
 #[cfg(feature = "lethe")]
 use crate::scheme::seam::EncodedAs;
+use crate::scheme::seam::assumptions::{self, Assumption};
 use crate::scheme::seam::config_check::{check_method, check_stated};
 use crate::scheme::seam::elsewhere::in_other_shard;
 use crate::scheme::seam::leftover::{CodesByKind, Leftovers, last_part};
@@ -148,6 +149,8 @@ pub(crate) struct Resolution<'m> {
     pub items: Vec<ResolvedItem<'m>>,
     /// Activation scales and markers. No output has them; the report lists them.
     pub dropped: Vec<Tensor<'m>>,
+    /// What is taken for granted.
+    pub assumptions: Vec<Assumption<'m>>,
     /// Failed claims, then unclaimed tensors, then the config; each in the order of the source.
     pub problems: Vec<Problem<'m>>,
     /// Companions without a weight, which are no problems beside a failed claim: they probably belong
@@ -212,6 +215,9 @@ impl<'m> Resolution<'m> {
                 leftovers.sort(t, &mut out);
             }
         }
+        if leftovers.container.is_none() {
+            assumptions::add_unknown(&mut out.assumptions, &out.items, registry);
+        }
         // A GGUF or QNAT file says by itself how each tensor is stored, and a config beside it may
         // describe the original model.
         if leftovers.container.is_none() {
@@ -272,6 +278,9 @@ impl<'m> Resolution<'m> {
                         self.problems.push(problem(group.scheme, error));
                     } else {
                         self.check_whole(&t, &group, all, registry);
+                        if let Some(what) = scheme.assumption(&group, all) {
+                            assumptions::add(&mut self.assumptions, what, t);
+                        }
                         claims.has_common_names |= scheme.has_common_names(&group);
                         claims.groups[t.index] = Some(Box::new(group));
                     }

@@ -108,7 +108,8 @@ impl<'a> AddedTokens<'a> {
                 .is_some_and(|other| other != *id)
             {
                 return Err(AnamnesisError::parse(format!(
-                    "{TOKENIZER_JSON}: `model.vocab` has `{token}` twice"
+                    "{}: the vocabulary has `{token}` twice",
+                    file.name
                 )));
             }
         }
@@ -213,6 +214,20 @@ pub(super) fn content(entry: &Value) -> Option<&str> {
     entry.as_str().or_else(|| entry.get("content")?.as_str())
 }
 
+/// The text of the special token that tokenizer_config.json calls `key`, or that of its class.
+pub(super) fn named(config: &Map<String, Value>, key: &str) -> Option<String> {
+    let default = || {
+        let i = SPECIAL_TOKENS.iter().position(|known| *known == key)?;
+        let (_, tokens) = class_defaults(config)?;
+        tokens.get(i).map(|text| (*text).to_owned())
+    };
+    let text = match config.get(key) {
+        Some(entry) => content(entry).map(str::to_owned),
+        None => default(),
+    };
+    text.filter(|text| !text.is_empty())
+}
+
 /// An added token as tokenizer_config.json has it.
 fn token_of(entry: &Value) -> Option<HfAddedToken> {
     let content = content(entry)?;
@@ -228,17 +243,20 @@ fn token_of(entry: &Value) -> Option<HfAddedToken> {
     })
 }
 
+/// The row of [`CLASS_DEFAULTS`] of the tokenizer class in tokenizer_config.json.
+fn class_defaults(
+    config: &Map<String, Value>,
+) -> Option<&'static (&'static [&'static str], [&'static str; 7])> {
+    let class = config.get("tokenizer_class").and_then(Value::as_str)?;
+    let class = class.strip_suffix("Fast").unwrap_or(class);
+    let mut rows = CLASS_DEFAULTS.iter();
+    rows.find(|(names, _)| names.contains(&class))
+}
+
 /// The special tokens of tokenizer_config.json, or of its tokenizer class, each once, and whether
 /// they have flags there.
 fn special_tokens(config: &Map<String, Value>) -> Vec<(HfAddedToken, bool)> {
-    let class = config
-        .get("tokenizer_class")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let class = class.strip_suffix("Fast").unwrap_or(class);
-    let defaults = CLASS_DEFAULTS
-        .iter()
-        .find(|(names, _)| names.contains(&class));
+    let defaults = class_defaults(config);
     let (mut out, mut known) = (Vec::new(), HashSet::new());
     let mut push = |entry: &Value| {
         if let Some(token) = token_of(entry).filter(|token| !token.content.is_empty())

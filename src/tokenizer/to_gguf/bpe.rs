@@ -69,12 +69,14 @@ pub(super) fn token_table(
         let place = usize::try_from(id).ok();
         let Some((place, taken)) = place.and_then(|i| Some((i, is_taken.get_mut(i)?))) else {
             return Err(AnamnesisError::parse(format!(
-                "{TOKENIZER_JSON}: the id of `{token}` is {id}, and `vocab_size` of config.json is {n}"
+                "{}: the id of `{token}` is {id}, and `vocab_size` of config.json is {n}",
+                file.name
             )));
         };
         if std::mem::replace(taken, true) {
             return Err(AnamnesisError::parse(format!(
-                "{TOKENIZER_JSON}: `{token}` has the id {id}, which another token has, too"
+                "{}: `{token}` has the id {id}, which another token has, too",
+                file.name
             )));
         }
         Ok(place)

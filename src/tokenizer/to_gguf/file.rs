@@ -23,6 +23,8 @@ pub(super) const MAX_MERGES: usize = 1 << 23;
 
 /// A tokenizer.json.
 pub(super) struct HfTokenizerFile {
+    /// Name of the file with the vocabulary.
+    pub name: &'static str,
     pub model: TokenizerJsonModel,
     pub added_tokens: Vec<HfAddedToken>,
     pub normalizer: Value,
@@ -105,6 +107,7 @@ impl HfTokenizerFile {
                 .map_err(|e| AnamnesisError::parse(format!("{TOKENIZER_JSON}: `{key}`: {e}")))
         };
         Ok(Some(Self {
+            name: TOKENIZER_JSON,
             normalizer: small("normalizer", parsed.normalizer)?,
             pre_tokenizer: small("pre_tokenizer", parsed.pre_tokenizer)?,
             post_processor: small("post_processor", parsed.post_processor)?,

@@ -14,8 +14,8 @@ pub(super) struct TextSteps {
     has_blanks: bool,
     /// Steps that llama.cpp does not have.
     others: Vec<String>,
-    /// Whether a text that begins with a blank gets none in front.
-    has_rare_prefix: bool,
+    /// Texts that get no blank in front, and do in llama.cpp.
+    without_prefix: Option<&'static str>,
 }
 
 /// Most steps of one kind. Real ones have at most three.
@@ -37,7 +37,7 @@ impl TextSteps {
             has_prefix: false,
             has_blanks: false,
             others: Vec::new(),
-            has_rare_prefix: false,
+            without_prefix: None,
         };
         for step in flat(&json.normalizer, "normalizers") {
             out.normalize(step);
@@ -67,11 +67,15 @@ impl TextSteps {
         match kind(step) {
             "Metaspace" => {
                 self.has_blanks = true;
-                self.has_prefix |= match text("/prepend_scheme") {
+                let scheme = text("/prepend_scheme");
+                self.has_prefix |= match scheme {
                     Some(scheme) => scheme != "never",
                     None => flag("add_prefix_space"),
                 };
-                self.has_rare_prefix = self.has_prefix;
+                self.without_prefix = self.has_prefix.then_some(match scheme {
+                    Some("first") => "a text that begins with one or follows a special token",
+                    _ => "a text that begins with one",
+                });
                 if flag("split") {
                     self.others
                         .push("pre-tokenizer Metaspace that splits".to_owned());
@@ -96,9 +100,9 @@ impl TextSteps {
                 "{TOKENIZER_JSON}: llama.cpp has no {others}: some texts get other tokens there"
             ));
         }
-        if self.has_rare_prefix {
+        if let Some(texts) = self.without_prefix {
             notes.push(format!(
-                "{TOKENIZER_JSON}: Metaspace puts no blank in front of a text that begins with one; llama.cpp does"
+                "{TOKENIZER_JSON}: Metaspace puts no blank in front of {texts}; llama.cpp does"
             ));
         }
         notes

@@ -81,7 +81,9 @@ fn numbers_of_metadata() {
             for edit in edits(number.into()).into_iter().flat_map(u32::try_from) {
                 let value = GgufMetadataValue::U32(edit);
                 let options = ConvertOptions::new(ConvertTarget::Gguf);
-                let options = options.with_gguf_metadata(vec![(key.clone(), value)]);
+                let options = options
+                    .with_gguf_metadata(vec![(key.clone(), value)])
+                    .with_scope(ModelScope::Tensors);
                 if canonical.convert(&edited, options).is_err() {
                     continue;
                 }

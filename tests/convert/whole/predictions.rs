@@ -26,7 +26,7 @@ fn layers_of_predictions() {
     assert_eq!(config["mtp_num_hidden_layers"], 1);
     assert!(tensors(&to_gguf(&back, directory.path())) == tensors(&canonical));
     // llama.cpp has one such layer.
-    let options = ConvertOptions::new(ConvertTarget::Gguf);
+    let options = ConvertOptions::new(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
     let all = (
         "qwen35.nextn_predict_layers".to_owned(),
         GgufMetadataValue::U32(5),

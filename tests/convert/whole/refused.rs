@@ -368,7 +368,9 @@ fn gguf_refusal(name: &str, (key, value): (&str, GgufMetadataValue)) -> String {
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let canonical = parse(data().join("whole").join(name).join("canonical.gguf")).unwrap();
     let options = ConvertOptions::new(ConvertTarget::Gguf);
-    let options = options.with_gguf_metadata(vec![(key.to_owned(), value)]);
+    let options = options
+        .with_gguf_metadata(vec![(key.to_owned(), value)])
+        .with_scope(ModelScope::Tensors);
     canonical.convert(&edited, options).unwrap();
     let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
     let converted = parse(&edited).unwrap().convert(&output, options);

@@ -8,7 +8,7 @@ use anamnesis::{
 };
 use serde_json::{Value, json};
 
-use super::{copy, is_same, json, metadata, models, tensors};
+use super::{copy, is_same, json, kept, metadata, models, tensors, write};
 use crate::common::data;
 
 type Settings = BTreeMap<String, GgufMetadataValue>;
@@ -51,18 +51,26 @@ fn says_nothing_new(key: &str, value: &GgufMetadataValue, first: &Settings) -> b
     }
 }
 
-/// What the GGUF file `second` has otherwise than `first`.
-fn difference(second: &Path, first: &Path) -> Option<String> {
-    let (found, expected) = (settings(second), settings(first));
+/// What the settings `found` have otherwise than those that are `expected`.
+fn difference_of(found: &Settings, expected: &Settings) -> Option<String> {
     for key in found.keys().chain(expected.keys()) {
         let (value, other) = (found.get(key), expected.get(key));
         let is_same = match (value, other) {
-            (Some(value), None) => says_nothing_new(key, value, &expected),
+            (Some(value), None) => says_nothing_new(key, value, expected),
             _ => value == other,
         };
         if !is_same {
             return Some(format!("`{key}`: {value:?}, {other:?}"));
         }
+    }
+    None
+}
+
+/// What the GGUF file `second` has otherwise than `first`.
+fn difference(second: &Path, first: &Path) -> Option<String> {
+    let of_settings = difference_of(&settings(second), &settings(first));
+    if of_settings.is_some() {
+        return of_settings;
     }
     let (found, expected) = (tensors(second), tensors(first));
     let mut names = found.keys().chain(expected.keys());
@@ -81,14 +89,30 @@ fn to_gguf(from: &Path, to: &Path) -> Result<()> {
     parse(from)?.convert(to, ConvertTarget::Gguf).map(drop)
 }
 
-/// Makes a directory of the GGUF file `first`, and a GGUF file of that. Returns what is different
-/// then.
-fn around(first: &Path, directory: &Path) -> Result<Option<String>> {
+/// Makes a directory of the GGUF file `first`, and a GGUF file of that.
+fn there_and_back(first: &Path, directory: &Path) -> Result<PathBuf> {
     let (back, second) = (directory.join("back"), directory.join("second.gguf"));
     let options = ConvertOptions::from(TargetDtype::BF16).with_scope(ModelScope::Model);
     parse(first)?.convert(&back, options)?;
     to_gguf(&back, &second)?;
+    Ok(second)
+}
+
+/// What is different in a GGUF file that is made of a directory that is made of `first`.
+fn around(first: &Path, directory: &Path) -> Result<Option<String>> {
+    let second = there_and_back(first, directory)?;
     Ok(difference(&second, first))
+}
+
+/// The GGUF files in a directory of `tests/data`, `count` of them.
+fn ggufs(directory: &str, count: usize) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data().join(directory)).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let is_gguf = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "gguf");
+    let mut all: Vec<_> = paths.filter(is_gguf).collect();
+    assert_eq!(all.len(), count);
+    all.sort();
+    all
 }
 
 /// Adds what is wrong on the way around from `first` to `wrong`.
@@ -115,6 +139,122 @@ fn files_of_llama_cpp_come_back() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What models for images have and the classes without images, as which they come back, do not.
+const OF_IMAGES: [&str; 3] = [
+    "rope.dimension_sections",
+    "n_deepstack_layers",
+    "nextn_predict_layers",
+];
+
+/// The settings of the file at `path` that are not of images, with keys as of any architecture.
+fn settings_of_text(path: &Path) -> Settings {
+    let all = metadata(path);
+    let architecture = all["general.architecture"].as_string().unwrap();
+    let count = |name: &str| number(all.get(&format!("{architecture}.{name}"))?);
+    let layers = count("block_count").unwrap() - count("nextn_predict_layers").unwrap_or(0);
+    let settings = settings(path).into_iter().map(|(key, value)| {
+        let rest = key.strip_prefix(architecture).map(str::to_owned);
+        (rest.map_or(key, |rest| format!("text{rest}")), value)
+    });
+    let is_of_images = |key: &str| OF_IMAGES.iter().any(|of| key.ends_with(of));
+    let mut settings: Settings = settings.filter(|(key, _)| !is_of_images(key)).collect();
+    settings.insert(
+        "text.block_count".to_owned(),
+        GgufMetadataValue::U32(layers),
+    );
+    settings
+}
+
+/// Language models for images come back as the class without them, and say the same of text, of
+/// themselves and of the tokenizer. Rows of queries and keys may be in another order, for the other
+/// rope.
+#[test]
+fn models_for_images_come_back() {
+    for first in ggufs("whole_nested", 8) {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let second = there_and_back(&first, one.path()).unwrap();
+        there_and_back(&second, two.path()).unwrap();
+        let [found, expected] = [&second, &first].map(|path| settings_of_text(path));
+        let name = first.display();
+        assert_eq!(difference_of(&found, &expected), None, "{name}");
+        let [found, expected] =
+            [&two, &one].map(|directory| tensors(&directory.path().join("back")));
+        assert!(found == expected, "{name}");
+        kept::require_same_but(&first, &second, "general.architecture");
+    }
+}
+
+/// Models of `tests/data/whole` that get a tokenizer of `tests/data/tokenizer_hf`.
+const WITH_TOKENIZER: [(&str, &str); 12] = [
+    ("bert", "bert"),
+    ("command_r", "cohere"),
+    ("deepseek_v3", "llama"),
+    ("gemma2", "gemma2"),
+    ("gpt_oss", "gpt_oss"),
+    ("llama", "llama"),
+    ("llama3", "llama"),
+    ("llama_no_prefix", "llama"),
+    ("qwen3", "qwen3"),
+    ("t5", "t5"),
+    ("tekken", "llama"),
+    ("xlm_roberta", "xlm_roberta"),
+];
+
+/// The model `like` of `tests/data/whole` with the tokenizer of the file `tokenizer`.
+fn with_tokenizer(like: &str, tokenizer: &Path, directory: &Path) -> PathBuf {
+    let canonical = data().join("whole").join(like).join("canonical.gguf");
+    let is_of_tokenizer = |key: &str| key.starts_with("tokenizer.");
+    let mut all = metadata(&canonical);
+    let count = |all: &Settings| match &all["tokenizer.ggml.tokens"] {
+        GgufMetadataValue::Array(tokens) => tokens.len(),
+        _ => panic!(),
+    };
+    let old = count(&all);
+    all.retain(|key, _| !is_of_tokenizer(key));
+    all.extend(
+        metadata(tokenizer)
+            .into_iter()
+            .filter(|(key, _)| is_of_tokenizer(key)),
+    );
+    let new = count(&all);
+    for (_, value) in all
+        .iter_mut()
+        .filter(|(key, _)| key.ends_with(".vocab_size"))
+    {
+        *value = GgufMetadataValue::U32(new as u32);
+    }
+    let mut resized = tensors(&canonical);
+    for (_, shape, bytes) in resized.values_mut().filter(|(_, shape, _)| shape[0] == old) {
+        let len = bytes.len() / old * new;
+        *bytes = bytes.iter().copied().cycle().take(len).collect();
+        shape[0] = new;
+    }
+    let tensors_alone = directory.join("tensors");
+    std::fs::create_dir(&tensors_alone).unwrap();
+    write(&resized, &tensors_alone);
+    let output = directory.join("first.gguf");
+    let options =
+        ConvertOptions::from(ConvertTarget::Gguf).with_gguf_metadata(all.into_iter().collect());
+    parse(tensors_alone.join("model.safetensors"))
+        .unwrap()
+        .convert(&output, options)
+        .unwrap();
+    output
+}
+
+#[test]
+fn tokenizers_come_back() {
+    let files = ggufs("tokenizer_hf", WITH_TOKENIZER.len());
+    for (file, (name, like)) in files.iter().zip(WITH_TOKENIZER) {
+        assert_eq!(file.file_stem().unwrap(), name);
+        let directory = tempfile::tempdir().unwrap();
+        let first = with_tokenizer(like, file, directory.path());
+        let second = there_and_back(&first, directory.path()).unwrap();
+        assert_eq!(difference(&second, &first), None, "{name}");
+        kept::require_same(&first, &second);
+    }
 }
 
 /// What configs say of rope, of a head of which `pairs` of dimensions rotate.

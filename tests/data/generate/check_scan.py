@@ -1,14 +1,17 @@
-"""Counts what `amn scan` says of files that run a command and of harmless ones.
+"""Counts what `amn scan` and other scanners say of files that run a command and of harmless ones.
 
-    python generate/check_scan.py AMN [oracles]
+    python generate/check_scan.py AMN [DIRECTORY ...]
 
 Each payload, a pickle that creates a file, is put into each wrapper. Each result is given to `pickle.load` in a loop (both
 unpicklers of Python), `torch.load(weights_only=False)`, `numpy.load(allow_pickle=True)` and `joblib.load`, and so is what
 it holds, unpacked with Python's own modules. A file whose command runs must not be graded safe. The kinds are those that
-the tests of picklescan, modelscan and fickling have. With `oracles`, picklescan is asked as well.
+the tests of picklescan, modelscan and fickling have.
+
+The files of each further DIRECTORY, in its folders `dangerous` and `harmless`, are graded as well; nothing loads them.
+picklescan, modelscan and fickling are asked, too, where they are installed.
 """
 
-import bz2, collections, datetime, decimal, gzip, io, json, lzma, os, pickle, struct, subprocess, sys, tarfile, tempfile, warnings, zipfile, zlib
+import bz2, collections, datetime, decimal, gzip, io, json, logging, lzma, os, pickle, signal, struct, subprocess, sys, tarfile, tempfile, warnings, zipfile, zlib
 
 import joblib
 import numpy
@@ -51,6 +54,8 @@ PAYLOADS = {
     "second pickle": b"\x80\x02}." + call,
     "21st pickle": b"\x80\x04N." * 20 + pickle.dumps(Command(), 0),
     "frame too long": b"\x80\x04\x95" + struct.pack("<Q", 10**6) + pickle.dumps(Command(), 4)[11:],
+    # Bytes that begin in a frame of 2 bytes: Python's unpickler in C drops the rest of the frame.
+    "bytes beyond a frame": b"\x80\x05\x95\x02\0\0\0\0\0\0\0B\x07" + (b"\x01\0\0\0\x000" + call).ljust(266, b"N") + b".",
     "list of arguments": b"cos\nsystem\n(lS'" + line + b"'\naR.",
     "marks": b"((((0000" + call,
     "harmless call before": b"ccollections\nOrderedDict\n)R0" + call,
@@ -217,34 +222,118 @@ def harmless(place):
         pass
 
 
+# Scanners that go by the names of files are given the usual ones.
+ENDINGS = {
+    "gzip": ".pkl.gz", "gzip twice": ".pkl.gz", "gzip, cut": ".pkl.gz", "zlib": ".pkl.z", "bz2": ".pkl.bz2", "xz": ".pkl.xz",
+    "lzma": ".pkl.lzma", "tar.gz": ".tar.gz", "tar in ZIP in gzip": ".zip.gz", "npy": ".npy", "npz": ".npz",
+    "behind an array of joblib": ".joblib", "ZIP behind GGUF": ".gguf",
+    **dict.fromkeys(["tar", "tar, contiguous", "tar, long name", "tar, unknown type"], ".tar"),
+    **dict.fromkeys(["ZIP member", "ZIP member without ending", "ZIP member, bz2", "ZIP in ZIP"], ".zip"),
+    **dict.fromkeys(["checkpoint", "checkpoint, deflated", "checkpoint, DATA.PKL", "constants.pkl", "storage", "two archives"], ".pt"),
+    **dict.fromkeys(["bytes behind the archive", "legacy checkpoint"], ".pt"),
+}  # fmt: skip
+
+
 def grades(amn, directory):
     found = json.loads(subprocess.run([amn, "scan", "--json", directory], capture_output=True).stdout)
-    return {os.path.basename(file["file"]): file["risk"] for file in found["files"]}
+    return {os.path.relpath(file["file"], directory): file["risk"] for file in found["files"]}
 
 
-def main(amn, oracles=False):
-    bad, good = os.path.join(work, "bad"), os.path.join(work, "good")
-    os.mkdir(bad)
-    os.mkdir(good)
+def by_picklescan():
+    from picklescan.scanner import scan_file_path
+
+    def grade(path):
+        found = scan_file_path(path)
+        return "found" if found.issues_count else "error" if found.scan_err else "nothing"
+
+    return grade
+
+
+def by_modelscan():
+    from modelscan.modelscan import ModelScan
+
+    def grade(path):
+        found = ModelScan().scan(path)
+        skipped = found["summary"]["skipped"]["total_skipped"]
+        return "found" if found["issues"] else "error" if found["errors"] else "skipped" if skipped else "nothing"
+
+    return grade
+
+
+def by_fickling():
+    from fickling.loader import scan_file, scan_zip_archive
+
+    def grade(path):
+        results = [scan_file(path, graceful=True)]
+        if zipfile.is_zipfile(path):
+            results = list(scan_zip_archive(path, graceful=True).values()) or results
+        if any(inner.severity.value > type(inner.severity).LIKELY_SAFE.value for one in results for inner in one.results):
+            return "found"
+        return "error" if any(one.errors or not one.is_safe for one in results) else "nothing"
+
+    return grade
+
+
+def bounded(grade, path):
+    """What a scanner says within 20 seconds."""
+
+    def end(*_):
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, end)
+    signal.alarm(20)
+    try:
+        return grade(path)
+    except Exception:
+        return "error"
+    finally:
+        signal.alarm(0)
+
+
+def table(amn, name, directory, files):
+    """Prints what each scanner says of `files` below `directory`."""
+    graded = grades(amn, directory)
+    print(name, len(files), "amn", dict(collections.Counter(graded[file] for file in files)))
+    if name.startswith("harmless"):
+        print("   not safe:", [file for file in files if graded[file] != "safe"])
+    else:
+        print("   safe:", [file for file in files if graded[file] == "safe"])
+    for scanner, make in [("picklescan", by_picklescan), ("modelscan", by_modelscan), ("fickling", by_fickling)]:
+        try:
+            grade = make()
+        except ImportError:
+            continue
+        counts = collections.Counter(bounded(grade, os.path.join(directory, file)) for file in files)
+        print("  ", name, scanner, dict(counts), flush=True)
+
+
+def files_below(directory):
+    return sorted(os.path.relpath(os.path.join(at, name), directory) for at, _, names in os.walk(directory) for name in names)
+
+
+def main(amn, *directories):
+    logging.disable(logging.CRITICAL)
+    bad, bare, good = (os.path.join(work, name) for name in ["bad", "bare", "good"])
+    for directory in [bad, bare, good]:
+        os.mkdir(directory)
     running = {}
     for wrapper, wrap in WRAPPERS.items():
         for payload, data in PAYLOADS.items():
-            name = f"{wrapper}, {payload}"
+            name = f"{wrapper}, {payload}" + ENDINGS.get(wrapper, ".pkl")
             data = wrap(data)
-            open(os.path.join(bad, name), "wb").write(data)
+            for directory in [bad, bare]:
+                open(os.path.join(directory, name if directory == bad else f"{wrapper}, {payload}"), "wb").write(data)
             running[name] = runs(data)
     harmless(lambda name: os.path.join(good, name))
-    graded = grades(amn, bad)
-    print("run a command:", collections.Counter(graded[name] for name, does in running.items() if does))
-    print("run none:", collections.Counter(graded[name] for name, does in running.items() if not does))
-    print("graded safe though they run:", [name for name, does in running.items() if does and graded[name] == "safe"])
-    graded = grades(amn, good)
-    print("harmless:", collections.Counter(graded.values()), [name for name, grade in graded.items() if grade != "safe"])
-    if oracles:
-        from picklescan.scanner import scan_file_path
-
-        missed = [name for name, does in running.items() if does and not scan_file_path(os.path.join(bad, name)).issues_count]
-        print("picklescan finds nothing in", len(missed), "of", sum(running.values()))
+    table(amn, "run a command", bad, [name for name, does in running.items() if does])
+    table(amn, "run none", bad, [name for name, does in running.items() if not does])
+    graded = collections.Counter(grades(amn, bare).values())
+    print("without endings:", dict(graded))
+    table(amn, "harmless, made here", good, files_below(good))
+    for directory in directories:
+        for kind in ["dangerous", "harmless"]:
+            below = os.path.join(directory, kind)
+            table(amn, f"{kind}, {os.path.basename(directory)}", below, files_below(below))
 
 
-main(sys.argv[1], len(sys.argv) > 2)
+main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """Checkpoints of DeepSpeed's ZeRO, stages 1 to 3, and what its own `zero_to_fp32.py` makes of them.
 
-    DS_ACCELERATOR=cpu python -P deepspeed_zero.py OUT
+    DS_ACCELERATOR=cpu python -P deepspeed_zero.py OUT [CASE ...]
 
 deepspeed 0.19.8, torch 2.15.0, on the CPU with gloo. OUT gets a directory for each case, as `save_checkpoint` writes it: `latest` and
 `global_step1/`. `expected-CASE.safetensors` is what `get_fp32_state_dict_from_zero_checkpoint` returns, with buffers as they are stored:
@@ -17,15 +17,19 @@ import torch.multiprocessing as mp
 from torch import nn
 
 OUT = Path(sys.argv[1])
-# Case: stage, processes, element type, whether some parameters are frozen, and whether each begins at a multiple of 16 bytes.
+OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
+# Case: stage, processes, element type, whether some parameters are frozen, and more options of ZeRO.
 CASES = {
-    "stage1": (1, 2, "bf16", False, False),
-    "stage1-frozen": (1, 2, "bf16", True, False),
-    "stage2": (2, 3, "bf16", True, False),
-    "stage3": (3, 2, "bf16", False, False),
-    "stage3-frozen": (3, 3, "bf16", True, False),
-    "stage2-one": (2, 1, "fp32", False, False),
-    "stage2-aligned": (2, 3, "bf16", False, True),
+    "stage1": (1, 2, "bf16", False, {}),
+    "stage1-frozen": (1, 2, "bf16", True, {}),
+    "stage2": (2, 3, "bf16", True, {}),
+    "stage3": (3, 2, "bf16", False, {}),
+    "stage3-frozen": (3, 3, "bf16", True, {}),
+    "stage2-one": (2, 1, "fp32", False, {}),
+    "stage1-fp16-reordered": (1, 2, "fp16", False, {"round_robin_gradients": True}),
+    "stage2-fp16-offload": (2, 2, "fp16", False, OFFLOAD),
+    "stage3-fp16-offload": (3, 2, "fp16", False, OFFLOAD | {"offload_param": {"device": "cpu"}}),
+    "stage2-aligned": (2, 3, "bf16", False, {"parameter_alignment": True}),
 }
 
 
@@ -56,8 +60,10 @@ def run(rank, case, world, port):
 
     # An extension for shared memory, which would have to be compiled; gloo does without.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+    # It knows no FP16 on the CPU, which torch computes with there.
+    type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda _: True
     torch.manual_seed(7)
-    stage, _, dtype, frozen, aligned = CASES[case]
+    stage, _, dtype, frozen, more = CASES[case]
     deepspeed.init_distributed("gloo")
     model = Model()
     if frozen:
@@ -68,8 +74,10 @@ def run(rank, case, world, port):
     optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-2)
     config = {
         "train_micro_batch_size_per_gpu": 1,
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0, "parameter_alignment": aligned},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0} | more,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "fp16": {"enabled": dtype == "fp16", "initial_scale_power": 4},
         "bf16": {"enabled": dtype == "bf16"},
         "gradient_clipping": 1.0,
     }
@@ -97,7 +105,8 @@ def run(rank, case, world, port):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    for number, (case, (_, world, *_)) in enumerate(CASES.items()):
+    cases = {case: CASES[case] for case in sys.argv[2:] or CASES}
+    for number, (case, (_, world, *_)) in enumerate(cases.items()):
         shutil.rmtree(OUT / case, ignore_errors=True)
         mp.spawn(run, (case, world, 29600 + number), nprocs=world)
         for script in ("zero_to_fp32.py", "zero_to_torch.py"):

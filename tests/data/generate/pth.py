@@ -643,6 +643,28 @@ def main():
     add("legacy_storage_view.pth", legacy_by_hand(viewed, content), "view_metadata (key, offset 4, numel 6) in the "
         "persistent id, as old versions wrote it: the tensor's offset is in the view",
         {"whole": store, "view": store[5:10], "again": store[4:10].view(2, 3)})
+    wide = rand("tensor_objects/wide", "I64", 4)
+    want = {"a": store[2:].as_strided((2, 3), (4, 1)), "t": store.view(3, 4).t(), "ids": [wide[1:]]}
+    more = "objects of torch.FloatTensor and torch.LongTensor, to which BUILD gives a storage, made with "
+    for made, change in ("REDUCE", lambda op, x: None), ("NEWOBJ", lambda op, x: b"\x81" if op == "REDUCE" else None):
+        for form, no_view in ("zip.pt", ()), ("legacy.pth", (None,)):
+            floats, longs = cpu("1", 12, torch.FloatStorage, *no_view), cpu("2", 4, torch.LongStorage, *no_view)
+            held = {"a": Call(torch.FloatTensor, (), (floats, 2, (2, 3), (4, 1))),
+                    "t": Call(torch.FloatTensor, (), (floats, 0, (4, 3), (1, 4))),
+                    "ids": [Call(torch.LongTensor, (), (longs, 1, (3,), (1,)))]}
+            program = respell(by_hand(held), change)
+            content = torch_zip({"data.pkl": program, "data/1": to_bytes(store), "data/2": to_bytes(wide)})
+            if no_view:
+                stored = {"1": (12, to_bytes(store)), "2": (4, to_bytes(wide))}
+                content = program.join(legacy_by_hand({}, stored).split(by_hand({}), 1))
+            add(f"tensor_objects_{made.lower()}_{form}", content, more + made, want, full=True)
+    floats = cpu("1", 12, torch.FloatStorage, None)
+    aside = {"kept": rebuild(floats, 0, (3,), (1,)), "numbers": Call(torch.FloatTensor, ([1.5, 2.5],)),
+             "none": Call(torch.FloatTensor, ()), "set": {rebuild(floats, 3, (3,), (1,))}}
+    add("tensor_objects_skipped.pth", legacy_by_hand(aside, {"1": (12, to_bytes(store))}), "a tensor made of a list of "
+        "numbers, one without data, one in a set", {"kept": store[:3], "numbers": torch.tensor([1.5, 2.5]),
+        "none": torch.empty(0), "set": {"0": store[3:6]}}, compare=False, expect="skips",
+        skipped=["numbers", "none", "set.0"])
     half = rand("tar/half", "I64", 3)
     roots = [(11, torch.FloatStorage, 12, to_bytes(store)), (12, torch.LongStorage, 3, to_bytes(half))]
     tensors = [(21, 11, torch.FloatTensor, (3, 4), (4, 1), 0), (22, 11, torch.FloatTensor, (4, 3), (1, 4), 0),

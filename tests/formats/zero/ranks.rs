@@ -1,26 +1,35 @@
 //! Checkpoints in which the file of a process holds the part of another one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::changed::edit;
 use super::{copied, refused};
 
 /// Cases with the number of their processes and the beginning of the files' names.
-const CASES: [(&str, usize); 6] = [
+const CASES: [(&str, usize); 9] = [
     ("stage1", 2),
     ("stage1-frozen", 2),
     ("stage2", 3),
     ("stage2-aligned", 3),
     ("stage3", 2),
     ("stage3-frozen", 3),
+    ("stage1-fp16-reordered", 2),
+    ("stage2-fp16-offload", 2),
+    ("stage3-fp16-offload", 2),
 ];
 
-fn file(rank: usize) -> String {
-    format!("bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+/// The file of a process; its name tells BF16.
+fn file(directory: &Path, rank: usize) -> PathBuf {
+    let name = format!("zero_pp_rank_{rank}_mp_rank_00_optim_states.pt");
+    let of_bf16 = directory.join(format!("bf16_{name}"));
+    match of_bf16.exists() {
+        true => of_bf16,
+        false => directory.join(name),
+    }
 }
 
 fn exchange(directory: &Path, a: usize, b: usize) {
-    let [a, b] = [a, b].map(|rank| directory.join(file(rank)));
+    let [a, b] = [a, b].map(|rank| file(directory, rank));
     let contents = [&b, &a].map(|path| std::fs::read(path).unwrap());
     std::fs::write(a, &contents[0]).unwrap();
     std::fs::write(b, &contents[1]).unwrap();
@@ -31,7 +40,7 @@ fn copies_of_other_files_are_refused() {
     for (case, ranks) in CASES {
         for (from, to) in [(0, ranks - 1), (ranks - 1, 0), (1, 0)] {
             let copy = copied(case, |dir| {
-                std::fs::copy(dir.join(file(from)), dir.join(file(to))).unwrap();
+                std::fs::copy(file(dir, from), file(dir, to)).unwrap();
             });
             refused(
                 copy.path(),
@@ -67,7 +76,7 @@ fn other_values_than_those_of_the_module_are_refused() {
             for rank in 0..ranks {
                 let key = "param_slice_mappings";
                 edit(
-                    &dir.join(file(rank)),
+                    &file(dir, rank),
                     key,
                     key.as_bytes(),
                     b"param_slice_mappingz",

@@ -213,6 +213,18 @@ fn offsets() {
             Parse,
             &["`X`", "32 bytes"],
         ),
+        (
+            "the last as F16 that is F32",
+            last(1, 1280 * 4),
+            Parse,
+            &["`X`", "F16"],
+        ),
+        (
+            "the last as BF16 that is F64",
+            last(30, 1280 * 8),
+            Parse,
+            &["`X`", "BF16"],
+        ),
         ("one in another", after(32), Parse, &["`W`", "64", "32"]),
         ("two in one", after(0), Parse, &["`"]),
         ("a hole", after(96), Parse, &["`W`", "64", "96"]),

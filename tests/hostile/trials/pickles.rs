@@ -11,6 +11,10 @@ use crate::common::verdict::{Limit, Parse, Unsupported, verdict};
 use crate::common::zip::{Member, Zip};
 use crate::trials::{Trial, try_everything};
 
+/// Opcodes that end behind their frame, and a frame in a frame.
+const FRAMES: &[u8] = b"\x95\x01\0\0\0\0\0\0\0K\x01|\x95\x03\0\0\0\0\0\0\0Vxxxx\n|\
+    \x95\x0b\0\0\0\0\0\0\0N0\x95\x02\0\0\0\0\0\0\0NN0";
+
 #[test]
 fn opcodes() {
     let mut trial = Trial::new();
@@ -32,7 +36,7 @@ fn opcodes() {
         archive(&[opcode, b"0."].concat())
     });
     // Some of them pop the mark and continue; the result has no tensors.
-    let marks = b"0|1|l|t|d|\x90|\x91|itorch\nSize\n";
+    let marks = b"0|1|l|t|d|\x91|itorch\nSize\n";
     let is_mark = |opcode: &[u8]| marks.split(|&b| b == b'|').any(|mark| mark == opcode);
     let others: Vec<_> = taking
         .split(|&b| b == b'|')
@@ -71,6 +75,9 @@ fn opcodes() {
         Unsupported,
         "protocol",
     )]);
+    trial.refused_pickles("frame", FRAMES, &|opcodes| {
+        archive(&[opcodes, b"0."].concat())
+    });
     let cut = b"|\x80|N|I123|S'a'|ctorch\n|ctorch\nSize|J\0\0\0|G\0|\x95\0|\x8b\xff\xff\xff\x7f.|T\xff\xff\xff\xff.|\x8c\x09a.";
     trial.refused_pickles("truncated", cut, &archive);
     trial.refused_pickles(
@@ -113,6 +120,26 @@ fn values() {
     trial.refused_pickles("no function", b"Float|Byte|QInt8", &|x| {
         one(&[b"ctorch\n", x, b"Storage\n)R"].concat())
     });
+    // The state of an object of a class of tensors is a view of a storage of its type.
+    let state = |storage: &[u8], rest: &[u8]| [b"(", storage, rest, b"t"].concat();
+    let (whole, longs) = (
+        b"K\0K\x06\x85K\x01\x85",
+        storage("LongStorage", &text("0"), 3),
+    );
+    for state in [
+        b"N".to_vec(),
+        b")".to_vec(),
+        state(&floats(), b"K\0K\x06\x85"),
+        state(&floats(), b"K\0K\x06\x85K\x01\x85N"),
+        state(b"N", whole),
+        state(&longs, whole),
+        state(&floats(), b"J\xff\xff\xff\xffK\x06\x85K\x01\x85"),
+    ] {
+        for made in [&b")R"[..], b")\x81"] {
+            let object = [&b"ctorch\nFloatTensor\n"[..], made, &state, b"b"].concat();
+            trial.refused(vec![("a state", one(&object), Parse, &["a tensor"])]);
+        }
+    }
     // torch sets what a tensor is a view of to such a state.
     for state in [&b"N"[..], b"}", b"]", b"(}}t"] {
         let pickle = [b"}", &text("x")[..], &tensor, state, b"bs."].concat();

@@ -44,6 +44,8 @@ pub(super) enum Global {
     /// `_rebuild_from_type_v2(function, type, arguments, state)`: calls `function` and sets
     /// attributes on the result.
     RebuildFromType,
+    /// A class of tensors that names the dtype, such as `torch.FloatTensor`.
+    TensorClass(Dtype),
     /// A function that makes a tensor of a kind that is not read; the text says which.
     Refused(&'static str),
     /// `_codecs.encode`: text to bytes.
@@ -143,8 +145,17 @@ const DTYPES: &[(&str, Option<Dtype>)] = &[
 ];
 
 /// Legacy tensor classes of `torch` and `torch.cuda`, without the suffix `Tensor`.
-const TENSORS: &[&str] = &[
-    "Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "BFloat16", "Bool",
+const TENSORS: &[(&str, Dtype)] = &[
+    ("Byte", Dtype::U8),
+    ("Char", Dtype::I8),
+    ("Short", Dtype::I16),
+    ("Int", Dtype::I32),
+    ("Long", Dtype::I64),
+    ("Half", Dtype::F16),
+    ("Float", Dtype::F32),
+    ("Double", Dtype::F64),
+    ("BFloat16", Dtype::BF16),
+    ("Bool", Dtype::Bool),
 ];
 
 /// Functions of `torch._utils`.
@@ -234,11 +245,10 @@ impl Global {
             {
                 return Some(Self::Dtype(dtype));
             }
-            let tensor = name
-                .strip_suffix("Tensor")
-                .is_some_and(|name| TENSORS.contains(&name));
-            if tensor {
-                return Some(Self::Opaque);
+            if let Some(name) = name.strip_suffix("Tensor")
+                && let Some(&(_, dtype)) = TENSORS.iter().find(|(n, _)| *n == name)
+            {
+                return Some(Self::TensorClass(dtype));
             }
         }
         if module == "torch._utils" {
@@ -271,7 +281,12 @@ impl Global {
     pub(super) fn call(self, args: &[NodeId], values: &PickleValues) -> Result<Node> {
         Ok(match self {
             Self::Dict => Node::Dict(self::entries(args, values)?),
-            Self::Set => Node::Set,
+            Self::Set => match args.first().map(|&id| values.node(id)) {
+                Some(Node::List(items) | Node::Tuple(items) | Node::Set(items)) => {
+                    Node::Set(items.clone())
+                }
+                _ => Node::Set(vec![]),
+            },
             Self::Sizes => match args.first().map(|&id| values.node(id)) {
                 Some(Node::Tuple(items) | Node::List(items)) => Node::Tuple(items.clone()),
                 None => Node::Tuple(vec![]),
@@ -287,6 +302,8 @@ impl Global {
                 };
                 Node::Tensor(Box::new(view(args, Some(dtype), values)?))
             }
+            Self::TensorClass(dtype) if args.is_empty() => Node::NewTensor(dtype),
+            Self::TensorClass(_) => Node::Refused("tensor made of the arguments of its class"),
             Self::FirstArgument => match args.first().map(|&id| values.node(id)) {
                 Some(Node::Tensor(view)) => Node::Tensor(view.clone()),
                 Some(Node::Refused(what)) => Node::Refused(what),
@@ -375,6 +392,38 @@ fn is_lazy(metadata: Option<&NodeId>, values: &PickleValues) -> Result<bool> {
     Ok(entries
         .iter()
         .any(|&(_, value)| matches!(values.node(value), Node::Bool(true))))
+}
+
+/// The view that a tensor of a class with the dtype `dtype` becomes by its state: a storage, an
+/// offset, a size and strides.
+///
+/// # Errors
+/// `Parse` if the state is not that, or the storage has another dtype.
+pub(super) fn view_of_state(
+    dtype: Dtype,
+    state: NodeId,
+    values: &PickleValues,
+) -> Result<TensorView> {
+    let items = values.tuple(state).filter(|items| items.len() == 4);
+    let items = items.ok_or_else(|| wrong("a tensor with a state of its own"))?;
+    let view = view(items, None, values)?;
+    let id = match values.node(view.storage) {
+        &Node::Persistent(id) => values.tuple(id),
+        _ => None,
+    };
+    let class = id.and_then(|id| id.get(1)).map(|&id| values.node(id));
+    match class {
+        Some(Node::Global(Global::Storage(None))) => Ok(TensorView {
+            dtype: Some(Some(dtype)),
+            ..view
+        }),
+        Some(Node::Global(Global::Storage(Some(element)))) if element.dtype == Some(dtype) => {
+            Ok(view)
+        }
+        _ => Err(wrong(&format!(
+            "a tensor of {dtype} whose storage is not of that type"
+        ))),
+    }
 }
 
 /// The view that `_rebuild_tensor*(storage, offset, size, stride, …)` would return. Only the form

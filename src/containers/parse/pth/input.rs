@@ -47,6 +47,8 @@ pub(super) struct PickleInput<'a> {
     pub is_lost: bool,
     /// Whether bytes were wanted behind the end.
     pub is_truncated: bool,
+    /// Offset in the file of the end of the last frame; 0 if there was none.
+    frame_end: u64,
 }
 
 impl<'a> PickleInput<'a> {
@@ -67,6 +69,7 @@ impl<'a> PickleInput<'a> {
             at: 0,
             is_lost: false,
             is_truncated: false,
+            frame_end: 0,
         }
     }
 
@@ -92,6 +95,7 @@ impl<'a> PickleInput<'a> {
             at: 0,
             is_lost: false,
             is_truncated: false,
+            frame_end: 0,
         }
     }
 
@@ -105,6 +109,27 @@ impl<'a> PickleInput<'a> {
     /// Offset of the next byte in the file.
     pub(super) fn position(&self) -> u64 {
         self.start + self.at as u64
+    }
+
+    /// Begins a frame of `n` bytes at the next byte.
+    pub(super) fn begin_frame(&mut self, n: u64) {
+        self.frame_end = self.position().saturating_add(n);
+    }
+
+    /// Forgets the last frame, as each call of `pickle.load` does.
+    pub(super) fn forget_frame(&mut self) {
+        self.frame_end = 0;
+    }
+
+    /// Whether what was read from offset `start` on lies partly in the last frame. Python's unpickler
+    /// in Python refuses that; the one in C drops the rest of the frame if it lies in its buffer.
+    pub(super) fn reaches_over_frame(&self, start: u64) -> bool {
+        start < self.frame_end && self.frame_end < self.position()
+    }
+
+    /// Whether the byte at offset `start` lies in the last frame.
+    pub(super) fn is_in_frame(&self, start: u64) -> bool {
+        start < self.frame_end
     }
 
     /// Leaves a gap of `n` bytes.
@@ -172,14 +197,18 @@ impl<'a> PickleInput<'a> {
             .fold(0, |n, &b| n << 8 | u32::from(b)))
     }
 
-    /// Consumes a length of eight bytes.
-    pub(super) fn len_u64(&mut self) -> Result<usize> {
+    pub(super) fn u64(&mut self) -> Result<u64> {
         let range = self.take(8)?;
-        let n = self.read[range]
+        Ok(self.read[range]
             .iter()
             .rev()
-            .fold(0u64, |n, &b| n << 8 | u64::from(b));
-        usize::try_from(n).map_err(|_| AnamnesisError::parse("pickle: a length that is none"))
+            .fold(0, |n, &b| n << 8 | u64::from(b)))
+    }
+
+    /// Consumes a length of eight bytes.
+    pub(super) fn len_u64(&mut self) -> Result<usize> {
+        usize::try_from(self.u64()?)
+            .map_err(|_| AnamnesisError::parse("pickle: a length that is none"))
     }
 
     /// Consumes a line and returns its range without the line feed.

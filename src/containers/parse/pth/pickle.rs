@@ -83,6 +83,9 @@ pub(super) struct Trace {
     pub depth: usize,
     /// Whether Python may go on where the run had to end.
     pub is_unclear: bool,
+    /// Whether an opcode reached over the end of its frame, where Python's unpicklers read on in
+    /// different ways.
+    pub crosses_frames: bool,
 }
 
 /// Looks up a global by its module and its name.
@@ -122,17 +125,21 @@ impl<'a> PickleMachine<'a> {
         self.marks.clear();
         // Not cleared, which takes as long as the table of an earlier pickle is.
         self.memo = HashMap::new();
+        self.input.forget_frame();
         self.run_on()
     }
 
     /// Executes opcodes up to the next `STOP`, and returns the value on the stack.
     fn run_on(&mut self) -> Result<NodeId> {
         loop {
+            let start = self.input.position();
             let opcode = self.input.byte()?;
             if opcode == b'.' {
                 return self.pop();
             }
-            match self.execute(opcode) {
+            let result = self.execute(opcode);
+            let result = self.check_frame(start).and(result);
+            match result {
                 // Where Python would raise an exception, any stack will do for the globals that
                 // follow.
                 Err(error @ AnamnesisError::Parse { .. })
@@ -164,8 +171,7 @@ impl<'a> PickleMachine<'a> {
                     "protocols 0 to 5 are read",
                 )),
             },
-            // FRAME: a hint for buffering.
-            0x95 => self.input.take(8).map(drop),
+            0x95 => self.frame(self.input.position() - 1),
             b'(' => self.mark(),
             b'0' => self.pop_any(),
             b'1' => self.pop_mark().map(drop),
@@ -206,13 +212,44 @@ impl<'a> PickleMachine<'a> {
         }
     }
 
+    /// `FRAME` at offset `start`: a hint for buffering.
+    fn frame(&mut self, start: u64) -> Result<()> {
+        let len = self.input.u64()?;
+        if self.input.is_in_frame(start) {
+            return self.crossed_frame();
+        }
+        self.input.begin_frame(len);
+        Ok(())
+    }
+
+    /// Checks that the opcode at offset `start` ended in the frame that it began in.
+    fn check_frame(&mut self, start: u64) -> Result<()> {
+        match self.input.reaches_over_frame(start) {
+            true => self.crossed_frame(),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes what Python's unpicklers read in different ways. A lenient run goes on as if there were
+    /// no frames.
+    pub(super) fn crossed_frame(&mut self) -> Result<()> {
+        // Behind an error Python reads nothing.
+        self.trace.crosses_frames |= self.trace.error.is_none();
+        match self.lenient {
+            true => Ok(()),
+            false => Err(wrong(
+                "an opcode reaches over the end of its frame, and what follows depends on the reader",
+            )),
+        }
+    }
+
     /// Executes an opcode for lists, tuples, dicts or sets.
     fn container_opcode(&mut self, opcode: u8) -> Result<()> {
         match opcode {
             b']' => self.push(Node::List(vec![])),
             b')' => self.push(Node::Tuple(vec![])),
             b'}' => self.push(Node::Dict(vec![])),
-            0x8f => self.push(Node::Set),
+            0x8f => self.push(Node::Set(vec![])),
             b'l' => self
                 .pop_mark()
                 .and_then(|items| self.push(Node::List(items))),
@@ -224,8 +261,10 @@ impl<'a> PickleMachine<'a> {
                 let pairs = pairs(&items)?;
                 self.push(Node::Dict(pairs))
             }
-            0x91 => self.pop_mark().and_then(|_| self.push(Node::Set)),
-            0x90 => self.pop_mark().map(drop),
+            0x91 => self
+                .pop_mark()
+                .and_then(|items| self.push(Node::Set(items))),
+            0x90 => self.pop_mark().and_then(|items| self.add_items(items)),
             0x85..=0x87 => {
                 let n = usize::from(opcode - 0x84);
                 let at = self.floor(n)?;
@@ -246,13 +285,25 @@ impl<'a> PickleMachine<'a> {
         }
     }
 
-    /// Appends to the list at the top of the stack. Items of sets and of opaque objects are
-    /// dropped.
+    /// Adds to the set at the top of the stack.
+    fn add_items(&mut self, items: Vec<NodeId>) -> Result<()> {
+        let top = self.floor(1).map(|at| self.stack[at]);
+        match top.map(|top| self.values.node_mut(top)) {
+            Ok(Node::Set(set)) => set.extend(items),
+            Ok(Node::Opaque) => {}
+            _ if self.lenient => {}
+            _ => return Err(wrong("an item is added to what is no set")),
+        }
+        Ok(())
+    }
+
+    /// Appends to the list at the top of the stack. Items of opaque objects are dropped.
     fn extend(&mut self, items: Vec<NodeId>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
             Node::List(list) => list.extend(items),
-            Node::Opaque | Node::Set => {}
+            Node::Opaque => {}
+            Node::Set(set) => set.extend(items),
             // Python accepts any object with a method `append` or `extend`.
             _ if self.lenient => {}
             _ => return Err(wrong("an item is added to what is no list")),

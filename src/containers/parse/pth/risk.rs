@@ -143,6 +143,7 @@ mod tests {
             ("torch.serialization", "os.execv"),
             ("collections", "_sys.modules.get"),
             ("a", "B.__init__.__globals__"),
+            ("fickling.hook", "remove_hook"),
         ] {
             assert_eq!(risk(module, name), PickleRisk::Dangerous, "{module}.{name}");
         }
@@ -164,6 +165,7 @@ mod tests {
             ("collections", "defaultdict"),
             ("__builtin__", "long"),
             ("builtins", "int"),
+            ("builtins", "len"),
             ("numpy", "dtype"),
             ("numpy.core.multiarray", "scalar"),
             ("numpy._core.multiarray", "_reconstruct"),

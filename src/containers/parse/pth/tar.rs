@@ -10,7 +10,7 @@ use super::globals::{Global, StorageElement};
 use super::input::PickleInput;
 use super::pickle::PickleMachine;
 use super::storage::{StorageKey, StorageKeys, StoragePlace};
-use super::tensors::{self, FoundTensor};
+use super::tensors;
 use super::value::{Node, NodeId, TensorView};
 use super::views::{check_ratio, tensor_of};
 use super::{PickleGlobal, not_empty, record_globals};
@@ -96,10 +96,7 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
     let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     let found = tensors::walk_persistent(root, &machine)?;
     budget.items(found.len() as u64, "tensors")?;
-    for FoundTensor { name, tensor } in found {
-        let Ok(TensorView { storage, .. }) = tensor else {
-            continue;
-        };
+    for (name, TensorView { storage, .. }) in tensors::take_unread(found, &mut contents) {
         let key = key_of(storage, &machine, &mut reader.keys)?;
         let info = tensors.get(&key.number).and_then(Option::as_ref);
         let info =

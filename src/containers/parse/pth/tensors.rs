@@ -1,11 +1,13 @@
 //! From a pickle's value to named tensors: dicts, lists and tuples are walked, and a tensor's name
 //! is its path in them, joined with dots.
 //!
+//! Tensors that are no entries of containers are left out and told of.
+//!
 //! Containers may share and contain each other, so that a small pickle can have endless paths.
 //! Depth, steps and the bytes of names are therefore bounded; each bound is far above what
 //! checkpoints have.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::facts;
 use super::globals::Global;
@@ -27,10 +29,33 @@ const FREE_NAME_BYTES: u64 = 16 << 20;
 /// Memory charged for a tensor besides its name, including what a conversion allocates for it.
 const TENSOR_BYTES: usize = 1000;
 
-/// A tensor with its name. `Err` if it is of a kind that is not read; the text says which.
+/// A tensor with its name.
 pub(super) struct FoundTensor {
     pub name: String,
-    pub tensor: std::result::Result<TensorView, &'static str>,
+    pub tensor: std::result::Result<TensorView, Unread>,
+}
+
+/// Why a tensor is not read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Unread {
+    /// It is of a kind that is not read; the text says which.
+    Refused(&'static str),
+    /// It is no entry of a container, and is left out with a note; the text says what it is.
+    Aside(&'static str),
+}
+
+const OF_A_SET: Unread = Unread::Refused("item of a set, which has no name");
+const ATTRIBUTE: Unread = Unread::Aside("attributes of other values");
+const STORAGE: Unread = Unread::Aside("storages without a tensor");
+const NO_DATA: Unread = Unread::Refused("tensor that was given no data");
+const UNDER_CLASS: Unread = Unread::Refused("what is under a key that is a class");
+
+/// A value to be visited.
+struct Place {
+    id: NodeId,
+    name: String,
+    /// Why a tensor that is found there is not read, if it is not.
+    unread: Option<Unread>,
 }
 
 /// Finds every tensor below the value `root`, in the order of the pickle.
@@ -72,11 +97,16 @@ fn walk_all(
         persistent,
         facts,
         found: Vec::new(),
+        told: HashSet::new(),
         steps: machine.values.len() * 4 + 100_000,
         charged: 0,
     };
-    let mut stack = vec![(root, String::new(), 0usize)];
-    while let Some((id, name, depth)) = stack.pop() {
+    let (id, name, unread) = (root, String::new(), None);
+    let mut stack = vec![(Place { id, name, unread }, 0usize)];
+    while let Some((place, depth)) = stack.pop() {
+        if place.unread.is_some() && (depth > MAX_DEPTH || !walk.told.insert(place.id)) {
+            continue;
+        }
         if depth > MAX_DEPTH {
             let message = format!("containers nested in more than {MAX_DEPTH} levels");
             return Err(AnamnesisError::LimitExceeded {
@@ -84,7 +114,7 @@ fn walk_all(
                 message,
             });
         }
-        let below = walk.visit(id, name)?;
+        let below = walk.visit(place)?;
         walk.steps = walk.steps.saturating_sub(1);
         if walk.steps == 0 {
             return Err(beyond_working_set(
@@ -93,7 +123,7 @@ fn walk_all(
         }
         // Reversed, because the last one is popped first.
         let below = below.into_iter().rev();
-        stack.extend(below.map(|(id, name)| (id, name, depth + 1)));
+        stack.extend(below.map(|place| (place, depth + 1)));
     }
     let mut found = walk.found;
     if let [only] = found.as_mut_slice()
@@ -117,6 +147,8 @@ struct TensorWalk<'a, 'i> {
     persistent: bool,
     facts: &'a mut HashMap<String, String>,
     found: Vec<FoundTensor>,
+    /// Values that are no entries and have been visited, once each.
+    told: HashSet<NodeId>,
     /// Values that may still be visited. A shared value is walked once for each path to it. The
     /// number of paths can be exponential in the number of values, and infinite in a cycle; so the
     /// steps in all are bounded linearly.
@@ -126,54 +158,74 @@ struct TensorWalk<'a, 'i> {
 }
 
 impl TensorWalk<'_, '_> {
-    /// Takes what is called `name`. Returns what is in it and may hold tensors, in order.
-    fn visit(&mut self, id: NodeId, name: String) -> Result<Vec<(NodeId, String)>> {
-        match self.machine.values.node(id) {
-            Node::Dict(entries) => return self.visit_dict(entries, &name),
-            Node::List(items) | Node::Tuple(items) => return self.visit_items(items, &name),
-            Node::Tensor(view) => {
-                self.charge(TENSOR_BYTES + name.len() + view.shape.len() * 32)?;
-                let tensor = Ok((**view).clone());
-                self.found.push(FoundTensor { name, tensor });
+    /// Takes what is at `place`. Returns what is in it and may hold tensors, in order.
+    fn visit(&mut self, place: Place) -> Result<Vec<Place>> {
+        let Place { id, name, unread } = place;
+        let values = &self.machine.values;
+        let mut below = match values.node(id) {
+            Node::Dict(entries) => self.visit_dict(entries, &name, unread)?,
+            Node::List(items) | Node::Tuple(items) => self.visit_items(items, &name, unread)?,
+            Node::Set(items) => self.visit_items(items, &name, unread.or(Some(OF_A_SET)))?,
+            _ => Vec::new(),
+        };
+        for &attached in values.attached(id) {
+            if self.may_hold_tensors(attached) {
+                self.charge(name.len())?;
+                below.push(Place {
+                    id: attached,
+                    name: name.clone(),
+                    unread: unread.or(Some(ATTRIBUTE)),
+                });
             }
-            Node::Refused(what) => {
-                self.charge(TENSOR_BYTES + name.len())?;
-                let tensor = Err(*what);
-                self.found.push(FoundTensor { name, tensor });
-            }
-            &Node::Persistent(id) if self.persistent => {
-                self.charge(TENSOR_BYTES + name.len())?;
-                let tensor = Ok(TensorView {
-                    storage: id,
+        }
+        let tensor = match values.node(id) {
+            Node::Tensor(view) => unread.map_or_else(|| Ok((**view).clone()), Err),
+            Node::NewTensor(_) => Err(unread.unwrap_or(NO_DATA)),
+            Node::Refused(what) => Err(unread.unwrap_or(Unread::Refused(what))),
+            &Node::Persistent(storage) if self.persistent => unread.map_or(
+                Ok(TensorView {
+                    storage,
                     dtype: None,
                     offset: 0,
                     shape: vec![],
                     strides: vec![],
-                });
-                self.found.push(FoundTensor { name, tensor });
-            }
-            _ => {}
-        }
-        Ok(vec![])
+                }),
+                Err,
+            ),
+            Node::Persistent(_) => Err(STORAGE),
+            _ => return Ok(below),
+        };
+        let dimensions = tensor.as_ref().map_or(0, |view| view.shape.len());
+        self.charge(TENSOR_BYTES + name.len() + dimensions * 32)?;
+        self.found.push(FoundTensor { name, tensor });
+        Ok(below)
     }
 
     fn visit_dict(
         &mut self,
         entries: &[(NodeId, NodeId)],
         name: &str,
-    ) -> Result<Vec<(NodeId, String)>> {
+        unread: Option<Unread>,
+    ) -> Result<Vec<Place>> {
         let machine = self.machine;
         let (mut below, mut seen) = (Vec::new(), HashSet::new());
         for (at, &(key, value)) in entries.iter().enumerate() {
             // A class that the user has allowed, by which Lightning files the state of a callback.
             // It has no name here, so that what is under it is left out and listed as such.
-            if matches!(machine.values.node(key), Node::Global(Global::Opaque)) {
+            let is_class = matches!(machine.values.node(key), Node::Global(Global::Opaque));
+            if is_class || unread.is_some() {
                 if self.may_hold_tensors(value) {
-                    let name = join(name, &format!("<class, entry {at}>"));
-                    self.charge(TENSOR_BYTES + name.len())?;
-                    let tensor = Err("what is under a key that is a class");
-                    self.found.push(FoundTensor { name, tensor });
+                    let key = match key_name(key, machine, 0) {
+                        Ok(key) => key,
+                        Err(_) if is_class => format!("<class, entry {at}>"),
+                        Err(_) => format!("<entry {at}>"),
+                    };
+                    let (id, name) = (value, join(name, &key));
+                    self.charge(name.len())?;
+                    let unread = unread.or(Some(UNDER_CLASS));
+                    below.push(Place { id, name, unread });
                 }
+                self.steps = self.steps.saturating_sub(1);
                 continue;
             }
             // In Python the last value of a repeated key counts, in other readers the first; no
@@ -189,25 +241,33 @@ impl TensorWalk<'_, '_> {
                 let twice = format!("pickle: a dict has the key `{key}` twice");
                 return Err(AnamnesisError::parse(twice));
             }
-            below.push((value, name));
+            let id = value;
+            below.push(Place { id, name, unread });
             self.steps = self.steps.saturating_sub(1);
         }
-        for (key, fact) in facts::of(entries, machine)? {
-            let name = join(name, key);
-            self.charge(name.len() + fact.len())?;
-            self.facts.insert(name, fact);
+        if unread.is_none() {
+            for (key, fact) in facts::of(entries, machine)? {
+                let name = join(name, key);
+                self.charge(name.len() + fact.len())?;
+                self.facts.insert(name, fact);
+            }
         }
-        below.retain(|(value, _)| self.may_hold_tensors(*value));
+        below.retain(|place| self.may_hold_tensors(place.id));
         Ok(below)
     }
 
-    fn visit_items(&mut self, items: &[NodeId], name: &str) -> Result<Vec<(NodeId, String)>> {
+    fn visit_items(
+        &mut self,
+        items: &[NodeId],
+        name: &str,
+        unread: Option<Unread>,
+    ) -> Result<Vec<Place>> {
         let mut below = Vec::new();
-        for (i, &item) in items.iter().enumerate() {
-            if self.may_hold_tensors(item) {
+        for (i, &id) in items.iter().enumerate() {
+            if self.may_hold_tensors(id) {
                 let name = join(name, &i.to_string());
                 self.charge(name.len())?;
-                below.push((item, name));
+                below.push(Place { id, name, unread });
             }
             self.steps = self.steps.saturating_sub(1);
         }
@@ -217,10 +277,9 @@ impl TensorWalk<'_, '_> {
     /// Whether a value is a tensor or may contain some.
     fn may_hold_tensors(&self, id: NodeId) -> bool {
         match self.machine.values.node(id) {
-            Node::Dict(_) | Node::List(_) | Node::Tuple(_) => true,
-            Node::Tensor(_) | Node::Refused(_) => true,
-            Node::Persistent(_) => self.persistent,
-            _ => false,
+            Node::Dict(_) | Node::List(_) | Node::Tuple(_) | Node::Set(_) => true,
+            Node::Tensor(_) | Node::NewTensor(_) | Node::Refused(_) | Node::Persistent(_) => true,
+            _ => !self.machine.values.attached(id).is_empty(),
         }
     }
 
@@ -295,17 +354,7 @@ pub(super) fn add(
 ) -> Result<()> {
     let (mut places, mut users): (HashMap<usize, StoragePlace>, HashMap<usize, usize>) =
         Default::default();
-    for FoundTensor { name, tensor } in found {
-        let view = match tensor {
-            Ok(view) => view,
-            Err(what) => {
-                contents.skipped.push(Skipped {
-                    name,
-                    what: what.to_owned(),
-                });
-                continue;
-            }
-        };
+    for (name, view) in take_unread(found, contents) {
         let &Node::Persistent(id) = machine.values.node(view.storage) else {
             continue;
         };
@@ -359,4 +408,41 @@ pub(super) fn add(
         ));
     }
     Ok(())
+}
+
+/// Tells `contents` of the tensors that are not read, and returns the others.
+pub(super) fn take_unread(
+    found: Vec<FoundTensor>,
+    contents: &mut ParsedModel,
+) -> Vec<(String, TensorView)> {
+    let (mut views, mut asides) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+    for FoundTensor { name, tensor } in found {
+        match tensor {
+            Ok(view) => views.push((name, view)),
+            Err(Unread::Refused(what)) => {
+                let what = what.to_owned();
+                contents.skipped.push(Skipped { name, what });
+            }
+            Err(Unread::Aside(what)) => asides.entry(what).or_default().push(name),
+        }
+    }
+    contents.notes.extend(asides.iter().map(note_of_asides));
+    views
+}
+
+/// Most names that a note lists.
+const MAX_LISTED: usize = 8;
+
+/// The note that tells of what holds data and is no entry.
+fn note_of_asides((what, names): (&&str, &Vec<String>)) -> String {
+    let listed: Vec<_> = names
+        .iter()
+        .take(MAX_LISTED)
+        .map(|name| format!("`{name}`"))
+        .collect();
+    let more = match names.len() - listed.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!("left out, as {what}: {}{more}", listed.join(", "))
 }

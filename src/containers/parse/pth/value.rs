@@ -4,6 +4,7 @@
 //! each other by index; text and bytes stay in the input's buffer. Dropping the table recurses
 //! nowhere.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::globals::Global;
@@ -28,11 +29,15 @@ pub(super) enum Node {
     List(Vec<NodeId>),
     Tuple(Vec<NodeId>),
     Dict(Vec<(NodeId, NodeId)>),
-    Set,
+    /// The items, whose order and number say nothing.
+    Set(Vec<NodeId>),
     Global(Global),
     /// The object with the persistent id in the table: a storage, or a tensor in the tar format.
     Persistent(NodeId),
     Tensor(Box<TensorView>),
+    /// An object of a class of tensors that names the dtype, such as `torch.FloatTensor`, before
+    /// `BUILD` gives it its storage.
+    NewTensor(Dtype),
     /// A tensor of a kind that is not read; the text says which.
     Refused(&'static str),
     /// An object of a class of distributed checkpoints, with the state that `BUILD` has given it.
@@ -72,6 +77,8 @@ pub(super) struct PickleValues {
     accounted: usize,
     /// Memory that values may take for each byte that was read, besides [`BYTES_PER_BYTE_READ`].
     pub extra_bytes_per_byte: usize,
+    /// What belongs to a value and is no entry of it: attributes, and arguments of its class.
+    attached: HashMap<NodeId, Vec<NodeId>>,
 }
 
 /// Memory that values may take besides their share of the file: a value is larger than the opcode
@@ -81,13 +88,16 @@ const FREE_BYTES: usize = 24 << 20;
 /// Memory that values may take for each byte that was read.
 const BYTES_PER_BYTE_READ: usize = 6;
 
+/// Memory of an entry of `attached`.
+const ATTACHED_BYTES: usize = 96;
+
 impl PickleValues {
     /// Adds a value, charges its memory, and returns its index.
     pub(super) fn add(&mut self, node: Node) -> NodeId {
         // Twice the size of an index for each item of a list: its vector grows by doubling.
         self.bytes += size_of::<Node>()
             + match &node {
-                Node::List(items) | Node::Tuple(items) => items.len() * 8,
+                Node::List(items) | Node::Tuple(items) | Node::Set(items) => items.len() * 8,
                 Node::Dict(items) => items.len() * 16,
                 Node::Tensor(view) => size_of::<TensorView>() + view.shape.len() * 16,
                 _ => 0,
@@ -110,6 +120,25 @@ impl PickleValues {
     /// Charges `bytes` of memory, or of repeated work, that no value accounts for.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.bytes += bytes;
+    }
+
+    /// Keeps that `value` belongs to `object`, if it may hold tensors.
+    pub(super) fn attach(&mut self, object: NodeId, value: NodeId) {
+        let is_empty = match self.node(value) {
+            Node::List(items) | Node::Tuple(items) | Node::Set(items) => items.is_empty(),
+            Node::Dict(entries) => entries.is_empty(),
+            Node::Tensor(_) | Node::NewTensor(_) | Node::Refused(_) | Node::Persistent(_) => false,
+            _ => !self.attached.contains_key(&value),
+        };
+        if !is_empty {
+            self.bytes += ATTACHED_BYTES;
+            self.attached.entry(object).or_default().push(value);
+        }
+    }
+
+    /// What belongs to a value and is no entry of it.
+    pub(super) fn attached(&self, object: NodeId) -> &[NodeId] {
+        self.attached.get(&object).map_or(&[], Vec::as_slice)
     }
 
     /// Checks that the table is in proportion to the `read` bytes consumed. `slots` is the number

@@ -136,7 +136,10 @@ fn repeated_keys_and_cut_files_are_refused() {
     let text = byte_level().to_string();
     let twice = text.replace("\"ab\":2", "\"ab\":2,\"ab\":4");
     for (json, part) in [
-        (twice.as_str(), "`model.vocab` has `ab` twice"),
+        (
+            twice.as_str(),
+            "tokenizer.json: the vocabulary has `ab` twice",
+        ),
         (
             &text.replace("\"model\"", "\"model\":{},\"model\""),
             "duplicate field `model`",

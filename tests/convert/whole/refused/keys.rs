@@ -61,7 +61,9 @@ fn attention_that_is_not_causal() {
             let place = |name: &str| directory.path().join(format!("{name}-{flag}"));
             let [edited, output, again] = ["edited.gguf", "out", "again.gguf"].map(place);
             let options = ConvertOptions::new(ConvertTarget::Gguf);
-            let options = options.with_gguf_metadata(vec![(key.clone(), Bool(flag))]);
+            let options = options
+                .with_gguf_metadata(vec![(key.clone(), Bool(flag))])
+                .with_scope(ModelScope::Tensors);
             parse(&canonical)
                 .unwrap()
                 .convert(&edited, options)
@@ -185,7 +187,9 @@ fn base_of_gpt_neox() {
     let [edited, output] = ["edited.gguf", "out"].map(|name| directory.path().join(name));
     let canonical = data().join("whole/gpt_neox/canonical.gguf");
     let base = ("gptneox.rope.freq_base".to_owned(), F32(555.0));
-    let options = ConvertOptions::new(ConvertTarget::Gguf).with_gguf_metadata(vec![base]);
+    let options = ConvertOptions::new(ConvertTarget::Gguf)
+        .with_gguf_metadata(vec![base])
+        .with_scope(ModelScope::Tensors);
     parse(&canonical)
         .unwrap()
         .convert(&edited, options)

@@ -14,6 +14,11 @@ impl PickleMachine<'_> {
     /// # Errors
     /// `Parse` if the description does not tell where they end. The input is lost then.
     pub(super) fn pass_over_array(&mut self, state: NodeId) -> Result<()> {
+        // The reader has taken a frame as a whole, so that the elements lie behind it.
+        if self.input.is_in_frame(self.input.position()) {
+            self.crossed_frame()?;
+        }
+        self.input.forget_frame();
         let Some((elements, size, is_aligned)) = self.array_of(state) else {
             return Err(self.unclear("an array of joblib whose length is unknown"));
         };

@@ -1,7 +1,7 @@
 //! Opcodes that import or call in Python. Here they look globals up in the allow-list and build
 //! values.
 
-use super::super::globals::Global;
+use super::super::globals::{Global, view_of_state};
 use super::super::records::Record;
 use super::super::risk::{PickleRisk, risk_of};
 use super::super::value::{Node, NodeId};
@@ -47,9 +47,12 @@ impl PickleMachine<'_> {
                 self.call_value(callable, &args)
             }
             0x92 => {
-                let (_, args, class) = (self.pop()?, self.pop()?, self.pop()?);
+                let (named, args, class) = (self.pop()?, self.pop()?, self.pop()?);
                 let args = self.arguments(args)?;
-                self.call_value(class, &args)
+                self.call_value(class, &args)?;
+                let object = self.top()?;
+                self.values.attach(object, named);
+                Ok(())
             }
             b'b' => self.build(),
             b'P' => {
@@ -68,8 +71,8 @@ impl PickleMachine<'_> {
         }
     }
 
-    /// `BUILD` sets the attributes of an object. Those of records are kept, and no others hold a
-    /// tensor's data.
+    /// `BUILD` sets the attributes of an object. Those of records are kept, and those of a tensor of
+    /// a class with a dtype make it a view of a storage. Tensors among others are told of.
     ///
     /// # Errors
     /// `Parse` where the attributes could make other tensors: those of a global, and those of a
@@ -86,13 +89,22 @@ impl PickleMachine<'_> {
         match (self.values.node(object), self.values.node(state)) {
             (Node::Record(_, Some(_)), _) => return Err(wrong("an object with two states")),
             (Node::Global(_), _) => return Err(wrong("attributes of a global")),
+            (&Node::NewTensor(dtype), _) => {
+                let view = view_of_state(dtype, state, &self.values)?;
+                self.values
+                    .charge(size_of_val(&view) + view.shape.len() * 16);
+                *self.values.node_mut(object) = Node::Tensor(Box::new(view));
+                return Ok(());
+            }
             // `requires_grad`, `volatile` and hooks, as torch 0.3 and earlier wrote them.
             (Node::Tensor(_), Node::Tuple(items)) if is_harmless(items) => {}
             (Node::Tensor(_), _) => return Err(wrong("a tensor with a state of its own")),
             _ => {}
         }
-        if let Node::Record(_, kept) = self.values.node_mut(object) {
-            *kept = Some(state);
+        match self.values.node_mut(object) {
+            Node::Record(_, kept) => *kept = Some(state),
+            Node::Tensor(_) => {}
+            _ => self.values.attach(object, state),
         }
         Ok(())
     }
@@ -236,7 +248,19 @@ impl PickleMachine<'_> {
     /// Pushes the value that stands for a call of `global`.
     fn call(&mut self, global: &Global, args: &[NodeId]) -> Result<()> {
         if !self.lenient {
-            return self.push(global.call(args, &self.values)?);
+            self.push(global.call(args, &self.values)?)?;
+            let object = self.top()?;
+            let more = match global {
+                Global::Opaque => args,
+                Global::FirstArgument => args.get(1..).unwrap_or_default(),
+                // Behind the function, the class and the function's arguments.
+                Global::RebuildFromType => args.get(3..).unwrap_or_default(),
+                _ => &[],
+            };
+            for &value in more {
+                self.values.attach(object, value);
+            }
+            return Ok(());
         }
         self.trace.calls |= *global == Global::Unlisted;
         let first = args.first().map(|&id| self.values.node(id));

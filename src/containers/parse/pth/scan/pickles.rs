@@ -9,6 +9,9 @@ use super::content::Item;
 use crate::containers::parse::read_at::ReadAt;
 use crate::{AnamnesisError, Result};
 
+const CROSSES_FRAMES: &str =
+    "an opcode reaches over the end of its frame, where Python's readers go on in different ways";
+
 /// What became of a run.
 struct Ran {
     /// Whether the bytes are pickles to the end.
@@ -73,6 +76,7 @@ impl Scanner<'_> {
             || is_first && is_claimed
             || machine.trace.calls
             || machine.trace.is_unclear
+            || machine.trace.crosses_frames
             || is_cut_off
             || machine.named[kept..].iter().any(is_dangerous);
         let named = match is_told {
@@ -82,8 +86,12 @@ impl Scanner<'_> {
         let named: Vec<_> = machine.named[..named].iter().map(to_public).collect();
         let passed_over = machine.trace.error.take();
         let is_unclear = machine.trace.is_unclear;
+        let crosses_frames = machine.trace.crosses_frames;
         drop(machine);
         self.add_all(named);
+        if crosses_frames {
+            self.remark(CROSSES_FRAMES, item);
+        }
         // Opcodes among the elements of an array make no sense to Python's own unpickler.
         let is_malformed = is_claimed && is_first && (reads_arrays || !ran.has_arrays);
         match result {

@@ -83,7 +83,10 @@ impl Ranks<'_> {
     /// `Parse` with the file whose part lies elsewhere.
     pub(super) fn require_fragments(&self, joined: &[Vec<Joined>]) -> Result<()> {
         let of_source: HashMap<usize, usize> = self.sources();
-        for (group, tensors) in joined.iter().enumerate() {
+        // DeepSpeed deals parameters out to the processes in turn then, and its `param_slice_mappings`
+        // have the names in the order from before.
+        let is_reordered = self.parts.iter().any(|part| part.is_reordered);
+        for (group, tensors) in joined.iter().enumerate().filter(|_| !is_reordered) {
             let mut counts = vec![0; self.parts.len()];
             let places = |part: &OptimizerState| -> HashSet<Fragment> {
                 let fragments = part.fragments.get(group).into_iter().flatten();

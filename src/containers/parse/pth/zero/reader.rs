@@ -115,6 +115,22 @@ impl<'a, 'b> StateReader<'a, 'b> {
         }
     }
 
+    /// Whether the configuration in the file has `round_robin_gradients`.
+    pub(super) fn is_reordered(&self, root: NodeId) -> Result<bool> {
+        let mut at = root;
+        for key in ["ds_config", "zero_optimization", "round_robin_gradients"] {
+            let found = match self.machine.values.node(at) {
+                Node::Dict(_) => self.optional(at, key)?,
+                _ => None,
+            };
+            match found {
+                Some(found) => at = found,
+                None => return Ok(false),
+            }
+        }
+        Ok(matches!(self.machine.values.node(at), Node::Bool(true)))
+    }
+
     pub(super) fn required(&self, id: NodeId, key: &str) -> Result<NodeId> {
         let missing = || wrong(&format!("no `{key}`, which checkpoints of ZeRO have"));
         self.optional(id, key)?.ok_or_else(missing)

@@ -44,6 +44,8 @@ pub(super) struct OptimizerState {
     /// Elements at the end of the process's part of each group that belong to no parameter; empty
     /// if the file does not say.
     pub ends: Vec<usize>,
+    /// Whether parameters lie in another order than `fragments` say (`round_robin_gradients`).
+    pub is_reordered: bool,
 }
 
 /// The elements of a process's part of a group that are of one parameter.
@@ -190,6 +192,7 @@ pub(super) fn read_optimizer_state(
     let ends = reader.optional(state, "group_paddings")?;
     let ends = ends.and_then(|id| values.sizes(id)).unwrap_or_default();
     Ok(OptimizerState {
+        is_reordered: reader.is_reordered(opened.root)?,
         stage,
         processes,
         groups,
