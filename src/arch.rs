@@ -40,7 +40,7 @@ mod towers;
 mod transform;
 mod values;
 
-pub(crate) use self::apart::stack_experts;
+pub(crate) use self::apart::{is_early_expert, stack_early_experts, stack_experts};
 pub(crate) use self::graphs::{GraphProblem, is_whole_model, problems};
 pub(crate) use self::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 pub(crate) use self::tied::{is_tied, other_output};

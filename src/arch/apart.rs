@@ -10,6 +10,7 @@ use super::mapping::refused;
 use super::names::{Place, fill, find, of_language_model};
 use super::source::{Rearrangement, SourceRows, SourceTensor, assembled};
 use super::to_gguf::class_name;
+use crate::containers::model::gguf::GgufMetadata;
 use crate::scheme::layout::assembled::{Change, RowOrder};
 use crate::scheme::{QuantScheme, ResolvedItem};
 use crate::{Result, TargetDtype};
@@ -30,6 +31,51 @@ pub(crate) fn stack_experts(items: &mut Vec<ResolvedItem<'_>>, config: &Value) -
     let Some(stacks) = class.map(|class| class.traits.experts_apart) else {
         return Ok(false);
     };
+    stack(items, stacks, None)
+}
+
+/// Stacks of experts in GGUF, and what the tensor of each is called in early files of llama.cpp, which
+/// it no longer loads.
+const EARLY_STACKS: &[(&str, &[&str])] = &[
+    (
+        "blk.{i}.ffn_gate_exps.weight",
+        &["blk.{i}.ffn_gate.{e}.weight"],
+    ),
+    (
+        "blk.{i}.ffn_down_exps.weight",
+        &["blk.{i}.ffn_down.{e}.weight"],
+    ),
+    ("blk.{i}.ffn_up_exps.weight", &["blk.{i}.ffn_up.{e}.weight"]),
+];
+
+/// Stacks the experts among `items` of an early GGUF file with the keys `metadata`. Returns whether
+/// there were any.
+///
+/// # Errors
+/// `Parse` if an expert is missing, or its shape is not that of the others.
+pub(crate) fn stack_early_experts(
+    items: &mut Vec<ResolvedItem<'_>>,
+    metadata: &GgufMetadata,
+) -> Result<bool> {
+    let architecture = metadata.get("general.architecture");
+    let architecture = architecture.as_ref().and_then(|value| value.as_string());
+    let key = format!("{}.expert_count", architecture.unwrap_or_default());
+    let experts = metadata.get(&key).and_then(|count| count.as_unsigned());
+    stack(items, EARLY_STACKS, experts)
+}
+
+/// Whether the tensor `name` of a GGUF file is that of one expert.
+pub(crate) fn is_early_expert(name: &str) -> bool {
+    place_of(name, EARLY_STACKS).is_some()
+}
+
+/// Puts those of `items` that belong to one of `stacks` in their places. A stack has `experts`, if the
+/// number is known. Returns whether there were any.
+fn stack(
+    items: &mut Vec<ResolvedItem<'_>>,
+    stacks: &[(&str, &[&str])],
+    experts: Option<u64>,
+) -> Result<bool> {
     let mut found: BTreeMap<StackKey, BTreeMap<(Option<usize>, usize), SourceTensor<'_>>> =
         BTreeMap::new();
     let all = std::mem::take(items);
@@ -47,7 +93,7 @@ pub(crate) fn stack_experts(items: &mut Vec<ResolvedItem<'_>>, config: &Value) -
     }
     let is_any = !found.is_empty();
     for ((stack, layer), sources) in found {
-        items.push(stacked(stacks[stack], layer, sources)?);
+        items.push(stacked(stacks[stack], layer, sources, experts)?);
     }
     Ok(is_any)
 }
@@ -68,8 +114,12 @@ fn stacked<'m>(
     (name, parts): (&str, &[&str]),
     layer: Option<usize>,
     sources: BTreeMap<(Option<usize>, usize), SourceTensor<'m>>,
+    experts: Option<u64>,
 ) -> Result<ResolvedItem<'m>> {
-    let experts = sources.len().div_ceil(parts.len());
+    let found = sources.len().div_ceil(parts.len());
+    let experts = experts.map_or(found, |experts| {
+        found.max(usize::try_from(experts).unwrap_or(found))
+    });
     let expected = (0..experts).flat_map(|e| (0..parts.len()).map(move |part| (Some(e), part)));
     let missing = expected.clone().find(|key| !sources.contains_key(key));
     if let Some((expert, part)) = missing {
@@ -111,13 +161,19 @@ fn stacked<'m>(
         Some((outer, _)) => format!("{outer}layers.{inner}"),
         None => name,
     };
-    let stored = sources[0].stored;
+    // Experts of several types are widened.
+    let mut types = sources.iter().map(|source| source.stored);
+    let stored = sources[0]
+        .stored
+        .filter(|first| types.all(|other| other == Some(*first)));
+    let mut schemes = sources.iter().map(|source| source.scheme);
+    let scheme = schemes.find(|scheme| *scheme != QuantScheme::Unquantized);
     let shape = vec![experts, parts.len() * rows, cols];
     let dtype = stored.unwrap_or(TargetDtype::F32);
     let mut group = assembled(sources, (name, shape), dtype, &moved);
     // What is quantized is rounded where the tensor is written.
-    if group.scheme != QuantScheme::Unquantized {
-        group.keeps = None;
+    if let Some(scheme) = scheme {
+        (group.scheme, group.keeps) = (scheme, None);
     }
     Ok(ResolvedItem::from(group))
 }

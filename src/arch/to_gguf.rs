@@ -22,7 +22,7 @@ use super::reranker;
 use super::rope::Rope;
 use super::settings::{self, KeyValue};
 use super::source::{computed, sources_of};
-use super::table::{HeadDim, ModelClass};
+use super::table::{HeadDim, Kind, ModelClass};
 use super::tied::is_untied;
 use super::towers;
 use super::transform;
@@ -96,7 +96,9 @@ pub(crate) fn to_gguf<'m>(
     fields.complete(class)?;
     // llama.cpp's converter leaves the output out, and the program loads it.
     let untied;
-    if class.traits.ties_output && has_output(class.gguf) && is_untied(&config, &fields)? {
+    let is_classifier = class.has_setting(Kind::Labels(true));
+    let may_have_output = !is_classifier && has_output(class.gguf);
+    if class.traits.ties_output && may_have_output && is_untied(&config, &fields)? {
         untied = class.untied();
         class = &untied;
     }

@@ -41,6 +41,29 @@ impl<'m> Body<'m> for CopyBody<'m> {
     }
 }
 
+/// Copies stored tensors of the same length one behind the other.
+pub(super) struct StackBody<'m>(pub Vec<Part<'m>>);
+
+impl<'m> Body<'m> for StackBody<'m> {
+    fn run(&self, job: &Job<'_, 'm>, worker: &mut Worker) -> Result<u64> {
+        let (output, bytes) = (job.output(), &mut worker.input.bytes);
+        let Range { start, end } = output.cut.tile(job.no).cols;
+        let each = output.cut.cols / self.0.len().max(1);
+        let mut at = start;
+        while let Some(part) = at.checked_div(each).and_then(|no| self.0.get(no)) {
+            if at >= end {
+                break;
+            }
+            let (inside, left) = (at % each, each - at % each);
+            let len = left.min(end - at);
+            bytes.load_at(part, inside as u64, len)?;
+            job.put(at as u64, bytes)?;
+            at += len;
+        }
+        Ok((end - start) as u64)
+    }
+}
+
 /// Copies a compressed archive member. It can only be read from its beginning, so there is one job.
 pub(super) struct StreamBody<'m>(pub Part<'m>);
 

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::bodies::{CopyBody, DecodeBody, GatherBody, StreamBody};
+use super::bodies::{CopyBody, DecodeBody, GatherBody, StackBody, StreamBody};
 use super::cast::{CastBody, can_overflow};
 use super::cut::{Cut, GATHER_BYTES};
 use super::options::{ConvertOptions, FloatCast};
 use super::output::{Body, BoxedOutput, Checks, Output, PlannedPlace};
 use super::overflow::Overflow;
-use crate::containers::model::{ShortList, Tensor, TensorRole};
+use crate::containers::model::{Part, ShortList, Tensor, TensorRole};
 use crate::scheme::{Decode, Group, PlainFloats, QuantScheme};
 use crate::{AnamnesisError, Dtype, Result, TargetDtype};
 
@@ -68,11 +68,15 @@ impl<'m> Output<'m> {
 
     /// Drafts copies of all parts of a group of GGUF: one tensor, or one with a scale beside it,
     /// `blk.0.ffn_up.weight` and `blk.0.ffn_up.scale`. If the group has another name than its
-    /// codes, so has the module that both belong to.
+    /// codes, so has the module that both belong to. Tensors that were put together to one are copied
+    /// as one; `None`: their types differ.
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
-    pub(super) fn copies(group: &Group<'m>) -> Result<Vec<BoxedOutput<'m>>> {
+    pub(super) fn copies(group: &Group<'m>) -> Result<Option<Vec<BoxedOutput<'m>>>> {
+        if is_put_together(group) {
+            return Ok(Self::stack(group)?.map(|stack| vec![Box::new(stack)]));
+        }
         let stored = group.parts.first().map_or("", |(_, t)| t.name());
         let module = |name: &str| name.rsplit_once('.').map_or(0, |(module, _)| module.len());
         let (old, new) = (
@@ -88,7 +92,41 @@ impl<'m> Output<'m> {
             }
             Ok(Box::new(draft))
         };
-        group.parts.iter().map(copy).collect()
+        let copies: Result<Vec<_>> = group.parts.iter().map(copy).collect();
+        copies.map(Some)
+    }
+
+    /// Drafts a copy of the tensors of a group, one behind the other; `None`: their types differ, or
+    /// something belongs to them.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    fn stack(group: &Group<'m>) -> Result<Option<Self>> {
+        let drafts = group.parts.iter().map(|(_, t)| Self::copy(t));
+        let drafts = drafts.collect::<Result<Vec<_>>>()?;
+        let [first, ..] = &drafts[..] else {
+            return Ok(None);
+        };
+        let is_same = |draft: &Self| (draft.dtype, draft.len) == (first.dtype, first.len);
+        let parts: Vec<_> = group.parts.iter().map(|(_, t)| t.part()).collect();
+        let is_whole = |part: &Part<'m>| !part.is_strided() && !part.is_deflated();
+        let values = first.shape.iter().product::<usize>() as u128 * drafts.len() as u128;
+        let is_all = values == group.shape.iter().product::<usize>() as u128;
+        if !is_all || !drafts.iter().all(is_same) || !parts.iter().all(is_whole) {
+            return Ok(None);
+        }
+        let (dtype, len) = (first.dtype, first.len * drafts.len() as u64);
+        Ok(Some(Self {
+            name: group.name.clone(),
+            dtype,
+            shape: group.shape.clone(),
+            len,
+            cut: Cut::of_bytes(len as usize, dtype),
+            checks: Checks::of(group.parts.iter().map(|(_, t)| t)),
+            sources: sources_of(group.parts.iter().map(|(_, t)| t)),
+            body: Box::new(StackBody(parts)),
+            place: PlannedPlace::default(),
+        }))
     }
 
     /// Drafts a tensor of plain floats that is cast to `target`, under the name `name`.
@@ -211,6 +249,13 @@ pub(super) fn sources_of<'a, 'm: 'a>(tensors: impl Iterator<Item = &'a Tensor<'m
         }
     }
     sources.into()
+}
+
+/// Whether `group` is made of several tensors that are each a weight, as a stack of experts is.
+fn is_put_together(group: &Group<'_>) -> bool {
+    let mut roles = group.parts.iter().map(|(role, _)| role);
+    let first = roles.next();
+    roles.any(|role| Some(role) == first)
 }
 
 /// Whether `group` is copied unchanged: it is plain and has another name only, or it is an FP8

@@ -230,7 +230,9 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
     // Each stored tensor is a tensor of the output, whatever it belongs to. Only for other names
     // the scales that some blocks have beside them must go with their weights.
     let asked = Asked::new(options)?;
-    let (mut resolution, undecoded) = match options.names.is_empty() {
+    // Experts that are stacked are, too.
+    let is_copy = options.names.is_empty() && !whole::stacks_copies(model, options);
+    let (mut resolution, undecoded) = match is_copy {
         true => {
             let items = model.tensors().map(|t| ResolvedItem::Plain(t.into()));
             let copies = Resolution {
@@ -241,6 +243,7 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
         }
         false => model.resolve().of_asked(|name| asked.has(name))?,
     };
+    whole::stack_copies(model, &mut resolution, options)?;
     let mut left_out = options.names.apply(&mut resolution, &undecoded)?;
     left_out.extend(resolution.dropped.iter().map(|t| t.name().to_owned()));
     let mut report = Report::new(options.run.to);
@@ -258,7 +261,16 @@ fn draft_copies<'m>(model: &'m ParsedModel, options: &ConvertOptions) -> Result<
                 drafts.push(Box::new(draft));
                 report.cast += usize::from(cast.is_some());
             }
-            ResolvedItem::Group(group) => drafts.extend(Output::copies(&group)?),
+            ResolvedItem::Group(group) => {
+                let copies = Output::copies(&group)?;
+                let item = ResolvedItem::Group(group);
+                let cast = cast_of_item(&item, false, options).filter(|_| !options.copies_all);
+                match copies.filter(|_| cast.is_none()) {
+                    Some(copies) => drafts.extend(copies),
+                    None => drafts.push(Box::new(draft_unencoded(item, cast, model, options)?)),
+                }
+                report.cast += usize::from(cast.is_some());
+            }
         }
     }
     verify_once(&mut drafts);

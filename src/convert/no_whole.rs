@@ -50,3 +50,17 @@ pub(super) fn map(
         ModelScope::Auto | ModelScope::Tensors => Ok(None),
     }
 }
+
+/// Returns false: there are no architectures.
+pub(super) fn stacks_copies(_model: &ParsedModel, _options: &ConvertOptions) -> bool {
+    false
+}
+
+/// Leaves all as it is.
+pub(super) fn stack_copies(
+    _model: &ParsedModel,
+    _resolution: &mut Resolution<'_>,
+    _options: &ConvertOptions,
+) -> Result<()> {
+    Ok(())
+}

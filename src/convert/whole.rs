@@ -9,8 +9,8 @@ use super::encode;
 use super::options::{ConvertOptions, ModelScope};
 use super::report::Report;
 use crate::arch::{
-    GgufRequest, MlxModel, from_mlx, other_output, stack_experts, to_gguf, to_hf, to_mlx,
-    to_mmproj, unknown_class,
+    GgufRequest, MlxModel, from_mlx, is_early_expert, other_output, stack_early_experts,
+    stack_experts, to_gguf, to_hf, to_mlx, to_mmproj, unknown_class,
 };
 use crate::config::Texts;
 use crate::containers::model::ParsedModel;
@@ -70,6 +70,7 @@ pub(super) fn map<'m>(
     {
         stack_experts(&mut resolution.items, &config)?;
     }
+    stack_copies(model, resolution, options)?;
     match options.target {
         ConvertTarget::Gguf if !model.is_gguf() => {
             // Towers of mlx-lm have the names of transformers already.
@@ -95,6 +96,37 @@ pub(super) fn map<'m>(
             }
         }
         _ => required(None, options),
+    }
+}
+
+/// Whether the options ask for all tensors, as those of a model.
+fn is_whole(options: &ConvertOptions) -> bool {
+    let is_all = options.include.is_empty() && options.exclude.is_empty();
+    is_all && options.scope != ModelScope::Tensors
+}
+
+/// Whether a GGUF file whose blocks are copied has experts one by one, as early versions of llama.cpp
+/// have them, and its copy gets them as later ones load them.
+pub(super) fn stacks_copies(model: &ParsedModel, options: &ConvertOptions) -> bool {
+    let is_asked = options.target == ConvertTarget::Gguf && model.is_gguf() && is_whole(options);
+    is_asked && model.tensors().any(|t| is_early_expert(t.name()))
+}
+
+/// Stacks the experts of a GGUF file of which [`stacks_copies`] is true.
+///
+/// # Errors
+/// An expert is missing, or its shape is not that of the others.
+pub(super) fn stack_copies<'m>(
+    model: &'m ParsedModel,
+    resolution: &mut Resolution<'m>,
+    options: &ConvertOptions,
+) -> Result<()> {
+    match model.gguf() {
+        Some(source) if stacks_copies(model, options) => {
+            stack_early_experts(&mut resolution.items, &source.metadata)?;
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 

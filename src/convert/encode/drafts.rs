@@ -99,7 +99,10 @@ impl Encodings {
             // Blocks that are not encoded again are copied, because decoding them would make the
             // file larger for nothing.
             ResolvedItem::Group(group) if self.copies_blocks && !group.is_merged => {
-                Output::copies(group)?
+                match Output::copies(group)? {
+                    Some(copies) => copies,
+                    None => return Ok(Drafted::NotEncoded(item)),
+                }
             }
             ResolvedItem::Plain(t)
                 if self.widens_vectors

@@ -3,7 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anamnesis::{ConvertOptions, ConvertTarget, ForgetScheme, ModelScope, TargetDtype, parse};
+use anamnesis::{
+    ConvertOptions, ConvertTarget, FloatCast, ForgetScheme, ModelScope, RememberOptions,
+    TargetDtype, parse,
+};
 
 use super::{Tensors, copy, json, metadata, tensors, to_gguf, to_hf, write};
 use crate::common::data;
@@ -188,4 +191,86 @@ fn early_files_without_an_expert_are_refused() {
         error.contains("ffn_up") && error.contains("experts"),
         "{error}"
     );
+}
+
+/// [`early_mixtral`] with another encoding.
+fn early_mixtral_in(scheme: &str, directory: &Path) -> PathBuf {
+    let options = ConvertOptions::from(scheme.parse::<ForgetScheme>().unwrap());
+    let to = directory.join(format!("early-{scheme}.gguf").replace(':', "-"));
+    let early = parse(early_mixtral(directory, |_| {})).unwrap();
+    early
+        .convert(&to, options.with_scope(ModelScope::Tensors))
+        .unwrap();
+    to
+}
+
+/// llama.cpp no longer loads a tensor for each expert: what becomes GGUF again has them in stacks, as
+/// if the file had been made of the later one.
+#[test]
+fn experts_of_early_gguf_files_are_stacked() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let canonical = data().join("whole/mixtral/canonical.gguf");
+    let later = path("later-q8_0.gguf");
+    let scheme = |name: &str| name.parse::<ForgetScheme>().unwrap();
+    let model = parse(&canonical).unwrap();
+    model.forget(&later, scheme("gguf:q8_0")).unwrap();
+    let early = early_mixtral_in("gguf:q8_0", directory.path());
+    assert_eq!(tensors(&early)["blk.1.ffn_up.3.weight"].0, "Q8_0");
+    for (early, later) in [(path("early.gguf"), canonical), (early, later)] {
+        let gguf = || ConvertOptions::from(ConvertTarget::Gguf);
+        let run = |cast| RememberOptions::new(TargetDtype::F16).with_cast(cast);
+        let decode = |cast| gguf().with_run(run(cast)).with_decode(true);
+        let copy = gguf().with_run(run(FloatCast::Checked));
+        let casts = [FloatCast::Keep, FloatCast::Checked].map(decode);
+        let encodings = ["gguf:q8_0", "gguf:q4_0", "gguf:q4_k_m"];
+        let encodings = encodings.map(|name| ConvertOptions::from(scheme(name)));
+        let options = [gguf(), copy].into_iter().chain(casts).chain(encodings);
+        for (i, options) in options.enumerate() {
+            let outputs = ["a", "b"].map(|name| path(&format!("{name}{i}.gguf")));
+            for (from, to) in [&early, &later].into_iter().zip(&outputs) {
+                let _ = std::fs::remove_file(to);
+                parse(from).unwrap().convert(to, options.clone()).unwrap();
+            }
+            let [found, expected] = outputs.map(|path| tensors(&path));
+            assert!(found == expected, "{i} of {}", early.display());
+        }
+    }
+}
+
+/// Bytes of experts end within the pieces that are copied at once.
+#[test]
+fn experts_that_are_larger_than_a_piece() {
+    let directory = tempfile::tempdir().unwrap();
+    let (shape, count) = ([700, 333], 3);
+    let len = shape[0] * shape[1] * 4;
+    let bytes: Vec<u8> = (0..count * len).map(|i| (i % 251) as u8 & 0x3f).collect();
+    let apart = bytes.chunks(len).enumerate().map(|(expert, matrix)| {
+        let tensor = ("F32".to_owned(), shape.to_vec(), matrix.to_vec());
+        (format!("blk.0.ffn_up.{expert}.weight"), tensor)
+    });
+    write(&apart.collect(), directory.path());
+    let early = directory.path().join("early.gguf");
+    let options = ConvertOptions::from(ConvertTarget::Gguf).with_scope(ModelScope::Tensors);
+    let stored = parse(directory.path().join("model.safetensors")).unwrap();
+    stored.convert(&early, options).unwrap();
+    let found = tensors(&to_gguf(&early, directory.path()));
+    let expected = ("F32".to_owned(), vec![count, 700, 333], bytes);
+    assert!(found["blk.0.ffn_up_exps.weight"] == expected);
+    assert_eq!(found.len(), 1);
+}
+
+#[test]
+fn early_files_without_an_expert_are_not_stacked() {
+    for expert in ["2", "3"] {
+        let directory = tempfile::tempdir().unwrap();
+        let early = early_mixtral(directory.path(), |all| {
+            drop(all.remove(&format!("blk.1.ffn_up.{expert}.weight")));
+        });
+        let output = directory.path().join("stacked.gguf");
+        let converted = parse(&early).unwrap().convert(&output, ConvertTarget::Gguf);
+        let error = converted.unwrap_err().to_string();
+        assert!(error.contains(&format!("ffn_up.{expert}")), "{error}");
+        assert!(!output.exists());
+    }
 }
